@@ -1,0 +1,21 @@
+# Every target does its own set-up: a fresh machine needs Python 3.11 (or newer) and make.
+.PHONY: install demo test check soak bench
+
+install:
+	@scripts/install
+
+demo: install
+	@.venv/bin/kintsugi demo
+
+test: install
+	@scripts/check
+	@scripts/test
+
+check: install
+	@scripts/check
+
+soak: install
+	@scripts/soak
+
+bench: install
+	@scripts/bench

@@ -1,0 +1,1 @@
+"""Kintsugi mends broken training jobs."""

@@ -1,0 +1,136 @@
+"""Who computes: workers, the hosts they share, and the links between hosts."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from kintsugi.core import checks
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.profile import PYDANTIC_CONFIG, LinkCost, Network
+
+
+def worker_name(index: int) -> str:
+    """Id of worker number `index`: `w` and two or more digits."""
+    return f"w{index:02d}"
+
+
+def host_name(index: int) -> str:
+    """Id of host number `index`: `h` and two or more digits."""
+    return f"h{index:02d}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """The smallest unit that can hold a stage: one tensor-parallel group of devices with a stable id."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    id: str
+    host: str
+    """Workers of one host share a machine and fail together."""
+    speed_ratio: float = 1.0
+    """Multiplies speed: 0.5 takes twice as long."""
+    memory_bytes: int | None = None
+    """Memory of each of the worker's devices; null means the profile's."""
+    failure_domains: tuple[str, ...] = ()
+    """Racks, switches and whatever else fails as one, innermost first."""
+
+    def __post_init__(self) -> None:
+        checks.name("id", self.id)
+        checks.name("host", self.host)
+        checks.positive("speed_ratio", self.speed_ratio)
+        if self.memory_bytes is not None:
+            checks.positive("memory_bytes", self.memory_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLink:
+    """A link between two hosts that differs from the profile's."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    between: tuple[str, str]
+    alpha_seconds: float
+    beta_seconds_per_byte: float
+
+    def __post_init__(self) -> None:
+        self.cost  # noqa: B018  # states the cost's own invariants
+
+    @property
+    def cost(self) -> LinkCost:
+        """The link's alpha-beta cost."""
+        return LinkCost(alpha_seconds=self.alpha_seconds, beta_seconds_per_byte=self.beta_seconds_per_byte)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """The workers a job may use (contract: schema_version 1)."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    schema_version: int = 1
+    name: str
+    workers: tuple[Worker, ...]
+    links: tuple[HostLink, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.schema_version != 1:
+            raise InvalidInputError("this version reads schema_version 1", field="schema_version", value=self.schema_version)
+        checks.name("name", self.name)
+        checks.not_empty("workers", self.workers)
+        checks.unique("workers", [worker.id for worker in self.workers])
+        hosts = set(self.hosts)
+        for index, link in enumerate(self.links):
+            for host in link.between:
+                if host not in hosts:
+                    raise InvalidInputError("is no host of any worker", field=f"links[{index}].between", value=host)
+
+    @classmethod
+    def uniform(cls, num_workers: int, *, workers_per_host: int = 1, name: str = "uniform") -> "Cluster":
+        """`num_workers` equal workers named w00, w01, ...; worker n lives on host n // workers_per_host."""
+        checks.positive("num_workers", num_workers)
+        checks.positive("workers_per_host", workers_per_host)
+        workers = tuple(Worker(id=worker_name(n), host=host_name(n // workers_per_host)) for n in range(num_workers))
+        return cls(name=name, workers=workers)
+
+    @cached_property
+    def by_id(self) -> dict[str, Worker]:
+        """Workers by id."""
+        return {worker.id: worker for worker in self.workers}
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """Host ids in the order of their first worker."""
+        return tuple(dict.fromkeys(worker.host for worker in self.workers))
+
+    @cached_property
+    def order(self) -> dict[str, int]:
+        """Position of every worker in the cluster: the tie-break of all planning."""
+        return {worker.id: index for index, worker in enumerate(self.workers)}
+
+    @cached_property
+    def _link_costs(self) -> dict[frozenset[str], LinkCost]:
+        return {frozenset(link.between): link.cost for link in self.links}
+
+    @cached_property
+    def is_uniform(self) -> bool:
+        """Whether all workers are equal in speed, memory and links (each alone on its host, or all on one)."""
+        first = self.workers[0]
+        equal = all((w.speed_ratio, w.memory_bytes) == (first.speed_ratio, first.memory_bytes) for w in self.workers)
+        return equal and not self.links and len(self.hosts) in (1, len(self.workers))
+
+    def workers_on(self, host: str) -> tuple[str, ...]:
+        """Ids of the workers on `host`."""
+        return tuple(worker.id for worker in self.workers if worker.host == host)
+
+    def link(self, source: str, target: str, network: Network) -> LinkCost:
+        """Cost of the link between two workers (ids), from the cluster's own links, else from the profile's network."""
+        source_host, target_host = self.by_id[source].host, self.by_id[target].host
+        if source_host == target_host:
+            return network.intra_host
+        return self._link_costs.get(frozenset((source_host, target_host)), network.inter_host)
+
+    def with_workers(self, workers: tuple[Worker, ...]) -> "Cluster":
+        """The same cluster with other workers; links of hosts that are gone are dropped."""
+        hosts = {worker.host for worker in workers}
+        links = tuple(link for link in self.links if set(link.between) <= hosts)
+        return Cluster(name=self.name, workers=workers, links=links)

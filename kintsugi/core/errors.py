@@ -1,0 +1,93 @@
+"""The error tree of Kintsugi; every error names the field, the value and the way out.
+
+KintsugiError
+├── InvalidInputError            the caller's data is wrong (also a ValueError)
+├── NotFoundError                no such job, worker, plan or generation
+├── ConflictError                well-formed, but refused in the present state
+│   └── StaleGenerationError     speaks of a generation that is over; carries the current one
+├── InfeasibleError              no plan exists: memory, too few workers, contradictory ranges
+│   └── StateLostError           no survivor holds some layer
+├── ReconfigurationError         the survivors could not move to the decided plan
+└── UnavailableError             the service or a worker did not answer in time
+"""
+
+from typing import Any, ClassVar
+
+
+class KintsugiError(Exception):
+    """Base of every error that Kintsugi raises on purpose."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, field: str = "", value: Any = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.value = value
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}" if self.field else self.message
+
+    def as_dict(self) -> dict[str, Any]:
+        """The error as the contract's JSON object: code, field, value, message."""
+        return {"code": self.code, "field": self.field, "value": self.value, "message": self.message}
+
+
+class InvalidInputError(KintsugiError, ValueError):
+    """The caller's data is wrong: `field` says where, `value` what, the message how to mend it."""
+
+    code = "invalid_input"
+
+
+class NotFoundError(KintsugiError):
+    """There is no such job, worker, plan or generation."""
+
+    code = "not_found"
+
+
+class ConflictError(KintsugiError):
+    """A well-formed request that the present state refuses."""
+
+    code = "conflict"
+
+
+class StaleGenerationError(ConflictError):
+    """The message speaks of a generation that is over; `current_generation` is the one to go on from."""
+
+    code = "stale_generation"
+
+    def __init__(self, message: str, *, current_generation: int, field: str = "generation", value: Any = None) -> None:
+        super().__init__(message, field=field, value=value)
+        self.current_generation = current_generation
+
+    def as_dict(self) -> dict[str, Any]:
+        """The contract's object with `current_generation` added."""
+        return {**super().as_dict(), "current_generation": self.current_generation}
+
+
+class InfeasibleError(KintsugiError):
+    """No plan satisfies the request; the message says what is missing and how much."""
+
+    code = "infeasible"
+
+
+class StateLostError(InfeasibleError):
+    """No survivor holds the layers in `layers` (indices)."""
+
+    code = "state_lost"
+
+    def __init__(self, message: str, *, layers: tuple[int, ...]) -> None:
+        super().__init__(message, field="layers", value=list(layers))
+        self.layers = layers
+
+
+class ReconfigurationError(KintsugiError):
+    """The survivors could not move to the decided plan."""
+
+    code = "reconfiguration_failed"
+
+
+class UnavailableError(KintsugiError):
+    """The service or a worker did not answer in time."""
+
+    code = "unavailable"

@@ -1,0 +1,85 @@
+"""What is asked of the planner: a job, and the snapshot of it that a decision is a pure function of."""
+
+from dataclasses import dataclass, field
+
+from kintsugi.core import checks
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.plan import Plan, Policy, Schedule
+from kintsugi.core.profile import PYDANTIC_CONFIG, Profile
+
+DEFAULT_MTBF_SECONDS = 10_800.0
+"""Three hours: the 54-day Llama 3.1 run was interrupted 419 times (Chameleon, section II-B)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges:
+    """Parallel degrees that the search may use; null means as wide as workers, layers and micro-batches allow."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    min_dp: int = 1
+    max_dp: int | None = None
+    min_pp: int = 1
+    max_pp: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("dp", self.min_dp, self.max_dp), ("pp", self.min_pp, self.max_pp)):
+            checks.positive(f"min_{name}", low)
+            if high is not None and high < low:
+                raise InvalidInputError(f"must be at least min_{name} = {low}", field=f"max_{name}", value=high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """How a job wants to be planned for."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    num_microbatches: int
+    """Per step, over all pipelines."""
+    ranges: Ranges = field(default_factory=Ranges)
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+    mtbf_seconds: float = DEFAULT_MTBF_SECONDS
+    """Mean time between failures of the whole job."""
+    policy: Policy | None = None
+    """Pins the policy; null leaves the choice to the planner."""
+
+    def __post_init__(self) -> None:
+        checks.positive("num_microbatches", self.num_microbatches)
+        checks.positive("mtbf_seconds", self.mtbf_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything a decision depends on. Equal snapshots give equal decisions.
+
+    `plan` is the plan the workers carried out last: its slots say who holds which layers. `alive` are the workers that
+    may be used now; a worker of the plan that is not alive is lost with its state, one that is not in the plan is new.
+    """
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    profile: Profile
+    cluster: Cluster
+    settings: JobSettings
+    plan: Plan | None
+    """Null before the first plan."""
+    alive: tuple[str, ...]
+    generation: int
+    """Of the plan to be made."""
+    stateless: tuple[str, ...] = ()
+    """Living workers that hold no state although the plan gives them a slot: they restarted since."""
+
+    def __post_init__(self) -> None:
+        checks.non_negative("generation", self.generation)
+        checks.unique("alive", self.alive)
+        for index, worker in enumerate(self.alive):
+            if worker not in self.cluster.by_id:
+                raise InvalidInputError("is no worker of the cluster", field=f"alive[{index}]", value=worker)
+        if self.plan is not None and self.plan.num_layers != self.profile.num_layers:
+            raise InvalidInputError(
+                f"holds {self.plan.num_layers} layers where the profile has {self.profile.num_layers}",
+                field="plan",
+                value=self.plan.num_layers,
+            )

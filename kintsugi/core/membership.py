@@ -1,0 +1,146 @@
+"""Who takes part: the events that change it, and the membership they lead to."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from kintsugi.core import checks
+from kintsugi.core.cluster import Cluster, Worker
+from kintsugi.core.errors import InvalidInputError, NotFoundError
+from kintsugi.core.profile import PYDANTIC_CONFIG
+
+
+class EventKind(StrEnum):
+    """What trainers and sites report."""
+
+    WORKER_FAILED = "worker_failed"
+    DEVICE_FAILED = "device_failed"
+    HOST_FAILED = "host_failed"
+    WORKER_JOINED = "worker_joined"
+    HOST_JOINED = "host_joined"
+    WORKER_DRAINING = "worker_draining"
+    STRAGGLER = "straggler"
+    RECOVERED = "recovered"
+    LINK_CONNECTED = "link_connected"
+    LINK_DISCONNECTED = "link_disconnected"
+    LINK_DEGRADED = "link_degraded"
+
+
+WORKER_EVENTS = frozenset(
+    {
+        EventKind.WORKER_FAILED,
+        EventKind.DEVICE_FAILED,
+        EventKind.WORKER_JOINED,
+        EventKind.WORKER_DRAINING,
+        EventKind.STRAGGLER,
+        EventKind.RECOVERED,
+    }
+)
+HOST_EVENTS = frozenset({EventKind.HOST_FAILED, EventKind.HOST_JOINED})
+LINK_EVENTS = frozenset({EventKind.LINK_CONNECTED, EventKind.LINK_DISCONNECTED, EventKind.LINK_DEGRADED})
+LOSSES = frozenset({EventKind.WORKER_FAILED, EventKind.DEVICE_FAILED, EventKind.HOST_FAILED, EventKind.WORKER_DRAINING})
+RETURNS = frozenset({EventKind.WORKER_JOINED, EventKind.HOST_JOINED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to a worker, a host or a link of a job."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    kind: EventKind
+    id: str
+    """Chosen by the reporter; an event with an id that was seen changes nothing."""
+    generation: int
+    """The membership generation that the reporter was in."""
+    worker: str | None = None
+    host: str | None = None
+    link: tuple[str, str] | None = None
+    observed_at: str | None = None
+    """RFC 3339, UTC."""
+    incarnation: int = 0
+    """Which process life of the worker is meant."""
+    deadline_seconds: float | None = None
+    """worker_draining: how long the worker still serves."""
+    speed_ratio: float | None = None
+    """straggler: speed against the profile's."""
+    alpha_seconds: float | None = None
+    """link events: measured latency."""
+    beta_seconds_per_byte: float | None = None
+    """link events: measured inverse bandwidth."""
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        checks.name("id", self.id)
+        checks.non_negative("generation", self.generation)
+        subject = "worker" if self.kind in WORKER_EVENTS else "host" if self.kind in HOST_EVENTS else "link"
+        if getattr(self, subject) is None:
+            raise InvalidInputError(f"is needed by an event of kind {self.kind.value}", field=subject)
+        if self.kind is EventKind.STRAGGLER and self.speed_ratio is None:
+            raise InvalidInputError("is needed by an event of kind straggler", field="speed_ratio")
+        for field in ("deadline_seconds", "alpha_seconds", "beta_seconds_per_byte"):
+            if getattr(self, field) is not None:
+                checks.non_negative(field, getattr(self, field))
+        if self.speed_ratio is not None:
+            checks.positive("speed_ratio", self.speed_ratio)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """The cluster as events have changed it, and which of its workers may be used."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    cluster: Cluster
+    alive: tuple[str, ...]
+    """Usable workers, in cluster order."""
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> "Membership":
+        """All workers of `cluster` alive."""
+        return cls(cluster=cluster, alive=tuple(worker.id for worker in cluster.workers))
+
+    def after(self, event: Event) -> "Membership":
+        """The membership once `event` happened; unchanged when it says nothing new.
+
+        Raises:
+            NotFoundError: the event names a worker or host that the cluster does not have.
+        """
+        if event.kind in LOSSES:
+            gone = set(self._subjects(event))
+            return replace(self, alive=tuple(worker for worker in self.alive if worker not in gone))
+        if event.kind in RETURNS:
+            return self._with(self._joining(event))
+        if event.kind is EventKind.STRAGGLER:
+            return self._at_speed(event, event.speed_ratio or 1.0)
+        if event.kind is EventKind.RECOVERED:
+            return self._at_speed(event, 1.0)
+        return self
+
+    def _subjects(self, event: Event) -> tuple[str, ...]:
+        if event.kind in WORKER_EVENTS:
+            assert event.worker is not None
+            if event.worker not in self.cluster.by_id:
+                raise NotFoundError("is no worker of the job's cluster", field="worker", value=event.worker)
+            return (event.worker,)
+        assert event.host is not None
+        workers = self.cluster.workers_on(event.host)
+        if not workers:
+            raise NotFoundError("is no host of the job's cluster", field="host", value=event.host)
+        return workers
+
+    def _joining(self, event: Event) -> tuple[Worker, ...]:
+        if event.kind is EventKind.WORKER_JOINED and event.worker not in self.cluster.by_id:
+            assert event.worker is not None
+            return (Worker(id=event.worker, host=event.host or f"h-{event.worker}", speed_ratio=event.speed_ratio or 1.0),)
+        return tuple(self.cluster.by_id[worker] for worker in self._subjects(event))
+
+    def _with(self, joining: tuple[Worker, ...]) -> "Membership":
+        new = tuple(worker for worker in joining if worker.id not in self.cluster.by_id)
+        cluster = self.cluster.with_workers((*self.cluster.workers, *new)) if new else self.cluster
+        alive = set(self.alive) | {worker.id for worker in joining}
+        return Membership(cluster=cluster, alive=tuple(worker.id for worker in cluster.workers if worker.id in alive))
+
+    def _at_speed(self, event: Event, speed_ratio: float) -> "Membership":
+        subjects = set(self._subjects(event))
+        workers = tuple(replace(w, speed_ratio=speed_ratio) if w.id in subjects else w for w in self.cluster.workers)
+        return replace(self, cluster=self.cluster.with_workers(workers))

@@ -1,0 +1,396 @@
+"""What runs where: stages, pipelines, routes and rounds; what a plan costs; and the decision for one."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from kintsugi.core import checks
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.profile import PYDANTIC_CONFIG
+
+
+class Policy(StrEnum):
+    """How a job goes on after its membership changed."""
+
+    FAULT_FREE = "fault_free"
+    DATA_REROUTING = "data_rerouting"
+    DYNAMIC_PARALLELISM = "dynamic_parallelism"
+    SPARE_SUBSTITUTION = "spare_substitution"
+    CHECKPOINT_RESTART = "checkpoint_restart"
+
+
+class Schedule(StrEnum):
+    """Order of forward and backward passes within one pipeline."""
+
+    ONE_F_ONE_B = "1f1b"
+    GPIPE = "gpipe"
+    ZB_H1 = "zb-h1"
+    INTERLEAVED = "interleaved"
+    AUTO = "auto"
+
+
+class StateKind(StrEnum):
+    """Kinds of state that a migration moves."""
+
+    PARAMETER = "parameter"
+    OPTIMIZER = "optimizer"
+    BUFFER = "buffer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A half-open range of layers on one worker; a dead slot has no worker."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    layer_start: int
+    layer_stop: int
+    worker: str | None
+
+    def __post_init__(self) -> None:
+        checks.non_negative("layer_start", self.layer_start)
+        if self.layer_stop <= self.layer_start:
+            raise InvalidInputError("must be above layer_start", field="layer_stop", value=self.layer_stop)
+
+    @property
+    def layers(self) -> range:
+        """Indices of the stage's layers."""
+        return range(self.layer_start, self.layer_stop)
+
+    def holds(self, other: "Stage") -> bool:
+        """Whether this stage's layers contain all of `other`'s."""
+        return self.layer_start <= other.layer_start and other.layer_stop <= self.layer_stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """A chain of stages that holds the whole model, and the micro-batches that enter it per step."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    num_microbatches: int
+    stages: tuple[Stage, ...]
+
+    def __post_init__(self) -> None:
+        checks.positive("num_microbatches", self.num_microbatches)
+        checks.not_empty("stages", self.stages)
+        expected = 0
+        for index, stage in enumerate(self.stages):
+            if stage.layer_start != expected:
+                raise InvalidInputError(
+                    f"must be {expected}: stages follow each other without gap or overlap",
+                    field=f"stages[{index}].layer_start",
+                    value=stage.layer_start,
+                )
+            expected = stage.layer_stop
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers of the model."""
+        return self.stages[-1].layer_stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Slot:
+    """A place in the DP x PP grid."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    pipeline: int
+    stage: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A micro-batch that a dead slot gave away: `worker` computes that stage for it."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    microbatch: int
+    """Numbered from 0 over all pipelines in order."""
+    pipeline: int
+    stage: int
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """One gradient all-reduce: a bucket of layers with the same holders."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    layers: tuple[int, ...]
+    workers: tuple[str, ...]
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleWorker:
+    """A living worker that the plan does not use, and why."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    worker: str
+    reason: str
+
+
+Round = tuple[Reduction, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """An execution plan: immutable, named by its generation."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    generation: int = 0
+    policy: Policy = Policy.FAULT_FREE
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+    pipelines: tuple[Pipeline, ...]
+    routes: tuple[Route, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    """Reductions of one round run at the same time: no worker takes part in two of them."""
+    idle_workers: tuple[IdleWorker, ...] = ()
+
+    def __post_init__(self) -> None:
+        checks.non_negative("generation", self.generation)
+        checks.not_empty("pipelines", self.pipelines)
+        self._check_pipelines()
+        self._check_routes()
+        for index, reductions in enumerate(self.rounds):
+            checks.unique(f"rounds[{index}]", [worker for reduction in reductions for worker in reduction.workers])
+
+    def _check_pipelines(self) -> None:
+        checks.unique("pipelines", [w for p in self.pipelines for s in p.stages if (w := s.worker) is not None])
+        for index, pipeline in enumerate(self.pipelines):
+            if pipeline.num_layers != self.num_layers:
+                raise InvalidInputError(
+                    f"holds {pipeline.num_layers} layers where pipelines[0] holds {self.num_layers}",
+                    field=f"pipelines[{index}]",
+                    value=pipeline.num_layers,
+                )
+
+    def _check_routes(self) -> None:
+        stage_of = {stage.worker: stage for pipeline in self.pipelines for stage in pipeline.stages}
+        routed: set[tuple[int, int, int]] = set()
+        for index, route in enumerate(self.routes):
+            field = f"routes[{index}]"
+            if not 0 <= route.pipeline < self.dp or not 0 <= route.stage < len(self.pipelines[route.pipeline].stages):
+                raise InvalidInputError("names no slot of the plan", field=field, value=[route.pipeline, route.stage])
+            slot = self.pipelines[route.pipeline].stages[route.stage]
+            holder = stage_of.get(route.worker)
+            if slot.worker is not None or holder is None or not holder.holds(slot):
+                raise InvalidInputError(
+                    "must lead from a dead slot to a worker that holds its layers", field=field, value=route.worker
+                )
+            if route.microbatch not in self.microbatches_of(route.pipeline):
+                raise InvalidInputError("is no micro-batch of its pipeline", field=f"{field}.microbatch", value=route.microbatch)
+            routed.add((route.pipeline, route.stage, route.microbatch))
+        for p, pipeline in enumerate(self.pipelines):
+            for s, stage in enumerate(pipeline.stages):
+                if stage.worker is None and any((p, s, m) not in routed for m in self.microbatches_of(p)):
+                    raise InvalidInputError(
+                        "is dead, and not every micro-batch has a route around it",
+                        field=f"pipelines[{p}].stages[{s}]",
+                        value=None,
+                    )
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel degree: number of pipelines."""
+        return len(self.pipelines)
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers of the model."""
+        return self.pipelines[0].num_layers
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches per step over all pipelines."""
+        return sum(pipeline.num_microbatches for pipeline in self.pipelines)
+
+    @cached_property
+    def workers(self) -> tuple[str, ...]:
+        """Workers that hold a stage, in slot order."""
+        return tuple(stage.worker for pipeline in self.pipelines for stage in pipeline.stages if stage.worker is not None)
+
+    @cached_property
+    def stage_of(self) -> dict[str, Stage]:
+        """The stage that each worker holds."""
+        return {stage.worker: stage for pipeline in self.pipelines for stage in pipeline.stages if stage.worker is not None}
+
+    @cached_property
+    def slot_of(self) -> dict[str, Slot]:
+        """The slot that each worker holds."""
+        return {
+            stage.worker: Slot(pipeline=p, stage=s)
+            for p, pipeline in enumerate(self.pipelines)
+            for s, stage in enumerate(pipeline.stages)
+            if stage.worker is not None
+        }
+
+    @cached_property
+    def dead_slots(self) -> tuple[Slot, ...]:
+        """Slots without a worker, in order."""
+        return tuple(
+            Slot(pipeline=p, stage=s)
+            for p, pipeline in enumerate(self.pipelines)
+            for s, stage in enumerate(pipeline.stages)
+            if stage.worker is None
+        )
+
+    @cached_property
+    def holders(self) -> tuple[tuple[str, ...], ...]:
+        """Workers that hold each layer, in slot order. Shape [layers][replicas]."""
+        result: list[list[str]] = [[] for _ in range(self.num_layers)]
+        for worker, stage in self.stage_of.items():
+            for layer in stage.layers:
+                result[layer].append(worker)
+        return tuple(tuple(workers) for workers in result)
+
+    @cached_property
+    def _first_microbatches(self) -> tuple[int, ...]:
+        firsts, total = [], 0
+        for pipeline in self.pipelines:
+            firsts.append(total)
+            total += pipeline.num_microbatches
+        return (*firsts, total)
+
+    @cached_property
+    def route_of(self) -> dict[tuple[int, int], str]:
+        """Worker that takes (micro-batch, stage) of a dead slot."""
+        return {(route.microbatch, route.stage): route.worker for route in self.routes}
+
+    def microbatches_of(self, pipeline: int) -> range:
+        """Numbers of the micro-batches that enter a pipeline."""
+        return range(self._first_microbatches[pipeline], self._first_microbatches[pipeline + 1])
+
+    def worker_for(self, microbatch: int, pipeline: int, stage: int) -> str:
+        """The worker that computes one stage of one micro-batch, by its slot or by its route."""
+        return self.pipelines[pipeline].stages[stage].worker or self.route_of[microbatch, stage]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageEstimate:
+    """What one stage costs its worker."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    worker: str
+    pipeline: int
+    stage: int
+    layer_start: int
+    layer_stop: int
+    forward_seconds: float
+    """One micro-batch."""
+    backward_seconds: float
+    """One micro-batch, input and weight part."""
+    num_in_flight: int
+    """Most micro-batches whose activations are held at once."""
+    peak_memory_bytes: int
+    busy_seconds: float
+    """Computing, per step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a plan costs, as the estimator's replay of its program tells it."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    iteration_seconds: float
+    """To the last optimizer update of a step."""
+    pipeline_seconds: float
+    """First action's start to last backward's end, link delays included; the maximum over pipelines."""
+    reduce_seconds: float
+    """The exposed part of the gradient reductions."""
+    reconfiguration_seconds: float
+    """Detection, regrouping and migration: from the failure to training again."""
+    throughput_samples_per_second: float
+    goodput_samples_per_second: float
+    bubble_ratio: float
+    """Share of the living workers' time in the pipelines that is idle (0..1)."""
+    stages: tuple[StageEstimate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """Some bytes of one layer's state from a survivor to a worker that needs them."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    source: str
+    target: str
+    layer: int
+    kind: StateKind
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """All state that moves before a plan can run."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    total_bytes: int = 0
+    makespan_seconds: float = 0.0
+    lower_bound_seconds: float = 0.0
+    transfers: tuple[Transfer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How a plan was found and how far from the best it can be."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    lower_bound_seconds: float
+    """No plan within the ranges and the schedule has a shorter iteration."""
+    gap_ratio: float
+    """iteration_seconds / lower_bound_seconds - 1."""
+    elapsed_seconds: float
+    candidates: int = 0
+    """Plans that were priced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A policy that was considered: its price, or why it is impossible."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    policy: Policy
+    feasible: bool
+    reason: str
+    estimate: Estimate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survivable:
+    """How many simultaneous losses leave a holder of every layer, whichever they are."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    workers: int
+    hosts: int
+    failure_domains: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The plan that was chosen, every alternative with its numbers, and the reason."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    policy: Policy
+    reason: str
+    plan: Plan
+    estimate: Estimate
+    search: Search
+    migration: Migration
+    survivable: Survivable
+    break_even_mtbf_seconds: float | None
+    """Mean time between failures at which the choice would change; null when it never does."""
+    previous_plan: Plan | None
+    alternatives: tuple[Alternative, ...]

@@ -1,0 +1,223 @@
+"""What a model costs on a device: times and bytes per layer, per micro-batch, per device of a worker."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from kintsugi.core import checks
+from kintsugi.core.errors import InvalidInputError
+
+PYDANTIC_CONFIG = {"use_attribute_docstrings": True, "extra": "forbid"}
+
+SMALLEST_DEVICE_BYTES = 1_000_000
+"""A device memory below this is a number of gigabytes in the place of bytes."""
+
+
+class ProvenanceKind(StrEnum):
+    """Where the numbers of a profile come from."""
+
+    MEASURED = "measured"
+    PUBLISHED = "published"
+    ANALYTICAL = "analytical"
+
+
+class OptimizerSharding(StrEnum):
+    """How optimizer state is spread over the replicas of a layer."""
+
+    NONE = "none"
+    ZERO1 = "zero1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where the numbers come from: measured, published or analytical, and how."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    kind: ProvenanceKind
+    detail: str = ""
+    """Machine, versions and command of a measurement; source of a publication; formula of an analysis."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerProfile:
+    """One layer: times per micro-batch, bytes per device."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    name: str
+    forward_seconds: float
+    """Forward pass of one micro-batch."""
+    backward_input_seconds: float
+    """The part of the backward pass that yields the gradient of the input."""
+    backward_weight_seconds: float
+    """The part of the backward pass that yields the gradients of the weights."""
+    optimizer_seconds: float = 0.0
+    """Optimizer update, once per step."""
+    parameter_bytes: int
+    gradient_bytes: int
+    """What data parallelism reduces. A tied layer counts only what it does not share."""
+    optimizer_bytes: int
+    activation_bytes: int
+    """Kept from the forward to the backward pass, per micro-batch in flight."""
+    output_bytes: int
+    """Activation sent to the next stage; its gradient comes back."""
+    tied_to: str | None = None
+    """The layer whose parameters this one shares."""
+
+    def __post_init__(self) -> None:
+        checks.name("name", self.name)
+        for field in ("forward_seconds", "backward_input_seconds", "backward_weight_seconds", "optimizer_seconds"):
+            checks.seconds(field, getattr(self, field), at_most=checks.LONGEST_SECONDS)
+        for field in ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "output_bytes"):
+            checks.non_negative(field, getattr(self, field))
+
+    @property
+    def backward_seconds(self) -> float:
+        """The whole backward pass: input part and weight part."""
+        return self.backward_input_seconds + self.backward_weight_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """The device that one worker (or each of its tensor-parallel devices) computes on."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    name: str
+    memory_bytes: int
+    reserved_bytes: int = 0
+    """Not available to the job: the context, the collective library's buffers, fragmentation."""
+
+    def __post_init__(self) -> None:
+        checks.name("name", self.name)
+        if self.memory_bytes < SMALLEST_DEVICE_BYTES:
+            raise InvalidInputError(
+                "is given in bytes; fewer than 1,000,000 is not credible (a number of gigabytes?)",
+                field="memory_bytes",
+                value=self.memory_bytes,
+            )
+        checks.non_negative("reserved_bytes", self.reserved_bytes)
+        if self.reserved_bytes >= self.memory_bytes:
+            raise InvalidInputError(
+                "leaves no memory: it must be below memory_bytes", field="reserved_bytes", value=self.reserved_bytes
+            )
+
+    @property
+    def usable_bytes(self) -> int:
+        """Memory that a stage may fill."""
+        return self.memory_bytes - self.reserved_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkCost:
+    """The alpha-beta model of a link: n bytes take alpha + n * beta seconds."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    alpha_seconds: float
+    beta_seconds_per_byte: float
+
+    def __post_init__(self) -> None:
+        checks.seconds("alpha_seconds", self.alpha_seconds, at_most=60.0)
+        checks.beta("beta_seconds_per_byte", self.beta_seconds_per_byte)
+
+    def transfer_seconds(self, num_bytes: float) -> float:
+        """Time of one message of `num_bytes` bytes, in seconds."""
+        return self.alpha_seconds + num_bytes * self.beta_seconds_per_byte
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Links within and between hosts, and what one host can take in or give out at all."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    intra_host: LinkCost
+    inter_host: LinkCost
+    host_ingress_bytes_per_second: float | None = None
+    host_egress_bytes_per_second: float | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("host_ingress_bytes_per_second", "host_egress_bytes_per_second"):
+            if getattr(self, field) is not None:
+                checks.positive(field, getattr(self, field))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """What the steps of a recovery take on this cluster."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    detect_seconds: float = 0.0
+    regroup_seconds: float
+    """Quiesce the survivors and build the process groups of the next generation."""
+    restart_seconds: float
+    """Start the job's processes from nothing, up to reading the checkpoint."""
+    checkpoint_interval_seconds: float | None = None
+    checkpoint_read_bytes_per_second: float | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("detect_seconds", "regroup_seconds", "restart_seconds"):
+            checks.seconds(field, getattr(self, field))
+        for field in ("checkpoint_interval_seconds", "checkpoint_read_bytes_per_second"):
+            if getattr(self, field) is not None:
+                checks.positive(field, getattr(self, field))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """A model on a device: the input of every estimate (contract: schema_version 1)."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    schema_version: int = 1
+    name: str
+    microbatch_size: int
+    """Samples in one micro-batch."""
+    tensor_parallel_degree: int = 1
+    """Devices per worker."""
+    optimizer_sharding: OptimizerSharding = OptimizerSharding.NONE
+    provenance: Provenance
+    layers: tuple[LayerProfile, ...]
+    device: Device
+    network: Network
+    recovery: Recovery
+
+    def __post_init__(self) -> None:
+        if self.schema_version != 1:
+            raise InvalidInputError("this version reads schema_version 1", field="schema_version", value=self.schema_version)
+        checks.name("name", self.name)
+        checks.positive("microbatch_size", self.microbatch_size)
+        checks.positive("tensor_parallel_degree", self.tensor_parallel_degree)
+        checks.not_empty("layers", self.layers)
+        checks.unique("layers", [layer.name for layer in self.layers])
+        self._check_ties()
+
+    def _check_ties(self) -> None:
+        owners = {layer.name: layer for layer in self.layers}
+        for index, layer in enumerate(self.layers):
+            if layer.tied_to is None:
+                continue
+            owner = owners.get(layer.tied_to)
+            if owner is None or owner is layer or owner.tied_to is not None:
+                raise InvalidInputError(
+                    "must name another layer that owns its parameters itself",
+                    field=f"layers[{index}].tied_to",
+                    value=layer.tied_to,
+                )
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers."""
+        return len(self.layers)
+
+    @cached_property
+    def tie_groups(self) -> tuple[tuple[int, ...], ...]:
+        """Layer indices that share parameters, one ascending tuple per group; untied layers stand alone. Shape [groups]."""
+        index_of = {layer.name: index for index, layer in enumerate(self.layers)}
+        groups: dict[int, list[int]] = {}
+        for index, layer in enumerate(self.layers):
+            groups.setdefault(index_of[layer.tied_to] if layer.tied_to else index, []).append(index)
+        return tuple(sorted(tuple(sorted(group)) for group in groups.values()))

@@ -1,0 +1,1 @@
+"""How do we get there?"""
