@@ -1,5 +1,6 @@
 """Synthetic profiles, plans and snapshots for the tests of every package."""
 
+import itertools
 from collections.abc import Sequence
 
 from kintsugi.core.cluster import Cluster, worker_name
@@ -108,7 +109,7 @@ def grid_plan(
     pipelines = []
     for length, count in zip(lengths, microbatches, strict=True):
         cuts = even_cuts(num_layers, length)
-        stages = tuple(Stage(layer_start=a, layer_stop=b, worker=next(names)) for a, b in zip(cuts, cuts[1:], strict=False))
+        stages = tuple(Stage(layer_start=a, layer_stop=b, worker=next(names)) for a, b in itertools.pairwise(cuts))
         pipelines.append(Pipeline(num_microbatches=count, stages=stages))
     return Plan(generation=generation, policy=Policy.FAULT_FREE, schedule=schedule, pipelines=tuple(pipelines))
 
