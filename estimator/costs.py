@@ -1,0 +1,52 @@
+"""What each action of a program takes, in seconds, from profile and cluster."""
+
+import math
+from functools import cached_property
+
+from estimator.communication import ring_all_reduce_seconds, slowest_link
+from estimator.layers import LayerSums, StageTimes
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.plan import Reduction
+from kintsugi.core.profile import Profile
+
+
+class Costs:
+    """Durations of actions. Layer ranges are half open; workers are ids; sums over a range take O(1)."""
+
+    def __init__(self, profile: Profile, cluster: Cluster) -> None:
+        self.profile = profile
+        self.cluster = cluster
+        self.sums = LayerSums(profile)
+
+    def stage(self, worker: str, start: int, stop: int) -> StageTimes:
+        """Passes of one micro-batch, and the update, through layers [start, stop) on one worker."""
+        return self.sums.times(start, stop, self.cluster.by_id[worker].speed_ratio)
+
+    def usable_bytes(self, worker: str) -> int:
+        """Memory that a stage may fill on each of the worker's devices."""
+        device = self.profile.device
+        own = self.cluster.by_id[worker].memory_bytes
+        return (device.memory_bytes if own is None else own) - device.reserved_bytes
+
+    def boundary_seconds(self, source: str, target: str, boundary: int) -> float:
+        """The activation (or its gradient) in front of layer `boundary`, from one worker to another."""
+        if source == target:
+            return 0.0
+        return self.cluster.link(source, target, self.profile.network).transfer_seconds(
+            self.profile.layers[boundary - 1].output_bytes
+        )
+
+    def reduction_seconds(self, reduction: Reduction) -> float:
+        """Ring all-reduce of one bucket over its workers."""
+        link = slowest_link(reduction.workers, self.cluster, self.profile.network)
+        return ring_all_reduce_seconds(link, len(reduction.workers), reduction.num_bytes)
+
+    def commit_seconds(self, num_workers: int) -> float:
+        """All-reduce of the gradient norm: a latency-bound tree, up and down."""
+        return 2 * math.ceil(math.log2(num_workers)) * self._longest_alpha_seconds if num_workers > 1 else 0.0
+
+    @cached_property
+    def _longest_alpha_seconds(self) -> float:
+        network = self.profile.network
+        between_hosts = network.inter_host if len(self.cluster.hosts) > 1 else network.intra_host
+        return max([between_hosts.alpha_seconds, *(link.alpha_seconds for link in self.cluster.links)])
