@@ -1,14 +1,23 @@
 """Invariants that the nouns state in their `__post_init__`."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
 
 from kintsugi.core.errors import InvalidInputError
 
 LONGEST_SECONDS = 3600.0
-"""Longest credible time of one layer and one micro-batch, or of one latency; more is a wrong unit."""
+"""Longest credible time of one layer and one micro-batch; more is a wrong unit."""
+LONGEST_LATENCY_SECONDS = 10.0
+"""Longest credible latency of a link; more is a number of microseconds."""
+LONGEST_RECOVERY_SECONDS = 86_400.0
+"""A day: longest credible time of one phase of a recovery."""
 SLOWEST_SECONDS_PER_BYTE = 1e-2
 """A hundred bytes per second: a larger beta is a rate (bytes per second) in the place of its inverse."""
+SMALLEST_DEVICE_BYTES = 1_000_000
+"""A device memory below this is a number of gigabytes in the place of bytes."""
+LARGEST_INTEGER = 2**63 - 1
+"""What databases and other languages can hold."""
 
 
 def seconds(field: str, value: float, *, at_most: float = math.inf) -> None:
@@ -24,14 +33,14 @@ def seconds(field: str, value: float, *, at_most: float = math.inf) -> None:
 
 def non_negative(field: str, value: float) -> None:
     """Require a finite number of at least 0."""
-    if not math.isfinite(value) or value < 0:
-        raise InvalidInputError(f"must be a finite number of at least 0, not {value}", field=field, value=_shown(value))
+    if not _is_finite(value) or value < 0:
+        raise InvalidInputError(f"must be a finite number of at least 0, not {_shown(value)}", field=field, value=_shown(value))
 
 
 def positive(field: str, value: float) -> None:
     """Require a finite number above 0."""
-    if not math.isfinite(value) or value <= 0:
-        raise InvalidInputError(f"must be a finite number above 0, not {value}", field=field, value=_shown(value))
+    if not _is_finite(value) or value <= 0:
+        raise InvalidInputError(f"must be a finite number above 0, not {_shown(value)}", field=field, value=_shown(value))
 
 
 def name(field: str, value: str) -> None:
@@ -47,12 +56,16 @@ def not_empty(field: str, value: Collection[object]) -> None:
 
 
 def unique(field: str, values: Sequence[str]) -> None:
-    """Require that no value stands twice."""
-    seen: set[str] = set()
-    for index, value in enumerate(values):
-        if value in seen:
-            raise InvalidInputError(f"{value!r} stands there twice", field=f"{field}[{index}]", value=value)
-        seen.add(value)
+    """Require that no value of a list stands twice."""
+    distinct(values, lambda index: f"{field}[{index}]")
+
+
+def distinct(values: Sequence[str], path: Callable[[int], str]) -> None:
+    """Require that no value stands twice; `path` gives the field of the value at an index."""
+    if len(set(values)) == len(values):
+        return
+    index = next(index for index, value in enumerate(values) if value in values[:index])
+    raise InvalidInputError(f"{values[index]!r} stands there twice", field=path(index), value=values[index])
 
 
 def beta(field: str, value: float) -> None:
@@ -66,5 +79,39 @@ def beta(field: str, value: float) -> None:
         )
 
 
+def timestamp(field: str, value: str) -> None:
+    """Require a point in time as in RFC 3339, with its offset from UTC."""
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise InvalidInputError("must be a time as in RFC 3339, such as 2026-01-31T12:00:00Z", field=field, value=value[:200])
+
+
+def rate(field: str, value: float) -> None:
+    """Require a credible bandwidth in bytes per second."""
+    positive(field, value)
+    if value * SLOWEST_SECONDS_PER_BYTE < 1:
+        raise InvalidInputError(
+            f"{value:g} bytes per second is not credible; give bytes, not gigabytes, per second", field=field, value=value
+        )
+
+
+def device_memory(field: str, value: int) -> None:
+    """Require a credible device memory in bytes."""
+    positive(field, value)
+    if value < SMALLEST_DEVICE_BYTES:
+        raise InvalidInputError(
+            "is given in bytes; fewer than 1,000,000 is not credible (a number of gigabytes?)", field=field, value=value
+        )
+
+
+def _is_finite(value: float) -> bool:
+    return abs(value) <= LARGEST_INTEGER if isinstance(value, int) else math.isfinite(value)
+
+
 def _shown(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
+    if _is_finite(value):
+        return value
+    return "an integer beyond 64 bits" if isinstance(value, int) else str(value)

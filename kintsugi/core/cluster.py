@@ -39,7 +39,10 @@ class Worker:
         checks.name("host", self.host)
         checks.positive("speed_ratio", self.speed_ratio)
         if self.memory_bytes is not None:
-            checks.positive("memory_bytes", self.memory_bytes)
+            checks.device_memory("memory_bytes", self.memory_bytes)
+        for index, domain in enumerate(self.failure_domains):
+            checks.name(f"failure_domains[{index}]", domain)
+        checks.unique("failure_domains", self.failure_domains)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,7 @@ class HostLink:
 
     def __post_init__(self) -> None:
         self.cost  # noqa: B018  # states the cost's own invariants
+        checks.unique("between", self.between)
 
     @property
     def cost(self) -> LinkCost:
@@ -78,6 +82,7 @@ class Cluster:
         checks.name("name", self.name)
         checks.not_empty("workers", self.workers)
         checks.unique("workers", [worker.id for worker in self.workers])
+        checks.distinct(["-".join(sorted(link.between)) for link in self.links], lambda index: f"links[{index}].between")
         hosts = set(self.hosts)
         for index, link in enumerate(self.links):
             for host in link.between:

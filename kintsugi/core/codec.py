@@ -7,6 +7,7 @@ files, the client, the wire between agent and workers, and digests.
 import dataclasses
 import hashlib
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -15,7 +16,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kintsugi.core.checks import LARGEST_INTEGER
 from kintsugi.core.errors import InvalidInputError
+
+_EXACT = 2**53
+"""Below this every whole number has a float of its own."""
 
 T = TypeVar("T")
 
@@ -49,8 +54,8 @@ def decode(kind: type[T], data: Any, *, field: str = "") -> T:
 
 
 def dumps(value: Any) -> str:
-    """`value` as canonical JSON: sorted keys, no spaces; equal values give equal text."""
-    return json.dumps(encode(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    """`value` as canonical JSON: sorted keys, no spaces, whole numbers without a point; equal values give equal text."""
+    return json.dumps(_canonical(encode(value)), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def loads(kind: type[T], text: str | bytes) -> T:
@@ -60,7 +65,7 @@ def loads(kind: type[T], text: str | bytes) -> T:
         InvalidInputError: the text is no JSON or does not describe a `kind`.
     """
     try:
-        data = json.loads(text)
+        data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
     except (ValueError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInputError(f"is not JSON: {error}", field="document") from error
     return decode(kind, data)
@@ -82,6 +87,28 @@ def load(kind: type[T], path: str | Path) -> T:
 def digest(value: Any) -> str:
     """SHA-256 of the canonical JSON of `value`, in hexadecimal."""
     return hashlib.sha256(dumps(value).encode()).hexdigest()
+
+
+def _canonical(data: Any) -> Any:
+    if isinstance(data, float) and data.is_integer() and abs(data) < _EXACT:
+        return int(data)
+    if isinstance(data, dict):
+        return {key: _canonical(item) for key, item in data.items()}
+    if isinstance(data, list):
+        return [_canonical(item) for item in data]
+    return data
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"field {next(name for name in names if names.count(name) > 1)!r} stands twice in one object")
+    return result
 
 
 @cache
@@ -149,7 +176,7 @@ def _decode_dataclass(kind: Any, data: Any, path: str) -> Any:
             raise InvalidInputError(
                 f"is not a field of {kind.__name__}; known fields: {', '.join(names)}",
                 field=_join(path, str(name)),
-                value=data[name],
+                value=_shown(data[name]),
             )
     hints = _hints(kind)
     values = {name: _decode(hints[name], data[name], _join(path, name)) for name in names if name in data}
@@ -166,9 +193,9 @@ def _decode_scalar(kind: Any, data: Any, path: str) -> Any:
     if kind is Any:
         return data
     if kind is float and isinstance(data, int | float) and not isinstance(data, bool):
-        return float(data)
-    if kind is int and isinstance(data, float) and data.is_integer():
-        return int(data)
+        return _decode_float(data, path)
+    if kind is int and isinstance(data, int | float) and not isinstance(data, bool):
+        return _decode_integer(data, path)
     if isinstance(kind, type) and issubclass(kind, Enum):
         try:
             return kind(data)
@@ -179,8 +206,33 @@ def _decode_scalar(kind: Any, data: Any, path: str) -> Any:
     return data
 
 
+def _decode_integer(data: float, path: str) -> int:
+    if isinstance(data, float) and not data.is_integer():
+        raise _wrong(path, data, "an integer")
+    if abs(data) > LARGEST_INTEGER:
+        raise _wrong(path, "a longer one", "an integer of at most 64 bits")
+    return int(data)
+
+
+def _decode_float(data: float, path: str) -> float:
+    try:
+        number = float(data)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise _wrong(path, str(data)[:80], "a finite number")
+    return number
+
+
 def _wrong(path: str, value: Any, expected: str) -> InvalidInputError:
-    shown = value if not isinstance(value, list | dict) else type(value).__name__
+    shown = _shown(value)
     return InvalidInputError(
         f"must be {expected}, not {json.dumps(shown, default=str)[:80]}", field=path or "document", value=shown
     )
+
+
+def _shown(value: Any) -> Any:
+    """What an error carries of an offending value: a container by its type's name, a text by its beginning."""
+    if isinstance(value, list | dict):
+        return type(value).__name__
+    return value[:200] if isinstance(value, str) else value

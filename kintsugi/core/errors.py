@@ -8,10 +8,13 @@ KintsugiError
 ├── InfeasibleError              no plan exists: memory, too few workers, contradictory ranges
 │   └── StateLostError           no survivor holds some layer
 ├── ReconfigurationError         the survivors could not move to the decided plan
-└── UnavailableError             the service or a worker did not answer in time
+├── UnavailableError             the service or a worker did not answer in time
+│   └── CommunicationError       a peer or a link broke in the middle of a message
+└── WorkerError                  the trainer's own code raised in a worker
 """
 
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Self
 
 
 class KintsugiError(Exception):
@@ -31,6 +34,10 @@ class KintsugiError(Exception):
     def as_dict(self) -> dict[str, Any]:
         """The error as the contract's JSON object: code, field, value, message."""
         return {"code": self.code, "field": self.field, "value": self.value, "message": self.message}
+
+    @classmethod
+    def _rebuilt(cls, document: Mapping[str, Any]) -> Self:
+        return cls(str(document.get("message", "")), field=str(document.get("field", "")), value=document.get("value"))
 
 
 class InvalidInputError(KintsugiError, ValueError):
@@ -64,6 +71,11 @@ class StaleGenerationError(ConflictError):
         """The contract's object with `current_generation` added."""
         return {**super().as_dict(), "current_generation": self.current_generation}
 
+    @classmethod
+    def _rebuilt(cls, document: Mapping[str, Any]) -> Self:
+        current = int(document["current_generation"])
+        return cls(str(document["message"]), current_generation=current, value=document.get("value"))
+
 
 class InfeasibleError(KintsugiError):
     """No plan satisfies the request; the message says what is missing and how much."""
@@ -80,6 +92,10 @@ class StateLostError(InfeasibleError):
         super().__init__(message, field="layers", value=list(layers))
         self.layers = layers
 
+    @classmethod
+    def _rebuilt(cls, document: Mapping[str, Any]) -> Self:
+        return cls(str(document["message"]), layers=tuple(document["value"]))
+
 
 class ReconfigurationError(KintsugiError):
     """The survivors could not move to the decided plan."""
@@ -91,3 +107,27 @@ class UnavailableError(KintsugiError):
     """The service or a worker did not answer in time."""
 
     code = "unavailable"
+
+
+def error_from(document: Mapping[str, Any]) -> KintsugiError:
+    """The error that `as_dict` described, of the same class; an unknown code gives the tree's root."""
+    kinds = {kind.code: kind for kind in _tree(KintsugiError)}
+    return kinds.get(str(document.get("code")), KintsugiError)._rebuilt(document)
+
+
+def _tree(kind: type[KintsugiError]) -> Iterator[type[KintsugiError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from _tree(child)
+
+
+class CommunicationError(UnavailableError):
+    """A peer or a link broke, or the message was called off, while a worker waited for it."""
+
+    code = "communication_failed"
+
+
+class WorkerError(KintsugiError):
+    """The trainer's own code raised in a worker; the message carries its traceback."""
+
+    code = "worker_failed"

@@ -77,6 +77,9 @@ class Snapshot:
         for index, worker in enumerate(self.alive):
             if worker not in self.cluster.by_id:
                 raise InvalidInputError("is no worker of the cluster", field=f"alive[{index}]", value=worker)
+        for index, worker in enumerate(self.stateless):
+            if worker not in self.cluster.by_id:
+                raise InvalidInputError("is no worker of the cluster", field=f"stateless[{index}]", value=worker)
         if self.plan is not None and self.plan.num_layers != self.profile.num_layers:
             raise InvalidInputError(
                 f"holds {self.plan.num_layers} layers where the profile has {self.profile.num_layers}",

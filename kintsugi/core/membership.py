@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kintsugi.core import checks
-from kintsugi.core.cluster import Cluster, Worker
+from kintsugi.core.cluster import Cluster, HostLink, Worker
 from kintsugi.core.errors import InvalidInputError, NotFoundError
 from kintsugi.core.profile import PYDANTIC_CONFIG
 
@@ -62,7 +62,7 @@ class Event:
     deadline_seconds: float | None = None
     """worker_draining: how long the worker still serves."""
     speed_ratio: float | None = None
-    """straggler: speed against the profile's."""
+    """straggler, recovered, worker_joined: speed against the profile's; where it may be missing, it is 1."""
     alpha_seconds: float | None = None
     """link events: measured latency."""
     beta_seconds_per_byte: float | None = None
@@ -77,9 +77,23 @@ class Event:
             raise InvalidInputError(f"is needed by an event of kind {self.kind.value}", field=subject)
         if self.kind is EventKind.STRAGGLER and self.speed_ratio is None:
             raise InvalidInputError("is needed by an event of kind straggler", field="speed_ratio")
-        for field in ("deadline_seconds", "alpha_seconds", "beta_seconds_per_byte"):
-            if getattr(self, field) is not None:
-                checks.non_negative(field, getattr(self, field))
+        self._check_values()
+
+    def _check_values(self) -> None:
+        checks.non_negative("incarnation", self.incarnation)
+        for field in ("worker", "host"):
+            if (name := getattr(self, field)) is not None:
+                checks.name(field, name)
+        if self.link is not None:
+            checks.unique("link", self.link)
+        if self.observed_at is not None:
+            checks.timestamp("observed_at", self.observed_at)
+        if self.deadline_seconds is not None:
+            checks.seconds("deadline_seconds", self.deadline_seconds)
+        if self.alpha_seconds is not None:
+            checks.seconds("alpha_seconds", self.alpha_seconds, at_most=checks.LONGEST_LATENCY_SECONDS)
+        if self.beta_seconds_per_byte is not None:
+            checks.beta("beta_seconds_per_byte", self.beta_seconds_per_byte)
         if self.speed_ratio is not None:
             checks.positive("speed_ratio", self.speed_ratio)
 
@@ -102,6 +116,9 @@ class Membership:
     def after(self, event: Event) -> "Membership":
         """The membership once `event` happened; unchanged when it says nothing new.
 
+        A link event changes what the link costs where it brings measurements; a link that is connected again without
+        any costs what the profile says. Reachability is not modelled: a disconnected link keeps its cost.
+
         Raises:
             NotFoundError: the event names a worker or host that the cluster does not have.
         """
@@ -110,11 +127,9 @@ class Membership:
             return replace(self, alive=tuple(worker for worker in self.alive if worker not in gone))
         if event.kind in RETURNS:
             return self._with(self._joining(event))
-        if event.kind is EventKind.STRAGGLER:
+        if event.kind in (EventKind.STRAGGLER, EventKind.RECOVERED):
             return self._at_speed(event, event.speed_ratio or 1.0)
-        if event.kind is EventKind.RECOVERED:
-            return self._at_speed(event, 1.0)
-        return self
+        return self._with_link(event)
 
     def _subjects(self, event: Event) -> tuple[str, ...]:
         if event.kind in WORKER_EVENTS:
@@ -139,6 +154,21 @@ class Membership:
         cluster = self.cluster.with_workers((*self.cluster.workers, *new)) if new else self.cluster
         alive = set(self.alive) | {worker.id for worker in joining}
         return Membership(cluster=cluster, alive=tuple(worker.id for worker in cluster.workers if worker.id in alive))
+
+    def _with_link(self, event: Event) -> "Membership":
+        assert event.link is not None
+        for host in event.link:
+            if host not in self.cluster.hosts:
+                raise NotFoundError("is no host of the job's cluster", field="link", value=host)
+        others = tuple(link for link in self.cluster.links if set(link.between) != set(event.link))
+        if event.alpha_seconds is not None and event.beta_seconds_per_byte is not None:
+            measured = HostLink(
+                between=event.link, alpha_seconds=event.alpha_seconds, beta_seconds_per_byte=event.beta_seconds_per_byte
+            )
+            return replace(self, cluster=replace(self.cluster, links=(*others, measured)))
+        if event.kind is EventKind.LINK_CONNECTED and len(others) < len(self.cluster.links):
+            return replace(self, cluster=replace(self.cluster, links=others))
+        return self
 
     def _at_speed(self, event: Event, speed_ratio: float) -> "Membership":
         subjects = set(self._subjects(event))

@@ -51,6 +51,8 @@ class Stage:
         checks.non_negative("layer_start", self.layer_start)
         if self.layer_stop <= self.layer_start:
             raise InvalidInputError("must be above layer_start", field="layer_stop", value=self.layer_stop)
+        if self.worker is not None:
+            checks.name("worker", self.worker)
 
     @property
     def layers(self) -> range:
@@ -123,6 +125,11 @@ class Reduction:
     workers: tuple[str, ...]
     num_bytes: int
 
+    def __post_init__(self) -> None:
+        checks.not_empty("layers", self.layers)
+        checks.not_empty("workers", self.workers)
+        checks.non_negative("num_bytes", self.num_bytes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleWorker:
@@ -157,11 +164,15 @@ class Plan:
         checks.not_empty("pipelines", self.pipelines)
         self._check_pipelines()
         self._check_routes()
-        for index, reductions in enumerate(self.rounds):
-            checks.unique(f"rounds[{index}]", [worker for reduction in reductions for worker in reduction.workers])
+        self._check_rounds()
+        taken = self.stage_of
+        for index, idle in enumerate(self.idle_workers):
+            if idle.worker in taken:
+                raise InvalidInputError("is not idle: it holds a stage", field=f"idle_workers[{index}].worker", value=idle.worker)
+        checks.distinct([idle.worker for idle in self.idle_workers], lambda index: f"idle_workers[{index}].worker")
 
     def _check_pipelines(self) -> None:
-        checks.unique("pipelines", [w for p in self.pipelines for s in p.stages if (w := s.worker) is not None])
+        checks.distinct(self.workers, self._worker_path)
         for index, pipeline in enumerate(self.pipelines):
             if pipeline.num_layers != self.num_layers:
                 raise InvalidInputError(
@@ -170,30 +181,45 @@ class Plan:
                     value=pipeline.num_layers,
                 )
 
+    def _worker_path(self, index: int) -> str:
+        """Field of the worker at `index` of `workers`."""
+        places = [
+            (p, s) for p, pipe in enumerate(self.pipelines) for s, stage in enumerate(pipe.stages) if stage.worker is not None
+        ]
+        return "pipelines[{}].stages[{}].worker".format(*places[index])
+
     def _check_routes(self) -> None:
-        stage_of = {stage.worker: stage for pipeline in self.pipelines for stage in pipeline.stages}
-        routed: set[tuple[int, int, int]] = set()
         for index, route in enumerate(self.routes):
-            field = f"routes[{index}]"
-            if not 0 <= route.pipeline < self.dp or not 0 <= route.stage < len(self.pipelines[route.pipeline].stages):
-                raise InvalidInputError("names no slot of the plan", field=field, value=[route.pipeline, route.stage])
-            slot = self.pipelines[route.pipeline].stages[route.stage]
-            holder = stage_of.get(route.worker)
-            if slot.worker is not None or holder is None or not holder.holds(slot):
+            self._check_route(route, f"routes[{index}]")
+        keys = [f"{route.pipeline}/{route.stage}/{route.microbatch}" for route in self.routes]
+        checks.distinct(keys, lambda index: f"routes[{index}]")
+        routed = set(keys)
+        for slot in self.dead_slots:
+            if any(f"{slot.pipeline}/{slot.stage}/{m}" not in routed for m in self.microbatches_of(slot.pipeline)):
                 raise InvalidInputError(
-                    "must lead from a dead slot to a worker that holds its layers", field=field, value=route.worker
+                    "is dead, and not every micro-batch has a route around it",
+                    field=f"pipelines[{slot.pipeline}].stages[{slot.stage}]",
                 )
-            if route.microbatch not in self.microbatches_of(route.pipeline):
-                raise InvalidInputError("is no micro-batch of its pipeline", field=f"{field}.microbatch", value=route.microbatch)
-            routed.add((route.pipeline, route.stage, route.microbatch))
-        for p, pipeline in enumerate(self.pipelines):
-            for s, stage in enumerate(pipeline.stages):
-                if stage.worker is None and any((p, s, m) not in routed for m in self.microbatches_of(p)):
-                    raise InvalidInputError(
-                        "is dead, and not every micro-batch has a route around it",
-                        field=f"pipelines[{p}].stages[{s}]",
-                        value=None,
-                    )
+
+    def _check_route(self, route: Route, field: str) -> None:
+        if not 0 <= route.pipeline < self.dp or not 0 <= route.stage < len(self.pipelines[route.pipeline].stages):
+            raise InvalidInputError("names no slot of the plan", field=field, value=[route.pipeline, route.stage])
+        slot = self.pipelines[route.pipeline].stages[route.stage]
+        holder = self.stage_of.get(route.worker)
+        if slot.worker is not None or holder is None or not holder.holds(slot):
+            raise InvalidInputError(
+                "must lead from a dead slot to a worker that holds its layers", field=f"{field}.worker", value=route.worker
+            )
+        if route.microbatch not in self.microbatches_of(route.pipeline):
+            raise InvalidInputError("is no micro-batch of its pipeline", field=f"{field}.microbatch", value=route.microbatch)
+
+    def _check_rounds(self) -> None:
+        for r, reductions in enumerate(self.rounds):
+            workers = [worker for reduction in reductions for worker in reduction.workers]
+            checks.unique(f"rounds[{r}]", workers)
+            for worker in workers:
+                if worker not in self.stage_of:
+                    raise InvalidInputError("is no worker of the plan", field=f"rounds[{r}]", value=worker)
 
     @property
     def dp(self) -> int:

@@ -9,9 +9,6 @@ from kintsugi.core.errors import InvalidInputError
 
 PYDANTIC_CONFIG = {"use_attribute_docstrings": True, "extra": "forbid"}
 
-SMALLEST_DEVICE_BYTES = 1_000_000
-"""A device memory below this is a number of gigabytes in the place of bytes."""
-
 
 class ProvenanceKind(StrEnum):
     """Where the numbers of a profile come from."""
@@ -91,12 +88,7 @@ class Device:
 
     def __post_init__(self) -> None:
         checks.name("name", self.name)
-        if self.memory_bytes < SMALLEST_DEVICE_BYTES:
-            raise InvalidInputError(
-                "is given in bytes; fewer than 1,000,000 is not credible (a number of gigabytes?)",
-                field="memory_bytes",
-                value=self.memory_bytes,
-            )
+        checks.device_memory("memory_bytes", self.memory_bytes)
         checks.non_negative("reserved_bytes", self.reserved_bytes)
         if self.reserved_bytes >= self.memory_bytes:
             raise InvalidInputError(
@@ -119,7 +111,7 @@ class LinkCost:
     beta_seconds_per_byte: float
 
     def __post_init__(self) -> None:
-        checks.seconds("alpha_seconds", self.alpha_seconds, at_most=60.0)
+        checks.seconds("alpha_seconds", self.alpha_seconds, at_most=checks.LONGEST_LATENCY_SECONDS)
         checks.beta("beta_seconds_per_byte", self.beta_seconds_per_byte)
 
     def transfer_seconds(self, num_bytes: float) -> float:
@@ -141,7 +133,7 @@ class Network:
     def __post_init__(self) -> None:
         for field in ("host_ingress_bytes_per_second", "host_egress_bytes_per_second"):
             if getattr(self, field) is not None:
-                checks.positive(field, getattr(self, field))
+                checks.rate(field, getattr(self, field))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,10 +152,11 @@ class Recovery:
 
     def __post_init__(self) -> None:
         for field in ("detect_seconds", "regroup_seconds", "restart_seconds"):
-            checks.seconds(field, getattr(self, field))
-        for field in ("checkpoint_interval_seconds", "checkpoint_read_bytes_per_second"):
-            if getattr(self, field) is not None:
-                checks.positive(field, getattr(self, field))
+            checks.seconds(field, getattr(self, field), at_most=checks.LONGEST_RECOVERY_SECONDS)
+        if self.checkpoint_interval_seconds is not None:
+            checks.positive("checkpoint_interval_seconds", self.checkpoint_interval_seconds)
+        if self.checkpoint_read_bytes_per_second is not None:
+            checks.rate("checkpoint_read_bytes_per_second", self.checkpoint_read_bytes_per_second)
 
 
 @dataclass(frozen=True, kw_only=True)
