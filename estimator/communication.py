@@ -1,0 +1,39 @@
+"""What messages and reductions take: the alpha-beta model over the cluster's links."""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.profile import LinkCost, Network
+
+
+def point_to_point_seconds(link: LinkCost, num_bytes: float) -> float:
+    """One message: alpha + n * beta, in seconds."""
+    return link.transfer_seconds(num_bytes)
+
+
+def ring_all_reduce_seconds(link: LinkCost, num_workers: int, num_bytes: float) -> float:
+    """Ring all-reduce of n bytes over k workers: 2 * (k - 1) * (alpha + n / k * beta), in seconds.
+
+    A reduce-scatter and an all-gather of k - 1 steps each, every step moving one k-th (Patarasuk and Yuan, 2009).
+    """
+    if num_workers < 2:
+        return 0.0
+    return 2 * (num_workers - 1) * link.transfer_seconds(num_bytes / num_workers)
+
+
+def slowest_link(workers: Sequence[str], cluster: Cluster, network: Network) -> LinkCost:
+    """The link that paces a ring over `workers` in this order: the worst latency and the worst rate on it."""
+    links = {cluster.link(source, target, network) for source, target in pairwise((*workers, workers[0])) if source != target}
+    return LinkCost(
+        alpha_seconds=max((link.alpha_seconds for link in links), default=0.0),
+        beta_seconds_per_byte=max((link.beta_seconds_per_byte for link in links), default=0.0),
+    )
+
+
+def grouped_reductions_seconds(rounds: Iterable[Iterable[float]]) -> float:
+    """Reductions run round by round; a round takes its slowest reduction. Seconds per reduction in, seconds out.
+
+    An upper bound: workers that are through with a round do not wait for the others in the replay.
+    """
+    return sum(max(reductions, default=0.0) for reductions in rounds)

@@ -1,0 +1,71 @@
+"""Sums over layer ranges: what a stage takes and holds, in O(1) per range after one pass over the layers."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from kintsugi.core.profile import LayerProfile, OptimizerSharding, Profile
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """What one stage takes on its worker, in seconds per micro-batch (optimizer: per step)."""
+
+    forward_seconds: float
+    backward_seconds: float
+    """Input and weight part."""
+    optimizer_seconds: float
+
+
+class LayerSums:
+    """Prefix sums over a profile's layers."""
+
+    def __init__(self, profile: Profile) -> None:
+        """O(layers)."""
+        self.profile = profile
+        layers = profile.layers
+        self.forward = _prefix(layer.forward_seconds for layer in layers)
+        self.backward = _prefix(layer.backward_input_seconds + layer.backward_weight_seconds for layer in layers)
+        self.optimizer = _prefix(layer.optimizer_seconds for layer in layers)
+        self._weights = _prefix(layer.parameter_bytes + layer.gradient_bytes for layer in layers)
+        self._optimizer_bytes = _prefix(layer.optimizer_bytes for layer in layers)
+        self._activation_bytes = _prefix(layer.activation_bytes for layer in layers)
+
+    def times(self, start: int, stop: int, speed_ratio: float = 1.0) -> StageTimes:
+        """Times of layers start..stop-1 on a worker of the given speed."""
+        return StageTimes(
+            (self.forward[stop] - self.forward[start]) / speed_ratio,
+            (self.backward[stop] - self.backward[start]) / speed_ratio,
+            (self.optimizer[stop] - self.optimizer[start]) / speed_ratio,
+        )
+
+    def static_bytes(self, start: int, stop: int, num_replicas: int) -> int:
+        """Parameters, gradients and this replica's optimizer state, shared parameters of absent owners included."""
+        weights = self._weights[stop] - self._weights[start]
+        optimizer = self._optimizer_bytes[stop] - self._optimizer_bytes[start]
+        for tied, owner in self._tied_layers:
+            if start <= tied < stop and not start <= owner < stop:
+                layer = self.profile.layers[owner]
+                weights += layer.parameter_bytes + layer.gradient_bytes
+                optimizer += layer.optimizer_bytes
+        shared = num_replicas if self.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
+        return int(weights + -(-optimizer // shared))
+
+    def activation_bytes(self, start: int, stop: int) -> int:
+        """Activations of one micro-batch."""
+        return int(self._activation_bytes[stop] - self._activation_bytes[start])
+
+    @cached_property
+    def _tied_layers(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of a tied layer that shares everything and its owner: such a layer counts no bytes of its own."""
+        index_of = {layer.name: index for index, layer in enumerate(self.profile.layers)}
+        return tuple((index, index_of[layer.tied_to]) for index, layer in enumerate(self.profile.layers) if _borrows(layer))
+
+
+def _borrows(layer: LayerProfile) -> bool:
+    return layer.tied_to is not None and layer.parameter_bytes == 0
+
+
+def _prefix(values: Iterable[float]) -> tuple[float, ...]:
+    return tuple(accumulate(values, initial=0))

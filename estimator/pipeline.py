@@ -1,0 +1,160 @@
+"""Time of one pipeline: the paper's closed forms (equations 9, 10, 12, 13) and the exact recurrence (equation 11).
+
+N_m is per pipeline here, as in the paper's equations.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from estimator.schedule import Pass, Step, order
+from kintsugi.core.errors import InfeasibleError
+from kintsugi.core.plan import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineTimes:
+    """When a pipeline's stages are through with their last backward pass, in seconds from the step's start."""
+
+    pipeline_seconds: float
+    stage_end_seconds: tuple[float, ...]
+    """Shape [stages]."""
+
+
+def symmetric_seconds(num_stages: int, num_microbatches: int, forward_seconds: float, backward_seconds: float) -> float:
+    """Equation 9: 1F1B with equal stages and no link delays, (N_pp + N_m - 1) * (T_f + T_b) seconds."""
+    return (num_stages + num_microbatches - 1) * (forward_seconds + backward_seconds)
+
+
+def asymmetric_seconds(pipeline_seconds: Iterable[float]) -> float:
+    """Equation 10: the slowest pipeline decides, for all update together."""
+    return max(pipeline_seconds)
+
+
+def single_failure_seconds(
+    num_stages: int, num_microbatches: int, num_pipelines: int, forward_seconds: float, backward_seconds: float
+) -> float:
+    """Equation 12: data rerouting after one failure, none of the extra work hidden in bubbles; in seconds.
+
+    Raises:
+        InfeasibleError: there is no other pipeline to route to.
+    """
+    failures = [1] + [0] * (num_stages - 1)
+    return rerouted_seconds(failures, num_microbatches, num_pipelines, forward_seconds, backward_seconds)
+
+
+def rerouted_seconds(
+    failures: Sequence[int], num_microbatches: int, num_pipelines: int, forward_seconds: float, backward_seconds: float
+) -> float:
+    """Equation 13: data rerouting with failures[i] failed workers in stage i, in seconds.
+
+    Raises:
+        InfeasibleError: all replicas of a stage are dead; the paper's formula divides by zero there.
+    """
+    extra = 0.0
+    for stage, failed in enumerate(failures):
+        if failed >= num_pipelines:
+            raise InfeasibleError(
+                f"all {num_pipelines} replicas of stage {stage} are dead; rerouting needs a living one",
+                field=f"failures[{stage}]",
+                value=failed,
+            )
+        extra += num_microbatches * failed / (num_pipelines - failed)
+    return (len(failures) + num_microbatches - 1 + extra) * (forward_seconds + backward_seconds)
+
+
+def pipeline_times(
+    schedule: Schedule,
+    forward_seconds: Sequence[float],
+    backward_seconds: Sequence[float],
+    delay_seconds: Sequence[float],
+    num_microbatches: int,
+) -> PipelineTimes:
+    """Equation 11 for any stage times, micro-batch count and link delays.
+
+    Args:
+        schedule: order of passes within a stage.
+        forward_seconds: of one micro-batch, shape [stages].
+        backward_seconds: of one micro-batch, shape [stages].
+        delay_seconds: of the link between neighbouring stages, each way, shape [stages - 1].
+        num_microbatches: that enter the pipeline.
+
+    Complexity O(stages * (stages + num_microbatches)).
+    """
+    if schedule is Schedule.ONE_F_ONE_B:
+        return _one_forward_one_backward(forward_seconds, backward_seconds, delay_seconds, num_microbatches)
+    num_stages = len(forward_seconds)
+    orders = [order(schedule, stage, num_stages, num_microbatches) for stage in range(num_stages)]
+    return ordered_times(orders, forward_seconds, backward_seconds, delay_seconds)
+
+
+def _one_forward_one_backward(
+    forward_seconds: Sequence[float], backward_seconds: Sequence[float], delay_seconds: Sequence[float], num_microbatches: int
+) -> PipelineTimes:
+    """1F1B clock by clock: at clock t, stage i passes (t - i) / 2 forward, or (t + i + 1) / 2 - P backward.
+
+    Every pass depends only on its own stage's last pass and on a neighbour's pass one clock earlier.
+    """
+    num_stages = len(forward_seconds)
+    inward, outward = (0.0, *delay_seconds), (*delay_seconds, 0.0)
+    free = [0.0] * num_stages
+    passed = [0.0] * (num_stages + 1)  # end of the last forward; index i + 1 is stage i, so that stage 0 waits for nothing
+    returned = [0.0] * (num_stages + 1)  # end of the last backward; the last entry stands for "turns round at once"
+    stages = tuple(zip(range(num_stages), forward_seconds, backward_seconds, inward, outward, strict=True))
+    for clock in range(2 * (num_microbatches + num_stages) - 2 + 1):
+        for stage, forward, backward, delay_in, delay_out in stages:
+            doubled = clock - stage
+            if doubled & 1:
+                if 0 <= (clock + stage + 1) // 2 - num_stages < num_microbatches:
+                    ready = returned[stage + 1] + delay_out
+                    start = free[stage]
+                    free[stage] = returned[stage] = (ready if ready > start else start) + backward
+            elif 0 <= doubled >> 1 < num_microbatches:
+                ready = passed[stage] + delay_in
+                start = free[stage]
+                free[stage] = passed[stage + 1] = (ready if ready > start else start) + forward
+    return PipelineTimes(max(free), tuple(free))
+
+
+def ordered_times(
+    orders: Sequence[Sequence[Step]],
+    forward_seconds: Sequence[float],
+    backward_seconds: Sequence[float],
+    delay_seconds: Sequence[float],
+) -> PipelineTimes:
+    """Equation 11 for any order of passes per stage; f_1 and f_2 are the neighbour stage and the same micro-batch.
+
+    Complexity O(passes * stages) at worst, O(passes) for orders that run on when they can.
+    """
+    num_stages = len(orders)
+    ends: dict[tuple[Pass, int, int], float] = {}
+    free, position = [0.0] * num_stages, [0] * num_stages
+    remaining = sum(map(len, orders))
+    while remaining:
+        before = remaining
+        for stage, steps in enumerate(orders):
+            while position[stage] < len(steps):
+                step = steps[position[stage]]
+                ready = _ready_seconds(step, stage, ends, delay_seconds)
+                if ready is None:
+                    break
+                duration = forward_seconds[stage] if step.kind is Pass.FORWARD else backward_seconds[stage]
+                free[stage] = ends[step.kind, stage, step.microbatch] = max(free[stage], ready) + duration
+                position[stage] += 1
+                remaining -= 1
+        assert remaining < before, "the orders deadlock"
+    return PipelineTimes(max(free), tuple(free))
+
+
+def _ready_seconds(
+    step: Step, stage: int, ends: dict[tuple[Pass, int, int], float], delay_seconds: Sequence[float]
+) -> float | None:
+    """When the pass that `step` depends on is through and delivered; None while it is not known."""
+    if step.kind is Pass.FORWARD:
+        if stage == 0:
+            return 0.0
+        end, delay = ends.get((Pass.FORWARD, stage - 1, step.microbatch)), delay_seconds[stage - 1]
+    elif stage == len(delay_seconds):
+        end, delay = ends.get((Pass.FORWARD, stage, step.microbatch)), 0.0
+    else:
+        end, delay = ends.get((Pass.BACKWARD, stage + 1, step.microbatch)), delay_seconds[stage]
+    return None if end is None else end + delay
