@@ -1,0 +1,76 @@
+"""Invariants of ranges, settings and snapshots."""
+
+from dataclasses import replace
+
+import pytest
+
+from kintsugi.core import codec
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
+from tests.builders import uniform_profile
+from tests.core import samples
+from tests.core.refusals import refuses
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"min_dp": 0}, "min_dp"),
+        ({"min_pp": -2}, "min_pp"),
+        ({"min_dp": 4, "max_dp": 3}, "max_dp"),
+        ({"min_pp": 2, "max_pp": 1}, "max_pp"),
+        ({"max_dp": 0}, "max_dp"),
+    ],
+)
+def test_ranges_refuse(changes, field):
+    with refuses(field):
+        Ranges(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [({"num_microbatches": 0}, "num_microbatches"), ({"mtbf_seconds": 0}, "mtbf_seconds"), ({"mtbf_seconds": -1}, "mtbf_seconds")],
+)
+def test_settings_refuse(changes, field):
+    with refuses(field):
+        JobSettings(**{"num_microbatches": 8, **changes})
+
+
+def test_mean_time_between_failures_is_three_hours_unless_told():
+    assert JobSettings(num_microbatches=8).mtbf_seconds == DEFAULT_MTBF_SECONDS == 3 * 3600
+
+
+def snapshot(**changes):
+    cluster = Cluster.uniform(4)
+    values = {
+        "profile": uniform_profile(4),
+        "cluster": cluster,
+        "settings": JobSettings(num_microbatches=4),
+        "plan": samples.rerouted(),
+        "alive": ("w00", "w01", "w03"),
+        "generation": 1,
+    }
+    return Snapshot(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "value"),
+    [
+        ({"generation": -1}, "generation", -1),
+        ({"alive": ("w00", "w00")}, "alive[1]", "w00"),
+        ({"alive": ("w00", "w07")}, "alive[1]", "w07"),
+        ({"stateless": ("w07",)}, "stateless[0]", "w07"),
+        ({"profile": uniform_profile(3)}, "plan", 4),
+    ],
+)
+def test_snapshot_refuses(changes, field, value):
+    with refuses(field, value):
+        snapshot(**changes)
+
+
+def test_equal_snapshots_have_equal_digests():
+    one = snapshot()
+    other = codec.loads(Snapshot, codec.dumps(one))
+    assert one == other
+    assert codec.digest(one) == codec.digest(other)
+    assert codec.digest(one) != codec.digest(replace(one, generation=2))

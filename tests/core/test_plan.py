@@ -1,0 +1,152 @@
+"""Invariants of plans, and their views."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Reduction, Route, Slot, Stage
+from tests.core import samples
+from tests.core.refusals import refuses
+
+
+def stage(start, stop, worker="w00"):
+    return Stage(layer_start=start, layer_stop=stop, worker=worker)
+
+
+def pipeline(*stages, num_microbatches=1):
+    return Pipeline(num_microbatches=num_microbatches, stages=stages)
+
+
+GRID = Plan(
+    pipelines=(
+        pipeline(stage(0, 2, "w00"), stage(2, 4, "w01"), num_microbatches=2),
+        pipeline(stage(0, 1, "w02"), stage(1, 4, "w03"), num_microbatches=3),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "worker", "field"),
+    [(-1, 2, "w00", "layer_start"), (2, 2, "w00", "layer_stop"), (3, 2, "w00", "layer_stop"), (0, 1, "", "worker")],
+)
+def test_stage_refuses(start, stop, worker, field):
+    with refuses(field):
+        stage(start, stop, worker)
+
+
+def test_stages_follow_each_other():
+    with refuses("stages", []):
+        pipeline()
+    with refuses("stages[0].layer_start", 1, "must be 0"):
+        pipeline(stage(1, 2))
+    with refuses("stages[1].layer_start", 3, "must be 2"):
+        pipeline(stage(0, 2), stage(3, 4))
+    with refuses("stages[1].layer_start", 1, "must be 2"):
+        pipeline(stage(0, 2), stage(1, 4))
+    with refuses("num_microbatches", 0):
+        pipeline(stage(0, 1), num_microbatches=0)
+
+
+def test_plan_refuses_pipelines_that_do_not_fit_together():
+    with refuses("pipelines", []):
+        Plan(pipelines=())
+    with refuses("generation", -1):
+        replace(GRID, generation=-1)
+    with refuses("pipelines[1]", 3, "holds 3 layers where pipelines[0] holds 4"):
+        Plan(pipelines=(pipeline(stage(0, 4, "w00")), pipeline(stage(0, 3, "w01"))))
+
+
+def test_a_worker_holds_one_stage_and_the_second_is_named():
+    with refuses("pipelines[1].stages[1].worker", "w01", "twice"):
+        Plan(pipelines=(GRID.pipelines[0], pipeline(stage(0, 2, None), stage(2, 4, "w01"))))
+
+
+def test_idle_workers_hold_nothing_and_stand_once():
+    with refuses("idle_workers[0].worker", "w03", "holds a stage"):
+        replace(GRID, idle_workers=(IdleWorker(worker="w03", reason="?"),))
+    with refuses("idle_workers[1].worker", "w09", "twice"):
+        replace(GRID, idle_workers=(IdleWorker(worker="w09", reason="slow"),) * 2)
+
+
+def test_no_worker_takes_part_twice_in_a_round():
+    reduction = Reduction(layers=(0,), workers=("w00", "w02"), num_bytes=8)
+    assert replace(GRID, rounds=((reduction,), (reduction,))).rounds
+    with refuses("rounds[0][2]", "w00", "twice"):
+        replace(GRID, rounds=((reduction, reduction),))
+    with refuses("rounds[0]", "w07", "no worker of the plan"):
+        replace(GRID, rounds=((replace(reduction, workers=("w00", "w07")),),))
+
+
+@pytest.mark.parametrize(("field", "value"), [("layers", ()), ("workers", ()), ("num_bytes", -1)])
+def test_reduction_refuses(field, value):
+    with refuses(field):
+        Reduction(**{"layers": (0,), "workers": ("w00",), "num_bytes": 8, field: value})
+
+
+def test_a_dead_slot_needs_a_route_for_every_microbatch():
+    plan = samples.rerouted()
+    with refuses("pipelines[1].stages[0]", None, "not every micro-batch"):
+        replace(plan, routes=plan.routes[:1])
+    with refuses("routes[2]", fragment="twice"):
+        replace(plan, routes=(*plan.routes, plan.routes[0]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"pipeline": 2}, "routes[0]"),
+        ({"pipeline": -1}, "routes[0]"),
+        ({"stage": 2}, "routes[0]"),
+        ({"stage": 1}, "routes[0].worker"),
+        ({"worker": "w01"}, "routes[0].worker"),
+        ({"worker": "w99"}, "routes[0].worker"),
+        ({"microbatch": 0}, "routes[0].microbatch"),
+        ({"microbatch": 4}, "routes[0].microbatch"),
+    ],
+)
+def test_routes_lead_from_dead_slots_to_holders_of_their_layers(changes, field):
+    plan = samples.rerouted()
+    with refuses(field):
+        replace(plan, routes=(replace(plan.routes[0], **changes), *plan.routes))
+
+
+def test_a_holder_of_more_layers_may_take_a_route():
+    plan = Plan(
+        pipelines=(pipeline(stage(0, 4, "w00")), pipeline(stage(0, 2, None), stage(2, 4, "w01"))),
+        routes=(Route(microbatch=1, pipeline=1, stage=0, worker="w00"),),
+    )
+    assert plan.worker_for(1, 1, 0) == "w00"
+
+
+def test_views_of_a_rerouted_plan():
+    plan = samples.rerouted()
+    assert plan.dp == 2
+    assert plan.num_layers == 4
+    assert plan.num_microbatches == 4
+    assert plan.workers == ("w00", "w01", "w03")
+    assert plan.dead_slots == (Slot(pipeline=1, stage=0),)
+    assert plan.holders == (("w00",), ("w00",), ("w01", "w03"), ("w01", "w03"))
+    assert plan.microbatches_of(1) == range(2, 4)
+    assert [plan.worker_for(2, 1, n) for n in (0, 1)] == ["w00", "w03"]
+    assert plan.slot_of["w03"] == Slot(pipeline=1, stage=1)
+
+
+@given(samples.plans())
+def test_microbatches_are_numbered_over_all_pipelines_in_order(plan):
+    numbers = [m for index in range(plan.dp) for m in plan.microbatches_of(index)]
+    assert numbers == list(range(plan.num_microbatches))
+
+
+@given(samples.plans(), st.data())
+def test_every_layer_has_one_holder_per_pipeline(plan, data):
+    layer = data.draw(st.integers(0, plan.num_layers - 1))
+    assert [plan.slot_of[worker].pipeline for worker in plan.holders[layer]] == list(range(plan.dp))
+    assert all(layer in plan.stage_of[worker].layers for worker in plan.holders[layer])
+
+
+@given(st.integers(0, 5), st.integers(1, 5), st.integers(0, 5), st.integers(1, 5))
+def test_holding_is_inclusion_of_layers(start, length, other_start, other_length):
+    one, other = stage(start, start + length), stage(other_start, other_start + other_length)
+    assert one.holds(other) == (set(other.layers) <= set(one.layers))
