@@ -1,1 +1,28 @@
-"""Kintsugi mends broken training jobs."""
+"""Kintsugi mends broken hybrid data-parallel/pipeline-parallel training jobs without restarting the survivors."""
+
+import importlib.util
+from pathlib import Path
+
+__version__ = "0.1.0"
+
+_COMPANIONS = ("api", "estimator", "planner", "restorer")
+
+
+def _refuse_shadowed_packages() -> None:
+    """Fail early and clearly where a folder of the user hides one of Kintsugi's top-level packages."""
+    root = Path(__file__).resolve().parent.parent
+    for name in _COMPANIONS:
+        spec = importlib.util.find_spec(name)
+        origin = spec.origin if spec is not None else None
+        if origin is not None and Path(origin).resolve().parent == root / name:
+            continue
+        places = list(spec.submodule_search_locations or ()) if spec is not None else []
+        found = origin or (places[0] if places else "nothing")
+        raise ImportError(
+            f"kintsugi needs its own top-level package {name!r} at {root / name}, but Python finds {found}. "
+            f"Rename that file or folder, or start Python from another working directory "
+            f"(python -P keeps the working directory out of the search path)."
+        )
+
+
+_refuse_shadowed_packages()

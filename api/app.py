@@ -1,0 +1,81 @@
+"""The application: its parts put together. Nothing happens at import."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from fastapi import FastAPI
+from pydantic import TypeAdapter
+from starlette.middleware import Middleware
+
+from api import problems
+from api.deps import Desk
+from api.metrics import Metrics
+from api.middleware import BodyLimit, Observation
+from api.routes import estimates, events, health, jobs, plans, reports
+from api.service import Service
+from api.settings import Settings
+from api.store import Store
+from api.waiting import Turns, Watch
+from kintsugi import __version__
+
+ROUTERS = (jobs.router, events.router, plans.router, reports.router, estimates.router, health.router)
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The service as an ASGI application; its database is opened when it starts.
+
+    Raises:
+        InvalidInputError: the database URL cannot be used.
+    """
+    settings = settings or Settings()
+    store, metrics = Store(settings.database_url), Metrics()
+    service = Service(store, metrics)
+    watch = Watch(service.latest_generations)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.desk = Desk(
+            settings=settings,
+            service=service,
+            metrics=metrics,
+            watch=watch,
+            turns=Turns(),
+            planners=anyio.CapacityLimiter(settings.max_planning_threads),
+        )
+        await anyio.to_thread.run_sync(store.open)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch.run)
+            yield
+            watch.close()
+        store.close()
+
+    app = FastAPI(
+        title="Kintsugi",
+        summary="Plans for training jobs that lost or gained workers.",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/v1/openapi.json",
+        middleware=[Middleware(Observation, metrics=metrics), Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes)],
+    )
+    app.state.watch = watch
+    problems.install(app)
+    for router in ROUTERS:
+        app.include_router(router)
+    _describe_problems(app)
+    return app
+
+
+def _describe_problems(app: FastAPI) -> None:
+    """Add the problem document, to which the operations refer, to the OpenAPI document."""
+    plain = app.openapi
+
+    def described() -> dict[str, Any]:
+        document = plain()
+        document["components"]["schemas"].setdefault("Problem", TypeAdapter(problems.Problem).json_schema())
+        return document
+
+    app.openapi = described  # type: ignore[method-assign]

@@ -1,0 +1,95 @@
+"""What the routes work with: the application's parts, and the forms that answers take."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import anyio
+from anyio.to_thread import run_sync
+from fastapi import Depends, Header, Path, Query, Request, Response
+
+from api.metrics import Metrics
+from api.problems import documented
+from api.service import Service
+from api.settings import Settings
+from api.store import StoredDecision
+from api.waiting import Turns, Watch
+from kintsugi.core import codec
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LARGEST_GENERATION = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """Everything behind the counter of one running application."""
+
+    settings: Settings
+    service: Service
+    metrics: Metrics
+    watch: Watch
+    turns: Turns
+    planners: anyio.CapacityLimiter
+
+    async def read(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run short blocking work in a thread."""
+        return await run_sync(lambda: work(*args, **kwargs))
+
+    async def plan(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run work that may plan in one of the threads kept for planning."""
+        return await run_sync(lambda: work(*args, **kwargs), limiter=self.planners)
+
+    async def write(self, job: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run work that writes to `job`, one at a time, and wake those who wait for its outcome."""
+        async with self.turns.of(job):
+            result = await self.plan(work, *args, **kwargs)
+        self.watch.tell(job, (await self.read(self.service.latest_generations, [job])).get(job, -1))
+        return result
+
+
+def desk_of(request: Request) -> Desk:
+    """The desk of the application that serves `request`."""
+    desk: Desk = request.app.state.desk
+    return desk
+
+
+DeskDep = Annotated[Desk, Depends(desk_of)]
+JobPath = Annotated[str, Path(min_length=1, max_length=200, description="Id of the job.")]
+GenerationPath = Annotated[int, Path(ge=0, le=LARGEST_GENERATION, description="Generation of the decision.")]
+Cursor = Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Most items on the page.")]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(min_length=1, max_length=200, description="The same key again gives the first answer again and changes nothing."),
+]
+
+READ_PROBLEMS = documented(HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.SERVICE_UNAVAILABLE)
+BODY_PROBLEMS = documented(
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.CONFLICT,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    HTTPStatus.UNPROCESSABLE_ENTITY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+)
+
+
+def reply(value: Any, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str] | None = None) -> Response:
+    """`value` as canonical JSON."""
+    return Response(codec.dumps(value), status, headers, "application/json")
+
+
+def answer(job: str, decision: StoredDecision) -> Response:
+    """A stored decision as an `Answer`, its JSON as it lies in the database."""
+    head = codec.dumps({"decided_at": decision.decided_at, "generation": decision.generation, "job": job})
+    text = f'{head[:-1]},"decision":{decision.decision}}}'
+    return Response(text, HTTPStatus.OK, {"ETag": etag(decision.generation)}, "application/json")
+
+
+def etag(generation: int) -> str:
+    """The entity tag of a job's plan: plans are immutable and named by their generation."""
+    return f'"{generation}"'

@@ -1,0 +1,53 @@
+"""Prometheus metrics in base units, in a registry of one application."""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from kintsugi.core.membership import Event
+from kintsugi.core.messages import Report
+
+PLANNING_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+
+
+class Metrics:
+    """All metrics of one application."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.events = Counter("kintsugi_events", "Events logged.", ["kind"], registry=self.registry)
+        self.reports = Counter("kintsugi_reports", "Reports logged.", ["status"], registry=self.registry)
+        self.decisions = Counter(
+            "kintsugi_decisions", "Decisions made, what-if studies included.", ["policy"], registry=self.registry
+        )
+        self.waiting = Gauge("kintsugi_waiting_clients", "Clients that wait for a newer plan.", registry=self.registry)
+        self.requests = Counter(
+            "kintsugi_http_requests", "Requests answered.", ["method", "route", "status"], registry=self.registry
+        )
+        self.request_seconds = Histogram(
+            "kintsugi_http_request_seconds",
+            "Time to answer a request, waiting for a newer plan included.",
+            ["method", "route"],
+            buckets=PLANNING_BUCKETS,
+            registry=self.registry,
+        )
+        self._planning_seconds = Histogram(
+            "kintsugi_planning_seconds", "Time to decide.", buckets=PLANNING_BUCKETS, registry=self.registry
+        )
+
+    def planning(self) -> AbstractContextManager[object]:
+        """Times one decision."""
+        return self._planning_seconds.time()
+
+    def logged(self, contents: Iterable[Event | Report]) -> None:
+        """Count what was appended to a log."""
+        for content in contents:
+            if isinstance(content, Event):
+                self.events.labels(content.kind.value).inc()
+            else:
+                self.reports.labels(content.status.value).inc()
+
+    def exposition(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self.registry)

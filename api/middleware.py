@@ -1,0 +1,83 @@
+"""What happens around every request: its size is bounded, its time is measured, its line is logged."""
+
+import time
+from uuid import uuid4
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.metrics import Metrics
+from api.problems import BodyTooLargeError, problem_of
+
+
+class BodyLimit:
+    """Refuses bodies above `max_body_bytes` before or while they arrive, never after."""
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        declared = Headers(scope=scope).get("content-length", "0")
+        if declared.isdecimal() and int(declared[:18]) > self._max_body_bytes:
+            response = problem_of(self._too_large(), instance=scope["path"])
+            response.headers["Connection"] = "close"
+            await response(scope, receive, send)
+            return
+        await self._app(scope, self._counted(receive), send)
+
+    def _counted(self, receive: Receive) -> Receive:
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._max_body_bytes:
+                raise self._too_large()
+            return message
+
+        return counted
+
+    def _too_large(self) -> BodyTooLargeError:
+        return BodyTooLargeError(f"must be at most {self._max_body_bytes} bytes", field="body")
+
+
+class Observation:
+    """Counts, times and logs every request, and gives it an id."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._log = structlog.get_logger("kintsugi.api")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request, status, start = uuid4().hex, 500, time.perf_counter()
+
+        async def observed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = int(message["status"])
+                MutableHeaders(scope=message)["X-Request-Id"] = request
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request=request):
+            try:
+                await self._app(scope, receive, observed)
+            finally:
+                self._observe(scope, status, time.perf_counter() - start)
+
+    def _observe(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "unknown")
+        self._metrics.requests.labels(scope["method"], route, str(status)).inc()
+        self._metrics.request_seconds.labels(scope["method"], route).observe(seconds)
+        self._log.debug("answered", method=scope["method"], path=scope["path"], status=status, seconds=round(seconds, 6))

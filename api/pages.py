@@ -1,0 +1,107 @@
+"""Jobs and logs as they are shown: summaries, views and pages."""
+
+from api.history import Entry
+from api.service import JobState, Service
+from api.store import EVENT, REPORT
+from kintsugi.core import codec
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.membership import Event
+from kintsugi.core.messages import EventPage, EventRecord, JobPage, JobSummary, JobView, Report, ReportPage, ReportRecord
+from kintsugi.core.plan import Decision
+
+
+def job_view(service: Service, job: str) -> JobView:
+    """A job as it stands.
+
+    Raises:
+        NotFoundError: there is no such job.
+    """
+    state = service.state(job)
+    decision = codec.loads(Decision, service.decision(job, state.history.generation).decision)
+    return JobView(
+        summary=_summary(state, decision),
+        settings=state.settings,
+        cluster=state.history.membership.cluster,
+        alive=state.history.membership.alive,
+        decision=decision,
+    )
+
+
+def job_page(service: Service, cursor: str | None, limit: int) -> JobPage:
+    """Up to `limit` jobs above `cursor`, in the order of their ids."""
+    ids = service.store.job_ids(after=cursor or "", limit=limit + 1)
+    jobs = tuple(job_view(service, job).summary for job in ids[:limit])
+    return JobPage(jobs=jobs, next_cursor=ids[limit - 1] if len(ids) > limit else None)
+
+
+def event_page(service: Service, job: str, cursor: str | None, limit: int) -> EventPage:
+    """Up to `limit` events above log number `cursor`.
+
+    Raises:
+        NotFoundError: there is no such job.
+    """
+    entries, next_cursor = _entries(service, job, EVENT, cursor, limit)
+    return EventPage(events=tuple(_event_record(entry) for entry in entries), next_cursor=next_cursor)
+
+
+def report_page(service: Service, job: str, cursor: str | None, limit: int) -> ReportPage:
+    """Up to `limit` reports above log number `cursor`.
+
+    Raises:
+        NotFoundError: there is no such job.
+    """
+    entries, next_cursor = _entries(service, job, REPORT, cursor, limit)
+    return ReportPage(reports=tuple(report_record(entry) for entry in entries), next_cursor=next_cursor)
+
+
+def report_record(entry: Entry) -> ReportRecord:
+    """A report as it stands in the log."""
+    assert isinstance(entry.content, Report)
+    return ReportRecord(
+        number=entry.number,
+        received_at=entry.received_at,
+        generation=entry.generation,
+        problem=entry.problem,
+        report=entry.content,
+    )
+
+
+def _event_record(entry: Entry) -> EventRecord:
+    assert isinstance(entry.content, Event)
+    return EventRecord(
+        number=entry.number,
+        received_at=entry.received_at,
+        generation=entry.generation,
+        problem=entry.problem,
+        event=entry.content,
+    )
+
+
+def _entries(service: Service, job: str, kind: str, cursor: str | None, limit: int) -> tuple[list[Entry], str | None]:
+    service.state(job)
+    entries = service.store.entries(job, after=_number(cursor), kind=kind, limit=limit + 1)
+    more = len(entries) > limit
+    return entries[:limit], str(entries[limit - 1].number) if more else None
+
+
+def _number(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
+        raise InvalidInputError("is no cursor of this list; take next_cursor of its last page", field="cursor", value=cursor[:80])
+    return int(cursor)
+
+
+def _summary(state: JobState, decision: Decision) -> JobSummary:
+    membership = state.history.membership
+    return JobSummary(
+        id=state.job.id,
+        created_at=state.job.created_at,
+        profile=state.profile.name,
+        policy=decision.policy,
+        generation=state.history.generation,
+        applied_generation=state.history.applied_generation,
+        num_workers=len(membership.cluster.workers),
+        num_alive=len(membership.alive),
+        problem=state.history.problem,
+    )

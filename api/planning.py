@@ -1,0 +1,118 @@
+"""From a history to a decision, and both in the form in which they are stored."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from planner.replan import replan
+
+from api.store import Store, StoredDecision, StoredJob
+from estimator.estimate import estimate
+from kintsugi import __version__
+from kintsugi.core import codec
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.job import JobSettings, Snapshot
+from kintsugi.core.plan import Alternative, Decision, Migration, Plan
+from kintsugi.core.profile import Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSnapshot:
+    """A snapshot with its large parts by digest; with the job's other decisions it can be put together again."""
+
+    profile: str
+    cluster: str
+    settings: str
+    plan_generation: int | None
+    """The generation whose plan the snapshot starts from; its own where a running plan was adopted."""
+    alive: tuple[str, ...]
+    generation: int
+    stateless: tuple[str, ...]
+
+
+def decide(snapshot: Snapshot) -> Decision:
+    """The decision for a snapshot; at generation 0 a plan that runs already is adopted as it is.
+
+    Raises:
+        InfeasibleError: no plan exists.
+        InvalidInputError: the running plan does not fit the job.
+    """
+    if snapshot.generation == 0 and snapshot.plan is not None:
+        return _adopted(snapshot, snapshot.plan)
+    return replan(snapshot)
+
+
+def stored(decision: Decision, snapshot: Snapshot, *, number: int, decided_at: str) -> tuple[StoredDecision, Sequence[Any]]:
+    """A decision ready for the store, with the documents that its snapshot refers to."""
+    reference = StoredSnapshot(
+        profile=codec.digest(snapshot.profile),
+        cluster=codec.digest(snapshot.cluster),
+        settings=codec.digest(snapshot.settings),
+        plan_generation=None if snapshot.plan is None else snapshot.plan.generation,
+        alive=snapshot.alive,
+        generation=snapshot.generation,
+        stateless=snapshot.stateless,
+    )
+    result = StoredDecision(
+        generation=snapshot.generation,
+        number=number,
+        decided_at=decided_at,
+        decision=codec.dumps(decision),
+        snapshot=codec.dumps(reference),
+        snapshot_digest=codec.digest(reference),
+        planner_version=__version__,
+    )
+    return result, (snapshot.profile, snapshot.cluster, snapshot.settings)
+
+
+def restored(store: Store, job: StoredJob, generation: int) -> Snapshot:
+    """The snapshot that a decision was a pure function of: `decide` gives the same decision again.
+
+    Raises:
+        NotFoundError: nothing was decided for this generation.
+    """
+    reference = codec.loads(StoredSnapshot, store.decision(job.id, generation).snapshot)
+    base = reference.plan_generation
+    return Snapshot(
+        profile=store.document(Profile, reference.profile),
+        cluster=store.document(Cluster, reference.cluster),
+        settings=store.document(JobSettings, reference.settings),
+        plan=None if base is None else codec.loads(Decision, store.decision(job.id, base).decision).plan,
+        alive=reference.alive,
+        generation=reference.generation,
+        stateless=reference.stateless,
+    )
+
+
+def _adopted(snapshot: Snapshot, plan: Plan) -> Decision:
+    _check_adoptable(snapshot, plan)
+    best = replan(replace(snapshot, plan=None))
+    price = estimate(plan, snapshot.profile, snapshot.cluster, mtbf_seconds=snapshot.settings.mtbf_seconds)
+    reason = "the plan that runs already was adopted"
+    return replace(
+        best,
+        policy=plan.policy,
+        reason=reason,
+        plan=plan,
+        estimate=price,
+        search=replace(best.search, gap_ratio=price.iteration_seconds / best.search.lower_bound_seconds - 1),
+        migration=Migration(),
+        survivable=best.survivable,
+        break_even_mtbf_seconds=None,
+        previous_plan=None,
+        alternatives=(Alternative(policy=plan.policy, feasible=True, reason=reason, estimate=price),),
+    )
+
+
+def _check_adoptable(snapshot: Snapshot, plan: Plan) -> None:
+    for worker, slot in plan.slot_of.items():
+        if worker not in snapshot.cluster.by_id:
+            field = f"plan.pipelines[{slot.pipeline}].stages[{slot.stage}].worker"
+            raise InvalidInputError("is no worker of the job's cluster", field=field, value=worker)
+    if plan.num_microbatches != snapshot.settings.num_microbatches:
+        raise InvalidInputError(
+            f"runs {plan.num_microbatches} micro-batches per step where the settings say {snapshot.settings.num_microbatches}",
+            field="plan",
+            value=plan.num_microbatches,
+        )

@@ -1,0 +1,175 @@
+"""Errors as RFC 9457 problem documents: the only place that knows status codes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from kintsugi.core.errors import (
+    ConflictError,
+    InfeasibleError,
+    InvalidInputError,
+    KintsugiError,
+    NotFoundError,
+    ReconfigurationError,
+    UnavailableError,
+)
+from kintsugi.core.profile import PYDANTIC_CONFIG
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class MalformedBodyError(InvalidInputError):
+    """The body is not JSON."""
+
+    code = "not_json"
+
+
+class UnsupportedMediaTypeError(KintsugiError):
+    """The body is of another type than JSON."""
+
+    code = "unsupported_media_type"
+
+
+class BodyTooLargeError(KintsugiError):
+    """The body is larger than the service takes."""
+
+    code = "body_too_large"
+
+
+STATUS: tuple[tuple[type[KintsugiError], HTTPStatus], ...] = (
+    (MalformedBodyError, HTTPStatus.BAD_REQUEST),
+    (InvalidInputError, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (NotFoundError, HTTPStatus.NOT_FOUND),
+    (ConflictError, HTTPStatus.CONFLICT),
+    (InfeasibleError, HTTPStatus.CONFLICT),
+    (ReconfigurationError, HTTPStatus.CONFLICT),
+    (BodyTooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (UnsupportedMediaTypeError, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
+    (UnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
+)
+"""Status of each branch of the error tree; the first that fits counts, and what is not here is 500."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why a request was refused (RFC 9457)."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    """For people: what is wrong and the way out."""
+    instance: str
+    error: dict[str, Any]
+    """For programs: code, field, value and message."""
+    current_generation: int | None = None
+    """With code stale_generation: the generation to go on from."""
+
+
+def documented(*statuses: HTTPStatus) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI responses of an operation that may refuse with these statuses."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {int(status): {"description": status.phrase, "content": content} for status in statuses}
+
+
+def status_of(error: KintsugiError) -> HTTPStatus:
+    """The HTTP status of an error."""
+    for kind, status in STATUS:
+        if isinstance(error, kind):
+            return status
+    return HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def problem_of(error: KintsugiError, *, instance: str = "") -> JSONResponse:
+    """The problem document of an error, with the contract's error object in it."""
+    return _document(status_of(error), str(error), error.as_dict(), instance)
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of `app` a problem document."""
+    app.add_exception_handler(KintsugiError, _on_kintsugi_error)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(Exception, _on_crash)
+
+
+def _document(
+    status: HTTPStatus, detail: str, error: Mapping[str, Any], instance: str, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    document = {
+        "type": f"urn:kintsugi:problem:{error['code']}",
+        "title": status.phrase,
+        "status": int(status),
+        "detail": _printable(detail),
+        "instance": _printable(instance),
+        "error": _printable(error),
+    }
+    if "current_generation" in error:
+        document["current_generation"] = error["current_generation"]
+    return JSONResponse(document, int(status), headers, MEDIA_TYPE)
+
+
+def _printable(value: Any) -> Any:
+    """`value` with every text fit for UTF-8: what a caller sent comes back, lone surrogates and all, escaped."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_printable(key): _printable(item) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_printable(item) for item in value]
+    return value if value is None or isinstance(value, bool | int) else _finite(value)
+
+
+def _finite(value: Any) -> Any:
+    is_finite = isinstance(value, float) and value - value == 0
+    return value if is_finite else str(value)
+
+
+async def _on_kintsugi_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, KintsugiError)
+    return problem_of(error, instance=request.url.path)
+
+
+async def _on_validation_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return problem_of(_first_error(error), instance=request.url.path)
+
+
+def _first_error(error: RequestValidationError) -> KintsugiError:
+    details = error.errors()[0]
+    cause = details.get("ctx", {}).get("error")
+    if isinstance(cause, KintsugiError):
+        return cause
+    if details["type"] == "json_invalid":
+        return MalformedBodyError(f"is not JSON: {cause} at character {details['loc'][-1]}", field="body")
+    place = [str(part) for part in details["loc"] if part not in ("query", "path", "header")]
+    return InvalidInputError(details["msg"], field=".".join(place) or "body", value=details.get("input"))
+
+
+async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, KintsugiError):  # raised while the body was read, and wrapped by the framework
+        return problem_of(error.__cause__, instance=request.url.path)
+    if error.status_code == HTTPStatus.BAD_REQUEST:
+        return problem_of(MalformedBodyError("is not JSON", field="body"), instance=request.url.path)
+    status = HTTPStatus(error.status_code)
+    code = {HTTPStatus.NOT_FOUND: "not_found"}.get(status, status.phrase.lower().replace(" ", "_"))
+    message = f"{request.method} {request.url.path} is not served here: {status.phrase.lower()}"
+    shown = {"code": code, "field": "path", "value": request.url.path, "message": message}
+    return _document(status, message, shown, request.url.path, error.headers)
+
+
+async def _on_crash(request: Request, error: Exception) -> JSONResponse:
+    structlog.get_logger("kintsugi.api").error("crashed", path=request.url.path, exc_info=error)
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+    message = "an unexpected error in the service; its log has the details"
+    return _document(status, message, {"code": "internal", "field": "", "value": None, "message": message}, request.url.path)

@@ -1,0 +1,22 @@
+"""Questions that store nothing: estimates and what-if studies."""
+
+from fastapi import APIRouter, Response
+
+from api.deps import BODY_PROBLEMS, DeskDep, reply
+from api.schemas import EstimateBody, WhatIfBody
+from api.studies import considered, estimated
+from kintsugi.core.plan import Decision, Estimate
+
+router = APIRouter(prefix="/v1", tags=["studies"])
+
+
+@router.post("/estimates", response_model=Estimate, responses=BODY_PROBLEMS)
+async def post_estimate(body: EstimateBody, desk: DeskDep) -> Response:
+    """What a plan costs on a cluster."""
+    return reply(await desk.plan(estimated, body))
+
+
+@router.post("/whatif", response_model=Decision, responses=BODY_PROBLEMS)
+async def post_whatif(body: WhatIfBody, desk: DeskDep) -> Response:
+    """What would be decided if workers failed or joined; nothing is stored."""
+    return reply(await desk.plan(considered, body, desk.service))

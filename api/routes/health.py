@@ -1,0 +1,33 @@
+"""Probes and metrics."""
+
+from http import HTTPStatus
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from api.deps import DeskDep, reply
+from api.problems import documented
+from kintsugi.core.errors import UnavailableError
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz")
+async def healthz() -> dict[str, str]:
+    """The process is alive."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", responses=documented(HTTPStatus.SERVICE_UNAVAILABLE))
+async def readyz(desk: DeskDep) -> Response:
+    """The process can answer: its database is within reach and it is not stopping."""
+    if desk.watch.is_closed:
+        raise UnavailableError("the service is stopping")
+    await desk.read(desk.service.store.ping)
+    return reply({"status": "ok"})
+
+
+@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+async def metrics(desk: DeskDep) -> Response:
+    """Metrics in Prometheus' text format."""
+    return Response(desk.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,60 @@
+"""Plans: the latest, waited for by generation, and any one that was decided."""
+
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Response
+
+from api.deps import LARGEST_GENERATION, READ_PROBLEMS, Desk, DeskDep, GenerationPath, JobPath, answer, etag
+from api.store import StoredDecision
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.messages import Answer
+
+router = APIRouter(prefix="/v1/jobs/{job}", tags=["plans"])
+
+AfterGeneration = Annotated[
+    int | None, Query(ge=0, le=LARGEST_GENERATION, description="Answer once the generation is above this one.")
+]
+WaitSeconds = Annotated[float, Query(ge=0, allow_inf_nan=False, description="Wait so long for it; 204 when nothing came.")]
+
+
+@router.get(
+    "/plan",
+    response_model=Answer,
+    responses={204: {"description": "No newer plan within `wait_seconds`"}, 304: {"description": "Unchanged"}, **READ_PROBLEMS},
+)
+async def get_plan(
+    job: JobPath,
+    desk: DeskDep,
+    after_generation: AfterGeneration = None,
+    wait_seconds: WaitSeconds = 0.0,
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    """The latest decision; with `after_generation` and `wait_seconds` as soon as there is a newer one."""
+    longest = desk.settings.max_wait_seconds
+    if wait_seconds > longest:
+        raise InvalidInputError(f"must be at most {longest:g}; ask again afterwards", field="wait_seconds", value=wait_seconds)
+    decision = await desk.read(desk.service.decision, job)
+    if after_generation is not None and decision.generation <= after_generation and wait_seconds > 0:
+        decision = await _awaited(desk, job, after_generation, wait_seconds)
+    if after_generation is not None and decision.generation <= after_generation:
+        return Response(status_code=HTTPStatus.NO_CONTENT, headers={"ETag": etag(decision.generation)})
+    if if_none_match is not None and _matches(if_none_match, etag(decision.generation)):
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag(decision.generation)})
+    return answer(job, decision)
+
+
+@router.get("/plans/{generation}", response_model=Answer, responses=READ_PROBLEMS)
+async def get_plan_at(job: JobPath, generation: GenerationPath, desk: DeskDep) -> Response:
+    """The decision of one generation; it never changes."""
+    return answer(job, await desk.read(desk.service.decision, job, generation))
+
+
+async def _awaited(desk: Desk, job: str, above: int, seconds: float) -> StoredDecision:
+    with desk.metrics.waiting.track_inprogress():
+        await desk.watch.wait(job, above, seconds)
+    return await desk.read(desk.service.decision, job)
+
+
+def _matches(header: str, tag: str) -> bool:
+    return any(candidate.strip().removeprefix("W/") in (tag, "*") for candidate in header.split(","))

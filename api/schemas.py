@@ -1,0 +1,163 @@
+"""Request bodies that the nouns do not already give.
+
+Bodies are decoded by the nouns' own codec, which refuses unknown fields, booleans for numbers and what is not finite, and
+names the path of what is wrong; pydantic describes the same dataclasses in the OpenAPI document.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BeforeValidator
+
+from api.problems import UnsupportedMediaTypeError
+from kintsugi.core import checks, codec
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings
+from kintsugi.core.membership import Event
+from kintsugi.core.messages import Report
+from kintsugi.core.plan import Plan
+from kintsugi.core.profile import PYDANTIC_CONFIG, Profile
+
+T = TypeVar("T")
+
+MOST_WORKERS = 131_072
+MOST_EVENTS = 10_000
+JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def cluster_of(cluster: Cluster | None, workers: int | None, workers_per_host: int) -> Cluster:
+    """The cluster that a request gives, either whole or as a number of equal workers.
+
+    Raises:
+        InvalidInputError: both are given, or none, or too many workers.
+    """
+    if (cluster is None) == (workers is None):
+        raise InvalidInputError("give either workers (a number) or cluster, not both or none", field="workers", value=workers)
+    if cluster is not None:
+        return cluster
+    assert workers is not None
+    if not 1 <= workers <= MOST_WORKERS:
+        raise InvalidInputError(f"must be from 1 to {MOST_WORKERS}", field="workers", value=workers)
+    checks.positive("workers_per_host", workers_per_host)
+    return Cluster.uniform(workers, workers_per_host=workers_per_host)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """A job to plan for: its model, its workers and how it wants to be planned for."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    id: str | None = None
+    """1 to 100 letters, digits, dots, dashes and underscores; null lets the service choose."""
+    profile: Profile
+    cluster: Cluster | None = None
+    workers: int | None = None
+    """So many equal workers w00, w01, ... in the place of a cluster."""
+    workers_per_host: int = 1
+    settings: JobSettings
+    plan: Plan | None = None
+    """The plan that runs already; null searches for the best one."""
+
+    def __post_init__(self) -> None:
+        if self.id is not None and not JOB_ID.fullmatch(self.id):
+            raise InvalidInputError(
+                "must be 1 to 100 letters, digits, dots, dashes and underscores, a letter or digit first",
+                field="id",
+                value=self.id[:200],
+            )
+        cluster_of(self.cluster, self.workers, self.workers_per_host)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventBatch:
+    """Events that happened together and are answered with one plan."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        checks.not_empty("events", self.events)
+        if len(self.events) > MOST_EVENTS:
+            raise InvalidInputError(f"must be at most {MOST_EVENTS}", field="events", value=len(self.events))
+        checks.unique("events", [event.id for event in self.events])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateRequest:
+    """A plan to price on a cluster."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    profile: Profile
+    cluster: Cluster | None = None
+    workers: int | None = None
+    """So many equal workers w00, w01, ... in the place of a cluster."""
+    workers_per_host: int = 1
+    plan: Plan
+    reconfiguration_seconds: float = 0.0
+    mtbf_seconds: float = DEFAULT_MTBF_SECONDS
+
+    def __post_init__(self) -> None:
+        cluster_of(self.cluster, self.workers, self.workers_per_host)
+        checks.seconds("reconfiguration_seconds", self.reconfiguration_seconds)
+        checks.positive("mtbf_seconds", self.mtbf_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """Failures and arrivals to think through, for a stored job or for one that is described here."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    job: str | None = None
+    """A stored job: nothing but `fail` and `join` may stand beside it."""
+    profile: Profile | None = None
+    cluster: Cluster | None = None
+    workers: int | None = None
+    """So many equal workers w00, w01, ... in the place of a cluster."""
+    workers_per_host: int = 1
+    settings: JobSettings | None = None
+    plan: Plan | None = None
+    """The plan that runs; null starts from the best one."""
+    fail: tuple[str, ...] = ()
+    """Workers that fail, all at once."""
+    fail_hosts: tuple[str, ...] = ()
+    """Hosts that fail with all their workers."""
+    join: tuple[str, ...] = ()
+    """Workers that join or return."""
+
+    def __post_init__(self) -> None:
+        for field in ("fail", "fail_hosts", "join"):
+            checks.unique(field, getattr(self, field))
+        if self.job is not None:
+            for field in ("profile", "cluster", "workers", "settings", "plan"):
+                if getattr(self, field) is not None:
+                    raise InvalidInputError("is given by the job already; leave it out", field=field)
+            return
+        for field in ("profile", "settings"):
+            if getattr(self, field) is None:
+                raise InvalidInputError("is needed where no job is named", field=field)
+        cluster_of(self.cluster, self.workers, self.workers_per_host)
+
+
+def _strictly(kind: type[T], data: Any) -> T:
+    if isinstance(data, bytes):
+        raise UnsupportedMediaTypeError("must be application/json", field="Content-Type")
+    return codec.decode(kind, data)
+
+
+def _event_or_batch(data: Any) -> Event | EventBatch:
+    is_batch = isinstance(data, dict) and "events" in data
+    return _strictly(EventBatch, data) if is_batch else _strictly(Event, data)
+
+
+NewJobBody = Annotated[NewJob, BeforeValidator(partial(_strictly, NewJob))]
+ReportBody = Annotated[Report, BeforeValidator(partial(_strictly, Report))]
+EstimateBody = Annotated[EstimateRequest, BeforeValidator(partial(_strictly, EstimateRequest))]
+WhatIfBody = Annotated[WhatIf, BeforeValidator(partial(_strictly, WhatIf))]
+EventBody = Annotated[Event | EventBatch, BeforeValidator(_event_or_batch)]

@@ -1,0 +1,344 @@
+"""What the service does, without HTTP: jobs, events and reports in; decisions out; everything durable before it is told."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import accumulate
+from typing import Any
+from uuid import uuid4
+
+import structlog
+
+from api import planning
+from api.database import OvertakenError
+from api.history import Entry, History
+from api.metrics import Metrics
+from api.schemas import NewJob, cluster_of
+from api.store import Store, StoredDecision, StoredJob, WriteKey
+from kintsugi.core import codec
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import (
+    ConflictError,
+    KintsugiError,
+    NotFoundError,
+    StaleGenerationError,
+    UnavailableError,
+    error_from,
+)
+from kintsugi.core.job import JobSettings, Snapshot
+from kintsugi.core.membership import Event, Membership
+from kintsugi.core.messages import Report, ReportStatus
+from kintsugi.core.plan import Decision, Plan
+from kintsugi.core.profile import Profile
+
+ATTEMPTS = 20
+"""How often a write looks again when another process was first."""
+
+CACHED_PLANS = 512
+
+
+def utc_now() -> str:
+    """The present as RFC 3339 text in UTC, to the microsecond."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """A job and its history up to the last entry that this process saw."""
+
+    job: StoredJob
+    profile: Profile
+    settings: JobSettings
+    history: History
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What follows from new log entries: a decision with its snapshot, the error in its place, or nothing."""
+
+    snapshot: Snapshot | None = None
+    decision: Decision | None = None
+    problem: Mapping[str, Any] | None = None
+
+
+class Service:
+    """Decides for jobs; safe for several threads, and for several processes on one database."""
+
+    def __init__(self, store: Store, metrics: Metrics, *, now: Callable[[], str] = utc_now) -> None:
+        self.store = store
+        self._metrics = metrics
+        self._now = now
+        self._states: dict[str, JobState] = {}
+        self._plans: dict[tuple[str, int], Plan] = {}
+        self._log = structlog.get_logger("kintsugi.api")
+
+    def create_job(self, request: NewJob, idempotency_key: str | None = None) -> tuple[str, bool]:
+        """Id of the job, and whether it is new; the same request again gives the same job.
+
+        Raises:
+            ConflictError: the id or the key belongs to another request.
+            InfeasibleError: no plan exists for the job.
+        """
+        digest = codec.digest(request)
+        key = _key("jobs", idempotency_key, digest)
+        known = self._known_job(request.id, digest, key)
+        if known is not None:
+            return known, False
+        job = request.id or uuid4().hex
+        try:
+            self._create(job, request, digest, key)
+        except OvertakenError:
+            known = self._known_job(request.id, digest, key)
+            if known is None:
+                raise
+            return known, False
+        return job, True
+
+    def post_events(self, job: str, events: Sequence[Event], idempotency_key: str | None = None) -> StoredDecision:
+        """The decision that answers the events, durable; events whose id was seen change nothing.
+
+        Raises:
+            NotFoundError: no such job, worker or host; nothing was stored.
+            ConflictError: an id belongs to another event; nothing was stored.
+            StaleGenerationError: the events speak of another generation than the latest; nothing was stored.
+            InfeasibleError: no plan exists for the members that are left; the events are stored.
+        """
+        key = _key(job, idempotency_key, codec.digest(events))
+
+        def accept(state: JobState) -> tuple[Sequence[Event], Entry | None]:
+            seen = self.store.entries_of_events(job, [event.id for event in events])
+            _refuse_other_events(events, seen)
+            new = [event for event in events if event.id not in seen]
+            _refuse_other_generations(new, state.history.generation)
+            return new, None if new else seen[events[-1].id]
+
+        return self.decision(job, self._write(job, key, accept).generation)
+
+    def post_report(self, job: str, report: Report, idempotency_key: str | None = None) -> Entry:
+        """The log entry of a report, durable.
+
+        Raises:
+            NotFoundError: no such job or generation.
+            StaleGenerationError: a later plan was reported as applied already.
+            InfeasibleError: by the report the state lies elsewhere, and no plan exists from there; it is stored.
+        """
+
+        def accept(state: JobState) -> tuple[Sequence[Report], Entry | None]:
+            _check_report(report, state.history)
+            return [report], None
+
+        return self._write(job, _key(job, idempotency_key, codec.digest(report)), accept)
+
+    def state(self, job: str) -> JobState:
+        """The job as its whole log tells it.
+
+        Raises:
+            NotFoundError: there is no such job.
+        """
+        state = self._states.get(job) or self._first_state(job)
+        history = state.history
+        for entry in self.store.entries(job, after=history.number):
+            history = history.replayed(entry)
+        self._states[job] = state = replace(state, history=history)
+        return state
+
+    def decision(self, job: str, generation: int | None = None) -> StoredDecision:
+        """The decision of a generation, by default the latest.
+
+        Raises:
+            NotFoundError: there is no such job or generation.
+        """
+        latest = self.latest_generations([job]).get(job)
+        if latest is None:
+            raise no_job(job)
+        return self.store.decision(job, latest if generation is None else generation)
+
+    def latest_generations(self, jobs: Sequence[str]) -> Mapping[str, int]:
+        """Generation of each job's latest decision; jobs that are not there are left out."""
+        return self.store.latest_generations(jobs)
+
+    def snapshot(self, state: JobState, history: History) -> Snapshot:
+        """What the next decision of a job depends on."""
+        plan = self._plan(state.job.id, history.applied_generation)
+        return Snapshot(
+            profile=state.profile,
+            cluster=history.membership.cluster,
+            settings=state.settings,
+            plan=plan,
+            alive=history.membership.alive,
+            generation=history.generation + 1,
+            stateless=history.stateless(plan),
+        )
+
+    def decide(self, snapshot: Snapshot, job: str | None = None) -> Decision:
+        """A decision, timed and logged.
+
+        Raises:
+            KintsugiError: there is none.
+        """
+        with self._metrics.planning():
+            decision = planning.decide(snapshot)
+        self._metrics.decisions.labels(decision.policy.value).inc()
+        self._log.info("decided", job=job, generation=snapshot.generation, policy=decision.policy.value, reason=decision.reason)
+        return decision
+
+    def _create(self, job: str, request: NewJob, digest: str, key: WriteKey | None) -> None:
+        snapshot = _first_snapshot(request)
+        decision = self.decide(snapshot, job)
+        now = self._now()
+        first, documents = planning.stored(decision, snapshot, number=0, decided_at=now)
+        profile, cluster, settings = (codec.digest(document) for document in documents)
+        stored = StoredJob(id=job, created_at=now, request_digest=digest, profile=profile, cluster=cluster, settings=settings)
+        self.store.create(stored, documents, first, key)
+
+    def _known_job(self, job: str | None, digest: str, key: WriteKey | None) -> str | None:
+        remembered = self.store.remembered(key)
+        if remembered is not None:
+            return remembered[0]
+        stored = None if job is None else self.store.job(job)
+        if stored is not None and stored.request_digest != digest:
+            raise ConflictError("belongs to a job that was created from another request", field="id", value=job)
+        return None if stored is None else stored.id
+
+    def _write(self, job: str, key: WriteKey | None, accept: "Accept") -> Entry:
+        """Append what `accept` makes of the present state, again and again until no other writer was first."""
+        for _ in range(ATTEMPTS):
+            state = self.state(job)
+            remembered = self.store.remembered(key)
+            if remembered is not None:
+                return _told(self.store.entry(*remembered))
+            contents, repeated = accept(state)
+            if repeated is not None:
+                return _told(repeated)
+            try:
+                return _told(self._append(state, contents, key))
+            except OvertakenError:
+                continue
+        raise UnavailableError(f"other processes kept writing to job {job!r}; try again")
+
+    def _append(self, state: JobState, contents: Sequence[Event | Report], key: WriteKey | None) -> Entry:
+        histories = list(accumulate(contents, History.after, initial=state.history))[1:]
+        last, now = histories[-1], self._now()
+        outcome = self._outcome(state, last, contents)
+        after = last.decided() if outcome.decision else last.undecided(outcome.problem) if outcome.problem else last
+        entries = [
+            Entry(
+                number=history.number,
+                received_at=now,
+                content=content,
+                generation=after.generation,
+                decided=outcome.decision is not None and history is last,
+                problem=outcome.problem,
+            )
+            for history, content in zip(histories, contents, strict=True)
+        ]
+        self._commit(state, entries, outcome, key)
+        self._states[state.job.id] = replace(state, history=after)
+        self._metrics.logged(contents)
+        return entries[-1]
+
+    def _outcome(self, state: JobState, history: History, contents: Sequence[Event | Report]) -> Outcome:
+        if not history.calls_for_a_plan(state.history, contents):
+            return Outcome()
+        snapshot = self.snapshot(state, history)
+        try:
+            return Outcome(snapshot=snapshot, decision=self.decide(snapshot, state.job.id))
+        except KintsugiError as error:
+            self._log.warning("no plan", job=state.job.id, generation=snapshot.generation, error=error.as_dict())
+            return Outcome(problem=error.as_dict())
+
+    def _commit(self, state: JobState, entries: Sequence[Entry], outcome: Outcome, key: WriteKey | None) -> None:
+        job, last = state.job.id, entries[-1]
+        if outcome.snapshot is None or outcome.decision is None:
+            self.store.append(job, entries, key=key)
+            return
+        stored, documents = planning.stored(outcome.decision, outcome.snapshot, number=last.number, decided_at=last.received_at)
+        self.store.append(job, entries, documents=documents, decision=stored, key=key)
+        self._keep_plan(job, outcome.decision.plan)
+
+    def _first_state(self, job: str) -> JobState:
+        stored = self.store.job(job)
+        if stored is None:
+            raise no_job(job)
+        return JobState(
+            job=stored,
+            profile=self.store.document(Profile, stored.profile),
+            settings=self.store.document(JobSettings, stored.settings),
+            history=History(membership=Membership.of(self.store.document(Cluster, stored.cluster))),
+        )
+
+    def _plan(self, job: str, generation: int) -> Plan:
+        plan = self._plans.get((job, generation))
+        if plan is None:
+            plan = codec.loads(Decision, self.store.decision(job, generation).decision).plan
+            self._keep_plan(job, plan)
+        return plan
+
+    def _keep_plan(self, job: str, plan: Plan) -> None:
+        while len(self._plans) >= CACHED_PLANS:
+            self._plans.pop(next(iter(self._plans)), None)
+        self._plans[job, plan.generation] = plan
+
+
+Accept = Callable[[JobState], tuple[Sequence[Event] | Sequence[Report], Entry | None]]
+"""From the present state to the contents to append, or to the entry that holds them already."""
+
+
+def no_job(job: str) -> NotFoundError:
+    """The error for an id that no job has."""
+    return NotFoundError("there is no job of this id", field="job", value=job)
+
+
+def _key(scope: str, key: str | None, digest: str) -> WriteKey | None:
+    return None if key is None else WriteKey(scope=scope, key=key, request_digest=digest)
+
+
+def _told(entry: Entry) -> Entry:
+    if entry.problem is not None:
+        raise error_from(entry.problem)
+    return entry
+
+
+def _first_snapshot(request: NewJob) -> Snapshot:
+    cluster = cluster_of(request.cluster, request.workers, request.workers_per_host)
+    return Snapshot(
+        profile=request.profile,
+        cluster=cluster,
+        settings=request.settings,
+        plan=None if request.plan is None else replace(request.plan, generation=0),
+        alive=tuple(worker.id for worker in cluster.workers),
+        generation=0,
+    )
+
+
+def _refuse_other_events(events: Sequence[Event], seen: dict[str, Entry]) -> None:
+    for event in events:
+        earlier = seen[event.id].content if event.id in seen else event
+        assert isinstance(earlier, Event)
+        if _subject(earlier) != _subject(event):
+            raise ConflictError("belongs to another event of this job; choose a new id", field="id", value=event.id)
+
+
+def _subject(event: Event) -> tuple[Any, ...]:
+    return event.kind, event.worker, event.host, event.link
+
+
+def _refuse_other_generations(events: Sequence[Event], latest: int) -> None:
+    for event in events:
+        if event.generation != latest:
+            raise StaleGenerationError(
+                f"is not the latest generation, {latest}: fetch its plan and report again what still holds",
+                current_generation=latest,
+                value=event.generation,
+            )
+
+
+def _check_report(report: Report, history: History) -> None:
+    if report.generation > history.generation:
+        raise NotFoundError("nothing was decided for this generation", field="generation", value=report.generation)
+    if report.status is ReportStatus.APPLIED and report.generation < history.applied_generation:
+        raise StaleGenerationError(
+            f"generation {history.applied_generation} was applied already",
+            current_generation=history.generation,
+            value=report.generation,
+        )

@@ -1,0 +1,31 @@
+"""The service's settings, from arguments or `KINTSUGI_` environment variables."""
+
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Every setting of the service."""
+
+    model_config = SettingsConfigDict(env_prefix="KINTSUGI_", extra="forbid", use_attribute_docstrings=True, frozen=True)
+
+    database_url: str = "sqlite:///kintsugi.sqlite3"
+    """SQLAlchemy URL of the database; by default a SQLite file in the working directory."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = Field(default=8000, ge=0, le=65_535)
+    """Port to listen on; 0 takes a free one."""
+    max_body_bytes: int = Field(default=16_000_000, ge=1_000)
+    """Larger request bodies are refused without being read."""
+    max_wait_seconds: float = Field(default=60.0, gt=0, le=3_600)
+    """Longest wait for a newer plan."""
+    max_planning_threads: int = Field(default=4, ge=1, le=256)
+    """Decisions that are computed at the same time."""
+    shutdown_seconds: int = Field(default=10, ge=1, le=3_600)
+    """How long a stopping service lets requests finish."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe message that is logged."""
+    log_format: Literal["console", "json"] = "console"
+    """Lines for people, or one JSON object per line."""

@@ -1,0 +1,245 @@
+"""Durable storage: every write is one transaction that is on disk before the caller goes on."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Row, func, insert, select
+
+from api.database import Database
+from api.history import Entry
+from api.tables import DECISIONS, DOCUMENTS, JOBS, KEYS, LOG, METADATA
+from kintsugi.core import codec
+from kintsugi.core.errors import ConflictError, NotFoundError
+from kintsugi.core.membership import Event
+from kintsugi.core.messages import Report
+
+T = TypeVar("T")
+
+EVENT, REPORT = "event", "report"
+
+CACHED_ITEMS = 512
+"""Immutable decisions and documents kept in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredJob:
+    """What a job was created with; profile, cluster and settings by digest."""
+
+    id: str
+    created_at: str
+    request_digest: str
+    profile: str
+    cluster: str
+    settings: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDecision:
+    """A decision and the snapshot it is a pure function of, both as canonical JSON."""
+
+    generation: int
+    number: int
+    """Of the log entry that led to it; 0 for the job's creation."""
+    decided_at: str
+    decision: str
+    snapshot: str
+    """Profile, cluster, settings and plan by digest."""
+    snapshot_digest: str
+    planner_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteKey:
+    """An `Idempotency-Key`, where it counts, and the digest of the request it came with."""
+
+    scope: str
+    key: str
+    request_digest: str
+
+
+class Store:
+    """Jobs, their logs and decisions in one SQL database."""
+
+    def __init__(self, database_url: str) -> None:
+        self._database = Database(database_url)
+        self._decision = lru_cache(CACHED_ITEMS)(self._read_decision)
+        self._decoded: Callable[[Any, str], Any] = lru_cache(CACHED_ITEMS)(self._decode)
+
+    def open(self) -> None:
+        """Make the tables that are missing."""
+        with self._database.writing() as connection:
+            METADATA.create_all(connection)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._database.close()
+
+    def ping(self) -> None:
+        """Read something.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        with self._database.reading() as connection:
+            connection.execute(select(JOBS.c.id).limit(1))
+
+    def create(self, job: StoredJob, documents: Sequence[Any], decision: StoredDecision, key: WriteKey | None) -> None:
+        """Store a job with its first decision.
+
+        Raises:
+            OvertakenError: a job with this id is there already.
+        """
+        with self._database.writing() as connection:
+            for document in documents:
+                _put(connection, document)
+            connection.execute(insert(JOBS), codec.encode(job))
+            connection.execute(insert(DECISIONS), {"job": job.id, **codec.encode(decision)})
+            _remember(connection, key, job.id, 0)
+
+    def append(
+        self,
+        job: str,
+        entries: Sequence[Entry],
+        *,
+        documents: Sequence[Any] = (),
+        decision: StoredDecision | None = None,
+        key: WriteKey | None = None,
+    ) -> None:
+        """Append entries to a job's log, with the decision they led to, in one transaction.
+
+        Raises:
+            OvertakenError: another writer used one of the numbers, event ids or generations first.
+        """
+        with self._database.writing() as connection:
+            for document in documents:
+                _put(connection, document)
+            connection.execute(insert(LOG), [_row_of(job, entry) for entry in entries])
+            if decision is not None:
+                connection.execute(insert(DECISIONS), {"job": job, **codec.encode(decision)})
+            _remember(connection, key, job, entries[-1].number)
+
+    def job(self, job: str) -> StoredJob | None:
+        """The job of this id, if there is one."""
+        with self._database.reading() as connection:
+            row = connection.execute(select(JOBS).where(JOBS.c.id == job)).one_or_none()
+        return None if row is None else StoredJob(**row._mapping)
+
+    def job_ids(self, *, after: str, limit: int) -> list[str]:
+        """Ids of jobs, ascending, above `after`."""
+        query = select(JOBS.c.id).where(JOBS.c.id > after).order_by(JOBS.c.id).limit(limit)
+        with self._database.reading() as connection:
+            return list(connection.execute(query).scalars())
+
+    def entries(self, job: str, *, after: int = 0, kind: str | None = None, limit: int | None = None) -> list[Entry]:
+        """Log entries of a job above number `after`, ascending."""
+        query = select(LOG).where(LOG.c.job == job, LOG.c.number > after).order_by(LOG.c.number).limit(limit)
+        if kind is not None:
+            query = query.where(LOG.c.kind == kind)
+        with self._database.reading() as connection:
+            return [_entry_of(row) for row in connection.execute(query)]
+
+    def entry(self, job: str, number: int) -> Entry:
+        """One log entry of a job."""
+        return self.entries(job, after=number - 1, limit=1)[0]
+
+    def entries_of_events(self, job: str, event_ids: Sequence[str]) -> dict[str, Entry]:
+        """Log entries by event id, of those ids that were seen."""
+        found: dict[str, Entry] = {}
+        with self._database.reading() as connection:
+            for start in range(0, len(event_ids), 500):
+                query = select(LOG).where(LOG.c.job == job, LOG.c.event_id.in_(event_ids[start : start + 500]))
+                found.update({row.event_id: _entry_of(row) for row in connection.execute(query)})
+        return found
+
+    def latest_generations(self, jobs: Sequence[str]) -> dict[str, int]:
+        """Generation of each job's latest decision."""
+        query = select(DECISIONS.c.job, func.max(DECISIONS.c.generation)).where(DECISIONS.c.job.in_(jobs)).group_by(DECISIONS.c.job)
+        with self._database.reading() as connection:
+            return {row[0]: row[1] for row in connection.execute(query)}
+
+    def remembered(self, key: WriteKey | None) -> tuple[str, int] | None:
+        """Job and log number of the write that this key stood for.
+
+        Raises:
+            ConflictError: the key came with another request before.
+        """
+        if key is None:
+            return None
+        query = select(KEYS).where(KEYS.c.scope == key.scope, KEYS.c.key == key.key)
+        with self._database.reading() as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            return None
+        if row.request_digest != key.request_digest:
+            raise ConflictError("was used for another request; choose a new key", field="Idempotency-Key", value=key.key)
+        return row.job, row.number
+
+    def decision(self, job: str, generation: int) -> StoredDecision:
+        """The decision of one generation of a job.
+
+        Raises:
+            NotFoundError: nothing was decided for this generation.
+        """
+        return self._decision(job, generation)
+
+    def document(self, kind: type[T], digest: str) -> T:
+        """The document of this digest, decoded once."""
+        result: T = self._decoded(kind, digest)
+        return result
+
+    def _decode(self, kind: type[T], digest: str) -> T:
+        return codec.loads(kind, self._read_body(digest))
+
+    def _read_body(self, digest: str) -> str:
+        with self._database.reading() as connection:
+            body: str = connection.execute(select(DOCUMENTS.c.body).where(DOCUMENTS.c.digest == digest)).scalar_one()
+        return body
+
+    def _read_decision(self, job: str, generation: int) -> StoredDecision:
+        query = select(DECISIONS).where(DECISIONS.c.job == job, DECISIONS.c.generation == generation)
+        with self._database.reading() as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            raise NotFoundError(f"job {job!r} has no decision of this generation", field="generation", value=generation)
+        return StoredDecision(**{name: value for name, value in row._mapping.items() if name != "job"})
+
+
+def _put(connection: Connection, document: Any) -> None:
+    digest = codec.digest(document)
+    if connection.execute(select(DOCUMENTS.c.digest).where(DOCUMENTS.c.digest == digest)).first() is None:
+        connection.execute(insert(DOCUMENTS), {"digest": digest, "body": codec.dumps(document)})
+
+
+def _remember(connection: Connection, key: WriteKey | None, job: str, number: int) -> None:
+    if key is not None:
+        connection.execute(insert(KEYS), {**codec.encode(key), "job": job, "number": number})
+
+
+def _row_of(job: str, entry: Entry) -> dict[str, Any]:
+    is_event = isinstance(entry.content, Event)
+    return {
+        "job": job,
+        "number": entry.number,
+        "kind": EVENT if is_event else REPORT,
+        "event_id": entry.content.id if isinstance(entry.content, Event) else None,
+        "body": codec.dumps(entry.content),
+        "received_at": entry.received_at,
+        "generation": entry.generation,
+        "decided": entry.decided,
+        "problem": None if entry.problem is None else codec.dumps(entry.problem),
+    }
+
+
+def _entry_of(row: Row[Any]) -> Entry:
+    content: Event | Report = codec.loads(Event, row.body) if row.kind == EVENT else codec.loads(Report, row.body)
+    return Entry(
+        number=row.number,
+        received_at=row.received_at,
+        content=content,
+        generation=row.generation,
+        decided=row.decided,
+        problem=None if row.problem is None else json.loads(row.problem),
+    )

@@ -1,0 +1,99 @@
+"""Waiting for a newer plan, and taking turns on a job, without holding a thread."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+import structlog
+from anyio.to_thread import run_sync
+
+from kintsugi.core.errors import UnavailableError
+
+POLL_SECONDS = 0.1
+"""How often plans that another process made are looked for, while somebody waits."""
+
+
+class Turns:
+    """One write at a time for each job."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, anyio.Lock] = {}
+
+    @asynccontextmanager
+    async def of(self, job: str) -> AsyncIterator[None]:
+        """The caller's turn on `job`."""
+        lock = self._locks.setdefault(job, anyio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.locked():
+                self._locks.pop(job, None)
+
+
+@dataclass(slots=True)
+class _Watched:
+    generation: int = -1
+    waiting: int = 0
+    changed: anyio.Event = field(default_factory=anyio.Event)
+
+
+class Watch:
+    """Wakes those who wait for a generation above the one they have."""
+
+    def __init__(self, latest: Callable[[Sequence[str]], Mapping[str, int]]) -> None:
+        self._latest = latest
+        self._watched: dict[str, _Watched] = {}
+        self._somebody = anyio.Event()
+        self._closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the service is stopping and nobody is to wait any more."""
+        return self._closed
+
+    async def wait(self, job: str, above: int, seconds: float) -> None:
+        """Return once `job` has a generation above `above`, after `seconds`, or when the service stops."""
+        watched = self._watched.setdefault(job, _Watched())
+        watched.waiting += 1
+        self._somebody.set()
+        try:
+            with anyio.move_on_after(seconds):
+                while not self._closed and watched.generation <= above:
+                    await watched.changed.wait()
+        finally:
+            watched.waiting -= 1
+            if not watched.waiting:
+                self._watched.pop(job, None)
+
+    def tell(self, job: str, generation: int) -> None:
+        """Wake those who wait for a generation of `job` below `generation`."""
+        watched = self._watched.get(job)
+        if watched is not None and generation > watched.generation:
+            watched.generation = generation
+            watched.changed.set()
+            watched.changed = anyio.Event()
+
+    def close(self) -> None:
+        """Wake everybody."""
+        self._closed = True
+        self._somebody.set()
+        for watched in self._watched.values():
+            watched.changed.set()
+
+    async def run(self) -> None:
+        """Look for plans that other processes made, as long as somebody waits."""
+        while not self._closed:
+            await self._somebody.wait()
+            await anyio.sleep(POLL_SECONDS)
+            if not self._watched:
+                self._somebody = anyio.Event()
+                continue
+            try:
+                latest = await run_sync(self._latest, list(self._watched))
+            except UnavailableError as error:
+                structlog.get_logger("kintsugi.api").warning("cannot look for new plans", reason=error.message)
+                continue
+            for job, generation in latest.items():
+                self.tell(job, generation)

@@ -1,0 +1,201 @@
+"""What trainers and the service tell each other: reports, answers, jobs as they stand, pages of the log."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from kintsugi.core import checks
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.job import JobSettings
+from kintsugi.core.membership import Event
+from kintsugi.core.plan import Decision, Policy
+from kintsugi.core.profile import PYDANTIC_CONFIG
+
+
+class ReportStatus(StrEnum):
+    """What a trainer did with a plan."""
+
+    APPLIED = "applied"
+    """All workers of the plan run it: the state lies where the plan puts it."""
+    REJECTED = "rejected"
+    """The plan was not carried out; the state lies where it lay before."""
+    MEASURED = "measured"
+    """Times of a plan that runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTimes:
+    """Measured times of one layer and one micro-batch on one worker."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    layer: int
+    worker: str
+    forward_seconds: float
+    backward_seconds: float
+
+    def __post_init__(self) -> None:
+        checks.non_negative("layer", self.layer)
+        checks.seconds("forward_seconds", self.forward_seconds)
+        checks.seconds("backward_seconds", self.backward_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What a trainer measured while a plan ran or was put in place."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    step: int | None = None
+    """The optimizer update that was measured last."""
+    iteration_seconds: float | None = None
+    worker_busy_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Computing per step, by worker."""
+    layers: tuple[LayerTimes, ...] = ()
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Phases of the recovery that led to this plan, each since the failure: detected, planned, quiesced, ..."""
+    incarnations: Mapping[str, int] = field(default_factory=dict)
+    """Process lives of the workers that run the plan."""
+
+    def __post_init__(self) -> None:
+        if self.iteration_seconds is not None:
+            checks.positive("iteration_seconds", self.iteration_seconds)
+        for name in ("worker_busy_seconds", "phase_seconds"):
+            for key, value in getattr(self, name).items():
+                checks.seconds(f"{name}.{key}", value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A trainer's word on a plan: applied, rejected with a reason, or measured."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    generation: int
+    status: ReportStatus
+    reason: str = ""
+    """Needed by rejected."""
+    measured: Measurement | None = None
+    """Needed by measured."""
+
+    def __post_init__(self) -> None:
+        checks.non_negative("generation", self.generation)
+        if self.status is ReportStatus.REJECTED and not self.reason:
+            raise InvalidInputError("is needed by a report of status rejected", field="reason", value="")
+        if self.status is ReportStatus.MEASURED and self.measured is None:
+            raise InvalidInputError("is needed by a report of status measured", field="measured")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The plan to go on with: the decision of one generation of one job. Immutable."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    job: str
+    generation: int
+    decided_at: str
+    """RFC 3339, UTC."""
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSummary:
+    """A job in a few words."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    id: str
+    created_at: str
+    """RFC 3339, UTC."""
+    profile: str
+    """The profile's name."""
+    policy: Policy
+    """Of the latest decision."""
+    generation: int
+    """Of the latest decision."""
+    applied_generation: int
+    """Of the plan that trainers last reported as applied."""
+    num_workers: int
+    num_alive: int
+    problem: Mapping[str, Any] | None
+    """Why there is no plan for the present membership; null when there is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """A job as it stands: its cluster as events have changed it, who is alive, and the latest decision."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    summary: JobSummary
+    settings: JobSettings
+    cluster: Cluster
+    alive: tuple[str, ...]
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """An event in the log of its job."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    number: int
+    """Position in the job's log, from 1."""
+    received_at: str
+    generation: int
+    """Of the decision that answered the event."""
+    problem: Mapping[str, Any] | None
+    """Why no plan could answer the event; null when one did."""
+    event: Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRecord:
+    """A report in the log of its job."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    number: int
+    """Position in the job's log, from 1."""
+    received_at: str
+    generation: int
+    """Of the latest decision once the report was taken into account."""
+    problem: Mapping[str, Any] | None
+    report: Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPage:
+    """Some jobs, in the order of their ids."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    jobs: tuple[JobSummary, ...]
+    next_cursor: str | None
+    """Give it as `cursor` for the next page; null at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventPage:
+    """Some events of a job, in the order of its log."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    events: tuple[EventRecord, ...]
+    next_cursor: str | None
+    """Give it as `cursor` for the next page; null at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPage:
+    """Some reports of a job, in the order of its log."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    reports: tuple[ReportRecord, ...]
+    next_cursor: str | None
+    """Give it as `cursor` for the next page; null at the end."""
