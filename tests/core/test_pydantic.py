@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -38,6 +38,7 @@ def test_docstrings_of_fields_are_their_descriptions():
 
 @pytest.mark.parametrize(("kind", "strategy"), NOUNS, ids=[kind.__name__ for kind, _ in NOUNS])
 @given(data=st.data())
+@settings(max_examples=40)
 def test_pydantic_and_the_codec_agree(kind, strategy, data):
     noun = data.draw(strategy)
     adapter = TypeAdapter(kind)

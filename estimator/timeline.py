@@ -1,0 +1,112 @@
+"""Who computes which micro-batch when: the bars and rows of a schedule's picture."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from estimator.costs import Costs
+from estimator.program import PASSES, Action, ActionKind, Replay, compile_program, replay
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.plan import Plan, Slot
+from kintsugi.core.profile import Profile
+
+
+class BarKind(StrEnum):
+    """What a bar stands for."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    REROUTED_FORWARD = "rerouted-forward"
+    REROUTED_BACKWARD = "rerouted-backward"
+    REDUCE = "reduce"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """Something a worker does from start to end, in seconds from the start of the step."""
+
+    worker: str
+    kind: BarKind
+    microbatch: int | None
+    """Null for what is not about one micro-batch."""
+    start_seconds: float
+    end_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of a panel: a worker in its pipeline, or one that was lost."""
+
+    worker: str
+    group: str
+    label: str
+    is_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One schedule: its rows from above, and the bars that lie in them."""
+
+    title: str
+    rows: tuple[Row, ...]
+    bars: tuple[Bar, ...]
+
+    @property
+    def end_seconds(self) -> float:
+        """End of the last bar."""
+        return max((bar.end_seconds for bar in self.bars), default=0.0)
+
+
+def timeline(plan: Plan, profile: Profile, cluster: Cluster) -> tuple[Bar, ...]:
+    """What every worker does in one step of `plan`, as the estimator replays its program: worker by worker, in order."""
+    costs = Costs(profile, cluster)
+    return tuple(_bars(plan, replay(compile_program(plan, profile, cluster), costs)))
+
+
+def panel(title: str, plan: Plan, profile: Profile, cluster: Cluster, *, lost: Sequence[str] = ()) -> Panel:
+    """The schedule of `plan` as a panel; `lost` names the workers of its dead slots, in order, and any more that are gone."""
+    names = iter(lost)
+    rows = [
+        Row(
+            worker=stage.worker or (name := next(names, "?")),
+            group=f"pipeline {p}",
+            label=stage.worker or name,
+            is_lost=stage.worker is None,
+        )
+        for p, pipeline in enumerate(plan.pipelines)
+        for stage in pipeline.stages
+    ]
+    rows += [Row(worker=name, group="", label=name, is_lost=True) for name in names]
+    return Panel(title=title, rows=tuple(rows), bars=timeline(plan, profile, cluster))
+
+
+def _bars(plan: Plan, step: Replay) -> Iterator[Bar]:
+    last_arrivals: dict[int, float] = defaultdict(float)
+    for timings in step.timings.values():
+        for timing in timings:
+            if timing.action.kind is ActionKind.REDUCE:
+                last_arrivals[timing.action.reduction] = max(last_arrivals[timing.action.reduction], timing.start_seconds)
+    for worker, timings in step.timings.items():
+        for timing in timings:
+            kind = _kind(plan, worker, timing.action)
+            start = last_arrivals[timing.action.reduction] if kind is BarKind.REDUCE else timing.start_seconds
+            if kind is not None and timing.end_seconds > start:
+                number = timing.action.microbatch if timing.action.kind in PASSES else None
+                yield Bar(worker=worker, kind=kind, microbatch=number, start_seconds=start, end_seconds=timing.end_seconds)
+
+
+def _kind(plan: Plan, worker: str, action: Action) -> BarKind | None:
+    """The kind of bar of an action; None for messages, which are drawn as the gaps they cause."""
+    if action.kind is ActionKind.REDUCE:
+        return BarKind.REDUCE
+    if action.kind is ActionKind.APPLY:
+        return BarKind.UPDATE
+    if action.kind not in PASSES:
+        return None
+    pipeline = next(index for index in range(plan.dp) if action.microbatch in plan.microbatches_of(index))
+    is_own = plan.slot_of[worker] == Slot(pipeline=pipeline, stage=action.stage)
+    if action.kind is ActionKind.FORWARD:
+        return BarKind.FORWARD if is_own else BarKind.REROUTED_FORWARD
+    return BarKind.BACKWARD if is_own else BarKind.REROUTED_BACKWARD
