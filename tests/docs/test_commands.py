@@ -1,0 +1,114 @@
+"""Every shell command in the documents works: each is executed, in a copy of the checkout.
+
+Commands that run long are named in `LONG_RUNNING`; for them the test checks that the command exists.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "profiles" / "README.md"]
+LONG_RUNNING = ("make demo", "make test", "make soak", "make bench", "kintsugi serve", "kintsugi demo")
+NOT_COPIED = shutil.ignore_patterns(".venv", ".git", ".*_cache", "__pycache__", "runs", "*.sqlite3*")
+
+
+def commands(text: str) -> list[str]:
+    """The commands of all ```console and ```sh blocks, in order; continued lines are joined.
+
+    In a console block commands follow a `$ ` and everything else is output; in a sh block every line is a command.
+    """
+    found = []
+    for language, block in re.findall(r"^```(console|sh)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        lines = re.sub(r"\\\n\s*", "", block).splitlines()
+        if language == "console":
+            lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+        found += [line for line in lines if line.strip() and not line.startswith("#")]
+    return found
+
+
+def runs_long(command: str) -> bool:
+    return command.strip().startswith(LONG_RUNNING)
+
+
+def environment() -> dict[str, str]:
+    """The present one, with the commands of the virtual environment first."""
+    return {**os.environ, "PATH": f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
+
+def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+def exists(command: str) -> bool:
+    """Whether a long-running command is there: a target of the Makefile, or a command of kintsugi."""
+    program, name = shlex.split(command)[:2]
+    if program == "make":
+        return subprocess.run(["make", "--dry-run", name], cwd=ROOT, capture_output=True, check=False).returncode == 0
+    return run(f"kintsugi {name} --help", ROOT).returncode == 0
+
+
+def collected() -> list[pytest.param]:
+    return [
+        pytest.param(command, id=f"{document.relative_to(ROOT)}:{number}")
+        for document in DOCUMENTS
+        for number, command in enumerate(commands(document.read_text()))
+    ]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of the working tree that commands may write to; the virtual environment is the real one."""
+    folder = tmp_path_factory.mktemp("documents") / "kintsugi"
+    shutil.copytree(ROOT, folder, ignore=NOT_COPIED)
+    (folder / ".venv").symlink_to(ROOT / ".venv")
+    return folder
+
+
+@pytest.mark.parametrize("command", collected())
+def test_command_works(command, checkout):
+    if runs_long(command):
+        assert exists(command)
+        return
+    result = run(command, checkout)
+    assert result.returncode == 0, f"$ {command}\n{result.stdout}{result.stderr}"
+
+
+@pytest.mark.parametrize("command", LONG_RUNNING)
+def test_long_running_commands_exist(command):
+    assert exists(command)
+
+
+def test_documents_have_commands():
+    assert commands((ROOT / "README.md").read_text())
+    assert commands((ROOT / "profiles" / "README.md").read_text())
+
+
+def test_commands_are_found_in_console_and_sh_blocks_alone():
+    text = "```console\n$ one \\\n    --more\noutput\n$ two\n```\n\n```python\nno\n```\n\n```sh\n# comment\nthree\n```\n"
+    assert commands(text) == ["one --more", "two", "three"]
+
+
+def test_a_command_that_fails_is_noticed(tmp_path):
+    assert run("false | cat", tmp_path).returncode != 0
+    assert run("absent-command", tmp_path).returncode != 0
+    assert not exists("make absent")
+
+
+def test_links_between_documents_lead_somewhere():
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.relative_to(ROOT)} links to {target}"
