@@ -1,0 +1,232 @@
+"""Layers to stages: the contiguous split with the shortest pipeline under the memory limits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from estimator.layers import LayerSums
+from estimator.memory import scheduled_in_flight
+from estimator.pipeline import pipeline_times
+from kintsugi.core.plan import Schedule
+from kintsugi.core.profile import LinkCost
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKind:
+    """What the search knows of a worker; workers of one kind are interchangeable."""
+
+    speed_ratio: float
+    usable_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Stage boundaries of one pipeline and its time."""
+
+    cuts: tuple[int, ...]
+    """Shape [stages + 1]; stage i holds layers cuts[i] .. cuts[i + 1] - 1."""
+    pipeline_seconds: float
+    """By the recurrence."""
+    bound_seconds: float
+    """No split under the memory limits is faster."""
+
+
+class Partitioner:
+    """Splits the layers of one profile over chains of workers."""
+
+    def __init__(self, sums: LayerSums, schedule: Schedule, link: LinkCost, num_replicas: int) -> None:
+        """Tabulate all layer ranges, O(layers^2).
+
+        Args:
+            sums: of the profile's layers.
+            schedule: order of passes.
+            link: between neighbouring stages.
+            num_replicas: holders of each layer, for optimizer state that is shared between them.
+        """
+        self._sums, self._schedule = sums, schedule
+        layers = sums.profile.layers
+        count = len(layers)
+        self._forward, self._backward = np.array(sums.forward), np.array(sums.backward)
+        self._both = self._forward + self._backward
+        self._delays = np.array([0.0, *(link.transfer_seconds(layer.output_bytes) for layer in layers[:-1]), 0.0])
+        self._least_delay = float(self._delays[1:-1].min()) if count > 1 else 0.0
+        self._is_range = np.triu(np.ones((count + 1, count + 1), dtype=bool), 1)
+        self._static = np.array(
+            [[sums.static_bytes(a, b, num_replicas) if a < b else 0 for b in range(count + 1)] for a in range(count + 1)]
+        )
+        self._activation = _ranges(np.array([sums.activation_bytes(0, n) for n in range(count + 1)]))
+
+    def best(self, kinds: Sequence[WorkerKind], num_microbatches: int) -> Split | None:
+        """The split of all layers over workers of these kinds, in this order; None where no split fits memory.
+
+        A dynamic program over (stage, first layer) minimises the greatest of the stages' lower bounds; the recurrence
+        then prices the splits that attain it. O(stages * layers^2).
+        """
+        tables = self._tables(kinds, num_microbatches)
+        if tables is None:
+            return None
+        bounds, best_from = tables
+        bound = float(best_from[0][0])
+        candidates = {_trace(bounds, best_from, bound * (1 + 1e-12), pick) for pick in (_largest, _smallest)}
+        priced = sorted((self.seconds(cuts, kinds, num_microbatches), cuts) for cuts in candidates)
+        seconds, cuts = self._improve(*priced[0], kinds, num_microbatches, bound)
+        return Split(cuts, seconds, min(bound, seconds))
+
+    def least_seconds(self, num_stages: int, kind: WorkerKind, num_microbatches: npt.NDArray[np.int_]) -> Floats:
+        """A lower bound on `best` for equal workers and many micro-batch counts at once, without any search.
+
+        The greatest stage takes at least `widest`; the path through it waits for it once per micro-batch that is not
+        in flight, and for the stages below it twice.
+        """
+        total = float(self._both[-1]) / kind.speed_ratio
+        widest = self._widest_seconds(num_stages) / kind.speed_ratio
+        chain = total + 2 * (num_stages - 1) * self._least_delay
+        rest = num_microbatches - 1
+        if self._schedule is Schedule.GPIPE:
+            return chain + rest * widest
+        few = np.minimum(rest * widest / 2, widest)
+        slack = np.where(num_microbatches > num_stages, total + (rest - num_stages) * widest, few)
+        rounds = (rest // num_stages) * chain
+        result: Floats = chain + np.maximum(slack, rounds)
+        return result
+
+    def _widest_seconds(self, num_stages: int) -> float:
+        """Least possible time of the greatest stage: bisection over the ranges' sums, greedy fill. O(layers log layers)."""
+        both = self._both
+        options = np.unique(_ranges(both)[self._is_range])
+        low, high = 0, len(options) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._greedy_stages(float(options[middle])) <= num_stages:
+                high = middle
+            else:
+                low = middle + 1
+        return float(options[low])
+
+    def _greedy_stages(self, limit: float) -> int:
+        """Fewest stages with at most `limit` seconds each."""
+        start, stages, count = 0, 0, len(self._both) - 1
+        while start < count:
+            following = int(np.searchsorted(self._both, self._both[start] + limit * (1 + 1e-12), side="right")) - 1
+            if following <= start:
+                return count + 1
+            start, stages = following, stages + 1
+        return stages
+
+    def seconds(self, cuts: Sequence[int], kinds: Sequence[WorkerKind], num_microbatches: int) -> float:
+        """Equation 11 for one split."""
+        stages = [self._sums.times(a, b, kind.speed_ratio) for a, b, kind in zip(cuts, cuts[1:], kinds, strict=False)]
+        return pipeline_times(
+            self._schedule,
+            [stage.forward_seconds for stage in stages],
+            [stage.backward_seconds for stage in stages],
+            [float(self._delays[cut]) for cut in cuts[1:-1]],
+            num_microbatches,
+        ).pipeline_seconds
+
+    def fits(self, cuts: Sequence[int], kinds: Sequence[WorkerKind], num_microbatches: int) -> bool:
+        """Whether every stage fits its worker's memory."""
+        return all(
+            self.peak_bytes(a, b, i, len(kinds), num_microbatches) <= kind.usable_bytes
+            for i, (a, b, kind) in enumerate(zip(cuts, cuts[1:], kinds, strict=False))
+        )
+
+    def peak_bytes(self, start: int, stop: int, stage: int, num_stages: int, num_microbatches: int) -> int:
+        """Peak memory of a stage."""
+        in_flight = scheduled_in_flight(self._schedule, stage, num_stages, num_microbatches)
+        return int(self._static[start, stop] + in_flight * self._activation[start, stop])
+
+    def _tables(self, kinds: Sequence[WorkerKind], num_microbatches: int) -> tuple[list[Floats], list[Floats]] | None:
+        """Bounds per stage and layer range, and the best greatest bound of stages i.. from layer a; None: nothing fits."""
+        num_stages, count = len(kinds), self._sums.profile.num_layers
+        rest = np.full(count + 1, np.inf)
+        rest[count] = 0.0
+        bounds: list[Floats] = [np.empty(0)] * num_stages
+        best_from: list[Floats] = [np.empty(0)] * num_stages + [rest]
+        for stage in reversed(range(num_stages)):
+            bound = self._stage_bounds(stage, kinds, num_microbatches)
+            bounds[stage] = bound
+            best_from[stage] = rest = np.maximum(bound, rest[None, :]).min(axis=1)
+        return None if np.isinf(rest[0]) else (bounds, best_from)
+
+    def _stage_bounds(self, stage: int, kinds: Sequence[WorkerKind], num_microbatches: int) -> Floats:
+        """Least pipeline time with layers [a, b) on `stage`, whatever the others hold. Shape [layers + 1, layers + 1].
+
+        Longest paths through the stage: every round trip below it waits for the micro-batches in flight.
+        """
+        num_stages = len(kinds)
+        kind, below = kinds[stage], kinds[stage + 1 :]
+        above_speed = max((k.speed_ratio for k in kinds[:stage]), default=1.0)
+        below_speed = max((k.speed_ratio for k in below), default=1.0)
+        own = _ranges(self._both) / kind.speed_ratio
+        upper = (self._both / above_speed + 2 * stage * self._least_delay)[:, None]
+        lower = ((self._both[-1] - self._both) / below_speed + 2 * len(below) * self._least_delay)[None, :]
+        through = own + lower
+        in_flight = scheduled_in_flight(self._schedule, stage, num_stages, num_microbatches)
+        rest = num_microbatches - 1
+        if self._schedule is Schedule.GPIPE:
+            waits = rest * own
+        elif num_microbatches > in_flight:
+            rounds = rest // in_flight
+            waits = np.maximum(through + (rest - in_flight) * own, rounds * through + (rest - rounds * in_flight) * own)
+            waits = np.maximum(waits, rest * own - lower)
+        else:
+            waits = rest * np.maximum(_ranges(self._forward), _ranges(self._backward)) / kind.speed_ratio
+        result: Floats = upper + through + waits
+        if stage == 0:
+            result[1:] = np.inf
+        peak = self._static + in_flight * self._activation
+        result[~self._is_range | (peak > kind.usable_bytes)] = np.inf
+        return result
+
+    def _improve(
+        self, seconds: float, cuts: tuple[int, ...], kinds: Sequence[WorkerKind], num_microbatches: int, bound: float
+    ) -> tuple[float, tuple[int, ...]]:
+        """Move single cuts while that shortens the pipeline and the bound is not met."""
+        improved = True
+        while improved and seconds > bound * (1 + 1e-9):
+            improved = False
+            for other in _neighbours(cuts):
+                if not self.fits(other, kinds, num_microbatches):
+                    continue
+                other_seconds = self.seconds(other, kinds, num_microbatches)
+                if other_seconds < seconds * (1 - 1e-12):
+                    seconds, cuts, improved = other_seconds, other, True
+                    break
+        return seconds, cuts
+
+
+def _ranges(prefix: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Sums over [a, b) from prefix sums."""
+    return prefix[None, :] - prefix[:, None]  # type: ignore[operator,no-any-return]
+
+
+def _largest(options: npt.NDArray[np.intp]) -> int:
+    return int(options[-1])
+
+
+def _smallest(options: npt.NDArray[np.intp]) -> int:
+    return int(options[0])
+
+
+def _trace(bounds, best_from, limit, pick):  # type: ignore[no-untyped-def]
+    """A split whose stages all stay within `limit`."""
+    cuts = [0]
+    for stage, bound in enumerate(bounds):
+        options = np.flatnonzero((bound[cuts[-1]] <= limit) & (best_from[stage + 1] <= limit))
+        cuts.append(pick(options))
+    return tuple(cuts)
+
+
+def _neighbours(cuts: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Splits with one inner cut moved by one layer."""
+    result = []
+    for index in range(1, len(cuts) - 1):
+        for moved in (cuts[index] + 1, cuts[index] - 1):
+            if cuts[index - 1] < moved < cuts[index + 1]:
+                result.append((*cuts[:index], moved, *cuts[index + 1 :]))
+    return result

@@ -1,0 +1,118 @@
+"""Which policy: equation 8 over every candidate, with the reason and the break-even."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from estimator.goodput import break_even_mtbf_seconds
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.plan import Alternative, Estimate, Migration, Plan, Policy, Survivable
+
+PREFERENCE = (
+    Policy.FAULT_FREE,
+    Policy.DATA_REROUTING,
+    Policy.SPARE_SUBSTITUTION,
+    Policy.DYNAMIC_PARALLELISM,
+    Policy.CHECKPOINT_RESTART,
+)
+"""Who wins among equals: the policy that disturbs least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A policy's best plan with its price."""
+
+    policy: Policy
+    plan: Plan
+    estimate: Estimate
+    migration: Migration
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a policy is impossible."""
+
+    policy: Policy
+    reason: str
+
+
+def choose(candidates: Sequence[Candidate]) -> Candidate:
+    """The candidate with the highest goodput (equation 8); ties go to the one that disturbs least."""
+    return min(candidates, key=lambda c: (-c.estimate.goodput_samples_per_second, PREFERENCE.index(c.policy)))
+
+
+def alternatives(candidates: Sequence[Candidate], refusals: Sequence[Refusal]) -> tuple[Alternative, ...]:
+    """Every policy that was considered, in the order of preference."""
+    feasible = [Alternative(policy=c.policy, feasible=True, reason=c.reason, estimate=c.estimate) for c in candidates]
+    refused = [Alternative(policy=r.policy, feasible=False, reason=r.reason, estimate=None) for r in refusals]
+    return tuple(sorted((*feasible, *refused), key=lambda item: PREFERENCE.index(item.policy)))
+
+
+def break_even(chosen: Candidate, candidates: Sequence[Candidate], mtbf_seconds: float) -> float | None:
+    """The mean time between failures at which another candidate would win, the nearest in proportion to the present one.
+
+    None where the choice is best at any.
+    """
+    mine = chosen.estimate
+    crossings = []
+    for other in candidates:
+        if other is chosen:
+            continue
+        theirs = other.estimate
+        seconds = break_even_mtbf_seconds(
+            mine.iteration_seconds,
+            mine.reconfiguration_seconds,
+            theirs.iteration_seconds,
+            theirs.reconfiguration_seconds,
+        )
+        if seconds is not None:
+            crossings.append(seconds)
+    return min(crossings, key=lambda seconds: abs(math.log(seconds / mtbf_seconds)), default=None)
+
+
+def reason(chosen: Candidate, candidates: Sequence[Candidate], mtbf_seconds: float, *, pinned: bool) -> str:
+    """Why this policy, in one or two sentences."""
+    mine = chosen.estimate
+    price = f"{mine.iteration_seconds:.4g} s a step after {mine.reconfiguration_seconds:.4g} s of reconfiguration"
+    if pinned:
+        return f"{chosen.policy.value} is pinned by the job: {price}."
+    others = [other for other in candidates if other is not chosen]
+    if not others:
+        return f"{chosen.reason}: {price}; no other policy is possible."
+    second = choose(others).estimate
+    return (
+        f"{chosen.reason}: {price} give {mine.goodput_samples_per_second:.6g} samples/s with a failure every "
+        f"{mtbf_seconds:.4g} s; {choose(others).policy.value} would give {second.goodput_samples_per_second:.6g} "
+        f"({second.iteration_seconds:.4g} s a step after {second.reconfiguration_seconds:.4g} s)."
+    )
+
+
+def survivable(plan: Plan, cluster: Cluster) -> Survivable:
+    """How many losses of workers, hosts or failure domains leave a holder of every layer, whichever they are."""
+    groups = set(plan.holders)
+    by_id = cluster.by_id
+    hosts = [[(by_id[worker].host,) for worker in holders] for holders in groups]
+    domains = [[by_id[worker].failure_domains for worker in holders] for holders in groups]
+    return Survivable(
+        workers=min(len(holders) for holders in groups) - 1,
+        hosts=min(map(_fewest_to_lose, hosts)) - 1,
+        failure_domains=max(0, min(map(_fewest_to_lose, domains)) - 1) if any(w.failure_domains for w in cluster.workers) else 0,
+    )
+
+
+def _fewest_to_lose(holders: Sequence[tuple[str, ...]]) -> int:
+    """Fewest domains whose loss takes every holder; a holder in no domain is never taken: then one more than there are."""
+    names = sorted({name for domains in holders for name in domains})
+    if not all(holders):
+        return len(names) + 1
+    outermost = {domains[-1] for domains in holders}
+    if all(len(domains) == 1 for domains in holders):
+        return len(outermost)
+    for size in range(1, len(outermost)):
+        if math.comb(len(names), size) > 20_000:
+            return size
+        if any(all(set(chosen) & set(domains) for domains in holders) for chosen in combinations(names, size)):
+            return size
+    return len(outermost)

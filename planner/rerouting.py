@@ -1,0 +1,109 @@
+"""Who takes a dead slot's micro-batches: living holders of its layers, by estimated load."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from itertools import count
+
+from estimator.costs import Costs
+from estimator.estimate import estimate
+from kintsugi.core.errors import InfeasibleError
+from kintsugi.core.plan import Plan, Policy, Route, Slot, Stage
+from restorer.rounds import colour_rounds
+
+Choose = Callable[[Stage, Sequence[str]], str]
+
+
+def reroute(plan: Plan, living: Collection[str], costs: Costs) -> Plan:
+    """`plan` with the slots of all other workers dead and their micro-batches given to living holders of their layers.
+
+    Micro-batches go one by one to the holder that would be through first. The even spread of the paper (section IV-A) is
+    priced too and taken where it is faster, so the result is never worse. A plan that was rerouted before is rerouted
+    anew. Generation and idle workers are left to the caller.
+
+    Args:
+        plan: what runs now.
+        living: workers that are alive with their state.
+        costs: of the job's passes.
+
+    Raises:
+        InfeasibleError: no living worker holds all layers of a dead slot.
+    """
+    holders = _holders_of_dead_slots(plan, living)
+    options = []
+    for choose in (_by_load(plan, living, costs), _evenly()):
+        option = _rerouted(plan, living, _routes(plan, holders, choose), costs)
+        options.append((estimate(option, costs.profile, costs.cluster).iteration_seconds, option))
+        if not holders:
+            break
+    return min(options, key=lambda option: option[0])[1]
+
+
+def _holders_of_dead_slots(plan: Plan, living: Collection[str]) -> dict[Slot, tuple[str, ...]]:
+    """Living holders of every dead slot's layers, in slot order."""
+    result = {}
+    for p, pipeline in enumerate(plan.pipelines):
+        for s, stage in enumerate(pipeline.stages):
+            if stage.worker in living:
+                continue
+            holders = tuple(w for w, held in plan.stage_of.items() if w in living and held.holds(stage))
+            if not holders:
+                raise InfeasibleError(
+                    f"no living worker holds all of layers {stage.layer_start} to {stage.layer_stop - 1}; "
+                    "rerouting needs one, dynamic parallelism does not",
+                    field=f"pipelines[{p}].stages[{s}]",
+                    value=stage.worker,
+                )
+            result[Slot(pipeline=p, stage=s)] = holders
+    return result
+
+
+def _routes(plan: Plan, holders: dict[Slot, tuple[str, ...]], choose: Choose) -> tuple[Route, ...]:
+    return tuple(
+        Route(microbatch=microbatch, pipeline=slot.pipeline, stage=slot.stage, worker=choose(_stage(plan, slot), workers))
+        for slot, workers in holders.items()
+        for microbatch in plan.microbatches_of(slot.pipeline)
+    )
+
+
+def _stage(plan: Plan, slot: Slot) -> Stage:
+    return plan.pipelines[slot.pipeline].stages[slot.stage]
+
+
+def _by_load(plan: Plan, living: Collection[str], costs: Costs) -> Choose:
+    """Chooses the holder that would be through first with what it has and the pass in question; ties go to slot order."""
+    load = {
+        stage.worker: pipeline.num_microbatches * _seconds(costs, stage.worker, stage)
+        for pipeline in plan.pipelines
+        for stage in pipeline.stages
+        if stage.worker is not None and stage.worker in living
+    }
+
+    def choose(stage: Stage, workers: Sequence[str]) -> str:
+        chosen = min(workers, key=lambda worker: load[worker] + _seconds(costs, worker, stage))
+        load[chosen] += _seconds(costs, chosen, stage)
+        return chosen
+
+    return choose
+
+
+def _seconds(costs: Costs, worker: str, stage: Stage) -> float:
+    times = costs.stage(worker, stage.layer_start, stage.layer_stop)
+    return times.forward_seconds + times.backward_seconds
+
+
+def _evenly() -> Choose:
+    """Chooses holders in turn (the paper's even spread)."""
+    turn = count()
+    return lambda _, workers: workers[next(turn) % len(workers)]
+
+
+def _rerouted(plan: Plan, living: Collection[str], routes: tuple[Route, ...], costs: Costs) -> Plan:
+    pipelines = tuple(
+        replace(
+            pipeline,
+            stages=tuple(stage if stage.worker in living else replace(stage, worker=None) for stage in pipeline.stages),
+        )
+        for pipeline in plan.pipelines
+    )
+    result = replace(plan, policy=Policy.DATA_REROUTING, pipelines=pipelines, routes=routes, rounds=())
+    return replace(result, rounds=colour_rounds(result, costs.profile))

@@ -1,0 +1,116 @@
+"""Dynamic parallelism: the arrangement of the workers that are left with the best goodput."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from estimator.costs import Costs
+from estimator.estimate import estimate
+from estimator.goodput import goodput_samples_per_second, migration_seconds, throughput_samples_per_second
+from kintsugi.core.errors import InfeasibleError
+from kintsugi.core.job import JobSettings
+from kintsugi.core.plan import Estimate, Migration, Plan, Policy, Search
+from planner.placement import Holdings, place
+from planner.search import Arrangement, EqualSearch, degrees, kind_of
+from restorer.migration import plan_migration
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A plan with its price, how it is reached, and how it was found."""
+
+    plan: Plan
+    estimate: Estimate
+    migration: Migration
+    search: Search
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a new arrangement is asked for."""
+
+    costs: Costs
+    settings: JobSettings
+    workers: Sequence[str]
+    """That may be used, in cluster order."""
+    holdings: Holdings
+    generation: int
+    policy: Policy
+
+
+def reshape(request: Request) -> Found:
+    """Search the numbers of pipelines in the order of their lower bounds until none left can win.
+
+    Each number's fastest arrangement is placed, priced with its migration, and compared by equation 8.
+
+    Raises:
+        InfeasibleError: nothing fits the ranges or memory.
+    """
+    started = time.perf_counter()
+    search = _search(request)
+    queue, best, proven = search.by_bound(), None, []
+    priced = 0
+    for bound, dp in queue:
+        if best is not None and _goodput_at_best(request, bound) <= best.estimate.goodput_samples_per_second:
+            proven.append(bound)
+            break
+        arrangement = search.arrange(dp)
+        if arrangement is None:
+            continue
+        proven.append(search.least_iteration_seconds(dp, arrangement.bound_seconds))
+        found = _price(request, _place(request, arrangement))
+        priced += 1
+        if best is None or found.estimate.goodput_samples_per_second > best.estimate.goodput_samples_per_second:
+            best = found
+    if best is None:
+        raise InfeasibleError(search.shortage(), field="memory_bytes", value=None)
+    least = min(min(proven), best.estimate.iteration_seconds)
+    gap = best.estimate.iteration_seconds / least - 1
+    found_by = Search(lower_bound_seconds=least, gap_ratio=gap, elapsed_seconds=time.perf_counter() - started, candidates=priced)
+    return replace(best, search=found_by)
+
+
+def _search(request: Request) -> EqualSearch:
+    profile, cluster, settings = request.costs.profile, request.costs.cluster, request.settings
+    num_workers = len(request.workers)
+    allowed = degrees(settings.ranges, num_workers, profile.num_layers, settings.num_microbatches)
+    kind = kind_of(cluster.by_id[request.workers[0]], profile)
+    link = profile.network.inter_host if len(cluster.hosts) > 1 else profile.network.intra_host
+    return EqualSearch(request.costs, kind, num_workers, settings.num_microbatches, allowed, settings.schedule, link)
+
+
+def _place(request: Request, arrangement: Arrangement) -> Plan:
+    return place(
+        arrangement,
+        request.workers,
+        request.holdings,
+        request.costs,
+        schedule=request.settings.schedule,
+        generation=request.generation,
+        policy=request.policy,
+    )
+
+
+def _price(request: Request, plan: Plan) -> Found:
+    """The plan with its migration and goodput; a first plan has no transition."""
+    costs, previous = request.costs, request.holdings.plan
+    migration, reconfiguration = Migration(), 0.0
+    if previous is not None:
+        migration = plan_migration(previous, plan, costs.profile, costs.cluster, request.holdings.survivors)
+        reconfiguration = migration_seconds(costs.profile.recovery, migration.makespan_seconds)
+    price = estimate(
+        plan,
+        costs.profile,
+        costs.cluster,
+        reconfiguration_seconds=reconfiguration,
+        mtbf_seconds=request.settings.mtbf_seconds,
+    )
+    return Found(plan, price, migration, Search(lower_bound_seconds=0.0, gap_ratio=0.0, elapsed_seconds=0.0))
+
+
+def _goodput_at_best(request: Request, iteration_seconds: float) -> float:
+    """Goodput of a plan with this step time that nothing has to move for."""
+    settings, profile = request.settings, request.costs.profile
+    throughput = throughput_samples_per_second(settings.num_microbatches, profile.microbatch_size, iteration_seconds)
+    reconfiguration = 0.0 if request.holdings.plan is None else migration_seconds(profile.recovery, 0.0)
+    return goodput_samples_per_second(throughput, reconfiguration, settings.mtbf_seconds)
