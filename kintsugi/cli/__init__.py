@@ -1,1 +1,97 @@
-"""The command line; every command imports lazily."""
+"""The command line: each command's module is imported only when the command runs or its own help is asked for."""
+
+import importlib
+import importlib.util
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.exceptions import TyperException
+
+from kintsugi import __version__
+from kintsugi.core.errors import InfeasibleError, InvalidInputError, KintsugiError
+
+COMMANDS = {
+    "plan": "The best plan for a job, from its profile and its workers.",
+    "replan": "The best plan after failures and arrivals, with all alternatives.",
+    "serve": "Run the service.",
+    "demo": "Train a real job, kill its workers, and watch it go on.",
+    "profile": "Measure a model's profile on this machine.",
+}
+"""Line in the help of each command; module `kintsugi.cli.<name>` exports `register(app)`."""
+
+INFEASIBLE, USAGE = 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 success, 1 infeasible or worse than before, 2 usage or invalid input."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        result = _app(given)(args=given, prog_name="kintsugi", standalone_mode=False)
+        status = result if isinstance(result, int) else 0
+    except KintsugiError as error:
+        status = INFEASIBLE if isinstance(error, InfeasibleError) else USAGE
+        _tell(error, given)
+    except TyperException as error:
+        status = error.exit_code
+        _tell_misuse(error, given)
+    except typer.Abort:
+        status = INFEASIBLE
+    sys.exit(status)
+
+
+def _app(given: Sequence[str]) -> typer.Typer:
+    """The application with the one command that was asked for, or with the names of all."""
+    app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+    app.callback(help="Mends broken hybrid data-parallel/pipeline-parallel training jobs.")(_options)
+    command = next((argument for argument in given if not argument.startswith("-")), None)
+    if command in COMMANDS and _is_there(command):
+        _load(command).register(app)
+        return app
+    for name, line in COMMANDS.items():
+        if _is_there(name):
+            app.command(name, help=line)(lambda: None)
+    return app
+
+
+def _is_there(command: str) -> bool:
+    return importlib.util.find_spec(f"kintsugi.cli.{command}") is not None
+
+
+def _load(command: str) -> Any:
+    try:
+        return importlib.import_module(f"kintsugi.cli.{command}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise InvalidInputError("needs PyTorch: pip install 'kintsugi[torch]'", field=command) from error
+
+
+def _options(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"kintsugi {__version__}")
+        raise typer.Exit
+
+
+def _wants_json(given: Sequence[str]) -> bool:
+    return "--format=json" in given or any(pair == ("--format", "json") for pair in itertools.pairwise(given))
+
+
+def _tell(error: KintsugiError, given: Sequence[str]) -> None:
+    if _wants_json(given):
+        typer.echo(json.dumps({"error": error.as_dict()}, default=str))
+    else:
+        typer.echo(f"kintsugi: {error}", err=True)
+
+
+def _tell_misuse(error: TyperException, given: Sequence[str]) -> None:
+    if _wants_json(given):
+        field = getattr(error, "option_name", None) or getattr(getattr(error, "param", None), "name", None) or ""
+        _tell(InvalidInputError(error.format_message(), field=field), given)
+    elif callable(show := getattr(error, "show", None)):
+        show()

@@ -1,0 +1,115 @@
+"""`kintsugi serve`: the service in one process."""
+
+import signal
+import socket
+import sys
+from types import FrameType
+from typing import Annotated, Any, Literal
+
+import typer
+import uvicorn
+from fastapi import FastAPI
+from pydantic import ValidationError
+
+from api import logs
+from api.app import create_app
+from api.settings import Settings
+from api.store import Store
+from kintsugi.core.errors import InvalidInputError, UnavailableError
+
+BACKLOG = 2_048
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("serve")(serve)
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; 127.0.0.1 by default.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one; 8000 by default.")] = None,
+    database_url: Annotated[
+        str | None, typer.Option(help="SQLAlchemy URL; sqlite:///kintsugi.sqlite3 in the working directory by default.")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error; info by default.")] = None,
+    log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="Lines for people, or JSON.")] = None,
+) -> None:
+    """Run the service until SIGTERM or SIGINT.
+
+    Every option, and more, can also be set by environment variables such as KINTSUGI_DATABASE_URL. Once the service can
+    answer, it writes `kintsugi: listening on http://HOST:PORT` to standard error.
+    """
+    settings = _settings(host=host, port=port, database_url=database_url, log_level=log_level, log_format=log_format)
+    logs.configure(settings)
+    _check_database(settings)
+    app, listener = create_app(settings), _listener(settings)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=settings.shutdown_seconds,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _exit)
+    with listener:
+        server = _Server(config, app, _address(listener))
+        server.run(sockets=[listener])
+    if not server.started:
+        raise UnavailableError("the service could not start; its log says why")
+
+
+class _Server(uvicorn.Server):
+    """Announces its address, and lets nobody wait for plans while it stops."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, address: str) -> None:
+        super().__init__(config)
+        self._app = app
+        self._address = address
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say where."""
+        await super().startup(sockets)
+        if self.started:
+            print(f"kintsugi: listening on {self._address}", file=sys.stderr, flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer those who wait, then stop."""
+        self._app.state.watch.close()
+        await super().shutdown(sockets)
+
+
+def _settings(**given: Any) -> Settings:
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InvalidInputError(first["msg"], field=".".join(map(str, first["loc"])), value=first["input"]) from error
+
+
+def _check_database(settings: Settings) -> None:
+    store = Store(settings.database_url)
+    try:
+        store.open()
+    finally:
+        store.close()
+
+
+def _listener(settings: Settings) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        reason = f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}; choose another host or port"
+        raise InvalidInputError(reason, field="port", value=settings.port) from error
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
+
+
+def _exit(_number: int, _frame: FrameType | None) -> None:
+    """The server has stopped by itself when the signal is handed on, or has not begun yet."""
+    raise SystemExit(0)
