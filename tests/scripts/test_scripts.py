@@ -1,0 +1,72 @@
+"""The scripts that CI calls are sound: executable, strict, and at home in any directory."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = [path for path in sorted((ROOT / "scripts").iterdir()) if path.is_file() and not path.suffix] + [ROOT / ".ci" / "run"]
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_script_is_executable_strict_and_starts_in_the_root(path):
+    text = path.read_text()
+    assert os.access(path, os.X_OK)
+    assert text.startswith("#!/usr/bin/env bash\n# ")
+    assert "\nset -euo pipefail\ncd " in text
+    assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0
+
+
+def test_every_script_that_the_makefile_calls_exists():
+    called = set(re.findall(r"scripts/(\w+)", (ROOT / "Makefile").read_text()))
+    assert called
+    assert called <= {path.name for path in SCRIPTS}
+
+
+def test_soak_stops_at_the_first_failure_and_says_which_run(tmp_path):
+    """`pytest` is replaced by a stand-in that fails the third time."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "soak").write_bytes((ROOT / "scripts" / "soak").read_bytes())
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/usr/bin/env bash\necho "$@" >> calls\n[ "$(wc -l < calls)" -lt 3 ]\n')
+    python.chmod(0o755)
+    result = subprocess.run(["bash", "scripts/soak", "-x"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "run 3 of 20 failed" in result.stderr
+    assert (tmp_path / "calls").read_text().splitlines() == ["-m pytest -m processes -x"] * 3
+
+
+def test_check_is_silent_when_all_is_well_and_names_what_failed(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "check").write_bytes((ROOT / "scripts" / "check").read_bytes())
+    tools = tmp_path / ".venv" / "bin"
+    tools.mkdir(parents=True)
+    for name in ("ruff", "mypy", "lint-imports"):
+        (tools / name).write_text('#!/usr/bin/env bash\necho noise\n[ ! -e broken ] || [ "${0##*/}" != mypy ]\n')
+        (tools / name).chmod(0o755)
+    well = subprocess.run(["bash", "scripts/check"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (well.returncode, well.stdout, well.stderr) == (0, "", "")
+    (tmp_path / "broken").touch()
+    ill = subprocess.run(["bash", "scripts/check"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ill.returncode == 1
+    assert "scripts/check: failed: .venv/bin/mypy" in ill.stderr
+
+
+def test_processes_come_last():
+    """The order that tests/conftest.py gives: fast tests first, whatever their file."""
+    from tests.conftest import pytest_collection_modifyitems
+
+    class Item:
+        def __init__(self, name, marked):
+            self.name, self.marked = name, marked
+
+        def get_closest_marker(self, name):
+            return name if self.marked and name == "processes" else None
+
+    items = [Item("a", True), Item("b", False), Item("c", True), Item("d", False)]
+    pytest_collection_modifyitems(items)
+    assert [item.name for item in items] == ["b", "d", "a", "c"]
