@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from planner.replan import replan
-
 from api.store import Store, StoredDecision, StoredJob
 from estimator.estimate import estimate
 from kintsugi import __version__
@@ -15,6 +13,8 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.plan import Alternative, Decision, Migration, Plan
 from kintsugi.core.profile import Profile
+from planner.policy import survivable
+from planner.replan import replan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +89,8 @@ def _adopted(snapshot: Snapshot, plan: Plan) -> Decision:
     _check_adoptable(snapshot, plan)
     best = replan(replace(snapshot, plan=None))
     price = estimate(plan, snapshot.profile, snapshot.cluster, mtbf_seconds=snapshot.settings.mtbf_seconds)
+    bound = min(best.search.lower_bound_seconds, price.iteration_seconds)
+    gap = price.iteration_seconds / bound - 1 if bound > 0 else 0.0
     reason = "the plan that runs already was adopted"
     return replace(
         best,
@@ -96,9 +98,9 @@ def _adopted(snapshot: Snapshot, plan: Plan) -> Decision:
         reason=reason,
         plan=plan,
         estimate=price,
-        search=replace(best.search, gap_ratio=price.iteration_seconds / best.search.lower_bound_seconds - 1),
+        search=replace(best.search, lower_bound_seconds=bound, gap_ratio=gap),
         migration=Migration(),
-        survivable=best.survivable,
+        survivable=survivable(plan, snapshot.cluster),
         break_even_mtbf_seconds=None,
         previous_plan=None,
         alternatives=(Alternative(policy=plan.policy, feasible=True, reason=reason, estimate=price),),
