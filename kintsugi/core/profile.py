@@ -128,7 +128,9 @@ class Network:
     intra_host: LinkCost
     inter_host: LinkCost
     host_ingress_bytes_per_second: float | None = None
+    """What all workers of a host together can receive; null means no limit beyond their links."""
     host_egress_bytes_per_second: float | None = None
+    """What all workers of a host together can send."""
 
     def __post_init__(self) -> None:
         for field in ("host_ingress_bytes_per_second", "host_egress_bytes_per_second"):
@@ -143,12 +145,15 @@ class Recovery:
     __pydantic_config__ = PYDANTIC_CONFIG
 
     detect_seconds: float = 0.0
+    """From the failure until everybody who must know of it does."""
     regroup_seconds: float
     """Quiesce the survivors and build the process groups of the next generation."""
     restart_seconds: float
     """Start the job's processes from nothing, up to reading the checkpoint."""
     checkpoint_interval_seconds: float | None = None
+    """From one checkpoint to the next; null means that there are none."""
     checkpoint_read_bytes_per_second: float | None = None
+    """Rate at which the job as a whole reads one copy of its state."""
 
     def __post_init__(self) -> None:
         for field in ("detect_seconds", "regroup_seconds", "restart_seconds"):
