@@ -8,43 +8,50 @@ IMPOSSIBLE = -(2**40)
 """Worth of what cannot be filled; stays negative under every sum that occurs."""
 
 
-def best_lengths(worth: Worth, first_length: int, num_pipelines: int, num_workers: int, least_worth: int) -> tuple[int, ...] | None:
-    """Lengths of `num_pipelines` pipelines over at most `num_workers` workers, worth at least `least_worth` together.
+class Knapsack:
+    """Exactly k pipelines over exactly n workers: (max, +) powers of the worth by length, by doubling.
 
-    Uses as many workers as it can. Dynamic program over (pipelines, workers): O(num_pipelines * num_workers * lengths).
-
-    Args:
-        worth: of a pipeline of length first_length + k, shape [lengths]; below 1 where it cannot take a micro-batch.
-        first_length: the shortest length.
-        num_pipelines: exactly so many.
-        num_workers: at most so many in all.
-        least_worth: that must be reached.
-
-    Returns:
-        Lengths in descending order; None where `least_worth` is out of reach.
+    O(num_workers^2 * log(num_pipelines)).
     """
-    lengths = [(first_length + k, int(value)) for k, value in enumerate(worth) if value > 0]
-    filled = np.full(num_workers + 1, IMPOSSIBLE, dtype=np.int64)
-    filled[0] = 0
-    tables = [filled]
-    for _ in range(num_pipelines):
-        following = np.full(num_workers + 1, IMPOSSIBLE, dtype=np.int64)
-        for length, value in lengths:
-            if length <= num_workers:
-                np.maximum(following[length:], tables[-1][: num_workers + 1 - length] + value, out=following[length:])
-        tables.append(following)
-    enough = np.flatnonzero(tables[-1] >= least_worth)
-    return _trace(tables, lengths, int(enough[-1])) if len(enough) else None
 
+    def __init__(self, worth: Worth, first_length: int, num_workers: int) -> None:
+        """Set the items.
 
-def _trace(tables: list[Worth], lengths: list[tuple[int, int]], num_workers: int) -> tuple[int, ...]:
-    result = []
-    for index in range(len(tables) - 1, 0, -1):
-        length = next(
-            length
-            for length, value in reversed(lengths)
-            if length <= num_workers and tables[index - 1][num_workers - length] + value == tables[index][num_workers]
-        )
-        result.append(length)
-        num_workers -= length
-    return tuple(sorted(result, reverse=True))
+        Args:
+            worth: of a pipeline of length first_length + k, shape [lengths]; below 1 where it cannot take a micro-batch.
+            first_length: the shortest length.
+            num_workers: at most so many in all.
+        """
+        single = np.full(num_workers + 1, IMPOSSIBLE, dtype=np.int64)
+        stop = min(first_length + len(worth), num_workers + 1)
+        single[first_length:stop] = np.where(worth > 0, worth, IMPOSSIBLE)[: stop - first_length]
+        self._tables: dict[int, Worth] = {1: single}
+        sizes = np.arange(num_workers + 1)
+        self._rest = sizes[:, None] - sizes[None, :]
+        self._rest[self._rest < 0] = num_workers + 1
+
+    def lengths(self, num_pipelines: int, least_worth: int) -> tuple[int, ...] | None:
+        """Lengths, longest first, worth at least `least_worth` together, over as many workers as can be; None: there are none."""
+        enough = np.flatnonzero(self._table(num_pipelines) >= least_worth)
+        return tuple(sorted(self._trace(num_pipelines, int(enough[-1])), reverse=True)) if len(enough) else None
+
+    def _table(self, num_pipelines: int) -> Worth:
+        """Most worth of `num_pipelines` pipelines over exactly n workers. Shape [workers + 1]."""
+        if num_pipelines not in self._tables:
+            first = num_pipelines // 2
+            self._tables[num_pipelines] = self._sums(first, num_pipelines - first).max(axis=1)
+        return self._tables[num_pipelines]
+
+    def _sums(self, first: int, second: int) -> Worth:
+        """Worth of `first` pipelines over n - a workers and `second` over a. Shape [workers + 1, workers + 1]."""
+        padded = np.append(self._table(first), IMPOSSIBLE)
+        result: Worth = padded[self._rest] + self._table(second)[None, :]
+        return result
+
+    def _trace(self, num_pipelines: int, num_workers: int) -> tuple[int, ...]:
+        if num_pipelines == 1:
+            return (num_workers,)
+        first = num_pipelines // 2
+        second = num_pipelines - first
+        share = int(self._sums(first, second)[num_workers].argmax())
+        return self._trace(first, num_workers - share) + self._trace(second, share)

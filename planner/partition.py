@@ -1,6 +1,7 @@
 """Layers to stages: the contiguous split with the shortest pipeline under the memory limits."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,7 +59,12 @@ class Partitioner:
         self._static = np.array(
             [[sums.static_bytes(a, b, num_replicas) if a < b else 0 for b in range(count + 1)] for a in range(count + 1)]
         )
-        self._activation = _ranges(np.array([sums.activation_bytes(0, n) for n in range(count + 1)]))
+        self._activation = _ranges(np.array([float(sums.activation_bytes(0, n)) for n in range(count + 1)]))
+
+    def bound(self, kinds: Sequence[WorkerKind], num_microbatches: int) -> float:
+        """No split over workers of these kinds is faster, in seconds; infinite where no split fits memory."""
+        tables = self._tables(kinds, num_microbatches)
+        return math.inf if tables is None else float(tables[1][0][0])
 
     def best(self, kinds: Sequence[WorkerKind], num_microbatches: int) -> Split | None:
         """The split of all layers over workers of these kinds, in this order; None where no split fits memory.
@@ -87,7 +93,8 @@ class Partitioner:
         chain = total + 2 * (num_stages - 1) * self._least_delay
         rest = num_microbatches - 1
         if self._schedule is Schedule.GPIPE:
-            return chain + rest * widest
+            every: Floats = chain + rest * widest
+            return every
         few = np.minimum(rest * widest / 2, widest)
         slack = np.where(num_microbatches > num_stages, total + (rest - num_stages) * widest, few)
         rounds = (rest // num_stages) * chain
@@ -200,9 +207,9 @@ class Partitioner:
         return seconds, cuts
 
 
-def _ranges(prefix: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """Sums over [a, b) from prefix sums."""
-    return prefix[None, :] - prefix[:, None]  # type: ignore[operator,no-any-return]
+def _ranges(prefix: Floats) -> Floats:
+    """Sums over [a, b) from prefix sums. Shape [layers + 1, layers + 1]."""
+    return prefix[None, :] - prefix[:, None]
 
 
 def _largest(options: npt.NDArray[np.intp]) -> int:
@@ -213,7 +220,9 @@ def _smallest(options: npt.NDArray[np.intp]) -> int:
     return int(options[0])
 
 
-def _trace(bounds, best_from, limit, pick):  # type: ignore[no-untyped-def]
+def _trace(
+    bounds: Sequence[Floats], best_from: Sequence[Floats], limit: float, pick: Callable[[npt.NDArray[np.intp]], int]
+) -> tuple[int, ...]:
     """A split whose stages all stay within `limit`."""
     cuts = [0]
     for stage, bound in enumerate(bounds):
@@ -224,9 +233,9 @@ def _trace(bounds, best_from, limit, pick):  # type: ignore[no-untyped-def]
 
 def _neighbours(cuts: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Splits with one inner cut moved by one layer."""
-    result = []
-    for index in range(1, len(cuts) - 1):
-        for moved in (cuts[index] + 1, cuts[index] - 1):
-            if cuts[index - 1] < moved < cuts[index + 1]:
-                result.append((*cuts[:index], moved, *cuts[index + 1 :]))
-    return result
+    return [
+        (*cuts[:index], moved, *cuts[index + 1 :])
+        for index in range(1, len(cuts) - 1)
+        for moved in (cuts[index] + 1, cuts[index] - 1)
+        if cuts[index - 1] < moved < cuts[index + 1]
+    ]

@@ -1,5 +1,6 @@
 """Dynamic parallelism: the arrangement of the workers that are left with the best goodput."""
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.plan import Estimate, Migration, Plan, Policy, Search
 from planner.placement import Holdings, place
-from planner.search import Arrangement, EqualSearch, degrees, kind_of
+from planner.search import Arrangement, EqualProblem, EqualSearch, degrees, kind_of
 from restorer.migration import plan_migration
 
 
@@ -54,7 +55,8 @@ def reshape(request: Request) -> Found:
         if best is not None and _goodput_at_best(request, bound) <= best.estimate.goodput_samples_per_second:
             proven.append(bound)
             break
-        arrangement = search.arrange(dp)
+        limit = math.inf if best is None else best.estimate.iteration_seconds - search.least_tail_seconds(dp)
+        arrangement = search.arrange(dp, limit)
         if arrangement is None:
             continue
         proven.append(search.least_iteration_seconds(dp, arrangement.bound_seconds))
@@ -64,7 +66,7 @@ def reshape(request: Request) -> Found:
             best = found
     if best is None:
         raise InfeasibleError(search.shortage(), field="memory_bytes", value=None)
-    least = min(min(proven), best.estimate.iteration_seconds)
+    least = min(*proven, best.estimate.iteration_seconds)
     gap = best.estimate.iteration_seconds / least - 1
     found_by = Search(lower_bound_seconds=least, gap_ratio=gap, elapsed_seconds=time.perf_counter() - started, candidates=priced)
     return replace(best, search=found_by)
@@ -76,7 +78,17 @@ def _search(request: Request) -> EqualSearch:
     allowed = degrees(settings.ranges, num_workers, profile.num_layers, settings.num_microbatches)
     kind = kind_of(cluster.by_id[request.workers[0]], profile)
     link = profile.network.inter_host if len(cluster.hosts) > 1 else profile.network.intra_host
-    return EqualSearch(request.costs, kind, num_workers, settings.num_microbatches, allowed, settings.schedule, link)
+    return EqualSearch(
+        EqualProblem(
+            costs=request.costs,
+            kind=kind,
+            num_workers=num_workers,
+            num_microbatches=settings.num_microbatches,
+            allowed=allowed,
+            schedule=settings.schedule,
+            link=link,
+        )
+    )
 
 
 def _place(request: Request, arrangement: Arrangement) -> Plan:

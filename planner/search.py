@@ -1,8 +1,7 @@
 """DP x PP with asymmetric pipelines: the fastest plan over every multiset of lengths, split of micro-batches and of layers."""
 
+import math
 from dataclasses import dataclass
-
-import numpy as np
 
 from estimator.communication import ring_all_reduce_seconds
 from estimator.costs import Costs
@@ -12,9 +11,9 @@ from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost, OptimizerSharding, Profile
 from planner.batches import trim
-from planner.knapsack import best_lengths
+from planner.knapsack import Knapsack
 from planner.partition import Partitioner, WorkerKind
-from planner.timetable import Timetable
+from planner.timetable import Entry, Timetable
 
 TOLERANCE = 1e-9
 """Relative difference below which two times are the same."""
@@ -78,31 +77,29 @@ def degrees(ranges: Ranges, num_workers: int, num_layers: int, num_microbatches:
     return Degrees(dp=range(ranges.min_dp, max_dp + 1), pp=range(ranges.min_pp, max_pp + 1))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EqualProblem:
+    """Equal workers over equal links, and what is asked of them."""
+
+    costs: Costs
+    kind: WorkerKind
+    num_workers: int
+    num_microbatches: int
+    allowed: Degrees
+    schedule: Schedule
+    link: LinkCost
+
+
 class EqualSearch:
     """Search for equal workers. Exact in pipeline time for each number of pipelines (up to the splits' own gaps)."""
 
-    def __init__(
-        self,
-        costs: Costs,
-        kind: WorkerKind,
-        num_workers: int,
-        num_microbatches: int,
-        allowed: Degrees,
-        schedule: Schedule,
-        link: LinkCost,
-    ) -> None:
-        self._costs, self._kind, self._link, self._schedule = costs, kind, link, schedule
-        self._num_workers, self._num_microbatches, self._allowed = num_workers, num_microbatches, allowed
+    def __init__(self, problem: EqualProblem) -> None:
+        self._problem = problem
         self._tables: dict[int, Timetable] = {}
-
-    @property
-    def num_refined(self) -> int:
-        """Pipelines whose layers were split and timed."""
-        return sum(table.num_refined for table in self._tables.values())
 
     def by_bound(self) -> list[tuple[float, int]]:
         """Numbers of pipelines with a lower bound on their iteration time, the most promising first."""
-        return sorted((self.least_iteration_seconds(dp), dp) for dp in self._allowed.dp)
+        return sorted((self.least_iteration_seconds(dp), dp) for dp in self._problem.allowed.dp)
 
     def least_iteration_seconds(self, dp: int, pipeline_seconds: float = 0.0) -> float:
         """No plan with `dp` pipelines has a shorter iteration.
@@ -110,41 +107,42 @@ class EqualSearch:
         Work and bubbles spread evenly: a pipeline of p workers takes at least (1 + (m - 1) / p) times one micro-batch's
         way, so M - dp <= (T / way - 1) * workers.
         """
-        sums = self._costs.sums
-        way = (sums.forward[-1] + sums.backward[-1]) / self._kind.speed_ratio
-        workers = min(self._num_workers, dp * self._allowed.pp[-1])
-        spread = way * (1 + (self._num_microbatches - dp) / workers)
-        return max(spread, pipeline_seconds) + self._least_tail_seconds(dp)
+        sums = self._problem.costs.sums
+        way = (sums.forward[-1] + sums.backward[-1]) / self._problem.kind.speed_ratio
+        workers = min(self._problem.num_workers, dp * self._problem.allowed.pp[-1])
+        spread = way * (1 + (self._problem.num_microbatches - dp) / workers)
+        return max(spread, pipeline_seconds) + self.least_tail_seconds(dp)
 
-    def _least_tail_seconds(self, dp: int) -> float:
+    def least_tail_seconds(self, dp: int) -> float:
         """What follows the last backward pass at least: it is one of layer 0, whose gradients then are reduced, and the update."""
-        profile = self._costs.profile
-        reduction = ring_all_reduce_seconds(self._link, dp, profile.layers[0].gradient_bytes)
-        update = max(self._costs.sums.optimizer[-1] / self._allowed.pp[-1], *(layer.optimizer_seconds for layer in profile.layers))
-        return reduction + update / self._kind.speed_ratio
+        profile = self._problem.costs.profile
+        reduction = ring_all_reduce_seconds(self._problem.link, dp, profile.layers[0].gradient_bytes)
+        update = max(
+            self._problem.costs.sums.optimizer[-1] / self._problem.allowed.pp[-1],
+            *(layer.optimizer_seconds for layer in profile.layers),
+        )
+        return reduction + update / self._problem.kind.speed_ratio
 
-    def arrange(self, dp: int) -> Arrangement | None:
-        """The arrangement of `dp` pipelines with the shortest pipeline time; None where memory does not suffice.
+    def arrange(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:
+        """The arrangement of `dp` pipelines with the shortest pipeline time; None where none is within the limit.
 
-        Solves the knapsack over lengths with lower bounds, refines the entries that its solution uses, and repeats
-        until the solution uses exact entries only: then no other is better.
+        Solves the knapsack over lengths with lower bounds, tightens the entries that its solution uses, and repeats
+        until the solution uses prices only: then no other is better.
         """
         table = self._table(dp)
+        low = 0.0
         while True:
-            solution = self._solve(table, dp)
-            if solution is None:
+            low, entries = self._solve(table, dp, low, limit_seconds)
+            if entries is None:
                 return None
-            fresh = [entry for entry in dict.fromkeys(solution) if not table.is_exact(*entry)]
-            if not fresh:
+            changed = [table.tighten(entry) for entry in dict.fromkeys(entries)]
+            if not any(changed):
                 break
-            for entry in fresh:
-                table.split(*entry)
-        splits = [(table.split(*entry), entry[1]) for entry in solution]
-        shapes = tuple(PipelineShape(split.cuts, count) for split, count in splits if split is not None)
+        splits = [(table.split(entry), entry[1]) for entry in entries]
         return Arrangement(
-            shapes,
-            max(split.pipeline_seconds for split, _ in splits if split is not None),
-            max(split.bound_seconds for split, _ in splits if split is not None),
+            shapes=tuple(PipelineShape(split.cuts, count) for split, count in splits),
+            pipeline_seconds=max(split.pipeline_seconds for split, _ in splits),
+            bound_seconds=max(split.bound_seconds for split, _ in splits),
         )
 
     def shortage(self) -> str:
@@ -152,43 +150,49 @@ class EqualSearch:
         return "no split of the layers fits memory within the ranges"
 
     def _table(self, dp: int) -> Timetable:
-        replicas = dp if self._costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
+        problem = self._problem
+        replicas = dp if problem.costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
         if replicas not in self._tables:
-            partitioner = Partitioner(self._costs.sums, self._schedule, self._link, replicas)
-            most = self._num_microbatches - self._allowed.dp.start + 1
-            self._tables[replicas] = Timetable(partitioner, self._kind, self._allowed.pp, most)
+            partitioner = Partitioner(problem.costs.sums, problem.schedule, problem.link, replicas)
+            most = problem.num_microbatches - problem.allowed.dp.start + 1
+            self._tables[replicas] = Timetable(partitioner, problem.kind, problem.allowed.pp, most)
         return self._tables[replicas]
 
-    def _solve(self, table: Timetable, dp: int) -> list[tuple[int, int]] | None:
-        """Lengths and micro-batches with the least greatest entry of the table: bisection over its values."""
-        values = np.unique(table.seconds)
-        values = values[np.isfinite(values)]
-        low, high, found = 0, len(values), None
-        while low < high:
-            middle = (low + high) // 2
-            lengths = self._lengths(table, dp, float(values[middle]))
+    def _solve(self, table: Timetable, dp: int, low: float, limit: float) -> tuple[float, list[Entry] | None]:
+        """The table's least value that admits an arrangement, at least `low`, and the arrangement's entries.
+
+        Gallops from `low`, which is close once the table is tight, then bisects.
+        """
+        values = table.values(low * (1 - TOLERANCE), limit)
+        infeasible, probe, step = -1, 0, 1
+        found: tuple[int, tuple[int, ...]] | None = None
+        while infeasible + 1 < (found[0] if found else len(values)):
+            probe = min(probe, len(values) - 1)
+            lengths = self._lengths(table, dp, float(values[probe]))
             if lengths is None:
-                low = middle + 1
+                infeasible, step = probe, step * 2
             else:
-                high, found = middle, (float(values[middle]), lengths)
+                found = probe, lengths
+            probe = infeasible + step if found is None else (infeasible + found[0]) // 2
         if found is None:
-            return None
-        target, lengths = found
-        caps = self._caps(table, target)
-        first = table.lengths.start
+            return low, None
+        target = float(values[found[0]])
+        return target, self._fill(table, found[1], target)
+
+    def _fill(self, table: Timetable, lengths: tuple[int, ...], target: float) -> list[Entry]:
+        """Micro-batches for pipelines of these lengths, none slower than the target."""
+        caps = table.caps(target * (1 + TOLERANCE))
         counts = trim(
-            [int(caps[length - first]) for length in lengths],
-            self._num_microbatches,
-            lambda k, m: float(table.seconds[lengths[k] - first, m - 1]),
+            [int(caps[length - table.lengths.start]) for length in lengths],
+            self._problem.num_microbatches,
+            lambda k, m: table.at((lengths[k], m)),
         )
         return list(zip(lengths, counts, strict=True))
 
-    def _caps(self, table: Timetable, target: float) -> np.ndarray:
-        """Most micro-batches that a pipeline of each length can take within `target` seconds."""
-        return (table.seconds <= target * (1 + TOLERANCE)).sum(axis=1)
-
     def _lengths(self, table: Timetable, dp: int, target: float) -> tuple[int, ...] | None:
-        return best_lengths(self._caps(table, target), table.lengths.start, dp, self._num_workers, self._num_microbatches)
+        caps = table.caps(target * (1 + TOLERANCE))
+        knapsack = Knapsack(caps, table.lengths.start, self._problem.num_workers)
+        return knapsack.lengths(dp, self._problem.num_microbatches)
 
 
 def kind_of(worker: Worker, profile: Profile) -> WorkerKind:

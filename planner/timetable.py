@@ -1,40 +1,64 @@
-"""Best time of a pipeline of p equal workers with m micro-batches: lower bounds first, exact values where they matter."""
+"""Best time of a pipeline of p equal workers with m micro-batches: bounds first, prices where they matter."""
 
 import numpy as np
 import numpy.typing as npt
 
 from planner.partition import Partitioner, Split, WorkerKind
 
+Entry = tuple[int, int]
+"""Length and micro-batches of a pipeline."""
+
 
 class Timetable:
-    """A table over (length, micro-batches), filled with closed-form bounds and refined entry by entry."""
+    """A table over (length, micro-batches) of lower bounds, tightened entry by entry until they are prices."""
 
     def __init__(self, partitioner: Partitioner, kind: WorkerKind, lengths: range, num_microbatches: int) -> None:
-        """Fill the table with bounds, O(lengths * num_microbatches)."""
+        """Fill the table with closed-form bounds, O(lengths * num_microbatches)."""
         self._partitioner, self._kind = partitioner, kind
         self.lengths = lengths
-        self._splits: dict[tuple[int, int], Split | None] = {}
+        self._bounds: dict[Entry, float] = {}
+        self._splits: dict[Entry, Split] = {}
         counts = np.arange(1, num_microbatches + 1)
-        self.seconds: npt.NDArray[np.float64] = np.array(
-            [partitioner.least_seconds(length, kind, counts) for length in lengths]
-        ).reshape(len(lengths), num_microbatches)
+        self.seconds: npt.NDArray[np.float64] = np.array([partitioner.least_seconds(length, kind, counts) for length in lengths])
         """Least time of lengths[k] workers with n + 1 micro-batches; infinite where memory does not suffice."""
 
-    def is_exact(self, length: int, num_microbatches: int) -> bool:
-        """Whether the entry was refined."""
-        return (length, num_microbatches) in self._splits
+    def tighten(self, entry: Entry) -> bool:
+        """Raise an entry to what the next dearer method says; False when it is a price already."""
+        if entry in self._splits:
+            return False
+        kinds = (self._kind,) * entry[0]
+        if entry not in self._bounds:
+            self._bounds[entry] = self._partitioner.bound(kinds, entry[1])
+            self._raise(entry, self._bounds[entry])
+            return True
+        split = self._partitioner.best(kinds, entry[1])
+        assert split is not None, "a finite bound has a split"
+        self._splits[entry] = split
+        self._raise(entry, split.pipeline_seconds)
+        return True
 
-    def split(self, length: int, num_microbatches: int) -> Split | None:
-        """The best split of an entry; refines the entry, and with it those of more micro-batches."""
-        key = length, num_microbatches
-        if key not in self._splits:
-            split = self._partitioner.best((self._kind,) * length, num_microbatches)
-            self._splits[key] = split
-            row = self.seconds[length - self.lengths.start, num_microbatches - 1 :]
-            np.maximum(row, np.inf if split is None else split.pipeline_seconds, out=row)
-        return self._splits[key]
+    def split(self, entry: Entry) -> Split:
+        """The split of an entry that was tightened to a price."""
+        return self._splits[entry]
+
+    def at(self, entry: Entry) -> float:
+        """Present value of an entry, in seconds."""
+        return float(self.seconds[entry[0] - self.lengths.start, entry[1] - 1])
+
+    def caps(self, target_seconds: float) -> npt.NDArray[np.int64]:
+        """Most micro-batches that a pipeline of each length can take within a time. Shape [lengths]."""
+        result: npt.NDArray[np.int64] = (self.seconds <= target_seconds).sum(axis=1)
+        return result
+
+    def values(self, low: float, high: float) -> npt.NDArray[np.float64]:
+        """The table's distinct values within [low, high], ascending."""
+        return np.unique(self.seconds[(self.seconds >= low) & (self.seconds <= high) & np.isfinite(self.seconds)])
 
     @property
-    def num_refined(self) -> int:
-        """Entries that were refined."""
-        return len(self._splits)
+    def num_tightened(self) -> int:
+        """Entries whose layers were split."""
+        return len(self._bounds)
+
+    def _raise(self, entry: Entry, seconds: float) -> None:
+        row = self.seconds[entry[0] - self.lengths.start, entry[1] - 1 :]
+        np.maximum(row, seconds, out=row)
