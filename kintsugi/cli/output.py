@@ -1,0 +1,101 @@
+"""What the planning commands print: one JSON document, or tables."""
+
+import json
+from enum import StrEnum
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from kintsugi.core.codec import encode
+from kintsugi.core.plan import Decision, Estimate, Plan, Search
+
+GIGABYTE = 1e9
+
+
+class Format(StrEnum):
+    """How a command prints its result."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print one JSON document and nothing else."""
+    print(json.dumps(encode(document), indent=2, allow_nan=False))
+
+
+def plan_document(decision: Decision) -> dict[str, Any]:
+    """What `plan` prints."""
+    return {"plan": decision.plan, "estimate": decision.estimate, "search": decision.search}
+
+
+def print_decision(decision: Decision) -> None:
+    """Print a decision as tables: the reason, the grid, the price, and the alternatives where there was a choice."""
+    console = Console()
+    console.print(f"[bold]{decision.policy.value}[/bold]: {decision.reason}", highlight=False)
+    console.print(_grid(decision.plan, decision.estimate))
+    console.print(_price(decision.estimate, decision.search))
+    if len(decision.alternatives) > 1:
+        console.print(_alternatives(decision))
+    for idle in decision.plan.idle_workers:
+        console.print(f"{idle.worker} is idle: {idle.reason}", highlight=False)
+
+
+def _grid(plan: Plan, estimate: Estimate) -> Table:
+    """One row per pipeline, one column per stage: worker, layers and peak memory."""
+    peak = {stage.worker: stage.peak_memory_bytes / GIGABYTE for stage in estimate.stages}
+    table = Table(title=f"generation {plan.generation}, {plan.schedule.value}", title_justify="left")
+    table.add_column("pipeline", justify="right")
+    table.add_column("micro-batches", justify="right")
+    for stage in range(max(len(pipeline.stages) for pipeline in plan.pipelines)):
+        table.add_column(f"stage {stage}")
+    for index, pipeline in enumerate(plan.pipelines):
+        cells = [
+            f"{stage.worker or 'dead'} [{stage.layer_start}:{stage.layer_stop}]"
+            + (f" {peak[stage.worker]:.1f} GB" if stage.worker else "")
+            for stage in pipeline.stages
+        ]
+        table.add_row(str(index), str(pipeline.num_microbatches), *map(_plain, cells))
+    return table
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+def _price(estimate: Estimate, search: Search) -> Table:
+    table = Table(show_header=False)
+    rows = {
+        "step": f"{estimate.iteration_seconds:.6g} s",
+        "pipelines": f"{estimate.pipeline_seconds:.6g} s",
+        "exposed reductions": f"{estimate.reduce_seconds:.6g} s",
+        "bubbles": f"{estimate.bubble_ratio:.1%}",
+        "reconfiguration": f"{estimate.reconfiguration_seconds:.6g} s",
+        "throughput": f"{estimate.throughput_samples_per_second:.6g} samples/s",
+        "goodput": f"{estimate.goodput_samples_per_second:.6g} samples/s",
+        "lower bound of the step": f"{search.lower_bound_seconds:.6g} s (gap {search.gap_ratio:.2%})",
+        "search": f"{search.elapsed_seconds * 1e3:.1f} ms",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _alternatives(decision: Decision) -> Table:
+    table = Table(title="alternatives", title_justify="left")
+    for name in ("policy", "step", "reconfiguration", "goodput", "reason"):
+        table.add_column(name)
+    for item in decision.alternatives:
+        price = item.estimate
+        numbers = (
+            ("-", "-", "-")
+            if price is None
+            else (
+                f"{price.iteration_seconds:.6g} s",
+                f"{price.reconfiguration_seconds:.6g} s",
+                f"{price.goodput_samples_per_second:.6g}",
+            )
+        )
+        table.add_row(item.policy.value, *numbers, item.reason)
+    return table

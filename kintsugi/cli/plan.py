@@ -1,0 +1,79 @@
+"""`kintsugi plan`: the fault-free plan of a job."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kintsugi.cli.output import Format, plan_document, print_decision, print_json
+from kintsugi.core import codec
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.job import JobSettings, Ranges, Snapshot
+from kintsugi.core.plan import Schedule
+from kintsugi.core.profile import Profile
+from planner.replan import replan
+
+ProfileFile = Annotated[Path, typer.Option("--profile", help="Profile of the model on the device (JSON).")]
+ClusterFile = Annotated[Path | None, typer.Option("--cluster", help="The workers and their links (JSON).")]
+Microbatches = Annotated[int, typer.Option("--num-microbatches", help="Micro-batches per step over all pipelines.")]
+WorkersPerHost = Annotated[int, typer.Option("--workers-per-host", help="Workers that share a host.")]
+MinDp = Annotated[int, typer.Option("--min-dp", help="Fewest pipelines.")]
+MaxDp = Annotated[int | None, typer.Option("--max-dp", help="Most pipelines; all workers by default.")]
+MinPp = Annotated[int, typer.Option("--min-pp", help="Fewest stages of a pipeline.")]
+MaxPp = Annotated[int | None, typer.Option("--max-pp", help="Most stages; as many as workers and layers by default.")]
+ScheduleName = Annotated[Schedule, typer.Option("--schedule", help="Order of passes within a pipeline.")]
+OutputFormat = Annotated[Format, typer.Option("--format", help="A table for people or one JSON document.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command("plan", help="The best plan for a job, from its profile and its workers.")(plan)
+
+
+def plan(
+    profile: ProfileFile,
+    num_microbatches: Microbatches,
+    workers: Annotated[int | None, typer.Option("--workers", help="Number of equal workers.")] = None,
+    workers_per_host: WorkersPerHost = 1,
+    cluster: ClusterFile = None,
+    min_dp: MinDp = 1,
+    max_dp: MaxDp = None,
+    min_pp: MinPp = 1,
+    max_pp: MaxPp = None,
+    schedule: ScheduleName = Schedule.ONE_F_ONE_B,
+    format: OutputFormat = Format.TABLE,  # noqa: A002  # the option's name
+) -> None:
+    """The best plan for a job, from its profile and its workers."""
+    ranges = Ranges(min_dp=min_dp, max_dp=max_dp, min_pp=min_pp, max_pp=max_pp)
+    settings = JobSettings(num_microbatches=num_microbatches, ranges=ranges, schedule=schedule)
+    decision = replan(first_snapshot(load_profile(profile), cluster_of(workers, workers_per_host, cluster), settings))
+    if format is Format.JSON:
+        print_json(plan_document(decision))
+    else:
+        print_decision(decision)
+
+
+def load_profile(path: Path) -> Profile:
+    """Read a profile; an error names the field."""
+    return codec.load(Profile, path)
+
+
+def cluster_of(workers: int | None, workers_per_host: int, path: Path | None) -> Cluster:
+    """The cluster of a file, or of equal workers.
+
+    Raises:
+        InvalidInputError: neither or both are given.
+    """
+    if (workers is None) == (path is None):
+        raise InvalidInputError("give either --workers or --cluster", field="workers", value=workers)
+    if path is not None:
+        return codec.load(Cluster, path)
+    assert workers is not None
+    return Cluster.uniform(workers, workers_per_host=workers_per_host)
+
+
+def first_snapshot(profile: Profile, cluster: Cluster, settings: JobSettings) -> Snapshot:
+    """A job before its first plan, with all workers alive."""
+    alive = tuple(worker.id for worker in cluster.workers)
+    return Snapshot(profile=profile, cluster=cluster, settings=settings, plan=None, alive=alive, generation=0)

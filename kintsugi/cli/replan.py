@@ -1,0 +1,181 @@
+"""`kintsugi replan`: the plan after failures and arrivals, with every alternative."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kintsugi.cli.output import Format, print_decision, print_json
+from kintsugi.cli.plan import (
+    ClusterFile,
+    MaxDp,
+    MaxPp,
+    Microbatches,
+    MinDp,
+    MinPp,
+    OutputFormat,
+    ProfileFile,
+    ScheduleName,
+    WorkersPerHost,
+    first_snapshot,
+    load_profile,
+)
+from kintsugi.core import checks, codec
+from kintsugi.core.cluster import Cluster, Worker, host_name, worker_name
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
+from kintsugi.core.plan import Plan, Policy, Schedule
+from planner.replan import replan as decide
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command("replan", help="The best plan after failures and arrivals, with all alternatives.")(replan)
+
+
+def replan(
+    profile: ProfileFile,
+    num_microbatches: Microbatches,
+    dp: Annotated[int | None, typer.Option("--dp", help="Pipelines of the fault-free plan.")] = None,
+    pp: Annotated[int | None, typer.Option("--pp", help="Stages of the fault-free plan.")] = None,
+    workers_per_host: WorkersPerHost = 1,
+    plan: Annotated[Path | None, typer.Option("--plan", help="The plan that runs now (JSON).")] = None,
+    cluster: ClusterFile = None,
+    fail: Annotated[list[str] | None, typer.Option("--fail", help="Pipeline/stage, or a worker's id.")] = None,
+    fail_host: Annotated[list[str] | None, typer.Option("--fail-host", help="Number or id of a host.")] = None,
+    join: Annotated[int, typer.Option("--join", help="So many workers join.", min=0)] = 0,
+    mtbf_seconds: Annotated[float, typer.Option("--mtbf-seconds", help="Mean time between failures.")] = DEFAULT_MTBF_SECONDS,
+    policy: Annotated[Policy | None, typer.Option("--policy", help="Pin the policy.")] = None,
+    min_dp: MinDp = 1,
+    max_dp: MaxDp = None,
+    min_pp: MinPp = 1,
+    max_pp: MaxPp = None,
+    schedule: ScheduleName = Schedule.ONE_F_ONE_B,
+    format: OutputFormat = Format.TABLE,  # noqa: A002  # the option's name
+) -> None:
+    """The best plan after failures and arrivals, with all alternatives."""
+    settings = JobSettings(
+        num_microbatches=num_microbatches,
+        ranges=Ranges(min_dp=min_dp, max_dp=max_dp, min_pp=min_pp, max_pp=max_pp),
+        schedule=schedule,
+        mtbf_seconds=mtbf_seconds,
+        policy=policy,
+    )
+    if plan is None:
+        before = _grid_snapshot(profile, settings, dp, pp, workers_per_host, cluster)
+    else:
+        _refuse_both(dp, pp)
+        before = _running_snapshot(profile, settings, plan, workers_per_host, cluster)
+    decision = decide(_after(before, fail or [], fail_host or [], join, workers_per_host))
+    if format is Format.JSON:
+        print_json(codec.encode(decision))
+    else:
+        print_decision(decision)
+
+
+def _refuse_both(dp: int | None, pp: int | None) -> None:
+    for field, value in (("dp", dp), ("pp", pp)):
+        if value is not None:
+            raise InvalidInputError("contradicts --plan; give either --plan or --dp and --pp", field=field, value=value)
+
+
+def _grid_snapshot(
+    profile: Path, settings: JobSettings, dp: int | None, pp: int | None, workers_per_host: int, cluster: Path | None
+) -> Snapshot:
+    """The job on its fault-free D x P plan."""
+    for field, value in (("dp", dp), ("pp", pp)):
+        if value is None:
+            raise InvalidInputError("is needed: give --dp and --pp, or --plan", field=field)
+        checks.positive(field, value)
+    assert dp is not None
+    assert pp is not None
+    grid = replace(settings, ranges=Ranges(min_dp=dp, max_dp=dp, min_pp=pp, max_pp=pp), policy=None)
+    workers = codec.load(Cluster, cluster) if cluster else Cluster.uniform(dp * pp, workers_per_host=workers_per_host)
+    first = decide(first_snapshot(load_profile(profile), workers, grid))
+    return replace(first_snapshot(load_profile(profile), workers, settings), plan=first.plan, generation=first.plan.generation + 1)
+
+
+def _running_snapshot(profile: Path, settings: JobSettings, plan: Path, workers_per_host: int, cluster: Path | None) -> Snapshot:
+    """The job on the plan of a file: the plan alone, or what `plan` or `replan` printed."""
+    data = codec.load(dict[str, Any], plan)
+    running = codec.decode(Plan, data["plan"], field="plan") if "plan" in data else codec.decode(Plan, data)
+    named = (*running.workers, *(idle.worker for idle in running.idle_workers))
+    workers = codec.load(Cluster, cluster) if cluster else _cluster_around(named, workers_per_host)
+    alive = tuple(worker for worker in workers.by_id if worker in set(named))
+    return Snapshot(
+        profile=load_profile(profile),
+        cluster=workers,
+        settings=settings,
+        plan=running,
+        alive=alive,
+        generation=running.generation + 1,
+    )
+
+
+def _cluster_around(workers: Sequence[str], workers_per_host: int) -> Cluster:
+    """Equal workers up to the highest number that a plan names.
+
+    Raises:
+        InvalidInputError: a worker has no number.
+    """
+    numbers = []
+    for worker in workers:
+        match = re.fullmatch(r"w(\d{2,})", worker)
+        if match is None:
+            raise InvalidInputError("is no w and a number; give --cluster", field="plan", value=worker)
+        numbers.append(int(match[1]))
+    return Cluster.uniform(max(numbers) + 1, workers_per_host=workers_per_host)
+
+
+def _after(before: Snapshot, fail: Sequence[str], fail_host: Sequence[str], join: int, workers_per_host: int) -> Snapshot:
+    """The snapshot once all failures and arrivals happened."""
+    lost: set[str] = set()
+    for name in fail:
+        worker = _named(before, name)
+        if worker in lost:
+            raise InvalidInputError(f"{worker} is named twice", field="fail", value=name)
+        lost.add(worker)
+    for host in fail_host:
+        lost.update(_workers_on(before.cluster, host))
+    alive = tuple(worker for worker in before.alive if worker not in lost)
+    return _joined(replace(before, alive=alive), lost, join, workers_per_host)
+
+
+def _named(before: Snapshot, name: str) -> str:
+    """The living worker that `--fail` names: `pipeline/stage` or an id."""
+    worker: str | None = name
+    if match := re.fullmatch(r"(\d+)/(\d+)", name):
+        assert before.plan is not None
+        pipeline, stage = int(match[1]), int(match[2])
+        if pipeline >= before.plan.dp or stage >= len(before.plan.pipelines[pipeline].stages):
+            raise InvalidInputError("is no slot of the plan; write pipeline/stage, counted from 0", field="fail", value=name)
+        worker = before.plan.pipelines[pipeline].stages[stage].worker
+        if worker is None:
+            raise InvalidInputError("is dead already", field="fail", value=name)
+    if worker not in before.cluster.by_id:
+        raise InvalidInputError("is neither pipeline/stage nor a worker of the cluster", field="fail", value=name)
+    if worker not in before.alive:
+        raise InvalidInputError("is dead already", field="fail", value=name)
+    return worker
+
+
+def _workers_on(cluster: Cluster, host: str) -> tuple[str, ...]:
+    workers = cluster.workers_on(host_name(int(host)) if host.isdecimal() else host)
+    if not workers:
+        raise InvalidInputError("is no host of the cluster", field="fail_host", value=host)
+    return workers
+
+
+def _joined(snapshot: Snapshot, lost: set[str], join: int, workers_per_host: int) -> Snapshot:
+    """`join` more workers: first those of the cluster that the plan does not know, then new ones on new hosts."""
+    known = [worker for worker in snapshot.cluster.by_id if worker not in snapshot.alive and worker not in lost]
+    number, host = len(snapshot.cluster.workers), len(snapshot.cluster.hosts)
+    fresh = tuple(
+        Worker(id=worker_name(number + n), host=host_name(host + n // workers_per_host)) for n in range(max(0, join - len(known)))
+    )
+    cluster = snapshot.cluster.with_workers((*snapshot.cluster.workers, *fresh)) if fresh else snapshot.cluster
+    alive = {*snapshot.alive, *known[:join], *(worker.id for worker in fresh)}
+    return replace(snapshot, cluster=cluster, alive=tuple(worker for worker in cluster.by_id if worker in alive))
