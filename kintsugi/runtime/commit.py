@@ -1,0 +1,56 @@
+"""A step commits on all workers or on none.
+
+The all-reduce of the gradient norm is the commit point. Nobody updates before it; it ends on any worker only after all
+workers gave their part, that is, after all of them hold complete gradients. So when one survivor is past it, every
+survivor can roll the step forward; when none is, all discard it and run it again under the new plan.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kintsugi.core.errors import ReconfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecord:
+    """What the commit point of a step told its workers."""
+
+    step: int
+    squared_norm: float
+    """Squared 2-norm of the whole model's gradient."""
+    loss: float
+    """Mean over the global batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepStatus:
+    """How far one worker is."""
+
+    step: int
+    """The next step to apply."""
+    is_reduced: bool = False
+    """Whether the gradients of that step are complete here."""
+    last_record: CommitRecord | None = None
+    """Of the last commit point that this worker passed."""
+
+
+def resolve(statuses: Iterable[StepStatus]) -> CommitRecord | None:
+    """The record with which survivors that have not applied its step roll forward; None when the step is discarded.
+
+    Raises:
+        ReconfigurationError: a survivor cannot follow, which the commit point excludes.
+    """
+    statuses = tuple(statuses)
+    records = [status.last_record for status in statuses if status.last_record is not None]
+    if not records:
+        return None
+    newest = max(records, key=lambda record: record.step)
+    behind = [status for status in statuses if status.step <= newest.step]
+    for status in behind:
+        if status.step != newest.step or not status.is_reduced:
+            raise ReconfigurationError(
+                f"step {newest.step} is committed, and a survivor at step {status.step} lacks its gradients",
+                field="step",
+                value=status.step,
+            )
+    return newest if behind else None

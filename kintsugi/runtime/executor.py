@@ -1,0 +1,237 @@
+"""Interprets a worker's action list: one step of training, up to and through the commit point."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from estimator.program import RECEIVES, Action, ActionKind
+from kintsugi.core.plan import Plan, Reduction
+from kintsugi.runtime.commit import CommitRecord, StepStatus
+from kintsugi.runtime.models import Activations, Batch, ModelShape, TrainingJob, collate, run_layer, seed_for
+from kintsugi.runtime.sampler import Sampler
+from kintsugi.runtime.state import ModelState
+from restorer.groups import Groups
+from restorer.transport import Receiving, Sending
+
+ActionHook = Callable[[int, Action], None]
+"""Called with step and action before each action; raises to leave the step."""
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """A micro-batch between its forward and its backward pass in one stage."""
+
+    inputs: Activations
+    outputs: Activations
+    loss: Tensor | None
+
+
+class Executor:
+    """Runs the steps of one generation on one worker."""
+
+    def __init__(
+        self,
+        *,
+        worker: str,
+        job: TrainingJob,
+        shape: ModelShape,
+        state: ModelState,
+        plan: Plan,
+        actions: Sequence[Action],
+        reductions: Sequence[Reduction],
+        groups: Groups,
+        before_action: ActionHook,
+    ) -> None:
+        self.state = state
+        self.groups = groups
+        self.status = StepStatus(step=0)
+        self._job = job
+        self._shape = shape
+        self._plan = plan
+        self._actions = tuple(actions)
+        self._reductions = tuple(reductions)
+        self._transport = groups.transport(torch.device(job.device))
+        self._before_action = before_action
+        self._owned = _owned_parameters(worker, plan, shape)
+        self._sampler = Sampler(
+            num_samples=len(job.dataset),
+            microbatch_size=job.microbatch_size,
+            num_microbatches=job.num_microbatches,
+            seed=seed_for(job, 1),
+        )
+        self._tags_per_message = max(map(len, shape.boundaries))
+        self._perform = {
+            ActionKind.FORWARD: self._forward,
+            ActionKind.BACKWARD: self._backward,
+            ActionKind.SEND_ACTIVATION: self._send,
+            ActionKind.SEND_GRADIENT: self._send,
+            ActionKind.RECEIVE_ACTIVATION: self._receive,
+            ActionKind.RECEIVE_GRADIENT: self._receive,
+            ActionKind.REDUCE: self._reduce,
+            ActionKind.APPLY: self._commit,
+        }
+        self._begin(0)
+
+    def _begin(self, step: int) -> None:
+        self._step = step
+        self._loss = torch.zeros((), dtype=torch.float64)
+        self._batches: dict[int, Batch] = {}
+        self._in_flight: dict[tuple[int, int], _InFlight] = {}
+        self._activations: dict[tuple[int, int], Activations] = {}
+        self._gradients: dict[tuple[int, int], Activations] = {}
+        self._receiving: dict[Action, list[Receiving]] = {}
+        self._sending: list[Sending] = []
+
+    def run(self, step: int) -> CommitRecord:
+        """Train one step: every action in order.
+
+        Raises:
+            CommunicationError: a peer broke or the step was called off; `status` says how far it came.
+        """
+        self._begin(step)
+        self.status = StepStatus(step=step, last_record=self.status.last_record)
+        for parameter in self.state.parameters.values():
+            parameter.grad = None
+        self._post_receives()
+        for action in self._actions:
+            self._before_action(step, action)
+            self._perform[action.kind](action)
+        assert self.status.last_record is not None
+        return self.status.last_record
+
+    def roll_forward(self, record: CommitRecord) -> None:
+        """Apply the gradients of a step whose commit point another worker has passed."""
+        self._apply(record)
+
+    def _post_receives(self) -> None:
+        for action in self._actions:
+            if action.kind in RECEIVES:
+                specs = self._shape.boundaries[action.boundary]
+                if action.kind is ActionKind.RECEIVE_GRADIENT:
+                    specs = tuple(spec for spec in specs if spec.requires_grad)
+                self._receiving[action] = [
+                    self._transport.receive(spec, action.peer, self._tag(action, index)) for index, spec in enumerate(specs)
+                ]
+
+    def _tag(self, action: Action, index: int) -> int:
+        is_gradient = action.kind in (ActionKind.SEND_GRADIENT, ActionKind.RECEIVE_GRADIENT)
+        message = action.microbatch * len(self._shape.boundaries) + action.boundary
+        return (2 * message + is_gradient) * self._tags_per_message + index
+
+    def _batch(self, microbatch: int) -> Batch:
+        if microbatch not in self._batches:
+            samples = [self._job.dataset[index] for index in self._sampler.indices(self._step, microbatch)]
+            self._batches[microbatch] = collate(samples, self._job.device)
+        return self._batches[microbatch]
+
+    def _forward(self, action: Action) -> None:
+        batch = self._batch(action.microbatch)
+        arrived = self._activations.pop((action.microbatch, action.layer_start), ())
+        inputs = tuple(
+            tensor.detach().requires_grad_(spec.requires_grad)
+            for tensor, spec in zip(arrived, self._shape.boundaries[action.layer_start], strict=True)
+        )
+        values = inputs
+        for index in range(action.layer_start, action.layer_stop):
+            torch.manual_seed(seed_for(self._job, 2, self._step, action.microbatch, index))
+            values = run_layer(self._job.layers[index], self.state.modules[index], values, batch)
+        loss = None
+        if action.layer_stop == len(self._job.layers):
+            loss = self._job.loss(values, batch) / self._job.num_microbatches
+            self._loss += loss.detach().double().cpu()
+        self._in_flight[action.microbatch, action.layer_start] = _InFlight(inputs, values, loss)
+        self._activations[action.microbatch, action.layer_stop] = values
+
+    def _backward(self, action: Action) -> None:
+        passed = self._in_flight.pop((action.microbatch, action.layer_start))
+        gradients = self._gradients.pop((action.microbatch, action.layer_stop), ())
+        self._activations.pop((action.microbatch, action.layer_stop), None)
+        if passed.loss is not None:
+            torch.autograd.backward(passed.loss)
+        else:
+            outputs = [output for output in passed.outputs if output.requires_grad]
+            torch.autograd.backward(outputs, list(gradients))
+        self._gradients[action.microbatch, action.layer_start] = tuple(
+            tensor.grad if tensor.grad is not None else torch.zeros_like(tensor) for tensor in passed.inputs if tensor.requires_grad
+        )
+        if action.layer_start == 0:
+            self._batches.pop(action.microbatch, None)
+
+    def _send(self, action: Action) -> None:
+        store = self._activations if action.kind is ActionKind.SEND_ACTIVATION else self._gradients
+        for index, tensor in enumerate(store.pop((action.microbatch, action.boundary))):
+            self._sending.append(self._transport.send(tensor, action.peer, self._tag(action, index)))
+
+    def _receive(self, action: Action) -> None:
+        store = self._activations if action.kind is ActionKind.RECEIVE_ACTIVATION else self._gradients
+        store[action.microbatch, action.boundary] = tuple(receiving.wait() for receiving in self._receiving.pop(action))
+
+    def _reduce(self, action: Action) -> None:
+        """Sum one bucket's gradients over its holders; what a holder does not have counts as zero."""
+        reduction = self._reductions[action.reduction]
+        shapes = {name: shape for layer in reduction.layers for name, shape in self._shape.parameters[layer].items()}
+        parts = [self._gradient(name, shape) for name, shape in shapes.items()]
+        if not parts:
+            return
+        flat = torch.cat([part.reshape(-1) for part in parts])
+        self.groups.all_reduce(flat, reduction.workers)
+        offset = 0
+        for name, shape in shapes.items():
+            count = math.prod(shape)
+            if name in self.state.parameters:
+                self.state.parameters[name].grad = flat[offset : offset + count].reshape(shape)
+            offset += count
+
+    def _gradient(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        parameter = self.state.parameters.get(name)
+        if parameter is None or parameter.grad is None:
+            return torch.zeros(shape, dtype=self._job.dtype, device=self._job.device)
+        return parameter.grad
+
+    def _commit(self, _: Action) -> None:
+        for sending in self._sending:
+            sending.wait()
+        self._sending.clear()
+        squares = [
+            p.grad.double().square().sum()
+            for name, p in self.state.parameters.items()
+            if name in self._owned and p.grad is not None
+        ]
+        squared_norm = torch.stack(squares).sum().cpu() if squares else torch.zeros((), dtype=torch.float64)
+        self.status = StepStatus(step=self._step, is_reduced=True, last_record=self.status.last_record)
+        total = torch.stack([squared_norm, self._loss])
+        self.groups.all_reduce(total, self._plan.workers)
+        record = CommitRecord(step=self._step, squared_norm=float(total[0]), loss=float(total[1]))
+        self.status = StepStatus(step=self._step, is_reduced=True, last_record=record)
+        self._apply(record)
+
+    def _owned_squared_norm(self) -> Tensor:
+        gradients = [parameter.grad for name, parameter in self.state.parameters.items() if name in self._owned]
+        squares = [gradient.double().square().sum() for gradient in gradients if gradient is not None]
+        return torch.stack(squares).sum().cpu() if squares else torch.zeros((), dtype=torch.float64)
+
+    def _apply(self, record: CommitRecord) -> None:
+        limit = self._job.max_grad_norm
+        if limit is not None:
+            scale = min(1.0, limit / (math.sqrt(record.squared_norm) + 1e-6))
+            if scale < 1.0:
+                for parameter in self.state.parameters.values():
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(scale)
+        self.state.set_learning_rate(record.step)
+        self.state.optimizer.step()
+        self.status = StepStatus(step=record.step + 1, last_record=record)
+
+
+def _owned_parameters(worker: str, plan: Plan, shape: ModelShape) -> frozenset[str]:
+    """Parameters whose share of the gradient norm this worker gives: those it is the first holder of, in slot order."""
+    order = {member: index for index, member in enumerate(plan.workers)}
+    first: dict[str, str] = {}
+    for layer, names in enumerate(shape.parameters):
+        for name in names:
+            candidates = [*plan.holders[layer], *([first[name]] if name in first else [])]
+            first[name] = min(candidates, key=order.__getitem__)
+    return frozenset(name for name, holder in first.items() if holder == worker)

@@ -1,0 +1,163 @@
+"""A small GPT-style decoder as a list of layers, trained byte by byte on Python's own standard-library sources."""
+
+import sysconfig
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kintsugi.runtime.models import Activations, Batch, Layer, NamedParameters, TrainingJob
+
+NUM_BYTES = 256
+"""Vocabulary: one token per byte."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GptShape:
+    """Size of the decoder."""
+
+    num_blocks: int = 8
+    width: int = 32
+    num_heads: int = 4
+    sequence_length: int = 32
+    dropout: float = 0.1
+
+
+class Embedding(nn.Module):
+    """Byte and position embedding. Tokens [B, T] to activations [B, T, width]."""
+
+    def __init__(self, shape: GptShape) -> None:
+        super().__init__()
+        self.bytes = nn.Embedding(NUM_BYTES, shape.width)
+        self.positions = nn.Embedding(shape.sequence_length, shape.width)
+        self.dropout = nn.Dropout(shape.dropout)
+        nn.init.normal_(self.bytes.weight, std=0.02)
+        nn.init.normal_(self.positions.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Embed a micro-batch."""
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        hidden: Tensor = self.dropout(self.bytes(tokens) + self.positions(places))
+        return hidden
+
+
+class Block(nn.Module):
+    """Causal self-attention and a feed-forward part, each normalised before and added after. [B, T, width] to the same."""
+
+    def __init__(self, shape: GptShape) -> None:
+        super().__init__()
+        self.num_heads = shape.num_heads
+        self.attention_dropout = shape.dropout
+        self.attention_norm = nn.LayerNorm(shape.width)
+        self.query_key_value = nn.Linear(shape.width, 3 * shape.width)
+        self.project = nn.Linear(shape.width, shape.width)
+        self.feed_forward = nn.Sequential(
+            nn.LayerNorm(shape.width),
+            nn.Linear(shape.width, 4 * shape.width),
+            nn.GELU(),
+            nn.Linear(4 * shape.width, shape.width),
+            nn.Dropout(shape.dropout),
+        )
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """One block."""
+        batch, length, width = hidden.shape
+        heads = self.query_key_value(self.attention_norm(hidden)).view(batch, length, 3, self.num_heads, width // self.num_heads)
+        query, key, value = heads.permute(2, 0, 3, 1, 4)
+        dropout = self.attention_dropout if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        hidden = hidden + self.project(mixed.transpose(1, 2).reshape(batch, length, width))
+        result: Tensor = hidden + self.feed_forward(hidden)
+        return result
+
+
+class Head(nn.Module):
+    """Final norm and projection to bytes; its weight is the embedding's. [B, T, width] to logits [B, T, 256]."""
+
+    def __init__(self, shape: GptShape) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(shape.width)
+        self.weight = nn.Parameter(torch.empty(NUM_BYTES, shape.width))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Logits."""
+        return functional.linear(self.norm(hidden), self.weight)
+
+
+class ByteText:
+    """Windows of a text, byte by byte: `tokens` and the `targets` that follow them, each [sequence_length]."""
+
+    def __init__(self, text: bytes, sequence_length: int) -> None:
+        self._bytes = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+        self._length = sequence_length
+
+    def __len__(self) -> int:
+        return (len(self._bytes) - 1) // self._length
+
+    def __getitem__(self, index: int) -> Mapping[str, Tensor]:
+        window = self._bytes[index * self._length : (index + 1) * self._length + 1]
+        return {"tokens": window[:-1], "targets": window[1:]}
+
+
+def standard_library_text(num_bytes: int) -> bytes:
+    """The first `num_bytes` bytes of Python's standard-library sources, modules in alphabetical order."""
+    text = b""
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        text += path.read_bytes()
+        if len(text) >= num_bytes:
+            break
+    return text[:num_bytes]
+
+
+def gpt_layers(shape: GptShape) -> list[Layer]:
+    """Embedding, blocks, and a head that is tied to the embedding."""
+    return [
+        Layer(name="embedding", build=partial(Embedding, shape), inputs=("tokens",)),
+        *(Layer(name=f"block{index}", build=partial(Block, shape)) for index in range(shape.num_blocks)),
+        Layer(name="head", build=partial(Head, shape), tied={"weight": "embedding.bytes.weight"}),
+    ]
+
+
+def byte_loss(outputs: Activations, batch: Batch) -> Tensor:
+    """Mean cross entropy over all bytes of a micro-batch."""
+    (logits,) = outputs
+    return functional.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten())
+
+
+def adamw(parameters: NamedParameters, *, learning_rate: float = 3e-3) -> torch.optim.Optimizer:
+    """AdamW with weight decay on matrices only."""
+    matrices = [parameter for _, parameter in parameters if parameter.ndim >= 2]
+    others = [parameter for _, parameter in parameters if parameter.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=learning_rate)
+
+
+def gpt_job(
+    *,
+    num_microbatches: int,
+    num_steps: int,
+    shape: GptShape | None = None,
+    microbatch_size: int = 2,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    text_bytes: int = 100_000,
+    optimizer: Callable[[NamedParameters], torch.optim.Optimizer] = adamw,
+) -> TrainingJob:
+    """The whole job: decoder, AdamW, clipping, byte-level text."""
+    shape = shape or GptShape()
+    return TrainingJob(
+        layers=gpt_layers(shape),
+        optimizer=optimizer,
+        loss=byte_loss,
+        dataset=ByteText(standard_library_text(text_bytes), shape.sequence_length),
+        microbatch_size=microbatch_size,
+        num_microbatches=num_microbatches,
+        num_steps=num_steps,
+        seed=seed,
+        max_grad_norm=1.0,
+        dtype=dtype,
+    )

@@ -1,0 +1,181 @@
+"""What the agent and its workers say to each other; pickled over a pipe that only they hold."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kintsugi.core.plan import Migration, Plan, Reduction
+from kintsugi.runtime.commit import CommitRecord, StepStatus
+
+# From the agent to a worker. `attempt` counts reconfigurations that were begun; a higher one supersedes all lower ones.
+
+
+@dataclass(frozen=True, slots=True)
+class CallOff:
+    """Leave the step or the reconfiguration and say how far you are."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Move to a plan: settle the interrupted step, connect the groups, transfer state; change nothing yet."""
+
+    attempt: int
+    plan: Plan
+    actions: tuple[str, ...]
+    """This worker's list in text form; empty for a worker without a slot."""
+    digests: Mapping[str, str]
+    """Of all workers' lists."""
+    reductions: tuple[Reduction, ...]
+    checksum: str
+    members: tuple[str, ...]
+    """Who takes part in the transfers, in rank order."""
+    migration: Migration
+    record: CommitRecord | None
+    """Commit point that some survivor passed: whoever has not applied that step applies it now."""
+    start_step: int
+    """The step to train first."""
+    is_initial: bool
+    """Nobody has trained yet: every layer starts from its seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """All members are ready: swap the new state in and train."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A rendezvous key that another member published."""
+
+    attempt: int
+    key: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """Send a digest of every layer's state and, where asked, the parameters themselves."""
+
+    with_parameters: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the process."""
+
+
+ToWorker = CallOff | Prepare | Go | Delivered | Collect | Stop
+
+# From a worker to the agent.
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The model is known; ready for a plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Still here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A rendezvous key for the other members of its group."""
+
+    attempt: int
+    key: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Quiesced:
+    """The answer to CallOff."""
+
+    attempt: int
+    status: StepStatus | None
+    """Null where the worker holds no stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The answer to Prepare: everything is staged."""
+
+    attempt: int
+    regrouped_at: float
+    transferred_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The first action of the first step of a plan begins."""
+
+    attempt: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """A step is committed and applied here."""
+
+    attempt: int
+    step: int
+    loss: float
+    seconds: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """All steps are done here."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkBroken:
+    """A message failed; waits for CallOff."""
+
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The answer to Collect: SHA-256 of each layer's state, and packed parameters by layer."""
+
+    digests: Mapping[int, str]
+    parameters: Mapping[int, tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The trainer's own code raised; the worker ends."""
+
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True)
+class FaultInjected:
+    """The worker is about to strike itself."""
+
+    at: float
+
+
+FromWorker = (
+    Started
+    | Heartbeat
+    | Published
+    | Quiesced
+    | Ready
+    | Resumed
+    | StepDone
+    | Finished
+    | LinkBroken
+    | Collected
+    | Failed
+    | FaultInjected
+)

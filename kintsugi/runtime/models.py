@@ -1,0 +1,172 @@
+"""What a user brings: an ordered list of layers, an optimizer, a loss and a data set."""
+
+from collections.abc import Callable, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from kintsugi.core.errors import InvalidInputError
+from restorer.transport import TensorSpec
+
+Batch = Mapping[str, Tensor]
+Activations = tuple[Tensor, ...]
+NamedParameters = list[tuple[str, nn.Parameter]]
+
+
+class Dataset(Sized, Protocol):
+    """A map-style data set whose samples are mappings of field name to tensor."""
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        """One sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One layer of the model, the unit that stages are cut at.
+
+    `build` makes the module; its `forward` takes the tensors that the layer before it returned (none for the first layer)
+    and, as keywords, the fields of the micro-batch named in `inputs`: tokens, masks, whatever skips stages. It returns
+    a tensor or a tuple of tensors.
+    """
+
+    name: str
+    build: Callable[[], nn.Module]
+    inputs: tuple[str, ...] = ()
+    tied: Mapping[str, str] = field(default_factory=dict)
+    """Own parameter name -> `layer.parameter` whose value it shares (an earlier or later layer's own parameter)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingJob:
+    """Everything a worker needs to train its part of the model; made anew in every process by a module-level function."""
+
+    layers: Sequence[Layer]
+    optimizer: Callable[[NamedParameters], torch.optim.Optimizer]
+    """Called with the worker's own parameters by canonical name (`layer.parameter`)."""
+    loss: Callable[[Activations, Batch], Tensor]
+    """Mean loss of one micro-batch from the last layer's output."""
+    dataset: Dataset
+    microbatch_size: int
+    num_microbatches: int
+    """Per step, over all pipelines."""
+    num_steps: int
+    seed: int = 0
+    max_grad_norm: float | None = None
+    """Clip the global gradient norm to this."""
+    learning_rate_factor: Callable[[int], float] | None = None
+    """Step -> factor on the optimizer's own learning rates."""
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        names = [layer.name for layer in self.layers]
+        if not names or len(set(names)) != len(names):
+            raise InvalidInputError("must be at least one layer, each with a name of its own", field="layers", value=names)
+        for name in ("microbatch_size", "num_microbatches", "num_steps"):
+            if getattr(self, name) < 1:
+                raise InvalidInputError("must be at least 1", field=name, value=getattr(self, name))
+        if len(self.dataset) < self.global_batch_size:
+            raise InvalidInputError(
+                f"has {len(self.dataset)} samples, fewer than one global batch of {self.global_batch_size}", field="dataset"
+            )
+        for layer in self.layers:
+            for target in layer.tied.values():
+                self._check_tie(layer, target)
+
+    def _check_tie(self, layer: Layer, target: str) -> None:
+        owner_name, _, parameter = target.partition(".")
+        owner = next((other for other in self.layers if other.name == owner_name), None)
+        if owner is None or owner is layer or not parameter or parameter in owner.tied:
+            raise InvalidInputError(
+                f"layer {layer.name!r} is tied to {target!r}, which is no own parameter of another layer",
+                field="tied",
+                value=target,
+            )
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per step."""
+        return self.microbatch_size * self.num_microbatches
+
+
+def canonical_name(layer: Layer, parameter: str) -> str:
+    """Name of a parameter over the whole model: `layer.parameter`, the owner's for a tied one."""
+    return layer.tied.get(parameter, f"{layer.name}.{parameter}")
+
+
+def seed_for(job: TrainingJob, *parts: int) -> int:
+    """A seed that depends on the job's seed and on `parts` alone (63 bits)."""
+    value = job.seed & 0xFFFFFFFF
+    for part in parts:
+        value = (value * 6364136223846793005 + part + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
+        value ^= value >> 29
+    return value
+
+
+def build_layer(job: TrainingJob, index: int) -> nn.Module:
+    """The module of layer `index` with its initial values, the same in every process."""
+    torch.manual_seed(seed_for(job, 0, index))
+    return job.layers[index].build().to(device=job.device, dtype=job.dtype)
+
+
+def collate(samples: Sequence[Mapping[str, Any]], device: str) -> dict[str, Tensor]:
+    """Stack samples to a micro-batch. Each field gains a leading dimension of len(samples)."""
+    return {name: torch.stack([torch.as_tensor(sample[name]) for sample in samples]).to(device) for name in samples[0]}
+
+
+def as_activations(output: Tensor | Sequence[Tensor]) -> Activations:
+    """A layer's output as a tuple of tensors."""
+    return (output,) if isinstance(output, Tensor) else tuple(output)
+
+
+def run_layer(layer: Layer, module: nn.Module, activations: Activations, batch: Batch) -> Activations:
+    """One layer's forward pass.
+
+    Raises:
+        InvalidInputError: the layer asks for a field that the data set does not give.
+    """
+    for name in layer.inputs:
+        if name not in batch:
+            raise InvalidInputError(f"layer {layer.name!r} wants it; the data set gives {', '.join(batch)}", field=name)
+    return as_activations(module(*activations, **{name: batch[name] for name in layer.inputs}))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Shapes known before any layer is built here: what crosses each boundary, and every parameter."""
+
+    boundaries: tuple[tuple[TensorSpec, ...], ...]
+    """What enters layer i; entry len(layers) is the model's output. Shape [layers + 1][tensors]."""
+    parameters: tuple[dict[str, tuple[int, ...]], ...]
+    """Trained parameters of each layer by canonical name, with their shapes. Shape [layers]."""
+
+    @property
+    def owner_layer(self) -> dict[str, int]:
+        """The first layer that has each parameter."""
+        result: dict[str, int] = {}
+        for index, shapes in enumerate(self.parameters):
+            for name in shapes:
+                result.setdefault(name, index)
+        return result
+
+
+def model_shape(job: TrainingJob) -> ModelShape:
+    """Shapes of all boundaries and parameters, from one micro-batch through the model on the meta device.
+
+    Nothing is computed and no memory is taken. Layers whose forward depends on values cannot be traced so; they raise
+    the error that torch gives for them.
+    """
+    meta = torch.device("meta")
+    batch = {name: value.to(meta) for name, value in collate([job.dataset[0]] * job.microbatch_size, "cpu").items()}
+    activations: Activations = ()
+    boundaries = [()]  # type: list[tuple[TensorSpec, ...]]
+    parameters = []
+    for layer in job.layers:
+        with meta:
+            module = layer.build().to(device=meta, dtype=job.dtype)
+            activations = run_layer(layer, module, activations, batch)
+        boundaries.append(tuple(TensorSpec(tuple(t.shape), t.dtype, t.requires_grad) for t in activations))
+        parameters.append({canonical_name(layer, name): tuple(p.shape) for name, p in module.named_parameters() if p.requires_grad})
+    return ModelShape(tuple(boundaries), tuple(parameters))

@@ -1,0 +1,119 @@
+"""The layers that a worker holds: modules, parameters, buffers and optimizer state, and how they move."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from kintsugi.core.errors import ReconfigurationError
+from kintsugi.core.plan import StateKind
+from kintsugi.runtime.models import TrainingJob, build_layer, canonical_name
+from restorer.reconfigure import ArrivedState, StateEntries
+
+PARAMETER = "parameter"
+BUFFER = "buffer"
+
+
+class ModelState:
+    """Layers [start, stop) on this worker. Replaced as a whole by a reconfiguration, never changed by one."""
+
+    def __init__(self, job: TrainingJob, modules: Mapping[int, nn.Module], parameters: Mapping[str, nn.Parameter]) -> None:
+        self._job = job
+        self.modules = dict(modules)
+        self.parameters = dict(parameters)
+        """By canonical name, in layer order; a tied parameter stands there once."""
+        self.optimizer = job.optimizer([(name, p) for name, p in self.parameters.items() if p.requires_grad])
+        self._base_rates = [group["lr"] for group in self.optimizer.param_groups]
+
+    @classmethod
+    def initial(cls, job: TrainingJob, layers: range) -> "ModelState":
+        """Freshly initialised layers, the same values in every process."""
+        modules = {index: build_layer(job, index) for index in layers}
+        parameters = _tie(job, modules)
+        for name in {name for index in layers for name in job.layers[index].tied.values()}:
+            owner, _, own_name = name.partition(".")
+            owner_index = next(index for index, layer in enumerate(job.layers) if layer.name == owner)
+            if owner_index not in modules:
+                with torch.no_grad():
+                    parameters[name].copy_(build_layer(job, owner_index).get_parameter(own_name))
+        return cls(job, modules, parameters)
+
+    def rebuilt(self, layers: range, arrived: ArrivedState) -> "ModelState":
+        """The state for other layers: those held here are kept, the others come from what arrived.
+
+        Raises:
+            ReconfigurationError: a layer with parameters is neither held nor arrived.
+        """
+        modules = {index: self.modules[index] if index in self.modules else build_layer(self._job, index) for index in layers}
+        parameters = _tie(self._job, modules)
+        new = ModelState(self._job, modules, parameters)
+        for name, parameter in parameters.items():
+            if name in self.parameters and self.parameters[name] is parameter:
+                new.optimizer.state[parameter] = self.optimizer.state.get(parameter, {})
+        for index in layers:
+            if index not in self.modules:
+                new._load(index, arrived)
+        return new
+
+    def export(self, layer: int, kind: StateKind) -> StateEntries:
+        """State of one layer by (owner, key); parameters bring their layer's buffers along."""
+        if kind is StateKind.OPTIMIZER:
+            return {
+                (name, key): value
+                for name, parameter in self._named(layer)
+                for key, value in self.optimizer.state.get(parameter, {}).items()
+            }
+        buffers: StateEntries = {(name, BUFFER): value for name, value in self.modules[layer].named_buffers()}
+        if kind is StateKind.BUFFER:
+            return buffers
+        return {(name, PARAMETER): parameter for name, parameter in self._named(layer)} | buffers
+
+    def set_learning_rate(self, step: int) -> None:
+        """Apply the job's learning-rate factor for `step`."""
+        if self._job.learning_rate_factor is not None:
+            factor = self._job.learning_rate_factor(step)
+            for group, base in zip(self.optimizer.param_groups, self._base_rates, strict=True):
+                group["lr"] = base * factor
+
+    def _named(self, layer: int) -> Iterator[tuple[str, nn.Parameter]]:
+        for name, parameter in self.modules[layer].named_parameters():
+            yield canonical_name(self._job.layers[layer], name), parameter
+
+    def _load(self, layer: int, arrived: ArrivedState) -> None:
+        values = arrived.get((layer, StateKind.PARAMETER), {}) | arrived.get((layer, StateKind.BUFFER), {})
+        with torch.no_grad():
+            for name, parameter in self._named(layer):
+                if (name, PARAMETER) not in values:
+                    raise ReconfigurationError(f"layer {layer} is new here, and nobody sent {name}", field="migration", value=name)
+                parameter.copy_(values[name, PARAMETER])
+            for name, buffer in self.modules[layer].named_buffers():
+                if (name, BUFFER) in values:
+                    buffer.copy_(values[name, BUFFER])
+        for (name, key), value in arrived.get((layer, StateKind.OPTIMIZER), {}).items():
+            parameter = self.parameters[name]
+            self.optimizer.state[parameter][key] = _beside(value, parameter)
+
+
+def _beside(value: object, parameter: nn.Parameter) -> object:
+    """Tensors of the parameter's shape live on its device; counters stay where optimizers keep them."""
+    if isinstance(value, Tensor) and value.shape == parameter.shape:
+        return value.to(parameter.device)
+    return value
+
+
+def _tie(job: TrainingJob, modules: Mapping[int, nn.Module]) -> dict[str, nn.Parameter]:
+    """Parameters by canonical name in layer order; modules that share one get the same object, the owner's if it is here."""
+    owned: dict[str, nn.Parameter] = {}
+    for index, module in modules.items():
+        layer = job.layers[index]
+        owned |= {f"{layer.name}.{name}": p for name, p in module.named_parameters() if name not in layer.tied}
+    ordered: dict[str, nn.Parameter] = {}
+    for index, module in modules.items():
+        layer = job.layers[index]
+        for name, parameter in list(module.named_parameters()):
+            key = canonical_name(layer, name)
+            ordered.setdefault(key, owned.get(key, parameter))
+            if ordered[key] is not parameter:
+                path, _, attribute = name.rpartition(".")
+                setattr(module.get_submodule(path), attribute, ordered[key])
+    return ordered

@@ -1,0 +1,194 @@
+"""Process groups of one generation: built together, given up at once.
+
+A survivor that waits inside gloo for a dead peer is freed by shutting down the sockets of the group from another
+thread; neither `abort` nor `shutdown` of the group does that (measured). Construction runs in a thread that can be
+abandoned, because the constructor hangs when a member dies after it published its address.
+"""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+
+import torch
+
+from kintsugi.core.errors import CommunicationError
+from restorer.gloo import GlooGroup, Store, connect
+from restorer.transport import GlooTransport, communication
+
+
+class Rendezvous(Store):
+    """Where the members of a generation find each other's addresses: a store over the project's own control plane.
+
+    `publish` hands a key to the control plane; what others published arrives through `deliver`. `close` frees waiters.
+    """
+
+    def __init__(self, publish: Callable[[str, bytes], None]) -> None:
+        super().__init__()
+        self._publish = publish
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+        self._is_closed = False
+
+    def deliver(self, key: str, value: bytes) -> None:
+        """Take in what some member published."""
+        with self._changed:
+            self._values[key] = value
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Fail everyone who waits for a key."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def set(self, key: str, value: bytes | str) -> None:
+        """Publish a key."""
+        self._publish(key, value.encode() if isinstance(value, str) else bytes(value))
+
+    def get(self, key: str) -> bytes:
+        """Wait for a key."""
+        with self._changed:
+            self._changed.wait_for(lambda: key in self._values or self._is_closed)
+            if key not in self._values:
+                raise RuntimeError("the rendezvous was called off")
+            return self._values[key]
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:  # noqa: ARG002  # `close` bounds the wait
+        """Wait for all of `keys`."""
+        for key in keys:
+            self.get(key)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all of `keys` are there."""
+        return all(key in self._values for key in keys)
+
+
+class Groups:
+    """The process groups that one worker takes part in during one attempt at a generation."""
+
+    def __init__(
+        self, worker: str, members: Sequence[str], subgroups: Iterable[tuple[str, ...]], rendezvous: Rendezvous, name: str
+    ) -> None:
+        self._worker = worker
+        self._members = tuple(members)
+        self._wanted = [self._members, *(group for group in dict.fromkeys(subgroups) if worker in group and group != self._members)]
+        self._rendezvous = rendezvous
+        self._name = name
+        self._foreign_sockets = _sockets()
+        self._groups: dict[tuple[str, ...], GlooGroup] = {}
+        self._error: Exception | None = None
+        self._built = threading.Event()
+        self._is_aborted = False
+
+    def build(self, *, address: str, timeout_seconds: float, operation_timeout_seconds: float) -> None:
+        """Connect all groups, the one that spans the generation first.
+
+        Args:
+            address: of this host, where peers reach it.
+            timeout_seconds: for connecting all groups.
+            operation_timeout_seconds: for every later operation; after it the group is dead.
+
+        Raises:
+            CommunicationError: a member is gone, `abort` was called, or the time is over.
+        """
+        arguments = (address, operation_timeout_seconds)
+        threading.Thread(target=self._construct, args=arguments, name=f"groups-{self._name}", daemon=True).start()
+        if not self._built.wait(timeout_seconds):
+            self.abort()
+            raise CommunicationError(f"the groups of {self._name} were not connected within {timeout_seconds:g} s")
+        if self._error is not None or self._is_aborted:
+            raise CommunicationError(f"the groups of {self._name} could not be connected: {self._error}")
+
+    def _construct(self, address: str, operation_timeout_seconds: float) -> None:
+        try:
+            for index, members in enumerate(self._wanted):
+                self._groups[members] = connect(
+                    self._rendezvous,
+                    group_prefix(self._name, members),
+                    rank=members.index(self._worker),
+                    size=len(members),
+                    address=address,
+                    timeout_seconds=operation_timeout_seconds,
+                )
+                if self._is_aborted:
+                    break
+                if index == 0:
+                    self._groups[members].allreduce([torch.zeros(1)]).wait()
+        except Exception as error:  # whatever it is, the waiting thread must learn of it
+            self._error = error
+        finally:
+            self._built.set()
+
+    def transport(self, device: torch.device) -> GlooTransport:
+        """Point-to-point messages between all members."""
+        rank_of = {member: rank for rank, member in enumerate(self._members)}
+        return GlooTransport(self._groups[self._members], rank_of, device)
+
+    def all_reduce(self, tensor: torch.Tensor, members: tuple[str, ...] | None = None) -> None:
+        """Sum `tensor` in place over `members` (all by default); bitwise equal on all of them.
+
+        Raises:
+            CommunicationError: a member is gone or `abort` was called.
+        """
+        buffer = tensor if tensor.device.type == "cpu" else tensor.cpu()
+        with communication():
+            self._groups[members or self._members].allreduce([buffer]).wait()
+        if buffer is not tensor:
+            tensor.copy_(buffer)
+
+    def abort(self) -> None:
+        """Free everyone in this process who waits inside these groups; safe from any thread, at any time."""
+        self._is_aborted = True
+        self._rendezvous.close()
+        for descriptor in _sockets() - self._foreign_sockets:
+            _shut_down(*descriptor)
+        self._built.set()
+
+    def close(self) -> None:
+        """Tear the groups down in the background: destructors take 13-100 ms each."""
+        groups, self._groups = self._groups, {}
+        self._rendezvous.close()
+        threading.Thread(target=groups.clear, name=f"teardown-{self._name}", daemon=True).start()
+
+
+def group_prefix(name: str, members: Sequence[str]) -> str:
+    """Prefix of a group's keys, from which the control plane reads whom to tell. No name holds a slash or a comma."""
+    return f"{name}/{','.join(members)}"
+
+
+def members_of(key: str) -> list[str]:
+    """The members of the group that a published key belongs to."""
+    return key.split("/")[1].split(",")
+
+
+def _sockets() -> set[tuple[int, str]]:
+    """Descriptor and inode of every open socket of this process."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if target.startswith("socket:"):
+            found.add((int(name), target))
+    return found
+
+
+def _shut_down(descriptor: int, target: str) -> None:
+    """Shut one connection down through a duplicate, so that its owner's descriptor stays valid.
+
+    Listening sockets are left alone: gloo ends the process when its `accept` fails.
+    """
+    try:
+        duplicate = os.dup(descriptor)
+    except OSError:
+        return
+    with socket.socket(fileno=duplicate) as connection:
+        try:
+            connection.getpeername()
+            if os.readlink(f"/proc/self/fd/{duplicate}") == target:
+                connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return

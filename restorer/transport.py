@@ -1,0 +1,110 @@
+"""Point-to-point tensors between the workers of one generation: the interface, and its gloo implementation.
+
+What gloo asks for (measured): a send is a rendezvous even for a few bytes and reads its buffer late, so the handle keeps
+the buffer until it is waited for; every handle must be waited for; tensors must be contiguous; size mismatches are
+not noticed, so both sides derive sizes from the same specification.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from kintsugi.core.errors import CommunicationError
+from restorer.gloo import GlooGroup
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape and type of a tensor that both sides of a message know."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool = False
+
+
+class Sending(Protocol):
+    """A send in progress."""
+
+    def wait(self) -> None:
+        """Block until the buffer may be reused. Raises CommunicationError when the peer is gone."""
+
+
+class Receiving(Protocol):
+    """A receive in progress."""
+
+    def wait(self) -> torch.Tensor:
+        """Block until the tensor is there. Raises CommunicationError when the peer is gone."""
+
+
+class Transport(Protocol):
+    """Tagged messages to and from workers by id."""
+
+    def send(self, tensor: torch.Tensor, peer: str, tag: int) -> Sending:
+        """Start to send; the tensor must not be written until the handle was waited for."""
+
+    def receive(self, spec: TensorSpec, peer: str, tag: int) -> Receiving:
+        """Start to receive a tensor of known shape and type."""
+
+
+@contextmanager
+def communication() -> Iterator[None]:
+    """Turn the collective library's plain RuntimeError into CommunicationError."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise CommunicationError(str(error).partition("\n")[0]) from None
+
+
+@dataclass(slots=True)
+class _Sent:
+    work: dist.Work | None
+    buffer: torch.Tensor
+
+    def wait(self) -> None:
+        if self.work is not None:
+            with communication():
+                self.work.wait()
+            self.work = None
+
+
+@dataclass(slots=True)
+class _Received:
+    work: dist.Work | None
+    buffer: torch.Tensor
+    device: torch.device
+
+    def wait(self) -> torch.Tensor:
+        if self.work is not None:
+            with communication():
+                self.work.wait()
+            self.work = None
+        return self.buffer.to(self.device)
+
+
+class GlooTransport:
+    """Messages over one gloo group that spans the generation; tensors on other devices are staged through host memory."""
+
+    def __init__(self, group: GlooGroup, rank_of: Mapping[str, int], device: torch.device) -> None:
+        self._group = group
+        self._rank_of = rank_of
+        self._device = device
+
+    def send(self, tensor: torch.Tensor, peer: str, tag: int) -> Sending:
+        """Start to send."""
+        buffer = tensor.detach().to("cpu").contiguous()
+        if buffer.numel() == 0:
+            return _Sent(None, buffer)
+        with communication():
+            return _Sent(self._group.send([buffer], self._rank_of[peer], tag), buffer)
+
+    def receive(self, spec: TensorSpec, peer: str, tag: int) -> Receiving:
+        """Start to receive."""
+        buffer = torch.empty(spec.shape, dtype=spec.dtype, pin_memory=self._device.type == "cuda")
+        if buffer.numel() == 0:
+            return _Received(None, buffer, self._device)
+        with communication():
+            return _Received(self._group.recv([buffer], self._rank_of[peer], tag), buffer, self._device)
