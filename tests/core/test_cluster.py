@@ -60,6 +60,8 @@ def test_cluster_refuses_bad_workers_and_links():
         Cluster(name="c", workers=())
     with refuses("workers[1]", "w00", "twice"):
         Cluster(name="c", workers=(two.workers[0], two.workers[0]))
+    with refuses("name", ""):
+        Cluster(name="", workers=two.workers)
     with refuses("schema_version", 2):
         Cluster(schema_version=2, name="c", workers=two.workers)
     with refuses("links[0].between", "h09", "no host"):

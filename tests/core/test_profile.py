@@ -43,6 +43,10 @@ def test_names_are_printable_and_short(name):
 def test_device_refuses_gigabytes_and_reserving_everything():
     with refuses("memory_bytes", 80, "number of gigabytes"):
         Device(name="d", memory_bytes=80)
+    with refuses("name", ""):
+        Device(name="", memory_bytes=10**9)
+    with refuses("reserved_bytes", -1):
+        Device(name="d", memory_bytes=10**9, reserved_bytes=-1)
     with refuses("reserved_bytes", 80_000_000_000, "below memory_bytes"):
         Device(name="d", memory_bytes=80_000_000_000, reserved_bytes=80_000_000_000)
     assert Device(name="d", memory_bytes=10**9, reserved_bytes=10**8).usable_bytes == 9 * 10**8
