@@ -83,30 +83,40 @@ def panel(title: str, plan: Plan, profile: Profile, cluster: Cluster, *, lost: S
 
 
 def _bars(plan: Plan, step: Replay) -> Iterator[Bar]:
-    last_arrivals: dict[int, float] = defaultdict(float)
-    for timings in step.timings.values():
-        for timing in timings:
-            if timing.action.kind is ActionKind.REDUCE:
-                last_arrivals[timing.action.reduction] = max(last_arrivals[timing.action.reduction], timing.start_seconds)
+    last_arrivals = _last_arrivals(step)
+    pipeline_of = {microbatch: index for index in range(plan.dp) for microbatch in plan.microbatches_of(index)}
     for worker, timings in step.timings.items():
         for timing in timings:
-            kind = _kind(plan, worker, timing.action)
-            start = last_arrivals[timing.action.reduction] if kind is BarKind.REDUCE else timing.start_seconds
+            action = timing.action
+            is_pass = action.kind in PASSES
+            is_own = not is_pass or plan.slot_of[worker] == Slot(pipeline=pipeline_of[action.microbatch], stage=action.stage)
+            kind = _kind(action, is_own=is_own)
+            start = last_arrivals[action.reduction] if kind is BarKind.REDUCE else timing.start_seconds
             if kind is not None and timing.end_seconds > start:
-                number = timing.action.microbatch if timing.action.kind in PASSES else None
+                number = action.microbatch if is_pass else None
                 yield Bar(worker=worker, kind=kind, microbatch=number, start_seconds=start, end_seconds=timing.end_seconds)
 
 
-def _kind(plan: Plan, worker: str, action: Action) -> BarKind | None:
-    """The kind of bar of an action; None for messages, which are drawn as the gaps they cause."""
-    if action.kind is ActionKind.REDUCE:
-        return BarKind.REDUCE
-    if action.kind is ActionKind.APPLY:
-        return BarKind.UPDATE
-    if action.kind not in PASSES:
-        return None
-    pipeline = next(index for index in range(plan.dp) if action.microbatch in plan.microbatches_of(index))
-    is_own = plan.slot_of[worker] == Slot(pipeline=pipeline, stage=action.stage)
-    if action.kind is ActionKind.FORWARD:
-        return BarKind.FORWARD if is_own else BarKind.REROUTED_FORWARD
-    return BarKind.BACKWARD if is_own else BarKind.REROUTED_BACKWARD
+def _last_arrivals(step: Replay) -> dict[int, float]:
+    """When each reduction begins to move bytes: when the last of its workers has come."""
+    arrivals: dict[int, float] = defaultdict(float)
+    for timings in step.timings.values():
+        for timing in timings:
+            if timing.action.kind is ActionKind.REDUCE:
+                arrivals[timing.action.reduction] = max(arrivals[timing.action.reduction], timing.start_seconds)
+    return arrivals
+
+
+def _kind(action: Action, *, is_own: bool) -> BarKind | None:
+    """The kind of bar of an action; None for messages, which are seen as the gaps they cause."""
+    match action.kind:
+        case ActionKind.FORWARD:
+            return BarKind.FORWARD if is_own else BarKind.REROUTED_FORWARD
+        case ActionKind.BACKWARD:
+            return BarKind.BACKWARD if is_own else BarKind.REROUTED_BACKWARD
+        case ActionKind.REDUCE:
+            return BarKind.REDUCE
+        case ActionKind.APPLY:
+            return BarKind.UPDATE
+        case _:
+            return None
