@@ -60,6 +60,10 @@ class Measurement:
     """Process lives of the workers that run the plan."""
 
     def __post_init__(self) -> None:
+        if self.step is not None:
+            checks.non_negative("step", self.step)
+        for worker, incarnation in self.incarnations.items():
+            checks.non_negative(f"incarnations.{worker}", incarnation)
         if self.iteration_seconds is not None:
             checks.positive("iteration_seconds", self.iteration_seconds)
         for name in ("worker_busy_seconds", "phase_seconds"):
