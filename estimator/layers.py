@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from kintsugi.core.profile import LayerProfile, OptimizerSharding, Profile
+import numpy as np
+import numpy.typing as npt
+
+from kintsugi.core.profile import OptimizerSharding, Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,23 @@ class LayerSums:
         shared = num_replicas if self.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
         return int(weights + -(-optimizer // shared))
 
+    def static_table(self, num_replicas: int) -> npt.NDArray[np.int64]:
+        """`static_bytes` of all layer ranges at once; entries with stop <= start mean nothing. Shape [layers + 1, layers + 1]."""
+        weights, optimizer = (
+            np.array(prefix, dtype=np.int64)[None, :] - np.array(prefix, dtype=np.int64)[:, None]
+            for prefix in (self._weights, self._optimizer_bytes)
+        )
+        bounds = np.arange(self.profile.num_layers + 1)
+        start, stop = bounds[:, None], bounds[None, :]
+        for tied, owner in self._tied_layers:
+            layer = self.profile.layers[owner]
+            is_apart = (start <= tied) & (tied < stop) & ~((start <= owner) & (owner < stop))
+            weights = weights + is_apart * (layer.parameter_bytes + layer.gradient_bytes)
+            optimizer = optimizer + is_apart * layer.optimizer_bytes
+        shared = num_replicas if self.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
+        result: npt.NDArray[np.int64] = weights - (-optimizer // shared)
+        return result
+
     def activation_bytes(self, start: int, stop: int) -> int:
         """Activations of one micro-batch."""
         return int(self._activation_bytes[stop] - self._activation_bytes[start])
@@ -60,11 +80,11 @@ class LayerSums:
     def _tied_layers(self) -> tuple[tuple[int, int], ...]:
         """Pairs of a tied layer that shares everything and its owner: such a layer counts no bytes of its own."""
         index_of = {layer.name: index for index, layer in enumerate(self.profile.layers)}
-        return tuple((index, index_of[layer.tied_to]) for index, layer in enumerate(self.profile.layers) if _borrows(layer))
-
-
-def _borrows(layer: LayerProfile) -> bool:
-    return layer.tied_to is not None and layer.parameter_bytes == 0
+        return tuple(
+            (index, index_of[layer.tied_to])
+            for index, layer in enumerate(self.profile.layers)
+            if layer.tied_to is not None and layer.parameter_bytes == 0
+        )
 
 
 def _prefix(values: Iterable[float]) -> tuple[float, ...]:

@@ -6,9 +6,14 @@ N_m is per pipeline here, as in the paper's equations.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from estimator.schedule import Pass, Step, order
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Schedule
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,45 @@ def _one_forward_one_backward(
                 start = free[stage]
                 free[stage] = passed[stage + 1] = (ready if ready > start else start) + forward
     return PipelineTimes(max(free), tuple(free))
+
+
+def many_pipeline_seconds(
+    schedule: Schedule, forward_seconds: Floats, backward_seconds: Floats, delay_seconds: Floats, num_microbatches: int
+) -> Floats:
+    """`pipeline_times(...).pipeline_seconds` of many pipelines of one length at once. Shape [pipelines].
+
+    Args:
+        schedule: order of passes within a stage.
+        forward_seconds: shape [stages, pipelines].
+        backward_seconds: shape [stages, pipelines].
+        delay_seconds: shape [stages - 1, pipelines].
+        num_microbatches: that enter each pipeline.
+    """
+    num_stages, num_pipelines = forward_seconds.shape
+    if schedule is not Schedule.ONE_F_ONE_B:
+        columns = zip(forward_seconds.T.tolist(), backward_seconds.T.tolist(), delay_seconds.T.tolist(), strict=True)
+        return np.array([pipeline_times(schedule, f, b, d, num_microbatches).pipeline_seconds for f, b, d in columns])
+    nothing = np.zeros((1, num_pipelines))
+    inward, outward = np.vstack((nothing, delay_seconds)), np.vstack((delay_seconds, nothing))
+    free = np.zeros((num_stages, num_pipelines))
+    passed, returned = np.zeros((num_stages + 1, num_pipelines)), np.zeros((num_stages + 1, num_pipelines))
+    last = 2 * (num_microbatches - 1)
+    for clock in range(last + 2 * num_stages):
+        down = _stages_at(clock - last, clock, num_stages)
+        ready = np.maximum(passed[down] + inward[down], free[down]) + forward_seconds[down]
+        free[down] = passed[down.start + 1 : down.stop + 1 : 2] = ready
+        turned = 2 * num_stages - 1 - clock
+        up = _stages_at(turned, turned + last, num_stages)
+        ready = np.maximum(returned[up.start + 1 : up.stop + 1 : 2] + outward[up], free[up]) + backward_seconds[up]
+        free[up] = returned[up] = ready
+    result: Floats = free.max(axis=0)
+    return result
+
+
+def _stages_at(low: int, high: int, num_stages: int) -> slice:
+    """Every second stage from `low` to `high`, as far as there are such stages; both are of the same parity."""
+    start = low if low >= 0 else low & 1
+    return slice(start, max(start, min(high, num_stages - 1) + 1), 2)
 
 
 def ordered_times(

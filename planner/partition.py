@@ -2,18 +2,20 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from estimator.layers import LayerSums
 from estimator.memory import scheduled_in_flight
-from estimator.pipeline import pipeline_times
+from estimator.pipeline import Floats, many_pipeline_seconds
 from kintsugi.core.plan import Schedule
-from kintsugi.core.profile import LinkCost
+from kintsugi.core.profile import LayerProfile, LinkCost
 
-Floats = npt.NDArray[np.float64]
+EXACT, CLOSE = 1e-9, 1e-3
+"""How far above its bound a split may stay without a look at its neighbours: with equal layers, and otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ class Split:
     """Shape [stages + 1]; stage i holds layers cuts[i] .. cuts[i + 1] - 1."""
     pipeline_seconds: float
     """By the recurrence."""
-    bound_seconds: float
-    """No split under the memory limits is faster."""
+    seconds: float
+    """The objective: pipeline_seconds and what follows on the first stage."""
 
 
 class Partitioner:
@@ -56,53 +58,95 @@ class Partitioner:
         self._delays = np.array([0.0, *(link.transfer_seconds(layer.output_bytes) for layer in layers[:-1]), 0.0])
         self._least_delay = float(self._delays[1:-1].min()) if count > 1 else 0.0
         self._is_range = np.triu(np.ones((count + 1, count + 1), dtype=bool), 1)
-        self._static = np.array(
-            [[sums.static_bytes(a, b, num_replicas) if a < b else 0 for b in range(count + 1)] for a in range(count + 1)]
-        )
+        self.tolerance = EXACT if len({self._key(layer) for layer in layers}) == 1 else CLOSE
+        self._widest: dict[int, float] = {}
+        self._static = sums.static_table(num_replicas)
         self._activation = _ranges(np.array([float(sums.activation_bytes(0, n)) for n in range(count + 1)]))
 
-    def bound(self, kinds: Sequence[WorkerKind], num_microbatches: int) -> float:
+    @staticmethod
+    def _key(layer: LayerProfile) -> LayerProfile:
+        return replace(layer, name="any", tied_to=None)
+
+    def bound(self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats) -> float:
         """No split over workers of these kinds is faster, in seconds; infinite where no split fits memory."""
-        tables = self._tables(kinds, num_microbatches)
+        tables = self._tables(kinds, num_microbatches, tail_seconds)
         return math.inf if tables is None else float(tables[1][0][0])
 
-    def best(self, kinds: Sequence[WorkerKind], num_microbatches: int) -> Split | None:
+    def best(self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats) -> Split | None:
         """The split of all layers over workers of these kinds, in this order; None where no split fits memory.
 
         A dynamic program over (stage, first layer) minimises the greatest of the stages' lower bounds; the recurrence
-        then prices the splits that attain it. O(stages * layers^2).
+        then prices the splits that attain it and, while the bound is not met, their neighbours. O(stages * layers^2).
+
+        Args:
+            kinds: of the workers, first stage first.
+            num_microbatches: that enter the pipeline.
+            tail_seconds: what follows the last backward pass when the first stage holds n layers, shape [layers + 1].
         """
-        tables = self._tables(kinds, num_microbatches)
+        tables = self._tables(kinds, num_microbatches, tail_seconds)
         if tables is None:
             return None
         bounds, best_from = tables
         bound = float(best_from[0][0])
-        candidates = {_trace(bounds, best_from, bound * (1 + 1e-12), pick) for pick in (_largest, _smallest)}
-        priced = sorted((self.seconds(cuts, kinds, num_microbatches), cuts) for cuts in candidates)
-        seconds, cuts = self._improve(*priced[0], kinds, num_microbatches, bound)
-        return Split(cuts, seconds, min(bound, seconds))
 
-    def least_seconds(self, num_stages: int, kind: WorkerKind, num_microbatches: npt.NDArray[np.int_]) -> Floats:
+        starts = {_trace(bounds, best_from, bound * (1 + 1e-12), pick) for pick in (_largest, _smallest)}
+        seconds, cuts = self._first(sorted(starts), kinds, num_microbatches, tail_seconds)
+        while seconds > bound * (1 + self.tolerance):
+            nearby, other = self._first(_neighbours(cuts), kinds, num_microbatches, tail_seconds)
+            if nearby >= seconds * (1 - 1e-12):
+                break
+            seconds, cuts = nearby, other
+        return Split(cuts, seconds - float(tail_seconds[cuts[1]]), seconds)
+
+    def _first(
+        self, options: Sequence[tuple[int, ...]], kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats
+    ) -> tuple[float, tuple[int, ...]]:
+        """The fastest of several splits that fits memory, and its time with its tail; the first among equals."""
+        cuts = np.array(options, dtype=np.int64).reshape(len(options), len(kinds) + 1).T
+        in_flight = [scheduled_in_flight(self._schedule, i, len(kinds), num_microbatches) for i in range(len(kinds))]
+        peaks = self._static[cuts[:-1], cuts[1:]] + np.array(in_flight)[:, None] * self._activation[cuts[:-1], cuts[1:]]
+        fitting = np.flatnonzero((peaks <= np.array([kind.usable_bytes for kind in kinds])[:, None]).all(axis=0))
+        if not len(fitting):
+            return math.inf, ()
+        cuts = cuts[:, fitting]
+        speeds = np.array([kind.speed_ratio for kind in kinds])[:, None]
+        seconds = many_pipeline_seconds(
+            self._schedule,
+            (self._forward[cuts[1:]] - self._forward[cuts[:-1]]) / speeds,
+            (self._backward[cuts[1:]] - self._backward[cuts[:-1]]) / speeds,
+            self._delays[cuts[1:-1]],
+            num_microbatches,
+        )
+        seconds = seconds + tail_seconds[cuts[1]]
+        best = int(seconds.argmin())
+        return float(seconds[best]), options[int(fitting[best])]
+
+    def least_seconds(self, num_stages: int, kind: WorkerKind, counts: npt.NDArray[np.int_], tail_seconds: Floats) -> Floats:
         """A lower bound on `best` for equal workers and many micro-batch counts at once, without any search.
 
-        The greatest stage takes at least `widest`; the path through it waits for it once per micro-batch that is not
-        in flight, and for the stages below it twice.
+        The greatest stage takes at least `widest`, more where the first stage holds few layers; the path through it
+        waits for it once per micro-batch that is not in flight, and for the stages below it twice. Shape of `counts`.
         """
         total = float(self._both[-1]) / kind.speed_ratio
-        widest = self._widest_seconds(num_stages) / kind.speed_ratio
+        stops = np.arange(1 if num_stages > 1 else len(self._both) - 1, len(self._both) - num_stages + 1)
+        first = self._both[stops] / kind.speed_ratio
+        others = (total - first) / (num_stages - 1) if num_stages > 1 else np.zeros_like(first)
+        widest = np.maximum(np.maximum(first, others), self._widest_seconds(num_stages) / kind.speed_ratio)[:, None]
         chain = total + 2 * (num_stages - 1) * self._least_delay
-        rest = num_microbatches - 1
+        rest = (counts - 1)[None, :]
         if self._schedule is Schedule.GPIPE:
-            every: Floats = chain + rest * widest
-            return every
-        few = np.minimum(rest * widest / 2, widest)
-        slack = np.where(num_microbatches > num_stages, total + (rest - num_stages) * widest, few)
-        rounds = (rest // num_stages) * chain
-        result: Floats = chain + np.maximum(slack, rounds)
+            waits = rest * widest
+        else:
+            few = np.minimum(rest * widest / 2, widest)
+            waits = np.where(rest >= num_stages, total + (rest - num_stages) * widest, few)
+            waits = np.maximum(waits, (rest // num_stages) * chain)
+        result: Floats = (chain + waits + tail_seconds[stops, None]).min(axis=0)
         return result
 
     def _widest_seconds(self, num_stages: int) -> float:
         """Least possible time of the greatest stage: bisection over the ranges' sums, greedy fill. O(layers log layers)."""
+        if num_stages in self._widest:
+            return self._widest[num_stages]
         both = self._both
         options = np.unique(_ranges(both)[self._is_range])
         low, high = 0, len(options) - 1
@@ -112,7 +156,8 @@ class Partitioner:
                 high = middle
             else:
                 low = middle + 1
-        return float(options[low])
+        self._widest[num_stages] = float(options[low])
+        return self._widest[num_stages]
 
     def _greedy_stages(self, limit: float) -> int:
         """Fewest stages with at most `limit` seconds each."""
@@ -124,30 +169,14 @@ class Partitioner:
             start, stages = following, stages + 1
         return stages
 
-    def seconds(self, cuts: Sequence[int], kinds: Sequence[WorkerKind], num_microbatches: int) -> float:
-        """Equation 11 for one split."""
-        stages = [self._sums.times(a, b, kind.speed_ratio) for a, b, kind in zip(cuts, cuts[1:], kinds, strict=False)]
-        return pipeline_times(
-            self._schedule,
-            [stage.forward_seconds for stage in stages],
-            [stage.backward_seconds for stage in stages],
-            [float(self._delays[cut]) for cut in cuts[1:-1]],
-            num_microbatches,
-        ).pipeline_seconds
-
-    def fits(self, cuts: Sequence[int], kinds: Sequence[WorkerKind], num_microbatches: int) -> bool:
-        """Whether every stage fits its worker's memory."""
-        return all(
-            self.peak_bytes(a, b, i, len(kinds), num_microbatches) <= kind.usable_bytes
-            for i, (a, b, kind) in enumerate(zip(cuts, cuts[1:], kinds, strict=False))
-        )
-
     def peak_bytes(self, start: int, stop: int, stage: int, num_stages: int, num_microbatches: int) -> int:
         """Peak memory of a stage."""
         in_flight = scheduled_in_flight(self._schedule, stage, num_stages, num_microbatches)
         return int(self._static[start, stop] + in_flight * self._activation[start, stop])
 
-    def _tables(self, kinds: Sequence[WorkerKind], num_microbatches: int) -> tuple[list[Floats], list[Floats]] | None:
+    def _tables(
+        self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats
+    ) -> tuple[list[Floats], list[Floats]] | None:
         """Bounds per stage and layer range, and the best greatest bound of stages i.. from layer a; None: nothing fits."""
         num_stages, count = len(kinds), self._sums.profile.num_layers
         rest = np.full(count + 1, np.inf)
@@ -156,7 +185,7 @@ class Partitioner:
         best_from: list[Floats] = [np.empty(0)] * num_stages + [rest]
         for stage in reversed(range(num_stages)):
             bound = self._stage_bounds(stage, kinds, num_microbatches)
-            bounds[stage] = bound
+            bounds[stage] = bound = bound + tail_seconds[None, :] if stage == 0 else bound
             best_from[stage] = rest = np.maximum(bound, rest[None, :]).min(axis=1)
         return None if np.isinf(rest[0]) else (bounds, best_from)
 
@@ -190,22 +219,6 @@ class Partitioner:
         result[~self._is_range | (peak > kind.usable_bytes)] = np.inf
         return result
 
-    def _improve(
-        self, seconds: float, cuts: tuple[int, ...], kinds: Sequence[WorkerKind], num_microbatches: int, bound: float
-    ) -> tuple[float, tuple[int, ...]]:
-        """Move single cuts while that shortens the pipeline and the bound is not met."""
-        improved = True
-        while improved and seconds > bound * (1 + 1e-9):
-            improved = False
-            for other in _neighbours(cuts):
-                if not self.fits(other, kinds, num_microbatches):
-                    continue
-                other_seconds = self.seconds(other, kinds, num_microbatches)
-                if other_seconds < seconds * (1 - 1e-12):
-                    seconds, cuts, improved = other_seconds, other, True
-                    break
-        return seconds, cuts
-
 
 def _ranges(prefix: Floats) -> Floats:
     """Sums over [a, b) from prefix sums. Shape [layers + 1, layers + 1]."""
@@ -232,10 +245,13 @@ def _trace(
 
 
 def _neighbours(cuts: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Splits with one inner cut moved by one layer."""
-    return [
-        (*cuts[:index], moved, *cuts[index + 1 :])
-        for index in range(1, len(cuts) - 1)
-        for moved in (cuts[index] + 1, cuts[index] - 1)
-        if cuts[index - 1] < moved < cuts[index + 1]
-    ]
+    """Splits with one layer taken from one stage and given to another; the stages between them shift."""
+    sizes = [b - a for a, b in pairwise(cuts)]
+    result = []
+    for giver in range(len(sizes)):
+        for taker in range(len(sizes)):
+            if giver == taker or sizes[giver] == 1:
+                continue
+            low, high, shift = (giver + 1, taker, -1) if giver < taker else (taker + 1, giver, 1)
+            result.append((*cuts[:low], *(cut + shift for cut in cuts[low : high + 1]), *cuts[high + 1 :]))
+    return result

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from estimator.costs import Costs
 from estimator.estimate import estimate
-from estimator.goodput import goodput_samples_per_second, migration_seconds, throughput_samples_per_second
+from estimator.goodput import effective_time_ratio, migration_seconds
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.plan import Estimate, Migration, Plan, Policy, Search
@@ -40,7 +40,7 @@ class Request:
 
 
 def reshape(request: Request) -> Found:
-    """Search the numbers of pipelines in the order of their lower bounds until none left can win.
+    """Search every number of pipelines, the most promising first, for arrangements that could still win.
 
     Each number's fastest arrangement is placed, priced with its migration, and compared by equation 8.
 
@@ -49,24 +49,22 @@ def reshape(request: Request) -> Found:
     """
     started = time.perf_counter()
     search = _search(request)
-    queue, best, proven = search.by_bound(), None, []
-    priced = 0
-    for bound, dp in queue:
-        if best is not None and _goodput_at_best(request, bound) <= best.estimate.goodput_samples_per_second:
-            proven.append(bound)
-            break
-        limit = math.inf if best is None else best.estimate.iteration_seconds - search.least_tail_seconds(dp)
+    best: Found | None = None
+    bounds, limit, priced = [math.inf], math.inf, 0
+    for dp in search.by_promise():
         arrangement = search.arrange(dp, limit)
         if arrangement is None:
+            bounds.append(limit)
             continue
-        proven.append(search.least_iteration_seconds(dp, arrangement.bound_seconds))
+        bounds.append(arrangement.bound_seconds)
         found = _price(request, _place(request, arrangement))
         priced += 1
+        limit = min(limit, _longest_step_to_win(request, arrangement, found) * (1 - search.tolerance))
         if best is None or found.estimate.goodput_samples_per_second > best.estimate.goodput_samples_per_second:
             best = found
     if best is None:
         raise InfeasibleError(search.shortage(), field="memory_bytes", value=None)
-    least = min(*proven, best.estimate.iteration_seconds)
+    least = min(*bounds, best.estimate.iteration_seconds)
     gap = best.estimate.iteration_seconds / least - 1
     found_by = Search(lower_bound_seconds=least, gap_ratio=gap, elapsed_seconds=time.perf_counter() - started, candidates=priced)
     return replace(best, search=found_by)
@@ -120,9 +118,14 @@ def _price(request: Request, plan: Plan) -> Found:
     return Found(plan, price, migration, Search(lower_bound_seconds=0.0, gap_ratio=0.0, elapsed_seconds=0.0))
 
 
-def _goodput_at_best(request: Request, iteration_seconds: float) -> float:
-    """Goodput of a plan with this step time that nothing has to move for."""
-    settings, profile = request.settings, request.costs.profile
-    throughput = throughput_samples_per_second(settings.num_microbatches, profile.microbatch_size, iteration_seconds)
-    reconfiguration = 0.0 if request.holdings.plan is None else migration_seconds(profile.recovery, 0.0)
-    return goodput_samples_per_second(throughput, reconfiguration, settings.mtbf_seconds)
+def _longest_step_to_win(request: Request, arrangement: Arrangement, found: Found) -> float:
+    """Objective below which an arrangement that nothing has to move for has a better goodput than `found`; in seconds.
+
+    Equation 8 solved for the step. Objectives are compared with objectives: what the price adds to them is alike.
+    """
+    if request.holdings.plan is None:
+        return arrangement.seconds
+    mtbf, recovery = request.settings.mtbf_seconds, request.costs.profile.recovery
+    share = effective_time_ratio(found.estimate.reconfiguration_seconds, mtbf)
+    best_share = effective_time_ratio(migration_seconds(recovery, 0.0), mtbf)
+    return arrangement.seconds * best_share / share if share > 0 else math.inf

@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from estimator.communication import ring_all_reduce_seconds
 from estimator.costs import Costs
 from kintsugi.core.cluster import Worker
@@ -12,7 +14,7 @@ from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost, OptimizerSharding, Profile
 from planner.batches import trim
 from planner.knapsack import Knapsack
-from planner.partition import Partitioner, WorkerKind
+from planner.partition import Floats, Partitioner, WorkerKind
 from planner.timetable import Entry, Timetable
 
 TOLERANCE = 1e-9
@@ -37,9 +39,10 @@ class Arrangement:
     """Pipelines without names, longest first, and what is known of their time."""
 
     shapes: tuple[PipelineShape, ...]
-    pipeline_seconds: float
+    seconds: float
+    """The objective: the pipelines, on their first stages the reduction that follows, and the update."""
     bound_seconds: float
-    """No arrangement with as many pipelines has a shorter pipeline time."""
+    """No arrangement with as many pipelines has a shorter iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,55 +98,50 @@ class EqualSearch:
 
     def __init__(self, problem: EqualProblem) -> None:
         self._problem = problem
-        self._tables: dict[int, Timetable] = {}
+        self._partitioners: dict[int, Partitioner] = {}
 
-    def by_bound(self) -> list[tuple[float, int]]:
-        """Numbers of pipelines with a lower bound on their iteration time, the most promising first."""
-        return sorted((self.least_iteration_seconds(dp), dp) for dp in self._problem.allowed.dp)
+    @property
+    def tolerance(self) -> float:
+        """Relative differences below this are not pursued: rounding for equal layers, a tenth of a percent otherwise."""
+        return self._partitioner(1).tolerance
 
-    def least_iteration_seconds(self, dp: int, pipeline_seconds: float = 0.0) -> float:
-        """No plan with `dp` pipelines has a shorter iteration.
+    def by_promise(self) -> list[int]:
+        """Numbers of pipelines, the most promising first: work and bubbles spread evenly, and even shares of the gradients."""
+        return sorted(self._problem.allowed.dp, key=lambda dp: (self._promise(dp), dp))
 
-        Work and bubbles spread evenly: a pipeline of p workers takes at least (1 + (m - 1) / p) times one micro-batch's
-        way, so M - dp <= (T / way - 1) * workers.
-        """
-        sums = self._problem.costs.sums
-        way = (sums.forward[-1] + sums.backward[-1]) / self._problem.kind.speed_ratio
-        workers = min(self._problem.num_workers, dp * self._problem.allowed.pp[-1])
-        spread = way * (1 + (self._problem.num_microbatches - dp) / workers)
-        return max(spread, pipeline_seconds) + self.least_tail_seconds(dp)
-
-    def least_tail_seconds(self, dp: int) -> float:
-        """What follows the last backward pass at least: it is one of layer 0, whose gradients then are reduced, and the update."""
-        profile = self._problem.costs.profile
-        reduction = ring_all_reduce_seconds(self._problem.link, dp, profile.layers[0].gradient_bytes)
-        update = max(
-            self._problem.costs.sums.optimizer[-1] / self._problem.allowed.pp[-1],
-            *(layer.optimizer_seconds for layer in profile.layers),
-        )
-        return reduction + update / self._problem.kind.speed_ratio
+    def _promise(self, dp: int) -> float:
+        problem = self._problem
+        sums = problem.costs.sums
+        way = (sums.forward[-1] + sums.backward[-1]) / problem.kind.speed_ratio
+        workers = min(problem.num_workers, dp * problem.allowed.pp[-1])
+        gradients = sum(layer.gradient_bytes for layer in problem.costs.profile.layers) * dp / workers
+        return way * (1 + (problem.num_microbatches - dp) / workers) + ring_all_reduce_seconds(problem.link, dp, gradients)
 
     def arrange(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:
-        """The arrangement of `dp` pipelines with the shortest pipeline time; None where none is within the limit.
+        """The arrangement of `dp` pipelines with the shortest step; None where no step is shorter than the limit.
 
-        Solves the knapsack over lengths with lower bounds, tightens the entries that its solution uses, and repeats
-        until the solution uses prices only: then no other is better.
+        The objective is the pipelines' time and, on their first stages, the reduction that follows. Solves the knapsack
+        over lengths with lower bounds, tightens the entries that its solution uses, and repeats until the solution
+        uses prices only: then no other is better.
         """
-        table = self._table(dp)
+        table, update = self._table(dp), self._update_seconds
         low = 0.0
         while True:
-            low, entries = self._solve(table, dp, low, limit_seconds)
+            low, entries = self._solve(table, dp, low, limit_seconds - update)
             if entries is None:
                 return None
             changed = [table.tighten(entry) for entry in dict.fromkeys(entries)]
             if not any(changed):
-                break
-        splits = [(table.split(entry), entry[1]) for entry in entries]
-        return Arrangement(
-            shapes=tuple(PipelineShape(split.cuts, count) for split, count in splits),
-            pipeline_seconds=max(split.pipeline_seconds for split, _ in splits),
-            bound_seconds=max(split.bound_seconds for split, _ in splits),
-        )
+                splits = [table.split(entry) for entry in entries]
+                shapes = tuple(PipelineShape(split.cuts, count) for split, (_, count) in zip(splits, entries, strict=True))
+                return Arrangement(shapes, max(split.seconds for split in splits) + update, low + update)
+
+    @property
+    def _update_seconds(self) -> float:
+        """The optimizer update takes at least this."""
+        problem = self._problem
+        longest = max(layer.optimizer_seconds for layer in problem.costs.profile.layers)
+        return max(longest, problem.costs.sums.optimizer[-1] / problem.allowed.pp[-1]) / problem.kind.speed_ratio
 
     def shortage(self) -> str:
         """Why memory does not suffice: the stage that lacks most in the most roomy split, and how many workers would do."""
@@ -152,11 +150,20 @@ class EqualSearch:
     def _table(self, dp: int) -> Timetable:
         problem = self._problem
         replicas = dp if problem.costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
-        if replicas not in self._tables:
-            partitioner = Partitioner(problem.costs.sums, problem.schedule, problem.link, replicas)
-            most = problem.num_microbatches - problem.allowed.dp.start + 1
-            self._tables[replicas] = Timetable(partitioner, problem.kind, problem.allowed.pp, most)
-        return self._tables[replicas]
+        most = problem.num_microbatches - dp + 1
+        return Timetable(self._partitioner(replicas), problem.kind, problem.allowed.pp, most, self._tail_seconds(dp))
+
+    def _partitioner(self, num_replicas: int) -> Partitioner:
+        problem = self._problem
+        if num_replicas not in self._partitioners:
+            self._partitioners[num_replicas] = Partitioner(problem.costs.sums, problem.schedule, problem.link, num_replicas)
+        return self._partitioners[num_replicas]
+
+    def _tail_seconds(self, dp: int) -> Floats:
+        """Reduction of the first n layers over `dp` holders, which follows their last backward pass. Shape [layers + 1]."""
+        layers = self._problem.costs.profile.layers
+        held = np.cumsum([0, *(layer.gradient_bytes for layer in layers)])
+        return np.array([ring_all_reduce_seconds(self._problem.link, dp, float(count)) for count in held])
 
     def _solve(self, table: Timetable, dp: int, low: float, limit: float) -> tuple[float, list[Entry] | None]:
         """The table's least value that admits an arrangement, at least `low`, and the arrangement's entries.
@@ -164,18 +171,18 @@ class EqualSearch:
         Gallops from `low`, which is close once the table is tight, then bisects.
         """
         values = table.values(low * (1 - TOLERANCE), limit)
-        infeasible, probe, step = -1, 0, 1
-        found: tuple[int, tuple[int, ...]] | None = None
-        while infeasible + 1 < (found[0] if found else len(values)):
-            probe = min(probe, len(values) - 1)
+        last = self._lengths(table, dp, float(values[-1])) if len(values) else None
+        if last is None:
+            return low, None
+        infeasible, step = -1, 1
+        found = len(values) - 1, last
+        while infeasible + 1 < found[0]:
+            probe = min(infeasible + step, (infeasible + found[0]) // 2)
             lengths = self._lengths(table, dp, float(values[probe]))
             if lengths is None:
                 infeasible, step = probe, step * 2
             else:
                 found = probe, lengths
-            probe = infeasible + step if found is None else (infeasible + found[0]) // 2
-        if found is None:
-            return low, None
         target = float(values[found[0]])
         return target, self._fill(table, found[1], target)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from planner.partition import Partitioner, Split, WorkerKind
+from planner.partition import Floats, Partitioner, Split, WorkerKind
 
 Entry = tuple[int, int]
 """Length and micro-batches of a pipeline."""
@@ -12,30 +12,42 @@ Entry = tuple[int, int]
 class Timetable:
     """A table over (length, micro-batches) of lower bounds, tightened entry by entry until they are prices."""
 
-    def __init__(self, partitioner: Partitioner, kind: WorkerKind, lengths: range, num_microbatches: int) -> None:
-        """Fill the table with closed-form bounds, O(lengths * num_microbatches)."""
-        self._partitioner, self._kind = partitioner, kind
+    def __init__(
+        self, partitioner: Partitioner, kind: WorkerKind, lengths: range, num_microbatches: int, tail_seconds: Floats
+    ) -> None:
+        """Fill the table with closed-form bounds, O(lengths * layers * num_microbatches).
+
+        Args:
+            partitioner: splits layers.
+            kind: of all workers.
+            lengths: of pipelines.
+            num_microbatches: most that one pipeline takes.
+            tail_seconds: what follows the last backward pass when the first stage holds n layers, shape [layers + 1].
+        """
+        self._partitioner, self._kind, self._tail = partitioner, kind, tail_seconds
         self.lengths = lengths
         self._bounds: dict[Entry, float] = {}
         self._splits: dict[Entry, Split] = {}
         counts = np.arange(1, num_microbatches + 1)
-        self.seconds: npt.NDArray[np.float64] = np.array([partitioner.least_seconds(length, kind, counts) for length in lengths])
+        self.seconds: Floats = np.array([partitioner.least_seconds(length, kind, counts, tail_seconds) for length in lengths])
         """Least time of lengths[k] workers with n + 1 micro-batches; infinite where memory does not suffice."""
 
     def tighten(self, entry: Entry) -> bool:
-        """Raise an entry to what the next dearer method says; False when it is a price already."""
+        """Raise an entry to what the next dearer method says; False when that is no more than the table says."""
         if entry in self._splits:
             return False
         kinds = (self._kind,) * entry[0]
         if entry not in self._bounds:
-            self._bounds[entry] = self._partitioner.bound(kinds, entry[1])
+            self._bounds[entry] = self._partitioner.bound(kinds, entry[1], self._tail)
             self._raise(entry, self._bounds[entry])
-            return True
-        split = self._partitioner.best(kinds, entry[1])
+            return True  # its price is still to be asked for
+        split = self._partitioner.best(kinds, entry[1], self._tail)
         assert split is not None, "a finite bound has a split"
         self._splits[entry] = split
-        self._raise(entry, split.pipeline_seconds)
-        return True
+        is_close = split.seconds <= self._bounds[entry] * (1 + self._partitioner.tolerance)
+        if not is_close:
+            self._raise(entry, split.seconds)
+        return not is_close
 
     def split(self, entry: Entry) -> Split:
         """The split of an entry that was tightened to a price."""
