@@ -67,6 +67,8 @@ def _engine(url: str) -> Engine:
     try:
         parsed = make_url(url)
         is_sqlite = parsed.get_backend_name() == "sqlite"
+        if is_sqlite and parsed.database in (None, "", ":memory:"):
+            raise InvalidInputError("names no file; a database in memory would not outlive the service", field="database_url")
         engine = create_engine(parsed, pool_timeout=LOCK_SECONDS, pool_pre_ping=not is_sqlite, hide_parameters=True)
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
         message = f"is no database URL that can be used ({error}); try sqlite:///kintsugi.sqlite3"

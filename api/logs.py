@@ -10,18 +10,17 @@ from api.settings import Settings
 
 def configure(settings: Settings) -> None:
     """Send structured logs to standard error, as lines for people or as JSON."""
-    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
-    if settings.log_format == "console":
-        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    rendering: list[structlog.typing.Processor] = (
+        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        if settings.log_format == "json"
+        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)]
+    )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks
-            if settings.log_format == "json"
-            else structlog.processors.ExceptionPrettyPrinter(),
-            renderer,
+            *rendering,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.log_level.upper()]),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),

@@ -85,8 +85,24 @@ def restored(store: Store, job: StoredJob, generation: int) -> Snapshot:
     )
 
 
+def require_fit(plan: Plan, profile: Profile, cluster: Cluster) -> None:
+    """Require that a plan holds the profile's layers on the cluster's workers.
+
+    Raises:
+        InvalidInputError: it does not.
+    """
+    if plan.num_layers != profile.num_layers:
+        message = f"holds {plan.num_layers} layers where the profile has {profile.num_layers}"
+        raise InvalidInputError(message, field="plan", value=plan.num_layers)
+    for worker, slot in plan.slot_of.items():
+        if worker not in cluster.by_id:
+            field = f"plan.pipelines[{slot.pipeline}].stages[{slot.stage}].worker"
+            raise InvalidInputError("is no worker of the cluster", field=field, value=worker)
+
+
 def _adopted(snapshot: Snapshot, plan: Plan) -> Decision:
-    _check_adoptable(snapshot, plan)
+    require_fit(plan, snapshot.profile, snapshot.cluster)
+    _require_microbatches(plan, snapshot.settings)
     best = replan(replace(snapshot, plan=None))
     price = estimate(plan, snapshot.profile, snapshot.cluster, mtbf_seconds=snapshot.settings.mtbf_seconds)
     bound = min(best.search.lower_bound_seconds, price.iteration_seconds)
@@ -107,14 +123,10 @@ def _adopted(snapshot: Snapshot, plan: Plan) -> Decision:
     )
 
 
-def _check_adoptable(snapshot: Snapshot, plan: Plan) -> None:
-    for worker, slot in plan.slot_of.items():
-        if worker not in snapshot.cluster.by_id:
-            field = f"plan.pipelines[{slot.pipeline}].stages[{slot.stage}].worker"
-            raise InvalidInputError("is no worker of the job's cluster", field=field, value=worker)
-    if plan.num_microbatches != snapshot.settings.num_microbatches:
+def _require_microbatches(plan: Plan, settings: JobSettings) -> None:
+    if plan.num_microbatches != settings.num_microbatches:
         raise InvalidInputError(
-            f"runs {plan.num_microbatches} micro-batches per step where the settings say {snapshot.settings.num_microbatches}",
+            f"runs {plan.num_microbatches} micro-batches per step where the settings say {settings.num_microbatches}",
             field="plan",
             value=plan.num_microbatches,
         )

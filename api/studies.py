@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import reduce
 
-from api.planning import decide
+from api.planning import decide, require_fit
 from api.schemas import EstimateRequest, WhatIf, cluster_of
 from api.service import JobState, Service
 from estimator.estimate import estimate
@@ -23,6 +23,7 @@ def estimated(request: EstimateRequest) -> Estimate:
         InfeasibleError: a stage does not fit its memory.
     """
     cluster = cluster_of(request.cluster, request.workers, request.workers_per_host)
+    require_fit(request.plan, request.profile, cluster)
     return estimate(
         request.plan,
         request.profile,
@@ -66,7 +67,10 @@ def _described(request: WhatIf) -> Snapshot:
 def _present(request: WhatIf, profile: Profile, settings: JobSettings, cluster: Cluster) -> Snapshot:
     alive = tuple(worker.id for worker in cluster.workers)
     present = Snapshot(profile=profile, cluster=cluster, settings=settings, plan=None, alive=alive, generation=0)
-    return replace(present, plan=request.plan or decide(present).plan)
+    if request.plan is None:
+        return replace(present, plan=decide(present).plan)
+    require_fit(request.plan, profile, cluster)
+    return replace(present, plan=request.plan)
 
 
 def _check_alive(request: WhatIf, membership: Membership) -> None:

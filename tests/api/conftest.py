@@ -5,11 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from api import logs
 from api.app import create_app
 from api.settings import Settings
 from tests.api.requests import new_job
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quiet() -> None:
+    logs.configure(Settings(log_level="error", log_format="json"))
 
 
 @pytest.fixture
@@ -23,9 +30,19 @@ def settings(database_url: str) -> Settings:
 
 
 @pytest.fixture
-def client(settings: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(settings)) as client:
+def app(settings: Settings) -> FastAPI:
+    return create_app(settings)
+
+
+@pytest.fixture
+def client(app: FastAPI) -> Iterator[TestClient]:
+    with TestClient(app) as client:
         yield client
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 @pytest.fixture

@@ -82,8 +82,8 @@ def test_a_host_takes_its_workers_along(client, job):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"kind": "link_degraded", "link": ["w00", "w01"], "beta_seconds_per_byte": 1e-9},
-        {"kind": "link_connected", "link": ["w00", "w01"]},
+        {"kind": "link_disconnected", "link": ["h00", "h01"]},
+        {"kind": "link_connected", "link": ["h00", "h01"]},
         {"kind": "straggler", "worker": "w00", "speed_ratio": 1.0},
         {"kind": "recovered", "worker": "w00"},
         {"kind": "worker_joined", "worker": "w00"},
@@ -134,7 +134,7 @@ def test_when_nobody_is_left_the_event_stays_and_a_later_one_goes_on_from_it(cli
 
 def test_events_are_listed_in_pages(client, job):
     for number in range(5):
-        client.post(EVENTS, json=event(f"e{number}", 0, kind="link_connected", link=["w00", "w01"]))
+        client.post(EVENTS, json=event(f"e{number}", 0, kind="link_connected", link=["h00", "h01"]))
     seen, cursor = [], None
     while True:
         page = client.get(EVENTS, params={"limit": 2, **({"cursor": cursor} if cursor else {})}).json()

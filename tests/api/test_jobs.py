@@ -41,9 +41,7 @@ def test_the_service_chooses_an_id_and_an_idempotency_key_keeps_it(client):
 def test_a_running_plan_is_adopted_as_it_is(client: TestClient):
     half = {"num_microbatches": 4}
     stages = [{"layer_start": 0, "layer_stop": 3}, {"layer_start": 3, "layer_stop": 4}]
-    pipelines = [
-        {**half, "stages": [{**stage, "worker": f"w0{2 * p + s}"} for s, stage in enumerate(stages)]} for p in range(2)
-    ]
+    pipelines = [{**half, "stages": [{**stage, "worker": f"w0{2 * p + s}"} for s, stage in enumerate(stages)]} for p in range(2)]
     response = client.post("/v1/jobs", json=new_job(plan={"pipelines": pipelines}))
     assert response.status_code == 201, response.text
     decision = response.json()["decision"]

@@ -1,0 +1,86 @@
+"""Estimates and what-if studies answer and store nothing."""
+
+import pytest
+
+from kintsugi.core import codec
+from tests.api.requests import EVENTS, JOB, event, new_job, workers_of
+from tests.builders import uniform_profile
+
+
+def study(**changes):
+    body = {name: value for name, value in new_job().items() if name != "id"}
+    return {**body, **changes}
+
+
+def estimate_of(plan, **changes):
+    return {"profile": codec.encode(uniform_profile(4)), "workers": 6, "workers_per_host": 2, "plan": plan, **changes}
+
+
+def test_the_estimate_of_a_plan_is_the_decisions_own(client, job):
+    response = client.post("/v1/estimates", json=estimate_of(job["decision"]["plan"]))
+    assert response.status_code == 200
+    assert response.json() == job["decision"]["estimate"]
+
+
+def test_a_plan_of_strangers_has_no_estimate(client, job):
+    response = client.post("/v1/estimates", json=estimate_of(job["decision"]["plan"], workers=1))
+    assert response.status_code == 422
+    assert response.json()["error"]["field"] == "plan.pipelines[0].stages[1].worker"
+
+
+def test_a_plan_of_another_model_has_no_estimate(client, job):
+    body = estimate_of(job["decision"]["plan"], profile=codec.encode(uniform_profile(5)))
+    response = client.post("/v1/estimates", json=body)
+    assert (response.status_code, response.json()["error"]["field"]) == (422, "plan")
+
+
+def test_what_if_says_what_the_event_then_gets(client, job):
+    lost = sorted(workers_of(job["decision"]))[0]
+    thought = client.post("/v1/whatif", json={"job": "llama", "fail": [lost]}).json()
+    assert client.get(JOB).json() == job
+    done = client.post(EVENTS, json=event("a", 0, lost)).json()["decision"]
+    for decision in (thought, done):
+        decision["search"].pop("elapsed_seconds")
+    assert thought == done
+
+
+def test_a_described_job_needs_no_stored_one(client):
+    decision = client.post("/v1/whatif", json=study(fail=["w00"], join=["w42"])).json()
+    assert decision["plan"]["generation"] == 1
+    assert "w00" not in workers_of(decision)
+    assert client.get("/v1/jobs").json()["jobs"] == []
+
+
+def test_hosts_fail_with_all_their_workers(client):
+    decision = client.post("/v1/whatif", json=study(fail_hosts=["h01"])).json()
+    assert not workers_of(decision) & {"w02", "w03"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "field"),
+    [
+        ({"fail": ["w00", "w00"]}, 422, "fail[1]"),
+        ({"fail": ["w77"]}, 404, "worker"),
+        ({"fail_hosts": ["h77"]}, 404, "host"),
+        ({"workers": None}, 422, "workers"),
+        ({"profile": None}, 422, "profile"),
+        ({"settings": None}, 422, "settings"),
+        ({"workers": 0}, 422, "workers"),
+        ({"workers": 10**9}, 422, "workers"),
+    ],
+)
+def test_a_study_of_nonsense_is_refused_by_name(client, changes, status, field):
+    response = client.post("/v1/whatif", json=study(**changes))
+    assert (response.status_code, response.json()["error"]["field"]) == (status, field)
+
+
+def test_a_stored_job_is_not_described_again(client, job):
+    response = client.post("/v1/whatif", json=study(job="llama"))
+    assert (response.status_code, response.json()["error"]["field"]) == (422, "profile")
+    assert client.post("/v1/whatif", json={"job": "nobody"}).status_code == 404
+
+
+def test_a_worker_that_is_gone_cannot_fail_again(client, job):
+    client.post(EVENTS, json=event("a", 0, "w00"))
+    response = client.post("/v1/whatif", json={"job": "llama", "fail": ["w00"]})
+    assert (response.status_code, response.json()["error"]["field"]) == (422, "fail[0]")
