@@ -8,20 +8,13 @@ One thread runs the protocol. A loss at any moment begins a new attempt, which s
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import singledispatchmethod
-from multiprocessing import Pipe
-from multiprocessing.connection import wait
 from types import TracebackType
-from typing import Self
 from uuid import uuid4
-
-import torch
-from torch import Tensor
 
 from estimator.program import compile_program
 from kintsugi.core.errors import ReconfigurationError, UnavailableError, WorkerError
@@ -29,7 +22,9 @@ from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement
 from kintsugi.core.plan import Decision, Migration, Plan
 from kintsugi.runtime.commit import StepStatus, resolve
+from kintsugi.runtime.decider import Decider
 from kintsugi.runtime.decisions import Decisions, JobRequest
+from kintsugi.runtime.fleet import Fleet
 from kintsugi.runtime.messages import (
     CallOff,
     Collect,
@@ -49,14 +44,13 @@ from kintsugi.runtime.messages import (
     Resumed,
     Started,
     StepDone,
-    Stop,
 )
 from kintsugi.runtime.models import TrainingJob
-from kintsugi.runtime.processes import WorkerHandle, forkserver
+from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.recovery import RecoveryTimeline
+from kintsugi.runtime.result import RunResult, merged_digests, merged_parameters
 from kintsugi.runtime.worker import WorkerOptions
 from restorer.groups import members_of
-from restorer.reconfigure import unpack
 
 
 class Phase(StrEnum):
@@ -90,20 +84,19 @@ class AgentOptions:
     """Attempts in a row without a loss between them after which the job stops."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """What a run came to."""
+@dataclass(slots=True)
+class _Attempt:
+    """What has come in since an attempt to reach a plan began."""
 
-    losses: tuple[float, ...]
-    """Mean over the global batch, by step. Shape [steps]."""
-    step_seconds: tuple[float, ...]
-    """Of the slowest worker, by step. Shape [steps]."""
-    parameters: dict[str, Tensor]
-    """By canonical name, on the CPU."""
-    digests: dict[int, dict[str, str]]
-    """SHA-256 of each layer's state (parameters, buffers, optimizer) by holder: equal where replicas are bitwise equal."""
-    recoveries: tuple[RecoveryTimeline, ...]
-    decisions: tuple[Decision, ...]
+    number: int
+    statuses: dict[str, StepStatus | None] = field(default_factory=dict)
+    members: tuple[str, ...] = ()
+    ready: dict[str, Ready] = field(default_factory=dict)
+    resumed: dict[str, float] = field(default_factory=dict)
+    finished: set[str] = field(default_factory=set)
+    collected: dict[str, Collected] = field(default_factory=dict)
+    broken: tuple[float, str] | None = None
+    """When a link broke, and what its worker said."""
 
 
 Observer = Callable[["Agent"], None]
@@ -131,38 +124,23 @@ class Agent(AbstractContextManager["Agent"]):
             options: patience and worker options.
             observer: sees the agent after every change, for a live view or for striking workers.
         """
-        self._make_job = make_job
         self._request = request
-        self._decisions = decisions
         self._options = options or AgentOptions()
         self._observer = observer
         self._run_id = uuid4().hex[:12]
-        self._workers: dict[str, WorkerHandle] = {}
+        self._fleet = Fleet(make_job, self._options.worker)
+        self._decider = Decider(decisions)
         self._started: set[str] = set()
-        self._decider = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decisions")
-        self._future: Future[Decision] | None = None
-        self._wake_receiver, self._wake_sender = Pipe(duplex=False)
-        self._attempts = itertools.count(1)
-        self._attempt = 0
+        self._numbers = itertools.count(1)
+        self._attempt = _Attempt(0)
         self._idle_attempts = 0
-        self._statuses: dict[str, StepStatus | None] = {}
-        self._ready: dict[str, Ready] = {}
-        self._resumed: dict[str, float] = {}
-        self._finished: set[str] = set()
-        self._collected: dict[str, Collected] = {}
-        self._members: tuple[str, ...] = ()
         self._applied: Plan | None = None
-        self._broken: tuple[float, str] | None = None
-        """When a link broke in this attempt, and what its worker said."""
         self._phase_began_at = time.monotonic()
         self._seconds: dict[int, float] = {}
         self.phase = Phase.STARTING
         self.losses: dict[int, float] = {}
+        """Mean loss over the global batch, by step."""
         self.recoveries: list[RecoveryTimeline] = []
-        self.decisions: list[Decision] = []
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
@@ -170,16 +148,16 @@ class Agent(AbstractContextManager["Agent"]):
     @property
     def decision(self) -> Decision:
         """The latest decision."""
-        return self.decisions[-1]
+        return self._decider.decisions[-1]
 
     @property
     def alive(self) -> tuple[str, ...]:
         """Workers that have not been lost, in cluster order."""
-        return tuple(self._workers)
+        return tuple(self._fleet.handles)
 
     def handle(self, worker: str) -> WorkerHandle:
         """The process of a living worker."""
-        return self._workers[worker]
+        return self._fleet.handles[worker]
 
     def run(self) -> RunResult:
         """Train to the last step.
@@ -190,103 +168,60 @@ class Agent(AbstractContextManager["Agent"]):
             ReconfigurationError: the survivors could not be brought onto a plan.
             UnavailableError: a worker did not start, or the service did not answer, in time.
         """
-        self.decisions.append(self._decisions.start(self._request))
-        context = forkserver()
-        for worker in self._request.cluster.workers:
-            self._workers[worker.id] = WorkerHandle(worker.id, self._make_job, self._options.worker, context)
+        self._decider.start(self._request)
+        self._fleet.start([worker.id for worker in self._request.cluster.workers])
         self._begin_attempt(Phase.STARTING)
-        while not (self.phase is Phase.COLLECTING and set(self.decision.plan.workers) <= self._collected.keys()):
+        while not (self.phase is Phase.COLLECTING and set(self.decision.plan.workers) <= self._attempt.collected.keys()):
             self._poll()
-        return self._result()
+        steps = range(len(self.losses))
+        return RunResult(
+            losses=tuple(self.losses[step] for step in steps),
+            step_seconds=tuple(self._seconds[step] for step in steps),
+            parameters=merged_parameters(self._attempt.collected),
+            digests=merged_digests(self._attempt.collected),
+            recoveries=tuple(self.recoveries),
+            decisions=tuple(self._decider.decisions),
+        )
 
     def close(self) -> None:
         """End every process and thread of the job."""
-        for handle in self._workers.values():
-            handle.send(Stop())
-        for handle in self._workers.values():
-            handle.fence()
-        self._workers.clear()
-        self._decider.shutdown(wait=True, cancel_futures=True)
-        self._wake_receiver.close()
-        self._wake_sender.close()
+        self._fleet.close()
+        self._decider.close()
 
     # The loop: one batch of messages, losses and deadlines at a time.
 
     def _poll(self) -> None:
-        connections = {handle.connection: handle for handle in self._workers.values()}
-        sentinels = {handle.process.sentinel: handle for handle in self._workers.values()}
-        ready = wait([*connections, *sentinels, self._wake_receiver], timeout=self._options.worker.heartbeat_seconds)
-        lost = [sentinels[item] for item in ready if isinstance(item, int)]
-        for item in ready:
-            if item is self._wake_receiver:
-                self._wake_receiver.recv()
-            elif not isinstance(item, int) and item in connections:
-                self._drain(connections[item])
-        lost += [handle for handle in self._frozen() if handle not in lost]
-        if lost:
+        news = self._fleet.listen(self._decider.wake, self._options.worker.heartbeat_seconds)
+        for handle, message in news.messages:
+            self._on(message, handle)
+        frozen = [h for h in self._fleet.silent_for(self._options.heartbeat_timeout_seconds) if h.worker in self._started]
+        if lost := list(dict.fromkeys([*news.ended, *frozen])):
             self._lose(lost)
         self._check_deadlines()
         self._advance()
         if self._observer is not None:
             self._observer(self)
 
-    def _drain(self, handle: WorkerHandle) -> None:
-        """Take all messages that are there; the end of the pipe is noticed by the process's sentinel."""
-        while handle.connection.poll():
-            message = handle.receive()
-            if message is None:
-                return
-            self._on(message, handle)
-
-    def _frozen(self) -> list[WorkerHandle]:
-        limit = time.monotonic() - self._options.heartbeat_timeout_seconds
-        return [
-            handle
-            for worker, handle in self._workers.items()
-            if worker in self._started and handle.last_heard_at < limit and not handle.connection.poll()
-        ]
-
     def _lose(self, handles: Sequence[WorkerHandle]) -> None:
         """Fence workers, and begin to recover from their loss."""
-        detected_at = time.monotonic()
-        events = []
+        timeline = self._timeline_under_way() or RecoveryTimeline(detected_at=time.monotonic())
+        if timeline not in self.recoveries:
+            self.recoveries.append(timeline)
         for handle in handles:
-            self._drain(handle)
-            del self._workers[handle.worker]
-            handle.fence()
-            kind = EventKind.WORKER_FAILED
-            events.append(Event(kind=kind, id=f"{self._run_id}-{handle.worker}", generation=0, worker=handle.worker))
-        self._note_loss(handles, detected_at)
+            self._fleet.remove(handle)
+            timeline.lost.append(handle.worker)
+            timeline.failed_at = timeline.failed_at or handle.struck_at
+        names = [handle.worker for handle in handles]
+        events = [Event(kind=EventKind.WORKER_FAILED, id=f"{self._run_id}-{name}", generation=0, worker=name) for name in names]
+        self._decider.submit(events)
         self._idle_attempts = 0
-        self._future = self._decider.submit(self._decide, events)
-        self._future.add_done_callback(lambda _: self._wake_sender.send(None))
         self._begin_attempt(Phase.QUIESCING)
 
-    def _note_loss(self, handles: Iterable[WorkerHandle], detected_at: float) -> None:
-        is_under_way = bool(self.recoveries) and self.recoveries[-1].resumed_at is None
-        if not is_under_way:
-            self.recoveries.append(RecoveryTimeline(detected_at=detected_at))
-        timeline = self.recoveries[-1]
-        for handle in handles:
-            timeline.lost.append(handle.worker)
-            if handle.struck_at is not None and timeline.failed_at is None:
-                timeline.failed_at = handle.struck_at
-
-    def _decide(self, events: Sequence[Event]) -> Decision:
-        """In the decider's thread: events carry the generation that is decided by then."""
-        generation = self.decisions[-1].plan.generation
-        decision = self._decisions.after([replace(event, generation=generation) for event in events])
-        self.decisions.append(decision)
-        return decision
-
     def _begin_attempt(self, phase: Phase) -> None:
-        self._attempt = next(self._attempts)
+        self._attempt = _Attempt(next(self._numbers))
         self._enter(phase)
-        self._statuses, self._ready, self._resumed, self._collected = {}, {}, {}, {}
-        self._finished.clear()
-        self._broken = None
-        for handle in self._workers.values():
-            handle.send(CallOff(self._attempt))
+        for handle in self._fleet.handles.values():
+            handle.send(CallOff(self._attempt.number))
 
     def _regroup(self, why: str) -> None:
         """Try again with the same workers."""
@@ -300,83 +235,90 @@ class Agent(AbstractContextManager["Agent"]):
         self._phase_began_at = time.monotonic()
 
     def _check_deadlines(self) -> None:
-        elapsed = time.monotonic() - self._phase_began_at
-        silent = [handle for worker, handle in self._workers.items() if worker not in self._statuses]
-        if self.phase is Phase.STARTING and elapsed > self._options.start_timeout_seconds and silent:
-            names = ", ".join(handle.worker for handle in silent)
-            raise UnavailableError(f"did not start within {self._options.start_timeout_seconds:g} s", field="workers", value=names)
-        if self.phase is Phase.QUIESCING and elapsed > self._options.quiesce_timeout_seconds and silent:
-            self._lose([handle for handle in silent if handle.worker in self._started])
-        elif self.phase is Phase.PREPARING and elapsed > self._options.prepare_timeout_seconds:
-            self._regroup(f"not ready within {self._options.prepare_timeout_seconds:g} s")
-        elif self._broken is not None and time.monotonic() - self._broken[0] > self._options.link_grace_seconds:
-            self._regroup(self._broken[1])
+        now, options = time.monotonic(), self._options
+        elapsed = now - self._phase_began_at
+        unstarted = [worker for worker in self._fleet.handles if worker not in self._started]
+        silent = [
+            h for worker, h in self._fleet.handles.items() if worker in self._started and worker not in self._attempt.statuses
+        ]
+        if unstarted and elapsed > options.start_timeout_seconds:
+            raise UnavailableError(f"did not start within {options.start_timeout_seconds:g} s", field="workers", value=unstarted)
+        if self.phase is Phase.QUIESCING and silent and elapsed > options.quiesce_timeout_seconds:
+            self._lose(silent)
+        elif self.phase is Phase.PREPARING and elapsed > options.prepare_timeout_seconds:
+            self._regroup(f"not ready within {options.prepare_timeout_seconds:g} s")
+        elif self._attempt.broken is not None and now - self._attempt.broken[0] > options.link_grace_seconds:
+            self._regroup(self._attempt.broken[1])
 
     def _advance(self) -> None:
         """Take the step of the protocol that everything is there for."""
         if self.phase in (Phase.STARTING, Phase.QUIESCING):
-            is_decided = self._future is None or self._future.done()
-            if is_decided and self._statuses.keys() >= self._workers.keys():
+            if self._attempt.statuses.keys() >= self._fleet.handles.keys() and self._decider.is_done():
                 self._prepare()
-        elif self.phase is Phase.PREPARING and self._ready.keys() >= set(self._members):
+        elif self.phase is Phase.PREPARING and self._attempt.ready.keys() >= set(self._attempt.members):
             self._go()
-        elif self.phase is Phase.TRAINING and self._finished >= set(self.decision.plan.workers):
+        elif self.phase is Phase.TRAINING and self._attempt.finished >= set(self.decision.plan.workers):
             self._enter(Phase.COLLECTING)
             for worker in self.decision.plan.workers:
-                self._workers[worker].send(Collect(with_parameters=True))
+                self._fleet.handles[worker].send(Collect(with_parameters=True))
 
     # The two messages that move all members.
 
     def _prepare(self) -> None:
-        if self._future is not None:
-            self._future.result()
-            self._future = None
-        self._note(quiesced_at=time.monotonic(), planned_at=time.monotonic())
+        """Settle the interrupted step, and have all members stage the plan."""
+        planned_at = self._decider.finish()
+        self._note(quiesced_at=time.monotonic(), planned_at=planned_at)
         decision, plan = self.decision, self.decision.plan
-        statuses = [status for status in self._statuses.values() if status is not None]
+        statuses = [status for status in self._attempt.statuses.values() if status is not None]
         record = resolve(statuses)
         start_step = max([status.step for status in statuses] + ([record.step + 1] if record else []), default=0)
         program = compile_program(plan, self._request.profile, self._request.cluster)
-        involved = set(plan.workers) | set(self._applied.workers if self._applied else ())
-        self._members = tuple(worker for worker in self._workers if worker in involved)
-        has_moved = self._applied is not None and self._applied.generation == plan.generation
-        message = Prepare(
-            attempt=self._attempt,
-            plan=plan,
-            actions=(),
-            digests=program.digests,
-            reductions=program.reductions,
-            checksum=program.checksum,
-            members=self._members,
-            migration=Migration() if has_moved else decision.migration,
-            record=record,
-            start_step=start_step,
-            is_initial=start_step == 0,
-        )
+        involved = {*plan.workers, *(self._applied.workers if self._applied else ())}
+        self._attempt.members = tuple(worker for worker in self._fleet.handles if worker in involved)
+        is_in_place = self._applied is not None and self._applied.generation == plan.generation
         self._enter(Phase.PREPARING)
-        for worker in self._members:
-            self._workers[worker].send(replace(message, actions=program.texts.get(worker, ())))
+        for worker in self._attempt.members:
+            message = Prepare(
+                attempt=self._attempt.number,
+                plan=plan,
+                actions=program.texts.get(worker, ()),
+                digests=program.digests,
+                reductions=program.reductions,
+                checksum=program.checksum,
+                members=self._attempt.members,
+                migration=Migration() if is_in_place else decision.migration,
+                record=record,
+                start_step=start_step,
+                is_initial=start_step == 0,
+            )
+            self._fleet.handles[worker].send(message)
 
     def _go(self) -> None:
+        """Have all members swap the staged state in: from here on it lies where the plan puts it."""
         self._note(
-            regrouped_at=max(ready.regrouped_at for ready in self._ready.values()),
-            transferred_at=max(ready.transferred_at for ready in self._ready.values()),
+            regrouped_at=max(ready.regrouped_at for ready in self._attempt.ready.values()),
+            transferred_at=max(ready.transferred_at for ready in self._attempt.ready.values()),
+            generation=self.decision.plan.generation,
+            policy=self.decision.plan.policy.value,
         )
         self._enter(Phase.TRAINING)
-        for worker in self._members:
-            self._workers[worker].send(Go(self._attempt))
+        for worker in self._attempt.members:
+            self._fleet.handles[worker].send(Go(self._attempt.number))
         self._applied = self.decision.plan
-        if self.recoveries:
-            self.recoveries[-1].generation = self._applied.generation
-            self.recoveries[-1].policy = self._applied.policy.value
+        self._decider.tell_applied(self._applied.generation)
 
-    def _note(self, **instants: float) -> None:
-        """Write phase ends into the timeline of the recovery under way."""
-        if self.recoveries and self.recoveries[-1].resumed_at is None:
-            for name, instant in instants.items():
-                setattr(self.recoveries[-1], name, instant)
+    def _timeline_under_way(self) -> RecoveryTimeline | None:
+        is_under_way = bool(self.recoveries) and self.recoveries[-1].resumed_at is None
+        return self.recoveries[-1] if is_under_way else None
 
-    # What workers say.
+    def _note(self, **values: float | str | None) -> None:
+        """Write into the timeline of the recovery under way."""
+        timeline = self._timeline_under_way()
+        if timeline is not None:
+            for name, value in values.items():
+                setattr(timeline, name, value)
+
+    # What workers say. What belongs to an attempt that was superseded does not count.
 
     @singledispatchmethod
     def _on(self, message: FromWorker, handle: WorkerHandle) -> None:
@@ -384,7 +326,7 @@ class Agent(AbstractContextManager["Agent"]):
 
     @_on.register
     def _(self, _: Heartbeat, __: WorkerHandle) -> None:
-        return
+        """That it was heard is all there is to it."""
 
     @_on.register
     def _(self, _: Started, handle: WorkerHandle) -> None:
@@ -392,49 +334,52 @@ class Agent(AbstractContextManager["Agent"]):
 
     @_on.register
     def _(self, message: Published, _: WorkerHandle) -> None:
-        if message.attempt == self._attempt:
+        if message.attempt == self._attempt.number:
             for member in members_of(message.key):
-                if member in self._workers:
-                    self._workers[member].send(Delivered(message.attempt, message.key, message.value))
+                if member in self._fleet.handles:
+                    self._fleet.handles[member].send(Delivered(message.attempt, message.key, message.value))
 
     @_on.register
     def _(self, message: Quiesced, handle: WorkerHandle) -> None:
-        if message.attempt == self._attempt:
-            self._statuses[handle.worker] = message.status
+        if message.attempt == self._attempt.number:
+            self._attempt.statuses[handle.worker] = message.status
 
     @_on.register
     def _(self, message: Ready, handle: WorkerHandle) -> None:
-        if message.attempt == self._attempt:
-            self._ready[handle.worker] = message
+        if message.attempt == self._attempt.number:
+            self._attempt.ready[handle.worker] = message
 
     @_on.register
     def _(self, message: Resumed, handle: WorkerHandle) -> None:
-        if message.attempt == self._attempt:
-            self._resumed[handle.worker] = message.at
-            if self._resumed.keys() >= set(self.decision.plan.workers):
-                self._report_applied()
+        if message.attempt == self._attempt.number:
+            self._attempt.resumed[handle.worker] = message.at
+            if self._attempt.resumed.keys() >= set(self.decision.plan.workers):
+                self._note(resumed_at=max(self._attempt.resumed.values()))
 
     @_on.register
     def _(self, message: StepDone, _: WorkerHandle) -> None:
         self.losses[message.step] = message.loss
         self._seconds[message.step] = max(message.seconds, self._seconds.get(message.step, 0.0))
-        if message.attempt == self._attempt and self.recoveries and self.recoveries[-1].committed_at is None:
+        if message.attempt == self._attempt.number and self.recoveries and self.recoveries[-1].committed_at is None:
             self.recoveries[-1].committed_at = message.at
             self._idle_attempts = 0
+            measured = Measurement(step=message.step, phase_seconds=self.recoveries[-1].phase_seconds())
+            self._decider.tell_measured(self.decision.plan.generation, measured)
 
     @_on.register
     def _(self, message: Finished, handle: WorkerHandle) -> None:
-        if message.attempt == self._attempt:
-            self._finished.add(handle.worker)
+        if message.attempt == self._attempt.number:
+            self._attempt.finished.add(handle.worker)
 
     @_on.register
     def _(self, message: LinkBroken, handle: WorkerHandle) -> None:
-        if message.attempt == self._attempt and self.phase in (Phase.PREPARING, Phase.TRAINING) and self._broken is None:
-            self._broken = (time.monotonic(), f"{handle.worker}: {message.reason}")
+        is_news = message.attempt == self._attempt.number and self.phase in (Phase.PREPARING, Phase.TRAINING)
+        if is_news and self._attempt.broken is None:
+            self._attempt.broken = (time.monotonic(), f"{handle.worker}: {message.reason}")
 
     @_on.register
     def _(self, message: Collected, handle: WorkerHandle) -> None:
-        self._collected[handle.worker] = message
+        self._attempt.collected[handle.worker] = message
 
     @_on.register
     def _(self, message: Failed, handle: WorkerHandle) -> None:
@@ -443,31 +388,3 @@ class Agent(AbstractContextManager["Agent"]):
     @_on.register
     def _(self, message: FaultInjected, handle: WorkerHandle) -> None:
         handle.struck_at = message.at
-
-    # What the world is told.
-
-    def _report_applied(self) -> None:
-        plan = self.decision.plan
-        self._note(resumed_at=max(self._resumed.values()))
-        phases = self.recoveries[-1].phase_seconds() if self.recoveries else {}
-        measured = Measurement(step=max(self.losses, default=None), phase_seconds=phases)
-        self._decider.submit(self._decisions.applied, plan.generation, measured)
-
-    def _result(self) -> RunResult:
-        parameters: dict[str, Tensor] = {}
-        digests: dict[int, dict[str, str]] = {}
-        for worker, collected in self._collected.items():
-            for layer, digest in collected.digests.items():
-                digests.setdefault(layer, {})[worker] = digest
-            for header, payload in collected.parameters.values():
-                entries = unpack(header, torch.frombuffer(bytearray(payload), dtype=torch.uint8))
-                parameters |= {name: value for (name, _), value in entries.items()}
-        steps = range(len(self.losses))
-        return RunResult(
-            losses=tuple(self.losses[step] for step in steps),
-            step_seconds=tuple(self._seconds[step] for step in steps),
-            parameters=parameters,
-            digests=digests,
-            recoveries=tuple(self.recoveries),
-            decisions=tuple(self.decisions),
-        )

@@ -1,14 +1,14 @@
 """Where the agent's decisions come from: the service, or the planner in this very process."""
 
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from kintsugi.client import Client
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.membership import Event, Membership
-from kintsugi.core.messages import Measurement
+from kintsugi.core.messages import Measurement, Report, ReportStatus
 from kintsugi.core.plan import Decision, Plan
 from kintsugi.core.profile import Profile
 
@@ -36,27 +36,26 @@ class Decisions(Protocol):
 
         Raises:
             InfeasibleError: no plan exists for the workers that are left.
+            UnavailableError: no answer came in time.
         """
 
-    def applied(self, generation: int, measured: Measurement) -> None:
-        """All workers run the plan of `generation`: their state lies where it puts it."""
+    def applied(self, generation: int) -> None:
+        """The workers' state lies where the plan of `generation` puts it."""
+
+    def measured(self, generation: int, measured: Measurement) -> None:
+        """What was measured under the plan of `generation`."""
 
 
 class LocalDecisions:
     """The planner in this process: no service, nothing stored."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
     def start(self, request: JobRequest) -> Decision:
         """Search, or adopt the request's plan."""
-        from planner.replan import adopt, replan
+        from planner.replan import replan
 
         self._request = request
         self._membership = Membership.of(request.cluster)
-        self._generation = 0
-        snapshot = self._snapshot(None)
-        decision = replan(snapshot) if request.plan is None else adopt(snapshot, request.plan)
+        decision = replan(replace(self._snapshot(0, request.plan), settings=replace(request.settings, policy=None)))
         self._plans = {0: decision.plan}
         self._applied = decision.plan
         return decision
@@ -65,25 +64,53 @@ class LocalDecisions:
         """Replan from the plan that was applied last."""
         from planner.replan import replan
 
-        with self._lock:
-            for event in events:
-                self._membership = self._membership.after(event)
-            self._generation += 1
-            decision = replan(self._snapshot(self._applied))
-            self._plans[self._generation] = decision.plan
-            return decision
+        for event in events:
+            self._membership = self._membership.after(event)
+        generation = max(self._plans) + 1
+        decision = replan(self._snapshot(generation, self._applied))
+        self._plans[generation] = decision.plan
+        return decision
 
-    def applied(self, generation: int, measured: Measurement) -> None:  # noqa: ARG002  # nothing is stored
+    def applied(self, generation: int) -> None:
         """Plan from here on."""
-        with self._lock:
-            self._applied = self._plans[generation]
+        self._applied = self._plans[generation]
 
-    def _snapshot(self, plan: Plan | None) -> Snapshot:
+    def measured(self, generation: int, measured: Measurement) -> None:
+        """Nothing is stored."""
+
+    def _snapshot(self, generation: int, plan: Plan | None) -> Snapshot:
         return Snapshot(
             profile=self._request.profile,
             cluster=self._membership.cluster,
             settings=self._request.settings,
             plan=plan,
             alive=self._membership.alive,
-            generation=self._generation,
+            generation=generation,
         )
+
+
+class ServiceDecisions:
+    """The service, over HTTP: every event and decision is stored before it is acted on."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def start(self, request: JobRequest) -> Decision:
+        """Create the job, or get it again."""
+        self._job = request.name
+        view = self._client.create_job(
+            job=request.name, profile=request.profile, cluster=request.cluster, settings=request.settings, plan=request.plan
+        )
+        return view.decision
+
+    def after(self, events: Sequence[Event]) -> Decision:
+        """Report the events; the answer is durable."""
+        return self._client.post_events(self._job, events).decision
+
+    def applied(self, generation: int) -> None:
+        """Tell the service where the state lies."""
+        self._client.report(self._job, Report(generation=generation, status=ReportStatus.APPLIED))
+
+    def measured(self, generation: int, measured: Measurement) -> None:
+        """Tell the service what was measured."""
+        self._client.report(self._job, Report(generation=generation, status=ReportStatus.MEASURED, measured=measured))

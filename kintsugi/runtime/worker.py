@@ -164,7 +164,7 @@ class WorkerProcess:
         elif isinstance(message, Prepare):
             self._prepare(message)
         elif isinstance(message, Go):
-            self._swap_in(message)
+            self._swap_in()
             self._train()
         elif isinstance(message, Collect):
             self.send(self._collect(message))
@@ -239,8 +239,8 @@ class WorkerProcess:
         executor.status = StepStatus(step=message.start_step, last_record=message.record)
         return executor
 
-    def _swap_in(self, message: Go) -> None:
-        self._require_current(message.attempt)
+    def _swap_in(self) -> None:
+        """Done even when the attempt was called off since: the agent counts the state as moved once it said go."""
         old, self._executor, self._next_executor = self._executor, self._next_executor, None
         self._has_resumed = False
         if old is not None:

@@ -1,0 +1,81 @@
+"""Asks for decisions in a thread of its own, so that the agent's protocol never waits for the service."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from multiprocessing import Pipe
+
+from kintsugi.core.errors import UnavailableError
+from kintsugi.core.membership import Event
+from kintsugi.core.messages import Measurement
+from kintsugi.core.plan import Decision
+from kintsugi.runtime.decisions import Decisions, JobRequest
+
+
+class Decider:
+    """Calls `Decisions` in the order of the agent's words: one thread, nothing overtakes."""
+
+    def __init__(self, decisions: Decisions) -> None:
+        self._source = decisions
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decider")
+        self._pending: Future[float] | None = None
+        self._untold: list[int] = []
+        self.wake, self._wake_sender = Pipe(duplex=False)
+        """Readable once a decision is there."""
+        self.decisions: list[Decision] = []
+
+    def start(self, request: JobRequest) -> None:
+        """Get the first decision; blocks."""
+        self.decisions.append(self._source.start(request))
+
+    def submit(self, events: Sequence[Event]) -> None:
+        """Ask for the decision after `events`; their generation is filled in when their turn comes."""
+        self._pending = self._thread.submit(self._decide, events)
+        self._pending.add_done_callback(lambda _: self._wake_sender.send(None))
+
+    def is_done(self) -> bool:
+        """Whether the decision that was asked for last is there, or failed."""
+        return self._pending is None or self._pending.done()
+
+    def finish(self) -> float | None:
+        """Take the decision that is done: when it came, on the monotonic clock; None where none was asked for.
+
+        Raises:
+            KintsugiError: why there is none.
+        """
+        pending, self._pending = self._pending, None
+        return None if pending is None else pending.result()
+
+    def tell_applied(self, generation: int) -> None:
+        """Report that the state lies where the plan of `generation` puts it; kept until it is told."""
+        self._untold.append(generation)
+        self._thread.submit(self._tell)
+
+    def tell_measured(self, generation: int, measured: Measurement) -> None:
+        """Report what was measured; lost when the service does not answer."""
+        self._thread.submit(partial(self._source.measured, generation, measured))
+
+    def close(self) -> None:
+        """Tell what is left to tell, and end the thread."""
+        self._thread.shutdown(wait=True)
+        self.wake.close()
+        self._wake_sender.close()
+
+    def _decide(self, events: Sequence[Event]) -> float:
+        self._tell_all()
+        generation = self.decisions[-1].plan.generation
+        self.decisions.append(self._source.after([replace(event, generation=generation) for event in events]))
+        return time.monotonic()
+
+    def _tell(self) -> None:
+        with suppress(UnavailableError):
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        """A decision must not be asked for before the service knows where the state lies."""
+        while self._untold:
+            self._source.applied(self._untold[0])
+            self._untold.pop(0)

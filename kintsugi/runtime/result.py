@@ -1,0 +1,52 @@
+"""What a run came to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kintsugi.core.plan import Decision
+from kintsugi.runtime.messages import Collected
+from kintsugi.runtime.recovery import RecoveryTimeline
+from restorer.reconfigure import unpack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """Losses, times, the trained parameters, and how every failure was mended."""
+
+    losses: tuple[float, ...]
+    """Mean over the global batch, by step. Shape [steps]."""
+    step_seconds: tuple[float, ...]
+    """Of the slowest worker, by step. Shape [steps]."""
+    parameters: dict[str, Tensor]
+    """By canonical name, on the CPU."""
+    digests: dict[int, dict[str, str]]
+    """SHA-256 of each layer's state (parameters, buffers, optimizer) by holder: equal where replicas are bitwise equal."""
+    recoveries: tuple[RecoveryTimeline, ...]
+    decisions: tuple[Decision, ...]
+
+    @property
+    def has_equal_replicas(self) -> bool:
+        """Whether all holders of every layer hold bitwise the same state."""
+        return all(len(set(by_holder.values())) == 1 for by_holder in self.digests.values())
+
+
+def merged_parameters(collected: Mapping[str, Collected]) -> dict[str, Tensor]:
+    """All workers' parameters and buffers by canonical name."""
+    parameters: dict[str, Tensor] = {}
+    for answer in collected.values():
+        for header, payload in answer.parameters.values():
+            flat = torch.frombuffer(bytearray(payload), dtype=torch.uint8) if payload else torch.empty(0, dtype=torch.uint8)
+            parameters |= {name: value for (name, _), value in unpack(header, flat).items()}
+    return parameters
+
+
+def merged_digests(collected: Mapping[str, Collected]) -> dict[int, dict[str, str]]:
+    """Digests by layer and holder."""
+    digests: dict[int, dict[str, str]] = {}
+    for worker, answer in collected.items():
+        for layer, digest in answer.digests.items():
+            digests.setdefault(layer, {})[worker] = digest
+    return digests
