@@ -111,7 +111,9 @@ class UnavailableError(KintsugiError):
 
 def error_from(document: Mapping[str, Any]) -> KintsugiError:
     """The error that `as_dict` described, of the same class; an unknown code gives the tree's root."""
-    kinds = {kind.code: kind for kind in _tree(KintsugiError)}
+    kinds: dict[str, type[KintsugiError]] = {}
+    for kind in _tree(KintsugiError):
+        kinds.setdefault(kind.code, kind)  # a child without a code of its own is told as its parent
     return kinds.get(str(document.get("code")), KintsugiError)._rebuilt(document)
 
 

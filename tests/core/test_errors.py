@@ -10,7 +10,7 @@ def _tree(kind):
     return [kind, *(found for child in kind.__subclasses__() for found in _tree(child))]
 
 
-KINDS = _tree(KintsugiError)
+KINDS = [kind for kind in _tree(KintsugiError) if kind.__module__ == errors.__name__]
 EXAMPLES = {
     StaleGenerationError: lambda: StaleGenerationError("is over", current_generation=7, value=3),
     StateLostError: lambda: StateLostError("nobody holds them", layers=(2, 5)),
@@ -46,6 +46,13 @@ def test_json_form_leads_back_to_the_same_error(kind):
 
 def test_unknown_code_gives_the_root():
     assert type(error_from({"code": "of tomorrow", "message": "?"})) is KintsugiError
+
+
+def test_a_child_without_a_code_of_its_own_is_told_as_its_parent():
+    class Private(InvalidInputError):
+        pass
+
+    assert type(error_from(Private("is wrong").as_dict())) is InvalidInputError
 
 
 def test_text_names_the_field_first():
