@@ -22,7 +22,7 @@ class Knapsack:
             first_length: the shortest length.
             num_workers: at most so many in all.
         """
-        single = np.full(num_workers + 1, IMPOSSIBLE, dtype=np.int64)
+        single = np.full(num_workers + 2, IMPOSSIBLE, dtype=np.int64)  # the last entry is read for fewer than no workers
         stop = min(first_length + len(worth), num_workers + 1)
         single[first_length:stop] = np.where(worth > 0, worth, IMPOSSIBLE)[: stop - first_length]
         self._tables: dict[int, Worth] = {1: single}
@@ -32,20 +32,21 @@ class Knapsack:
 
     def lengths(self, num_pipelines: int, least_worth: int) -> tuple[int, ...] | None:
         """Lengths, longest first, worth at least `least_worth` together, over as many workers as can be; None: there are none."""
-        enough = np.flatnonzero(self._table(num_pipelines) >= least_worth)
+        enough = np.flatnonzero(self._table(num_pipelines)[:-1] >= least_worth)
         return tuple(sorted(self._trace(num_pipelines, int(enough[-1])), reverse=True)) if len(enough) else None
 
     def _table(self, num_pipelines: int) -> Worth:
-        """Most worth of `num_pipelines` pipelines over exactly n workers. Shape [workers + 1]."""
+        """Most worth of `num_pipelines` pipelines over exactly n workers. Shape [workers + 2]."""
         if num_pipelines not in self._tables:
             first = num_pipelines // 2
-            self._tables[num_pipelines] = self._sums(first, num_pipelines - first).max(axis=1)
+            table = np.full(len(self._tables[1]), IMPOSSIBLE, dtype=np.int64)
+            self._sums(first, num_pipelines - first).max(axis=1, out=table[:-1])
+            self._tables[num_pipelines] = table
         return self._tables[num_pipelines]
 
     def _sums(self, first: int, second: int) -> Worth:
         """Worth of `first` pipelines over n - a workers and `second` over a. Shape [workers + 1, workers + 1]."""
-        padded = np.append(self._table(first), IMPOSSIBLE)
-        result: Worth = padded[self._rest] + self._table(second)[None, :]
+        result: Worth = self._table(first)[self._rest] + self._table(second)[None, :-1]
         return result
 
     def _trace(self, num_pipelines: int, num_workers: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from estimator.pipeline import Floats, many_pipeline_seconds
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LayerProfile, LinkCost
 
-EXACT, CLOSE = 1e-9, 1e-3
+EXACT, CLOSE = 1e-9, 2e-3
 """How far above its bound a split may stay without a look at its neighbours: with equal layers, and otherwise."""
 
 
@@ -60,6 +60,7 @@ class Partitioner:
         self._is_range = np.triu(np.ones((count + 1, count + 1), dtype=bool), 1)
         self.tolerance = EXACT if len({self._key(layer) for layer in layers}) == 1 else CLOSE
         self._widest: dict[int, float] = {}
+        self._least: dict[tuple[int, WorkerKind], tuple[npt.NDArray[np.int_], Floats]] = {}
         self._static = sums.static_table(num_replicas)
         self._activation = _ranges(np.array([float(sums.activation_bytes(0, n)) for n in range(count + 1)]))
 
@@ -121,27 +122,38 @@ class Partitioner:
         best = int(seconds.argmin())
         return float(seconds[best]), options[int(fitting[best])]
 
-    def least_seconds(self, num_stages: int, kind: WorkerKind, counts: npt.NDArray[np.int_], tail_seconds: Floats) -> Floats:
-        """A lower bound on `best` for equal workers and many micro-batch counts at once, without any search.
+    def least_seconds(self, num_stages: int, kind: WorkerKind, most_microbatches: int, tail_seconds: Floats) -> Floats:
+        """A lower bound on `best` for equal workers and 1 .. most_microbatches at once. Shape [most_microbatches]."""
+        stops, waits = self._least_by_first_stage(num_stages, kind, most_microbatches)
+        result: Floats = (waits[:, :most_microbatches] + tail_seconds[stops, None]).min(axis=0)
+        return result
+
+    def _least_by_first_stage(
+        self, num_stages: int, kind: WorkerKind, most_microbatches: int
+    ) -> tuple[npt.NDArray[np.int_], Floats]:
+        """Sizes of the first stage and, for each, a bound on the pipeline's time. Shapes [sizes], [sizes, micro-batches].
 
         The greatest stage takes at least `widest`, more where the first stage holds few layers; the path through it
-        waits for it once per micro-batch that is not in flight, and for the stages below it twice. Shape of `counts`.
+        waits for it once per micro-batch that is not in flight, and for the stages below it twice.
         """
-        total = float(self._both[-1]) / kind.speed_ratio
-        stops = np.arange(1 if num_stages > 1 else len(self._both) - 1, len(self._both) - num_stages + 1)
+        known = self._least.get((num_stages, kind))
+        if known is not None and known[1].shape[1] >= most_microbatches:
+            return known
+        total, count = float(self._both[-1]) / kind.speed_ratio, len(self._both) - 1
+        stops = np.arange(1 if num_stages > 1 else count, count - num_stages + 2)
         first = self._both[stops] / kind.speed_ratio
-        others = (total - first) / (num_stages - 1) if num_stages > 1 else np.zeros_like(first)
+        others = (total - first) / max(1, num_stages - 1)
         widest = np.maximum(np.maximum(first, others), self._widest_seconds(num_stages) / kind.speed_ratio)[:, None]
         chain = total + 2 * (num_stages - 1) * self._least_delay
-        rest = (counts - 1)[None, :]
+        rest = np.arange(most_microbatches)[None, :]
         if self._schedule is Schedule.GPIPE:
             waits = rest * widest
         else:
             few = np.minimum(rest * widest / 2, widest)
             waits = np.where(rest >= num_stages, total + (rest - num_stages) * widest, few)
             waits = np.maximum(waits, (rest // num_stages) * chain)
-        result: Floats = (chain + waits + tail_seconds[stops, None]).min(axis=0)
-        return result
+        self._least[num_stages, kind] = stops, chain + waits
+        return self._least[num_stages, kind]
 
     def _widest_seconds(self, num_stages: int) -> float:
         """Least possible time of the greatest stage: bisection over the ranges' sums, greedy fill. O(layers log layers)."""

@@ -192,10 +192,11 @@ def _restart(case: _Case, found: list[Found]) -> Candidate:
     seconds = restart_seconds(case.snapshot.profile)
     if seconds is None:
         raise InfeasibleError("the profile names no checkpoints", field="recovery.checkpoint_interval_seconds")
-    best = _reshape(case, Holdings(None, ()), Policy.CHECKPOINT_RESTART)
-    found.append(best)
-    price = _price(case, best.plan, seconds)
-    return Candidate(Policy.CHECKPOINT_RESTART, best.plan, price, Migration(), "all workers restart from the last checkpoint")
+    if not found:
+        found.append(_reshape(case, Holdings(None, ()), Policy.CHECKPOINT_RESTART))
+    plan = replace(found[0].plan, policy=Policy.CHECKPOINT_RESTART)
+    price = _price(case, plan, seconds)
+    return Candidate(Policy.CHECKPOINT_RESTART, plan, price, Migration(), "all workers restart from the last checkpoint")
 
 
 def _reshape(case: _Case, holdings: Holdings, policy: Policy) -> Found:

@@ -15,6 +15,9 @@ from planner.placement import Holdings, place
 from planner.search import Arrangement, EqualProblem, EqualSearch, degrees, kind_of
 from restorer.migration import plan_migration
 
+WORTHWHILE = 0.01
+"""Relative gain in the price of a step for which the search goes on among numbers of pipelines that promise no shorter one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -59,7 +62,14 @@ def reshape(request: Request) -> Found:
         bounds.append(arrangement.bound_seconds)
         found = _price(request, _place(request, arrangement))
         priced += 1
-        limit = min(limit, _longest_step_to_win(request, arrangement, found) * (1 - search.tolerance))
+        limit = min(
+            limit,
+            _longest_step_to_win(
+                request,
+                found,
+                max(arrangement.seconds * (1 - search.tolerance), found.estimate.iteration_seconds * (1 - WORTHWHILE)),
+            ),
+        )
         if best is None or found.estimate.goodput_samples_per_second > best.estimate.goodput_samples_per_second:
             best = found
     if best is None:
@@ -118,14 +128,14 @@ def _price(request: Request, plan: Plan) -> Found:
     return Found(plan, price, migration, Search(lower_bound_seconds=0.0, gap_ratio=0.0, elapsed_seconds=0.0))
 
 
-def _longest_step_to_win(request: Request, arrangement: Arrangement, found: Found) -> float:
-    """Objective below which an arrangement that nothing has to move for has a better goodput than `found`; in seconds.
+def _longest_step_to_win(request: Request, found: Found, seconds: float) -> float:
+    """Step that matches the goodput of one of `seconds` after the reconfiguration of `found`, if nothing has to move for it.
 
-    Equation 8 solved for the step. Objectives are compared with objectives: what the price adds to them is alike.
+    Equation 8 solved for the step; in seconds.
     """
     if request.holdings.plan is None:
-        return arrangement.seconds
+        return seconds
     mtbf, recovery = request.settings.mtbf_seconds, request.costs.profile.recovery
     share = effective_time_ratio(found.estimate.reconfiguration_seconds, mtbf)
     best_share = effective_time_ratio(migration_seconds(recovery, 0.0), mtbf)
-    return arrangement.seconds * best_share / share if share > 0 else math.inf
+    return seconds * best_share / share if share > 0 else math.inf

@@ -102,20 +102,19 @@ class EqualSearch:
 
     @property
     def tolerance(self) -> float:
-        """Relative differences below this are not pursued: rounding for equal layers, a tenth of a percent otherwise."""
+        """Relative differences below this are not pursued: rounding for equal layers, a fifth of a percent otherwise."""
         return self._partitioner(1).tolerance
 
     def by_promise(self) -> list[int]:
-        """Numbers of pipelines, the most promising first: work and bubbles spread evenly, and even shares of the gradients."""
+        """Numbers of pipelines, the most promising first: as if all were alike."""
         return sorted(self._problem.allowed.dp, key=lambda dp: (self._promise(dp), dp))
 
     def _promise(self, dp: int) -> float:
         problem = self._problem
-        sums = problem.costs.sums
-        way = (sums.forward[-1] + sums.backward[-1]) / problem.kind.speed_ratio
-        workers = min(problem.num_workers, dp * problem.allowed.pp[-1])
-        gradients = sum(layer.gradient_bytes for layer in problem.costs.profile.layers) * dp / workers
-        return way * (1 + (problem.num_microbatches - dp) / workers) + ring_all_reduce_seconds(problem.link, dp, gradients)
+        length = min(problem.num_workers // dp, problem.allowed.pp[-1])
+        share = -(-problem.num_microbatches // dp)
+        tail = self._tail_seconds(dp)
+        return float(self._partitioner(1).least_seconds(length, problem.kind, problem.num_microbatches, tail)[share - 1])
 
     def arrange(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:
         """The arrangement of `dp` pipelines with the shortest step; None where no step is shorter than the limit.

@@ -28,8 +28,9 @@ class Timetable:
         self.lengths = lengths
         self._bounds: dict[Entry, float] = {}
         self._splits: dict[Entry, Split] = {}
-        counts = np.arange(1, num_microbatches + 1)
-        self.seconds: Floats = np.array([partitioner.least_seconds(length, kind, counts, tail_seconds) for length in lengths])
+        self.seconds: Floats = np.array(
+            [partitioner.least_seconds(length, kind, num_microbatches, tail_seconds) for length in lengths]
+        )
         """Least time of lengths[k] workers with n + 1 micro-batches; infinite where memory does not suffice."""
 
     def tighten(self, entry: Entry) -> bool:
