@@ -49,10 +49,10 @@ def test_unknown_code_gives_the_root():
 
 
 def test_a_child_without_a_code_of_its_own_is_told_as_its_parent():
-    class Private(InvalidInputError):
+    class PrivateError(InvalidInputError):
         pass
 
-    assert type(error_from(Private("is wrong").as_dict())) is InvalidInputError
+    assert type(error_from(PrivateError("is wrong").as_dict())) is InvalidInputError
 
 
 def test_text_names_the_field_first():
