@@ -1,0 +1,5 @@
+"""`python -m kintsugi.cli`, the same as `kintsugi`."""
+
+from kintsugi.cli import main
+
+main()

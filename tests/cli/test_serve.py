@@ -1,0 +1,203 @@
+"""The service in real processes: killed, restarted, doubled and stopped."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from kintsugi.client import Client
+from kintsugi.core.errors import InfeasibleError, StaleGenerationError
+from kintsugi.core.job import JobSettings
+from kintsugi.core.membership import Event, EventKind
+from kintsugi.core.messages import Report, ReportStatus
+from tests.builders import uniform_profile
+from tests.processes import service
+
+pytestmark = pytest.mark.processes
+
+SETTINGS = JobSettings(num_microbatches=8)
+
+
+def failed(name: str, generation: int, worker: str) -> Event:
+    return Event(kind=EventKind.WORKER_FAILED, id=name, generation=generation, worker=worker)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kintsugi.cli", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_after_a_kill_everything_is_there_and_the_next_event_is_answered(tmp_path: Path):
+    database = tmp_path / "kintsugi.sqlite3"
+    with service(database) as first, Client(first.url) as client:
+        client.create_job(job="llama", profile=uniform_profile(4), workers=6, settings=SETTINGS)
+        answers = [client.post_event("llama", failed("a", 0, "w01"))]
+        client.report("llama", Report(generation=1, status=ReportStatus.APPLIED))
+        answers.append(client.post_event("llama", failed("b", 1, "w04")))
+        events, job = client.events("llama"), client.job("llama")
+        first.kill()
+    with service(database) as second, Client(second.url) as client:
+        assert client.job("llama") == job
+        assert client.events("llama") == events
+        assert [client.plan_at("llama", generation) for generation in (1, 2)] == answers
+        assert client.post_event("llama", failed("b", 1, "w04")) == answers[1]
+        third = client.post_event("llama", failed("c", 2, "w02"))
+        assert third.generation == 3
+        assert third.decision.previous_plan == answers[0].decision.plan
+
+
+def test_a_service_killed_while_it_writes_loses_nothing_that_it_answered(tmp_path: Path):
+    database = tmp_path / "kintsugi.sqlite3"
+    answered: list[tuple[str, int]] = []
+    several = threading.Event()
+    with service(database) as first:
+        with Client(first.url) as client:
+            client.create_job(job="llama", profile=uniform_profile(4), workers=6, settings=SETTINGS)
+
+        def report_until_killed() -> None:
+            speeds = (0.5, 1.0)
+            with httpx2.Client(base_url=first.url, timeout=30) as http:
+                for number in range(10_000):
+                    body = {"kind": "straggler", "id": f"e{number}", "generation": number, "worker": "w00"}
+                    try:
+                        response = http.post("/v1/jobs/llama/events", json={**body, "speed_ratio": speeds[number % 2]})
+                    except httpx2.TransportError:
+                        return
+                    answered.append((f"e{number}", response.json()["generation"]))
+                    if number == 9:
+                        several.set()
+
+        thread = threading.Thread(target=report_until_killed, daemon=True)
+        thread.start()
+        assert several.wait(60)
+        first.kill()
+        thread.join(60)
+        assert not thread.is_alive()
+    with service(database) as second, Client(second.url) as client:
+        stored = [record for record in _all_events(client) if record.event.id in dict(answered)]
+        assert [(record.event.id, record.generation) for record in stored] == answered
+        latest = client.plan("llama").generation
+        assert latest in (len(answered), len(answered) + 1)
+        assert client.post_event("llama", failed("next", latest, "w05")).generation == latest + 1
+
+
+def _all_events(client: Client) -> list:
+    records, cursor = [], None
+    while True:
+        page = client.events("llama", cursor=cursor, limit=1000)
+        records += page.events
+        cursor = page.next_cursor
+        if cursor is None:
+            return records
+
+
+def test_two_processes_on_one_database_never_double_a_generation(tmp_path: Path):
+    database = tmp_path / "kintsugi.sqlite3"
+    with service(database) as one, service(database) as other, Client(one.url) as client:
+        client.create_job(job="llama", profile=uniform_profile(4), workers=6, settings=SETTINGS)
+
+        def strike(number: int) -> int | None:
+            with Client((one, other)[number % 2].url) as own:
+                kind = (EventKind.WORKER_FAILED, EventKind.WORKER_JOINED)[number // 6 % 2]
+                worker = f"w0{number % 6}"
+                for _ in range(40):
+                    generation = own.plan("llama").generation
+                    event = Event(kind=kind, id=f"e{number}", generation=generation, worker=worker)
+                    try:
+                        return own.post_event("llama", event).generation
+                    except StaleGenerationError:
+                        continue
+                    except InfeasibleError:
+                        return None
+                raise AssertionError("always stale")
+
+        with ThreadPoolExecutor(6) as pool:
+            generations = [generation for generation in pool.map(strike, range(18)) if generation is not None]
+        latest = client.plan("llama").generation
+        plans = [client.plan_at("llama", generation) for generation in range(latest + 1)]
+        assert [plan.decision.plan.generation for plan in plans] == list(range(latest + 1))
+        records = _all_events(client)
+        assert sorted(record.event.id for record in records) == sorted(f"e{number}" for number in range(18))
+        assert [record.number for record in records] == list(range(1, 19))
+        assert max(generations) == latest
+        with Client(other.url) as second:
+            assert second.plan("llama") == plans[-1]
+            assert second.job("llama") == client.job("llama")
+
+
+def test_who_waits_at_one_process_is_woken_by_a_plan_of_another(tmp_path: Path):
+    database = tmp_path / "kintsugi.sqlite3"
+    with service(database) as one, service(database) as other, Client(one.url) as client, Client(other.url) as second:
+        client.create_job(job="llama", profile=uniform_profile(4), workers=6, settings=SETTINGS)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(second.plan_after, "llama", 0, wait_seconds=50)
+            client.post_event("llama", failed("a", 0, "w01"))
+            answer = waiting.result(60)
+        assert answer is not None
+        assert answer.generation == 1
+
+
+def test_sigterm_answers_those_who_wait_and_ends_well(tmp_path: Path):
+    with service(tmp_path / "kintsugi.sqlite3") as process, Client(process.url) as client:
+        client.create_job(job="llama", profile=uniform_profile(4), workers=2, settings=SETTINGS)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(client.plan_after, "llama", 0, wait_seconds=50)
+            while "kintsugi_waiting_clients 1.0" not in httpx2.get(f"{process.url}/metrics").text:
+                pass
+            assert process.terminate() == 0
+            assert waiting.result(30) is None
+
+
+def test_a_port_that_is_taken_is_told():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = run("serve", "--port", str(port))
+    assert result.returncode == 2
+    assert f"cannot listen on 127.0.0.1 port {port}" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--port", "99999"], "port"),
+        (["--port", "x"], "--port"),
+        (["--database-url", "nonsense"], "database_url"),
+        (["--database-url", "sqlite://"], "database_url"),
+        (["--database-url", "sqlite:////nowhere/at/all.sqlite3"], "database"),
+        (["--log-level", "loud"], "log_level"),
+    ],
+)
+def test_settings_that_cannot_be(arguments, message):
+    result = run("serve", *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_help_is_there_without_heavy_imports():
+    code = "import sys\nfrom kintsugi.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\nprint(sorted(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    modules = result.stdout.rsplit("\n", 2)[-2]
+    assert "serve" in result.stdout
+    for heavy in ("torch", "fastapi", "numpy", "sqlalchemy", "ortools"):
+        assert f"'{heavy}'" not in modules
+
+
+def test_the_service_needs_no_torch():
+    code = "import sys\nfrom api.app import create_app\nsys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+
+
+def test_an_unknown_command_is_a_misuse_also_as_json():
+    assert run("mend").returncode == 2
+    result = run("mend", "--format", "json")
+    assert result.returncode == 2
+    assert json.loads(result.stdout)["error"]["code"] == "invalid_input"

@@ -1,0 +1,57 @@
+"""Services in processes of their own, ended on every path."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+ANNOUNCEMENT = "kintsugi: listening on "
+
+
+@dataclass(frozen=True)
+class ServiceProcess:
+    process: subprocess.Popen[bytes]
+    url: str
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(STOP_SECONDS)
+
+    def terminate(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_SECONDS)
+
+
+@contextmanager
+def service(database: Path, *arguments: str) -> Iterator[ServiceProcess]:
+    """`kintsugi serve` on a free port, once it answers; killed at the end if it still runs."""
+    command = [sys.executable, "-m", "kintsugi.cli", "serve", "--port", "0", "--database-url", f"sqlite:///{database}", *arguments]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        try:
+            yield ServiceProcess(process, _announced(process))
+        finally:
+            process.kill()
+
+
+def _announced(process: subprocess.Popen[bytes]) -> str:
+    """The address that the service announces on standard error."""
+    assert process.stderr is not None
+    deadline, text = time.monotonic() + START_SECONDS, ""
+    while (left := deadline - time.monotonic()) > 0:
+        readable, _, _ = select.select([process.stderr], [], [], left)
+        chunk = os.read(process.stderr.fileno(), 65_536) if readable else b""
+        if not chunk:
+            break
+        text += chunk.decode()
+        for line in text.splitlines(keepends=True):
+            if line.startswith(ANNOUNCEMENT) and line.endswith("\n"):
+                return line.removeprefix(ANNOUNCEMENT).strip()
+    raise AssertionError(f"the service announced no address: {text}")
