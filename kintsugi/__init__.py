@@ -1,9 +1,29 @@
 """Kintsugi mends broken hybrid data-parallel/pipeline-parallel training jobs without restarting the survivors."""
 
+import importlib
 import importlib.util
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kintsugi.client import Client as Client
+    from kintsugi.core.cluster import Cluster as Cluster
+    from kintsugi.runtime.faults import fail_at as fail_at
+    from kintsugi.runtime.models import Layer as Layer
+    from kintsugi.runtime.models import TrainingJob as TrainingJob
+    from kintsugi.runtime.train import train as train
 
 __version__ = "0.1.0"
+
+_EXPORTS = {
+    "Client": "kintsugi.client",
+    "Cluster": "kintsugi.core.cluster",
+    "Layer": "kintsugi.runtime.models",
+    "TrainingJob": "kintsugi.runtime.models",
+    "fail_at": "kintsugi.runtime.faults",
+    "train": "kintsugi.runtime.train",
+}
+"""What a trainer needs, by the module that defines it; loaded when it is first asked for."""
 
 _COMPANIONS = ("api", "estimator", "planner", "restorer")
 
@@ -26,3 +46,9 @@ def _refuse_shadowed_packages() -> None:
 
 
 _refuse_shadowed_packages()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'kintsugi' has no attribute {name!r}")
+    return getattr(importlib.import_module(_EXPORTS[name]), name)

@@ -11,6 +11,7 @@ from kintsugi.core.membership import Event, Membership
 from kintsugi.core.messages import Measurement, Report, ReportStatus
 from kintsugi.core.plan import Decision, Plan
 from kintsugi.core.profile import Profile
+from planner.replan import replan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +52,6 @@ class LocalDecisions:
 
     def start(self, request: JobRequest) -> Decision:
         """Search, or adopt the request's plan."""
-        from planner.replan import replan
-
         self._request = request
         self._membership = Membership.of(request.cluster)
         decision = replan(replace(self._snapshot(0, request.plan), settings=replace(request.settings, policy=None)))
@@ -62,8 +61,6 @@ class LocalDecisions:
 
     def after(self, events: Sequence[Event]) -> Decision:
         """Replan from the plan that was applied last."""
-        from planner.replan import replan
-
         for event in events:
             self._membership = self._membership.after(event)
         generation = max(self._plans) + 1

@@ -1,0 +1,100 @@
+"""`kintsugi.train`: a whole job on this machine in one call."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from kintsugi.client import Client
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
+from kintsugi.core.plan import Plan, Policy
+from kintsugi.core.profile import Profile
+from kintsugi.runtime.agent import Agent, AgentOptions, Observer
+from kintsugi.runtime.decisions import Decisions, JobRequest, LocalDecisions, ServiceDecisions
+from kintsugi.runtime.faults import Fault
+from kintsugi.runtime.models import TrainingJob
+from kintsugi.runtime.profiler import profile_job
+from kintsugi.runtime.result import RunResult
+from planner.replan import replan
+
+
+def train(
+    make_job: Callable[[], TrainingJob],
+    *,
+    workers: int | Cluster,
+    dp: int | None = None,
+    pp: int | None = None,
+    name: str = "job",
+    profile: Profile | None = None,
+    service: str | None = None,
+    policy: Policy | str | None = None,
+    mtbf_seconds: float = DEFAULT_MTBF_SECONDS,
+    faults: Sequence[Fault] = (),
+    options: AgentOptions | None = None,
+    observer: Observer | None = None,
+) -> RunResult:
+    """Train a job to its last step, whatever workers are lost on the way.
+
+    Call it under `if __name__ == "__main__":`, for workers import the calling module.
+
+    Args:
+        make_job: module-level function that every worker calls to know the job.
+        workers: how many worker processes, or a cluster that names them.
+        dp: data-parallel degree to start with; null leaves it to the planner.
+        pp: pipeline-parallel degree to start with; null leaves it to the planner.
+        name: of the job at the service.
+        profile: what the layers cost; measured on this machine where none is given.
+        service: URL of a Kintsugi service that decides; null plans in this process.
+        policy: pins the policy for failures; null lets the planner choose.
+        mtbf_seconds: mean time between failures of the whole job.
+        faults: strikes against the job's own workers, for trying out what happens.
+        options: patience and worker options.
+        observer: called after every change with the agent.
+
+    Raises:
+        InvalidInputError: degrees and workers do not fit each other.
+        InfeasibleError: too much was lost; no plan exists for the workers that are left.
+        WorkerError: the job's own code raised.
+    """
+    job = make_job()
+    cluster = workers if isinstance(workers, Cluster) else Cluster.uniform(workers)
+    settings = JobSettings(
+        num_microbatches=job.num_microbatches,
+        mtbf_seconds=mtbf_seconds,
+        policy=_policy(policy),
+        ranges=Ranges(max_pp=len(job.layers)),
+    )
+    profile = profile or profile_job(make_job, name=name, num_workers=len(cluster.workers))
+    options = options or AgentOptions()
+    options = replace(options, worker=replace(options.worker, faults=(*options.worker.faults, *faults)))
+    plan = _starting_plan(profile, cluster, settings, dp, pp)
+    request = JobRequest(name=name, profile=profile, cluster=cluster, settings=settings, plan=plan)
+    if service is None:
+        return _run(make_job, request, LocalDecisions(), options, observer)
+    with Client(service) as client:
+        return _run(make_job, request, ServiceDecisions(client), options, observer)
+
+
+def _run(
+    make_job: Callable[[], TrainingJob], request: JobRequest, decisions: Decisions, options: AgentOptions, observer: Observer | None
+) -> RunResult:
+    with Agent(make_job, request, decisions, options=options, observer=observer) as agent:
+        return agent.run()
+
+
+def _policy(policy: Policy | str | None) -> Policy | None:
+    try:
+        return None if policy is None else Policy(policy)
+    except ValueError:
+        known = ", ".join(known.value for known in Policy)
+        raise InvalidInputError(f"is no policy; known ones: {known}", field="policy", value=policy) from None
+
+
+def _starting_plan(profile: Profile, cluster: Cluster, settings: JobSettings, dp: int | None, pp: int | None) -> Plan | None:
+    """The fault-free plan of the asked degrees; None leaves both to whoever decides."""
+    if dp is None and pp is None:
+        return None
+    ranges = Ranges(min_dp=dp or 1, max_dp=dp, min_pp=pp or 1, max_pp=pp)
+    asked = replace(settings, ranges=ranges, policy=None)
+    alive = tuple(worker.id for worker in cluster.workers)
+    return replan(Snapshot(profile=profile, cluster=cluster, settings=asked, plan=None, alive=alive, generation=0)).plan
