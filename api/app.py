@@ -6,10 +6,10 @@ from typing import Any
 
 import anyio
 from fastapi import FastAPI
-from pydantic import TypeAdapter
 from starlette.middleware import Middleware
 
 from api import problems
+from api.bodies import component_schemas
 from api.deps import Desk
 from api.metrics import Metrics
 from api.middleware import BodyLimit, Observation
@@ -65,17 +65,18 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router)
-    _describe_problems(app)
+    _describe_bodies(app)
     return app
 
 
-def _describe_problems(app: FastAPI) -> None:
-    """Add the problem document, to which the operations refer, to the OpenAPI document."""
+def _describe_bodies(app: FastAPI) -> None:
+    """Add the schemas that the operations refer to, once somebody asks for the OpenAPI document."""
     plain = app.openapi
 
     def described() -> dict[str, Any]:
         document = plain()
-        document["components"]["schemas"].setdefault("Problem", TypeAdapter(problems.Problem).json_schema())
+        if "components" not in document:
+            document["components"] = {"schemas": component_schemas()}
         return document
 
     app.openapi = described  # type: ignore[method-assign]

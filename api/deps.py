@@ -9,8 +9,8 @@ import anyio
 from anyio.to_thread import run_sync
 from fastapi import Depends, Header, Path, Query, Request, Response
 
+from api.bodies import refuses
 from api.metrics import Metrics
-from api.problems import documented
 from api.service import Service
 from api.settings import Settings
 from api.store import StoredDecision
@@ -66,8 +66,8 @@ IdempotencyKey = Annotated[
     Header(min_length=1, max_length=200, description="The same key again gives the first answer again and changes nothing."),
 ]
 
-READ_PROBLEMS = documented(HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.SERVICE_UNAVAILABLE)
-BODY_PROBLEMS = documented(
+READ_PROBLEMS = refuses(HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.SERVICE_UNAVAILABLE)
+BODY_PROBLEMS = refuses(
     HTTPStatus.BAD_REQUEST,
     HTTPStatus.NOT_FOUND,
     HTTPStatus.CONFLICT,

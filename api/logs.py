@@ -11,7 +11,10 @@ from api.settings import Settings
 def configure(settings: Settings) -> None:
     """Send structured logs to standard error, as lines for people or as JSON."""
     rendering: list[structlog.typing.Processor] = (
-        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        [
+            structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
+            structlog.processors.JSONRenderer(),
+        ]
         if settings.log_format == "json"
         else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)]
     )

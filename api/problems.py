@@ -75,12 +75,6 @@ class Problem:
     """With code stale_generation: the generation to go on from."""
 
 
-def documented(*statuses: HTTPStatus) -> dict[int | str, dict[str, Any]]:
-    """The OpenAPI responses of an operation that may refuse with these statuses."""
-    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {int(status): {"description": status.phrase, "content": content} for status in statuses}
-
-
 def status_of(error: KintsugiError) -> HTTPStatus:
     """The HTTP status of an error."""
     for kind, status in STATUS:
@@ -141,26 +135,13 @@ async def _on_kintsugi_error(request: Request, error: Exception) -> JSONResponse
 
 async def _on_validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    return problem_of(_first_error(error), instance=request.url.path)
-
-
-def _first_error(error: RequestValidationError) -> KintsugiError:
     details = error.errors()[0]
-    cause = details.get("ctx", {}).get("error")
-    if isinstance(cause, KintsugiError):
-        return cause
-    if details["type"] == "json_invalid":
-        return MalformedBodyError(f"is not JSON: {cause} at character {details['loc'][-1]}", field="body")
-    place = [str(part) for part in details["loc"] if part not in ("query", "path", "header")]
-    return InvalidInputError(details["msg"], field=".".join(place) or "body", value=details.get("input"))
+    name = str(details["loc"][-1])
+    return problem_of(InvalidInputError(details["msg"], field=name, value=details.get("input")), instance=request.url.path)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    if isinstance(error.__cause__, KintsugiError):  # raised while the body was read, and wrapped by the framework
-        return problem_of(error.__cause__, instance=request.url.path)
-    if error.status_code == HTTPStatus.BAD_REQUEST:
-        return problem_of(MalformedBodyError("is not JSON", field="body"), instance=request.url.path)
     status = HTTPStatus(error.status_code)
     code = {HTTPStatus.NOT_FOUND: "not_found"}.get(status, status.phrase.lower().replace(" ", "_"))
     message = f"{request.method} {request.url.path} is not served here: {status.phrase.lower()}"

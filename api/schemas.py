@@ -1,27 +1,15 @@
-"""Request bodies that the nouns do not already give.
-
-Bodies are decoded by the nouns' own codec, which refuses unknown fields, booleans for numbers and what is not finite, and
-names the path of what is wrong; pydantic describes the same dataclasses in the OpenAPI document.
-"""
+"""Request bodies that the nouns do not already give."""
 
 import re
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator
-
-from api.problems import UnsupportedMediaTypeError
-from kintsugi.core import checks, codec
+from kintsugi.core import checks
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings
 from kintsugi.core.membership import Event
-from kintsugi.core.messages import Report
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import PYDANTIC_CONFIG, Profile
-
-T = TypeVar("T")
 
 MOST_WORKERS = 131_072
 MOST_EVENTS = 10_000
@@ -143,21 +131,3 @@ class WhatIf:
             if getattr(self, field) is None:
                 raise InvalidInputError("is needed where no job is named", field=field)
         cluster_of(self.cluster, self.workers, self.workers_per_host)
-
-
-def _strictly(kind: type[T], data: Any) -> T:
-    if isinstance(data, bytes):
-        raise UnsupportedMediaTypeError("must be application/json", field="Content-Type")
-    return codec.decode(kind, data)
-
-
-def _event_or_batch(data: Any) -> Event | EventBatch:
-    is_batch = isinstance(data, dict) and "events" in data
-    return _strictly(EventBatch, data) if is_batch else _strictly(Event, data)
-
-
-NewJobBody = Annotated[NewJob, BeforeValidator(partial(_strictly, NewJob))]
-ReportBody = Annotated[Report, BeforeValidator(partial(_strictly, Report))]
-EstimateBody = Annotated[EstimateRequest, BeforeValidator(partial(_strictly, EstimateRequest))]
-WhatIfBody = Annotated[WhatIf, BeforeValidator(partial(_strictly, WhatIf))]
-EventBody = Annotated[Event | EventBatch, BeforeValidator(_event_or_batch)]

@@ -2,21 +2,22 @@
 
 from fastapi import APIRouter, Response
 
+from api.bodies import EstimateBody, WhatIfBody, takes, tells
 from api.deps import BODY_PROBLEMS, DeskDep, reply
-from api.schemas import EstimateBody, WhatIfBody
+from api.schemas import EstimateRequest, WhatIf
 from api.studies import considered, estimated
 from kintsugi.core.plan import Decision, Estimate
 
 router = APIRouter(prefix="/v1", tags=["studies"])
 
 
-@router.post("/estimates", response_model=Estimate, responses=BODY_PROBLEMS)
+@router.post("/estimates", responses=tells(Estimate) | BODY_PROBLEMS, openapi_extra=takes(EstimateRequest))
 async def post_estimate(body: EstimateBody, desk: DeskDep) -> Response:
     """What a plan costs on a cluster."""
     return reply(await desk.plan(estimated, body))
 
 
-@router.post("/whatif", response_model=Decision, responses=BODY_PROBLEMS)
+@router.post("/whatif", responses=tells(Decision) | BODY_PROBLEMS, openapi_extra=takes(WhatIf))
 async def post_whatif(body: WhatIfBody, desk: DeskDep) -> Response:
     """What would be decided if workers failed or joined; nothing is stored."""
     return reply(await desk.plan(considered, body, desk.service))

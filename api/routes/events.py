@@ -2,15 +2,17 @@
 
 from fastapi import APIRouter, Response
 
+from api.bodies import EventBody, takes, tells
 from api.deps import BODY_PROBLEMS, READ_PROBLEMS, Cursor, DeskDep, IdempotencyKey, JobPath, Limit, answer, reply
 from api.pages import event_page
-from api.schemas import EventBatch, EventBody
+from api.schemas import EventBatch
+from kintsugi.core.membership import Event
 from kintsugi.core.messages import Answer, EventPage
 
 router = APIRouter(prefix="/v1/jobs/{job}/events", tags=["events"])
 
 
-@router.post("", response_model=Answer, responses=BODY_PROBLEMS)
+@router.post("", responses=tells(Answer) | BODY_PROBLEMS, openapi_extra=takes(Event, EventBatch))
 async def post_events(job: JobPath, body: EventBody, desk: DeskDep, idempotency_key: IdempotencyKey = None) -> Response:
     """Log one event, or several that happened together, and answer with the one plan to go on with.
 
@@ -21,7 +23,7 @@ async def post_events(job: JobPath, body: EventBody, desk: DeskDep, idempotency_
     return answer(job, await desk.write(job, desk.service.post_events, job, events, idempotency_key))
 
 
-@router.get("", response_model=EventPage, responses=READ_PROBLEMS)
+@router.get("", responses=tells(EventPage) | READ_PROBLEMS)
 async def list_events(job: JobPath, desk: DeskDep, cursor: Cursor = None, limit: Limit = 100) -> Response:
     """Events of a job in the order of its log."""
     return reply(await desk.read(event_page, desk.service, job, cursor, limit))

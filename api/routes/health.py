@@ -5,8 +5,8 @@ from http import HTTPStatus
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from api.bodies import refuses
 from api.deps import DeskDep, reply
-from api.problems import documented
 from kintsugi.core.errors import UnavailableError
 
 router = APIRouter(tags=["health"])
@@ -18,7 +18,7 @@ async def healthz() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz", responses=documented(HTTPStatus.SERVICE_UNAVAILABLE))
+@router.get("/readyz", responses=refuses(HTTPStatus.SERVICE_UNAVAILABLE))
 async def readyz(desk: DeskDep) -> Response:
     """The process can answer: its database is within reach and it is not stopping."""
     if desk.watch.is_closed:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 
+from api.bodies import tells
 from api.deps import LARGEST_GENERATION, READ_PROBLEMS, Desk, DeskDep, GenerationPath, JobPath, answer, etag
 from api.store import StoredDecision
 from kintsugi.core.errors import InvalidInputError
@@ -20,8 +21,12 @@ WaitSeconds = Annotated[float, Query(ge=0, allow_inf_nan=False, description="Wai
 
 @router.get(
     "/plan",
-    response_model=Answer,
-    responses={204: {"description": "No newer plan within `wait_seconds`"}, 304: {"description": "Unchanged"}, **READ_PROBLEMS},
+    responses={
+        **tells(Answer),
+        204: {"description": "No newer plan within `wait_seconds`"},
+        304: {"description": "Unchanged"},
+        **READ_PROBLEMS,
+    },
 )
 async def get_plan(
     job: JobPath,
@@ -44,7 +49,7 @@ async def get_plan(
     return answer(job, decision)
 
 
-@router.get("/plans/{generation}", response_model=Answer, responses=READ_PROBLEMS)
+@router.get("/plans/{generation}", responses=tells(Answer) | READ_PROBLEMS)
 async def get_plan_at(job: JobPath, generation: GenerationPath, desk: DeskDep) -> Response:
     """The decision of one generation; it never changes."""
     return answer(job, await desk.read(desk.service.decision, job, generation))

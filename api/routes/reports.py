@@ -4,15 +4,20 @@ from http import HTTPStatus
 
 from fastapi import APIRouter, Response
 
+from api.bodies import ReportBody, takes, tells
 from api.deps import BODY_PROBLEMS, READ_PROBLEMS, Cursor, DeskDep, IdempotencyKey, JobPath, Limit, reply
 from api.pages import report_page, report_record
-from api.schemas import ReportBody
-from kintsugi.core.messages import ReportPage, ReportRecord
+from kintsugi.core.messages import Report, ReportPage, ReportRecord
 
 router = APIRouter(prefix="/v1/jobs/{job}/reports", tags=["reports"])
 
 
-@router.post("", status_code=201, response_model=ReportRecord, responses=BODY_PROBLEMS)
+@router.post(
+    "",
+    status_code=HTTPStatus.CREATED,
+    responses=tells(ReportRecord, HTTPStatus.CREATED) | BODY_PROBLEMS,
+    openapi_extra=takes(Report),
+)
 async def post_report(job: JobPath, body: ReportBody, desk: DeskDep, idempotency_key: IdempotencyKey = None) -> Response:
     """Log that a plan was applied or rejected, or what was measured under it.
 
@@ -23,7 +28,7 @@ async def post_report(job: JobPath, body: ReportBody, desk: DeskDep, idempotency
     return reply(report_record(entry), HTTPStatus.CREATED)
 
 
-@router.get("", response_model=ReportPage, responses=READ_PROBLEMS)
+@router.get("", responses=tells(ReportPage) | READ_PROBLEMS)
 async def list_reports(job: JobPath, desk: DeskDep, cursor: Cursor = None, limit: Limit = 100) -> Response:
     """Reports of a job in the order of its log."""
     return reply(await desk.read(report_page, desk.service, job, cursor, limit))

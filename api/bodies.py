@@ -1,0 +1,107 @@
+"""Request bodies in, and all bodies described.
+
+Bodies are decoded by the nouns' own codec, which refuses unknown fields, booleans for numbers and what is not finite, and
+names the path of what is wrong. Pydantic describes the same dataclasses, once somebody asks for the OpenAPI document: to
+build its validators for every route would take a second of each start.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from email.message import Message
+from http import HTTPStatus
+from typing import Annotated, Any, TypeVar
+
+from anyio.to_thread import run_sync
+from fastapi import Depends, Request
+from pydantic import TypeAdapter
+
+from api.problems import MEDIA_TYPE, MalformedBodyError, Problem, UnsupportedMediaTypeError
+from api.schemas import EstimateRequest, EventBatch, NewJob, WhatIf
+from kintsugi.core import codec
+from kintsugi.core.membership import Event
+from kintsugi.core.messages import Answer, EventPage, JobPage, JobView, Report, ReportPage, ReportRecord
+from kintsugi.core.plan import Decision, Estimate
+
+T = TypeVar("T")
+
+REQUESTS = (NewJob, Event, EventBatch, Report, EstimateRequest, WhatIf)
+RESPONSES = (Answer, Decision, Estimate, EventPage, JobPage, JobView, ReportPage, ReportRecord, Problem)
+
+SMALL_BODY_BYTES = 20_000
+"""Bodies up to this are decoded at once; larger ones in a thread, so that nobody waits for them."""
+
+
+def decoded(decoder: Callable[[Any], T]) -> Callable[[Request], Awaitable[T]]:
+    """A dependency that reads a JSON body and decodes it.
+
+    Raises:
+        UnsupportedMediaTypeError: the body does not say that it is JSON.
+        MalformedBodyError: it is not JSON.
+        InvalidInputError: it is not what `decoder` takes.
+    """
+
+    def decode(body: bytes) -> T:
+        try:
+            data = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise MalformedBodyError(f"is not JSON: {error}", field="body") from error
+        return decoder(data)
+
+    async def read(request: Request) -> T:
+        _require_json(request.headers.get("content-type", ""))
+        body = await request.body()
+        return decode(body) if len(body) <= SMALL_BODY_BYTES else await run_sync(decode, body)
+
+    return read
+
+
+def _require_json(content_type: str) -> None:
+    message = Message()
+    message["Content-Type"] = content_type
+    if message.get_content_maintype() != "application" or message.get_content_subtype().rpartition("+")[2] != "json":
+        raise UnsupportedMediaTypeError("must be application/json", field="Content-Type", value=content_type[:200])
+
+
+def _event_or_batch(data: Any) -> Event | EventBatch:
+    is_batch = isinstance(data, dict) and "events" in data
+    return codec.decode(EventBatch, data) if is_batch else codec.decode(Event, data)
+
+
+NewJobBody = Annotated[NewJob, Depends(decoded(lambda data: codec.decode(NewJob, data)))]
+EventBody = Annotated[Event | EventBatch, Depends(decoded(_event_or_batch))]
+ReportBody = Annotated[Report, Depends(decoded(lambda data: codec.decode(Report, data)))]
+EstimateBody = Annotated[EstimateRequest, Depends(decoded(lambda data: codec.decode(EstimateRequest, data)))]
+WhatIfBody = Annotated[WhatIf, Depends(decoded(lambda data: codec.decode(WhatIf, data)))]
+
+
+def takes(*kinds: type) -> dict[str, Any]:
+    """The OpenAPI description of an operation's body, one of `kinds`."""
+    references = [_reference(kind) for kind in kinds]
+    schema = references[0] if len(references) == 1 else {"anyOf": references}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def tells(kind: type, status: HTTPStatus = HTTPStatus.OK) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI description of an operation's answer."""
+    return {int(status): {"description": status.phrase, "content": {"application/json": {"schema": _reference(kind)}}}}
+
+
+def refuses(*statuses: HTTPStatus) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI description of an operation's refusals."""
+    content = {MEDIA_TYPE: {"schema": _reference(Problem)}}
+    return {int(status): {"description": status.phrase, "content": content} for status in statuses}
+
+
+def component_schemas() -> dict[str, Any]:
+    """JSON schemas of all bodies and of what they consist of, by name."""
+    kinds: list[tuple[type, Any, TypeAdapter[Any]]] = [
+        *((kind, "validation", TypeAdapter(kind)) for kind in REQUESTS),
+        *((kind, "serialization", TypeAdapter(kind)) for kind in RESPONSES),
+    ]
+    _, schemas = TypeAdapter.json_schemas(kinds, ref_template="#/components/schemas/{model}")
+    found: dict[str, Any] = schemas["$defs"]
+    return found
+
+
+def _reference(kind: type) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}
