@@ -18,7 +18,7 @@ from api.service import Service
 from api.settings import Settings
 from api.store import Store
 from api.waiting import Turns, Watch
-from kintsugi import __version__
+from kintsugi.core.version import __version__
 
 ROUTERS = (jobs.router, events.router, plans.router, reports.router, estimates.router, health.router)
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from api.store import Store, StoredDecision, StoredJob
 from estimator.estimate import estimate
-from kintsugi import __version__
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.plan import Alternative, Decision, Migration, Plan
 from kintsugi.core.profile import Profile
+from kintsugi.core.version import __version__
 from planner.policy import survivable
 from planner.replan import replan
 

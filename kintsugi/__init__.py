@@ -5,6 +5,8 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kintsugi.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from kintsugi.client import Client as Client
     from kintsugi.core.cluster import Cluster as Cluster
@@ -12,8 +14,6 @@ if TYPE_CHECKING:
     from kintsugi.runtime.models import Layer as Layer
     from kintsugi.runtime.models import TrainingJob as TrainingJob
     from kintsugi.runtime.train import train as train
-
-__version__ = "0.1.0"
 
 _EXPORTS = {
     "Client": "kintsugi.client",

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from kintsugi import __version__
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, KintsugiError
+from kintsugi.core.version import __version__
 
 COMMANDS = {
     "plan": "The best plan for a job, from its profile and its workers.",

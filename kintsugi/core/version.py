@@ -1,0 +1,3 @@
+"""The version of Kintsugi, which every stored decision names."""
+
+__version__ = "0.1.0"
