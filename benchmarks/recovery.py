@@ -21,6 +21,7 @@ from rich.progress import track
 from rich.table import Table
 
 from kintsugi.cli.demo import service
+from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.agent import Agent, Phase
@@ -78,7 +79,16 @@ def run(url: str, profile: Profile, num_workers: int, policy: Policy, *, seed: i
     name = f"recovery-{num_workers}-{policy.value}-{seed}"
     try:
         result = train(
-            make_job, workers=num_workers, dp=dp, pp=pp, name=name, profile=profile, service=url, policy=policy, observer=striker
+            make_job,
+            workers=num_workers,
+            dp=dp,
+            pp=pp,
+            name=name,
+            profile=profile,
+            service=url,
+            policy=policy,
+            ranges=Ranges(min_pp=2),
+            observer=striker,
         )
     finally:
         striker.close()

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from kintsugi.cli.live import LiveView
 from kintsugi.core.errors import UnavailableError
+from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Decision, Policy
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.agent import AgentOptions
@@ -33,6 +34,8 @@ TOLERANCE = 1e-12
 
 NUM_MICROBATCHES = 8
 SERVICE_START_SECONDS = 30.0
+WIDTH_OF_FILES = 132
+"""Columns where the output is no terminal."""
 
 
 def register(app: typer.Typer) -> None:
@@ -74,6 +77,8 @@ def demo(
     when any loss or parameter differs by more than 1e-12 (fp64), or replicas are not bitwise equal.
     """
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH_OF_FILES)
     make_job = partial(gpt_job, num_microbatches=NUM_MICROBATCHES, num_steps=steps, seed=seed)
     with tempfile.TemporaryDirectory(prefix="kintsugi-demo-") as folder, service(Path(folder)) as url:
         console.print(f"service on SQLite at {url}")
@@ -127,6 +132,7 @@ class _Stage:
                 workers=layout.dp * layout.pp,
                 dp=layout.dp,
                 pp=layout.pp,
+                ranges=Ranges(min_pp=2),
                 name=name,
                 profile=self.profile,
                 service=self.url,
@@ -175,7 +181,9 @@ def service(folder: Path) -> Iterator[str]:
     timer = threading.Timer(SERVICE_START_SECONDS, process.kill)
     timer.start()
     try:
-        yield _announced_url(process)
+        url = _announced_url(process)
+        timer.cancel()
+        yield url
     finally:
         timer.cancel()
         process.terminate()

@@ -33,6 +33,7 @@ class LiveView(AbstractContextManager["LiveView"]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._live.stop()
+        self._live.console.print()
 
     def __call__(self, agent: Agent) -> None:
         """Draw, at most ten times a second and whenever the run ends."""

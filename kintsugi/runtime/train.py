@@ -24,6 +24,7 @@ def train(
     workers: int | Cluster,
     dp: int | None = None,
     pp: int | None = None,
+    ranges: Ranges | None = None,
     name: str = "job",
     profile: Profile | None = None,
     service: str | None = None,
@@ -42,6 +43,7 @@ def train(
         workers: how many worker processes, or a cluster that names them.
         dp: data-parallel degree to start with; null leaves it to the planner.
         pp: pipeline-parallel degree to start with; null leaves it to the planner.
+        ranges: degrees that later plans may have; as wide as workers and layers allow by default.
         name: of the job at the service.
         profile: what the layers cost; measured on this machine where none is given.
         service: URL of a Kintsugi service that decides; null plans in this process.
