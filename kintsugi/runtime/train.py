@@ -64,7 +64,7 @@ def train(
         num_microbatches=job.num_microbatches,
         mtbf_seconds=mtbf_seconds,
         policy=_policy(policy),
-        ranges=Ranges(max_pp=len(job.layers)),
+        ranges=ranges or Ranges(),
     )
     profile = profile or profile_job(make_job, name=name, num_workers=len(cluster.workers))
     options = options or AgentOptions()
