@@ -181,10 +181,10 @@ class Partitioner:
             start, stages = following, stages + 1
         return stages
 
-    def peak_bytes(self, start: int, stop: int, stage: int, num_stages: int, num_microbatches: int) -> int:
-        """Peak memory of a stage."""
+    def peak_table(self, stage: int, num_stages: int, num_microbatches: int) -> Floats:
+        """Peak memory of every layer range [a, b) on a stage; infinite for empty ranges. Shape [layers + 1, layers + 1]."""
         in_flight = scheduled_in_flight(self._schedule, stage, num_stages, num_microbatches)
-        return int(self._static[start, stop] + in_flight * self._activation[start, stop])
+        return np.where(self._is_range, self._static + in_flight * self._activation, np.inf)
 
     def _tables(
         self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats
@@ -227,8 +227,7 @@ class Partitioner:
         result: Floats = upper + through + waits
         if stage == 0:
             result[1:] = np.inf
-        peak = self._static + in_flight * self._activation
-        result[~self._is_range | (peak > kind.usable_bytes)] = np.inf
+        result[self.peak_table(stage, num_stages, num_microbatches) > kind.usable_bytes] = np.inf
         return result
 
 

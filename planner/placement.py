@@ -1,12 +1,16 @@
 """Who takes which slot of an arrangement."""
 
+from collections import defaultdict, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from estimator.costs import Costs
 from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Policy, Schedule, Stage
-from planner.search import Arrangement
-from restorer.matching import match, missing_bytes
+from planner.partition import WorkerKind
+from planner.search import Arrangement, kind_of
+from restorer.matching import FORBIDDEN, match, missing_bytes
 from restorer.migration import state_prefix_bytes
 from restorer.rounds import colour_rounds
 
@@ -48,7 +52,7 @@ def place(
         policy: of the plan.
     """
     slots = [(a, b) for shape in arrangement.shapes for a, b in zip(shape.cuts, shape.cuts[1:], strict=False)]
-    chosen = _assign(slots, workers, holdings, costs)
+    chosen = _assign(slots, arrangement.kinds, workers, holdings, costs)
     names = iter(chosen)
     pipelines = tuple(
         Pipeline(
@@ -65,9 +69,27 @@ def place(
     return replace(plan, rounds=colour_rounds(plan, costs.profile))
 
 
-def _assign(slots: list[tuple[int, int]], workers: Sequence[str], holdings: Holdings, costs: Costs) -> tuple[str, ...]:
+def _assign(
+    slots: list[tuple[int, int]],
+    planned: Sequence[WorkerKind] | None,
+    workers: Sequence[str],
+    holdings: Holdings,
+    costs: Costs,
+) -> tuple[str, ...]:
+    """The worker of every slot."""
     if holdings.plan is None:
-        return tuple(workers[: len(slots)])
+        return tuple(workers[: len(slots)]) if planned is None else _in_order(planned, workers, costs)
     held = [holdings.layers_of(worker) for worker in workers]
     cost = missing_bytes(state_prefix_bytes(costs.profile), held, slots)
+    if planned is not None:
+        kinds = [kind_of(costs.cluster.by_id[worker], costs.profile) for worker in workers]
+        cost += FORBIDDEN * np.array([[kind != wanted for wanted in planned] for kind in kinds])
     return tuple(workers[row] for row in match(cost))
+
+
+def _in_order(planned: Sequence[WorkerKind], workers: Sequence[str], costs: Costs) -> tuple[str, ...]:
+    """For every slot the next worker of its kind, in cluster order."""
+    queues: dict[WorkerKind, deque[str]] = defaultdict(deque)
+    for worker in workers:
+        queues[kind_of(costs.cluster.by_id[worker], costs.profile)].append(worker)
+    return tuple(queues[kind].popleft() for kind in planned)

@@ -11,8 +11,12 @@ from estimator.goodput import effective_time_ratio, migration_seconds
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.plan import Estimate, Migration, Plan, Policy, Search
+from kintsugi.core.profile import OptimizerSharding
+from planner.links import Links
 from planner.placement import Holdings, place
 from planner.search import Arrangement, EqualProblem, EqualSearch, degrees, kind_of
+from planner.shortage import memory_error
+from planner.unequal import UnequalProblem, UnequalSearch
 from restorer.migration import plan_migration
 
 WORTHWHILE = 0.01
@@ -73,29 +77,54 @@ def reshape(request: Request) -> Found:
         if best is None or found.estimate.goodput_samples_per_second > best.estimate.goodput_samples_per_second:
             best = found
     if best is None:
-        raise InfeasibleError(search.shortage(), field="memory_bytes", value=None)
+        raise _shortage(request, search)
     least = min(*bounds, best.estimate.iteration_seconds)
     gap = best.estimate.iteration_seconds / least - 1
     found_by = Search(lower_bound_seconds=least, gap_ratio=gap, elapsed_seconds=time.perf_counter() - started, candidates=priced)
     return replace(best, search=found_by)
 
 
-def _search(request: Request) -> EqualSearch:
+def _search(request: Request) -> EqualSearch | UnequalSearch:
     profile, cluster, settings = request.costs.profile, request.costs.cluster, request.settings
-    num_workers = len(request.workers)
-    allowed = degrees(settings.ranges, num_workers, profile.num_layers, settings.num_microbatches)
-    kind = kind_of(cluster.by_id[request.workers[0]], profile)
-    link = profile.network.inter_host if len(cluster.hosts) > 1 else profile.network.intra_host
-    return EqualSearch(
-        EqualProblem(
+    allowed = degrees(settings.ranges, len(request.workers), profile.num_layers, settings.num_microbatches)
+    kinds = tuple(kind_of(cluster.by_id[worker], profile) for worker in request.workers)
+    links = Links(request.workers, cluster, profile.network)
+    if len(set(kinds)) > 1:
+        unequal = UnequalProblem(
             costs=request.costs,
-            kind=kind,
-            num_workers=num_workers,
+            kinds=kinds,
             num_microbatches=settings.num_microbatches,
             allowed=allowed,
             schedule=settings.schedule,
-            link=link,
+            link=links.fastest,
+            reduction_link=links.between_hosts,
         )
+        return UnequalSearch(unequal)
+    equal = EqualProblem(
+        costs=request.costs,
+        kind=kinds[0],
+        num_workers=len(kinds),
+        num_microbatches=settings.num_microbatches,
+        allowed=allowed,
+        schedule=settings.schedule,
+        link=links.fastest,
+        reduction_link=links.pacing,
+    )
+    return EqualSearch(equal)
+
+
+def _shortage(request: Request, search: EqualSearch | UnequalSearch) -> InfeasibleError:
+    profile, cluster = request.costs.profile, request.costs.cluster
+    ranges = request.settings.ranges
+    kinds = [kind_of(cluster.by_id[worker], profile) for worker in request.workers]
+    replicas = ranges.min_dp if profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
+    return memory_error(
+        search.partitioner(replicas),
+        max(kinds, key=lambda kind: kind.usable_bytes),
+        num_layers=profile.num_layers,
+        num_workers=len(kinds),
+        num_microbatches=request.settings.num_microbatches,
+        ranges=ranges,
     )
 
 

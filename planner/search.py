@@ -1,12 +1,14 @@
 """DP x PP with asymmetric pipelines: the fastest plan over every multiset of lengths, split of micro-batches and of layers."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from estimator.communication import ring_all_reduce_seconds
 from estimator.costs import Costs
+from estimator.pipeline import Floats
 from kintsugi.core.cluster import Worker
 from kintsugi.core.errors import InfeasibleError, InvalidInputError
 from kintsugi.core.job import Ranges
@@ -14,7 +16,7 @@ from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost, OptimizerSharding, Profile
 from planner.batches import trim
 from planner.knapsack import Knapsack
-from planner.partition import Floats, Partitioner, WorkerKind
+from planner.partition import Partitioner, WorkerKind
 from planner.timetable import Entry, Timetable
 
 TOLERANCE = 1e-9
@@ -43,6 +45,8 @@ class Arrangement:
     """The objective: the pipelines, on their first stages the reduction that follows, and the update."""
     bound_seconds: float
     """No arrangement with as many pipelines has a shorter iteration."""
+    kinds: tuple[WorkerKind, ...] | None = None
+    """Kind of worker that each slot was planned for; None where all workers are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,9 @@ class EqualProblem:
     allowed: Degrees
     schedule: Schedule
     link: LinkCost
+    """The fastest between neighbouring stages, so that bounds hold."""
+    reduction_link: Callable[[int], LinkCost]
+    """The fastest that can pace a reduction over so many workers."""
 
 
 class EqualSearch:
@@ -103,7 +110,7 @@ class EqualSearch:
     @property
     def tolerance(self) -> float:
         """Relative differences below this are not pursued: rounding for equal layers, a fifth of a percent otherwise."""
-        return self._partitioner(1).tolerance
+        return self.partitioner(1).tolerance
 
     def by_promise(self) -> list[int]:
         """Numbers of pipelines, the most promising first: as if all were alike."""
@@ -114,7 +121,7 @@ class EqualSearch:
         length = min(problem.num_workers // dp, problem.allowed.pp[-1])
         share = -(-problem.num_microbatches // dp)
         tail = self._tail_seconds(dp)
-        return float(self._partitioner(1).least_seconds(length, problem.kind, problem.num_microbatches, tail)[share - 1])
+        return float(self.partitioner(1).least_seconds(length, problem.kind, problem.num_microbatches, tail)[share - 1])
 
     def arrange(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:
         """The arrangement of `dp` pipelines with the shortest step; None where no step is shorter than the limit.
@@ -142,27 +149,21 @@ class EqualSearch:
         longest = max(layer.optimizer_seconds for layer in problem.costs.profile.layers)
         return max(longest, problem.costs.sums.optimizer[-1] / problem.allowed.pp[-1]) / problem.kind.speed_ratio
 
-    def shortage(self) -> str:
-        """Why memory does not suffice: the stage that lacks most in the most roomy split, and how many workers would do."""
-        return "no split of the layers fits memory within the ranges"
-
-    def _table(self, dp: int) -> Timetable:
-        problem = self._problem
-        replicas = dp if problem.costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
-        most = problem.num_microbatches - dp + 1
-        return Timetable(self._partitioner(replicas), problem.kind, problem.allowed.pp, most, self._tail_seconds(dp))
-
-    def _partitioner(self, num_replicas: int) -> Partitioner:
+    def partitioner(self, num_replicas: int) -> Partitioner:
+        """Splits of layers whose optimizer state is shared by so many replicas."""
         problem = self._problem
         if num_replicas not in self._partitioners:
             self._partitioners[num_replicas] = Partitioner(problem.costs.sums, problem.schedule, problem.link, num_replicas)
         return self._partitioners[num_replicas]
 
+    def _table(self, dp: int) -> Timetable:
+        problem = self._problem
+        replicas = dp if problem.costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
+        most = problem.num_microbatches - dp + 1
+        return Timetable(self.partitioner(replicas), problem.kind, problem.allowed.pp, most, self._tail_seconds(dp))
+
     def _tail_seconds(self, dp: int) -> Floats:
-        """Reduction of the first n layers over `dp` holders, which follows their last backward pass. Shape [layers + 1]."""
-        layers = self._problem.costs.profile.layers
-        held = np.cumsum([0, *(layer.gradient_bytes for layer in layers)])
-        return np.array([ring_all_reduce_seconds(self._problem.link, dp, float(count)) for count in held])
+        return tail_seconds(self._problem.costs.profile, self._problem.reduction_link(dp), dp)
 
     def _solve(self, table: Timetable, dp: int, low: float, limit: float) -> tuple[float, list[Entry] | None]:
         """The table's least value that admits an arrangement, at least `low`, and the arrangement's entries.
@@ -199,6 +200,12 @@ class EqualSearch:
         caps = table.caps(target * (1 + TOLERANCE))
         knapsack = Knapsack(caps, table.lengths.start, self._problem.num_workers)
         return knapsack.lengths(dp, self._problem.num_microbatches)
+
+
+def tail_seconds(profile: Profile, link: LinkCost, dp: int) -> Floats:
+    """Reduction of the first n layers over `dp` holders, which follows their last backward pass. Shape [layers + 1]."""
+    held = np.cumsum([0, *(layer.gradient_bytes for layer in profile.layers)])
+    return np.array([ring_all_reduce_seconds(link, dp, float(count)) for count in held])
 
 
 def kind_of(worker: Worker, profile: Profile) -> WorkerKind:

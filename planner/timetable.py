@@ -3,7 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from planner.partition import Floats, Partitioner, Split, WorkerKind
+from estimator.pipeline import Floats
+from planner.partition import Partitioner, Split, WorkerKind
 
 Entry = tuple[int, int]
 """Length and micro-batches of a pipeline."""

@@ -72,9 +72,8 @@ def plan_migration(previous: Plan, following: Plan, profile: Profile, cluster: C
     if lost:
         raise StateLostError(f"no survivor holds layers {list(lost)}", layers=lost)
     ledger = _Ledger(profile, cluster)
-    transfers = []
-    for need in sorted(needs, key=lambda need: (-need.device_bytes, need.layer, need.kind.value, cluster.order[need.target])):
-        transfers.append(ledger.book(need, holders[need.layer]))
+    needs.sort(key=lambda need: (-need.device_bytes, need.layer, need.kind.value, cluster.order[need.target]))
+    transfers = [ledger.book(need, holders[need.layer]) for need in needs]
     transfers.sort(key=lambda t: (t.layer, cluster.order[t.target], t.kind.value))
     return Migration(
         total_bytes=sum(transfer.num_bytes for transfer in transfers),
@@ -118,6 +117,7 @@ class _Ledger:
         self._sending: dict[str, float] = defaultdict(float)
         self._receiving: dict[str, float] = defaultdict(float)
         self._least_receiving: dict[str, float] = defaultdict(float)
+        self._only_sending: dict[str, float] = defaultdict(float)
         self._host_out: dict[str, float] = defaultdict(float)
         self._host_in: dict[str, float] = defaultdict(float)
 
@@ -129,6 +129,8 @@ class _Ledger:
         self._sending[source] += times[source]
         self._receiving[need.target] += times[source]
         self._least_receiving[need.target] += min(times.values())
+        if len(sources) == 1:
+            self._only_sending[source] += times[source]
         from_host, to_host = self._cluster.by_id[source].host, self._cluster.by_id[need.target].host
         if from_host != to_host:
             self._host_out[from_host] += num_bytes
@@ -150,8 +152,8 @@ class _Ledger:
 
     @property
     def lower_bound_seconds(self) -> float:
-        """No choice of sources is faster: every target has to receive what it lacks, over its fastest links."""
-        return max(self._least_receiving.values())
+        """No choice of sources is faster: targets receive what they lack over their fastest links, only holders send theirs."""
+        return max(*self._least_receiving.values(), *self._only_sending.values(), 0.0)
 
 
 def _host_seconds(num_bytes: Mapping[str, float], bytes_per_second: float | None) -> tuple[float, ...]:

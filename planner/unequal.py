@@ -1,0 +1,127 @@
+"""Arrangements of workers that differ in speed or memory: alike workers share a pipeline, layers and micro-batches follow speed."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from estimator.costs import Costs
+from estimator.pipeline import Floats
+from kintsugi.core.plan import Schedule
+from kintsugi.core.profile import LinkCost, OptimizerSharding
+from planner.batches import distribute
+from planner.partition import Partitioner, WorkerKind
+from planner.search import Arrangement, Degrees, PipelineShape, tail_seconds
+
+MOST_DEGREES = 12
+"""Numbers of pipelines that are tried, the most promising first."""
+
+Kinds = tuple[WorkerKind, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnequalProblem:
+    """Workers that differ, and what is asked of them."""
+
+    costs: Costs
+    kinds: Kinds
+    """Of all workers that may be used."""
+    num_microbatches: int
+    allowed: Degrees
+    schedule: Schedule
+    link: LinkCost
+    reduction_link: LinkCost
+
+
+class UnequalSearch:
+    """Heuristic search with a proven bound: no step beats the work divided by all speeds, nor one micro-batch's fastest way."""
+
+    tolerance = 1e-9
+
+    def __init__(self, problem: UnequalProblem) -> None:
+        self._problem = problem
+        self._kinds = sorted(problem.kinds, key=lambda kind: (-kind.speed_ratio, -kind.usable_bytes))
+        self._bounds: dict[tuple[int, Kinds, int], float] = {}
+        self._partitioners: dict[int, Partitioner] = {}
+        self._tails: dict[int, Floats] = {}
+
+    def by_promise(self) -> list[int]:
+        """Numbers of pipelines to try, fewest bubbles and reductions first."""
+        return sorted(self._problem.allowed.dp, key=lambda dp: (self._promise(dp), dp))[:MOST_DEGREES]
+
+    def _promise(self, dp: int) -> float:
+        speed = sum(kind.speed_ratio for kind in self._kinds)
+        extra = (self._problem.num_microbatches - dp) / speed
+        even = self._tail(dp)[-1] * dp / len(self._kinds)
+        return self._way * (1 + extra) + float(even)
+
+    @property
+    def _way(self) -> float:
+        """One micro-batch through all layers at full speed, in seconds."""
+        sums = self._problem.costs.sums
+        return float(sums.forward[-1] + sums.backward[-1])
+
+    @property
+    def _bound_seconds(self) -> float:
+        speeds = [kind.speed_ratio for kind in self._kinds]
+        return self._way * max(self._problem.num_microbatches / sum(speeds), 1 / max(speeds))
+
+    def arrange(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:
+        """The best arrangement of `dp` pipelines over all workers or over the fastest ones only; None: none below the limit."""
+        slowest = sorted({kind.speed_ratio for kind in self._kinds})
+        options = []
+        for cutoff in slowest:
+            kinds = [kind for kind in self._kinds if kind.speed_ratio >= cutoff]
+            option = self._over(kinds, dp)
+            if option is not None and option.seconds < limit_seconds:
+                options.append(option)
+        return min(options, key=lambda option: option.seconds, default=None)
+
+    def _over(self, kinds: Sequence[WorkerKind], dp: int) -> Arrangement | None:
+        groups = self._groups(kinds, dp)
+        if groups is None:
+            return None
+        count = self._problem.num_microbatches
+        shares = distribute(dp, count, lambda k, m: self._seconds(dp, groups[k], m))
+        splits = [self._partitioner(dp).best(group, share, self._tail(dp)) for group, share in zip(groups, shares, strict=True)]
+        found = [split for split in splits if split is not None]
+        if len(found) < dp:
+            return None
+        shapes = tuple(PipelineShape(split.cuts, share) for split, share in zip(found, shares, strict=True))
+        return Arrangement(
+            shapes, max(split.seconds for split in found), self._bound_seconds, tuple(kind for group in groups for kind in group)
+        )
+
+    def _groups(self, kinds: Sequence[WorkerKind], dp: int) -> list[Kinds] | None:
+        """Consecutive workers, fastest first, in `dp` groups of nearly equal size; the roomiest worker of a group comes first."""
+        allowed = self._problem.allowed.pp
+        used = min(len(kinds), dp * allowed[-1])
+        if used < dp * allowed[0]:
+            return None
+        base, extra = divmod(used, dp)
+        groups, start = [], 0
+        for index in range(dp):
+            stop = start + base + (index >= dp - extra)
+            groups.append(tuple(sorted(kinds[start:stop], key=lambda kind: (-kind.usable_bytes, -kind.speed_ratio))))
+            start = stop
+        return groups
+
+    def _seconds(self, dp: int, group: Kinds, num_microbatches: int) -> float:
+        key = dp, group, num_microbatches
+        if key not in self._bounds:
+            self._bounds[key] = self._partitioner(dp).bound(group, num_microbatches, self._tail(dp))
+        return self._bounds[key]
+
+    def _partitioner(self, dp: int) -> Partitioner:
+        return self.partitioner(dp if self._problem.costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1)
+
+    def partitioner(self, num_replicas: int) -> Partitioner:
+        """Splits of layers whose optimizer state is shared by so many replicas."""
+        problem = self._problem
+        if num_replicas not in self._partitioners:
+            self._partitioners[num_replicas] = Partitioner(problem.costs.sums, problem.schedule, problem.link, num_replicas)
+        return self._partitioners[num_replicas]
+
+    def _tail(self, dp: int) -> Floats:
+        if dp not in self._tails:
+            self._tails[dp] = tail_seconds(self._problem.costs.profile, self._problem.reduction_link, dp)
+        return self._tails[dp]

@@ -1,0 +1,61 @@
+"""All plans of small problems, priced one by one."""
+
+import itertools
+from collections.abc import Iterator
+
+from estimator.layers import LayerSums
+from estimator.memory import scheduled_in_flight, stage_peak_bytes
+from estimator.pipeline import pipeline_times
+from kintsugi.core.plan import Schedule
+from kintsugi.core.profile import Profile
+
+
+def splits(num_layers: int, num_stages: int) -> Iterator[tuple[int, ...]]:
+    """Stage boundaries of every contiguous split."""
+    for inner in itertools.combinations(range(1, num_layers), num_stages - 1):
+        yield (0, *inner, num_layers)
+
+
+def split_seconds(profile: Profile, cuts: tuple[int, ...], num_microbatches: int, num_replicas: int = 1) -> float:
+    """Pipeline time of one split on equal workers of different hosts; infinite where memory does not suffice."""
+    sums, num_stages = LayerSums(profile), len(cuts) - 1
+    for index, (a, b) in enumerate(itertools.pairwise(cuts)):
+        held = scheduled_in_flight(Schedule.ONE_F_ONE_B, index, num_stages, num_microbatches)
+        if stage_peak_bytes(sums, a, b, num_in_flight=held, num_replicas=num_replicas) > profile.device.usable_bytes:
+            return float("inf")
+    stages = [sums.times(a, b) for a, b in itertools.pairwise(cuts)]
+    delays = [profile.network.inter_host.transfer_seconds(profile.layers[cut - 1].output_bytes) for cut in cuts[1:-1]]
+    forward, backward = [s.forward_seconds for s in stages], [s.backward_seconds for s in stages]
+    return pipeline_times(Schedule.ONE_F_ONE_B, forward, backward, delays, num_microbatches).pipeline_seconds
+
+
+def best_split_seconds(profile: Profile, num_stages: int, num_microbatches: int) -> float:
+    """Least time over every split."""
+    if num_stages > profile.num_layers:
+        return float("inf")
+    return min(split_seconds(profile, cuts, num_microbatches) for cuts in splits(profile.num_layers, num_stages))
+
+
+def best_pipeline_seconds(profile: Profile, num_workers: int, num_microbatches: int, dp: int) -> float:
+    """Least pipeline time over every multiset of `dp` lengths, every share of micro-batches and every split."""
+    best = {
+        (p, m): best_split_seconds(profile, p, m)
+        for p in range(1, min(num_workers, profile.num_layers) + 1)
+        for m in range(1, num_microbatches + 1)
+    }
+    result = float("inf")
+    for lengths in itertools.combinations_with_replacement(range(1, min(num_workers, profile.num_layers) + 1), dp):
+        if sum(lengths) > num_workers:
+            continue
+        for shares in _shares(num_microbatches, dp):
+            result = min(result, max(best[p, m] for p, m in zip(lengths, shares, strict=True)))
+    return result
+
+
+def _shares(total: int, parts: int) -> Iterator[tuple[int, ...]]:
+    if parts == 1:
+        yield (total,)
+        return
+    for first in range(1, total - parts + 2):
+        for rest in _shares(total - first, parts - 1):
+            yield (first, *rest)

@@ -1,0 +1,208 @@
+"""Decisions: what the contract promises, and what a decision must never do."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from estimator.costs import Costs
+from estimator.estimate import estimate
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostError
+from kintsugi.core.job import Ranges
+from kintsugi.core.plan import Policy
+from kintsugi.core.profile import Recovery
+from planner.replan import replan
+from planner.rerouting import reroute
+from restorer.rounds import colour_rounds
+from tests.builders import RECOVERY, grid_plan, snapshot_of, transformer_profile, uniform_profile
+
+PROFILE = uniform_profile(8)
+SLOW_REGROUP = Recovery(regroup_seconds=2.0, restart_seconds=60.0)
+
+
+def first_plan(profile=PROFILE, dp=2, pp=4, microbatches=16, cluster=None):
+    ranges = Ranges(min_dp=dp, max_dp=dp, min_pp=pp, max_pp=pp)
+    return replan(snapshot_of(profile, cluster or Cluster.uniform(dp * pp), microbatches, ranges=ranges)).plan
+
+
+def recover(lost, *, profile=PROFILE, workers=8, plan=None, **settings):
+    plan = plan or first_plan(profile)
+    return replan(snapshot_of(profile, Cluster.uniform(workers), 16, plan=plan, lost=lost, **settings))
+
+
+def test_a_grid_holds_workers_pipeline_by_pipeline():
+    plan = first_plan()
+    assert [[stage.worker for stage in pipeline.stages] for pipeline in plan.pipelines] == [
+        ["w00", "w01", "w02", "w03"],
+        ["w04", "w05", "w06", "w07"],
+    ]
+    assert plan.policy is Policy.FAULT_FREE
+
+
+def test_equal_snapshots_give_equal_decisions():
+    def decide():
+        decision = recover(["w03"])
+        return replace(decision, search=replace(decision.search, elapsed_seconds=0.0))
+
+    assert decide() == decide()
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.sets(st.integers(0, 7), min_size=1, max_size=4))
+def test_every_survivor_is_used_or_idle_for_a_reason(numbers):
+    lost = {f"w{n:02d}" for n in numbers}
+    plan = first_plan()
+    try:
+        decision = recover(sorted(lost), plan=plan)
+    except StateLostError:
+        assert any({f"w{s:02d}", f"w{s + 4:02d}"} <= lost for s in range(4))
+        return
+    used = set(decision.plan.workers)
+    idle = {idle.worker for idle in decision.plan.idle_workers}
+    assert used | idle == {f"w{n:02d}" for n in range(8)} - lost
+    assert not used & idle
+    assert all(idle.reason for idle in decision.plan.idle_workers)
+    assert decision.plan.num_microbatches == 16
+    assert decision.plan.generation == plan.generation + 1
+    assert decision.search.lower_bound_seconds <= decision.estimate.iteration_seconds
+    chosen = [item for item in decision.alternatives if item.policy is decision.policy]
+    assert chosen[0].estimate == decision.estimate
+    assert decision.estimate.goodput_samples_per_second == max(
+        item.estimate.goodput_samples_per_second for item in decision.alternatives if item.estimate
+    )
+    again = estimate(decision.plan, PROFILE, Cluster.uniform(8))
+    assert again.iteration_seconds == decision.estimate.iteration_seconds
+
+
+def test_nothing_lost_and_nothing_joined_changes_nothing():
+    plan = first_plan()
+    decision = recover([], plan=plan)
+    assert replace(decision.plan, generation=plan.generation) == plan
+    assert decision.estimate.reconfiguration_seconds == 0.0
+
+
+def test_rerouting_moves_nothing_and_dynamic_parallelism_does():
+    rerouted, reshaped = (recover(["w03"], policy=policy) for policy in (Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM))
+    assert rerouted.migration.total_bytes == 0
+    assert rerouted.estimate.reconfiguration_seconds == 3.0
+    assert {route.worker for route in rerouted.plan.routes} == {"w07"}
+    assert len(rerouted.plan.routes) == rerouted.plan.pipelines[0].num_microbatches
+    assert reshaped.plan.routes == ()
+    assert reshaped.estimate.reconfiguration_seconds == pytest.approx(3.0 + reshaped.migration.makespan_seconds)
+
+
+def test_the_choice_changes_at_the_break_even():
+    profile = uniform_profile(8, layer_changes={"parameter_bytes": 50_000_000_000}, memory_bytes=10**12)
+    decision = recover(["w03"], profile=profile, mtbf_seconds=50_000.0)
+    even = decision.break_even_mtbf_seconds
+    assert decision.policy is Policy.DYNAMIC_PARALLELISM
+    assert even is not None
+    below = recover(["w03"], profile=profile, mtbf_seconds=even * 0.9)
+    above = recover(["w03"], profile=profile, mtbf_seconds=even * 1.1)
+    assert {below.policy, above.policy} == {Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM}
+
+
+def test_failures_chain():
+    profile = uniform_profile(8)
+    plan = first_plan(profile, dp=3, pp=2)
+    cluster = Cluster.uniform(6)
+    one = replan(snapshot_of(profile, cluster, 16, plan=plan, lost=["w00"], policy=Policy.DATA_REROUTING))
+    two = replan(snapshot_of(profile, cluster, 16, plan=one.plan, lost=["w00", "w03"], policy=Policy.DATA_REROUTING))
+    assert [slot.pipeline for slot in two.plan.dead_slots] == [0, 1]
+    assert {route.worker for route in two.plan.routes if route.stage == 0} <= {"w02", "w04"}
+    assert two.estimate.iteration_seconds >= one.estimate.iteration_seconds
+
+
+def test_a_spare_takes_the_dead_slot():
+    plan = first_plan()
+    decision = recover(["w03"], workers=9, plan=plan, policy=Policy.SPARE_SUBSTITUTION)
+    assert decision.plan.pipelines[0].stages[3].worker == "w08"
+    assert {(t.source, t.target) for t in decision.migration.transfers} == {("w07", "w08")}
+
+
+def test_a_worker_that_brings_too_little_stays_idle():
+    recovery = replace(RECOVERY, regroup_seconds=5_000.0)
+    profile = uniform_profile(8, recovery=recovery)
+    decision = recover([], profile=profile, workers=9)
+    assert [idle.worker for idle in decision.plan.idle_workers] == ["w08"]
+    assert "costs more than it brings" in decision.plan.idle_workers[0].reason
+
+
+def test_a_worker_that_restarted_holds_nothing():
+    decision = recover([], stateless=["w00"], policy=Policy.SPARE_SUBSTITUTION)
+    assert {t.target for t in decision.migration.transfers} == {"w00"}
+    assert {t.source for t in decision.migration.transfers} == {"w04"}
+
+
+def test_a_straggler_is_planned_around():
+    plan = first_plan()
+    workers = Cluster.uniform(8).workers
+    cluster = Cluster(name="straggler", workers=(replace(workers[0], speed_ratio=0.25), *workers[1:]))
+    kept = estimate(plan, PROFILE, cluster).iteration_seconds
+    decision = replan(snapshot_of(PROFILE, cluster, 16, plan=plan))
+    assert decision.policy is Policy.DYNAMIC_PARALLELISM
+    assert decision.estimate.iteration_seconds < kept
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.sets(st.integers(0, 11), min_size=1, max_size=3))
+def test_rerouting_is_never_worse_than_the_even_spread(numbers):
+    plan = grid_plan(8, [4, 4, 4], [7, 6, 5])
+    plan = replace(plan, rounds=colour_rounds(plan, PROFILE))
+    living = [worker for worker in plan.workers if int(worker[1:]) not in numbers]
+    try:
+        rerouted = reroute(plan, living, Costs(PROFILE, Cluster.uniform(12)))
+    except InfeasibleError:
+        assert any({s, s + 4, s + 8} <= numbers for s in range(4))
+        return
+    for slot in rerouted.dead_slots:
+        routed = [route for route in rerouted.routes if (route.pipeline, route.stage) == (slot.pipeline, slot.stage)]
+        assert [route.microbatch for route in routed] == list(rerouted.microbatches_of(slot.pipeline))
+    step = estimate(rerouted, PROFILE, Cluster.uniform(12)).iteration_seconds
+    assert step >= estimate(plan, PROFILE, Cluster.uniform(12)).pipeline_seconds * (1 - 1e-9)
+
+
+def test_a_pinned_policy_that_is_impossible_says_why():
+    with pytest.raises(InfeasibleError, match="no living worker is idle"):
+        recover(["w03"], policy=Policy.SPARE_SUBSTITUTION)
+
+
+def test_lost_state_restarts_from_a_checkpoint_where_there_is_one():
+    with pytest.raises(StateLostError) as caught:
+        recover(["w03", "w07"])
+    assert caught.value.layers == (6, 7)
+    recovery = replace(RECOVERY, checkpoint_interval_seconds=600.0, checkpoint_read_bytes_per_second=1e9)
+    profile = uniform_profile(8, recovery=recovery)
+    assert recover(["w03", "w07"], profile=profile).policy is Policy.CHECKPOINT_RESTART
+
+
+def test_too_little_memory_says_what_would_do():
+    with pytest.raises(InfeasibleError, match=r"stage \d+ lacks \d+ bytes.*smallest sufficient number of workers is 5"):
+        replan(snapshot_of(uniform_profile(8, memory_bytes=1_500_000_000), Cluster.uniform(2), 4))
+
+
+@pytest.mark.parametrize(
+    ("ranges", "microbatches", "error"),
+    [
+        (Ranges(min_dp=5), 4, InvalidInputError),
+        (Ranges(min_dp=3, min_pp=3), 16, InfeasibleError),
+        (Ranges(min_pp=9), 16, InvalidInputError),
+    ],
+)
+def test_contradictory_ranges_are_refused(ranges, microbatches, error):
+    with pytest.raises(error):
+        replan(snapshot_of(PROFILE, Cluster.uniform(8), microbatches, ranges=ranges))
+
+
+def test_survivable_losses():
+    decision = recover([], plan=first_plan())
+    assert (decision.survivable.workers, decision.survivable.hosts, decision.survivable.failure_domains) == (1, 1, 0)
+
+
+def test_transformers_survive_too():
+    profile = transformer_profile(6)
+    plan = first_plan(profile)
+    decision = replan(snapshot_of(profile, Cluster.uniform(8), 16, plan=plan, lost=["w02"]))
+    assert decision.policy in (Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM)
