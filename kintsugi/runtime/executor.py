@@ -195,12 +195,8 @@ class Executor:
         for sending in self._sending:
             sending.wait()
         self._sending.clear()
-        squares = [
-            p.grad.double().square().sum()
-            for name, p in self.state.parameters.items()
-            if name in self._owned and p.grad is not None
-        ]
-        squared_norm = torch.stack(squares).sum().cpu() if squares else torch.zeros((), dtype=torch.float64)
+        self._complete_gradients()
+        squared_norm = self._owned_squared_norm()
         self.status = StepStatus(step=self._step, is_reduced=True, last_record=self.status.last_record)
         total = torch.stack([squared_norm, self._loss])
         self.groups.all_reduce(total, self._plan.workers)
@@ -208,7 +204,14 @@ class Executor:
         self.status = StepStatus(step=self._step, is_reduced=True, last_record=record)
         self._apply(record)
 
+    def _complete_gradients(self) -> None:
+        """A parameter that no micro-batch reached has a gradient of zero, with one holder as with many."""
+        for parameter in self.state.parameters.values():
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
     def _owned_squared_norm(self) -> Tensor:
+        """Sum of squares of the gradients that this worker answers for."""
         gradients = [parameter.grad for name, parameter in self.state.parameters.items() if name in self._owned]
         squares = [gradient.double().square().sum() for gradient in gradients if gradient is not None]
         return torch.stack(squares).sum().cpu() if squares else torch.zeros((), dtype=torch.float64)

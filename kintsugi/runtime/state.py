@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.core.plan import StateKind
-from kintsugi.runtime.models import TrainingJob, build_layer, canonical_name
+from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, canonical_name
 from restorer.reconfigure import ArrivedState, StateEntries
 
 PARAMETER = "parameter"
@@ -22,7 +22,7 @@ class ModelState:
         self.modules = dict(modules)
         self.parameters = dict(parameters)
         """By canonical name, in layer order; a tied parameter stands there once."""
-        self.optimizer = job.optimizer([(name, p) for name, p in self.parameters.items() if p.requires_grad])
+        self.optimizer = _optimizer(job, [(name, p) for name, p in self.parameters.items() if p.requires_grad])
         self._base_rates = [group["lr"] for group in self.optimizer.param_groups]
 
     @classmethod
@@ -45,11 +45,11 @@ class ModelState:
             ReconfigurationError: a layer with parameters is neither held nor arrived.
         """
         modules = {index: self.modules[index] if index in self.modules else build_layer(self._job, index) for index in layers}
-        parameters = _tie(self._job, modules)
+        parameters = _tie(self._job, modules, self.parameters)
         new = ModelState(self._job, modules, parameters)
         for name, parameter in parameters.items():
-            if name in self.parameters and self.parameters[name] is parameter:
-                new.optimizer.state[parameter] = self.optimizer.state.get(parameter, {})
+            if self.parameters.get(name) is parameter and parameter in self.optimizer.state:
+                new.optimizer.state[parameter] = self.optimizer.state[parameter]
         for index in layers:
             if index not in self.modules:
                 new._load(index, arrived)
@@ -63,7 +63,7 @@ class ModelState:
                 for name, parameter in self._named(layer)
                 for key, value in self.optimizer.state.get(parameter, {}).items()
             }
-        buffers: StateEntries = {(name, BUFFER): value for name, value in self.modules[layer].named_buffers()}
+        buffers: StateEntries = {(name, BUFFER): value for name, value in self._named_buffers(layer)}
         if kind is StateKind.BUFFER:
             return buffers
         return {(name, PARAMETER): parameter for name, parameter in self._named(layer)} | buffers
@@ -79,6 +79,10 @@ class ModelState:
         for name, parameter in self.modules[layer].named_parameters():
             yield canonical_name(self._job.layers[layer], name), parameter
 
+    def _named_buffers(self, layer: int) -> Iterator[tuple[str, Tensor]]:
+        for name, buffer in self.modules[layer].named_buffers():
+            yield f"{self._job.layers[layer].name}.{name}", buffer
+
     def _load(self, layer: int, arrived: ArrivedState) -> None:
         values = arrived.get((layer, StateKind.PARAMETER), {}) | arrived.get((layer, StateKind.BUFFER), {})
         with torch.no_grad():
@@ -86,12 +90,17 @@ class ModelState:
                 if (name, PARAMETER) not in values:
                     raise ReconfigurationError(f"layer {layer} is new here, and nobody sent {name}", field="migration", value=name)
                 parameter.copy_(values[name, PARAMETER])
-            for name, buffer in self.modules[layer].named_buffers():
+            for name, buffer in self._named_buffers(layer):
                 if (name, BUFFER) in values:
                     buffer.copy_(values[name, BUFFER])
         for (name, key), value in arrived.get((layer, StateKind.OPTIMIZER), {}).items():
             parameter = self.parameters[name]
             self.optimizer.state[parameter][key] = _beside(value, parameter)
+
+
+def _optimizer(job: TrainingJob, trained: NamedParameters) -> torch.optim.Optimizer:
+    """The job's optimizer; one that does nothing where there is nothing to train, which torch's optimizers refuse."""
+    return job.optimizer(trained) if trained else torch.optim.SGD([nn.Parameter(torch.empty(0))], lr=0.0)
 
 
 def _beside(value: object, parameter: nn.Parameter) -> object:
@@ -101,18 +110,24 @@ def _beside(value: object, parameter: nn.Parameter) -> object:
     return value
 
 
-def _tie(job: TrainingJob, modules: Mapping[int, nn.Module]) -> dict[str, nn.Parameter]:
-    """Parameters by canonical name in layer order; modules that share one get the same object, the owner's if it is here."""
-    owned: dict[str, nn.Parameter] = {}
+def _tie(
+    job: TrainingJob, modules: Mapping[int, nn.Module], held: Mapping[str, nn.Parameter] | None = None
+) -> dict[str, nn.Parameter]:
+    """Parameters by canonical name in layer order; modules that share one get the same object.
+
+    That is the one in `held` where there is one, so that modules in use are never changed, else the owner's if it is here.
+    """
+    chosen: dict[str, nn.Parameter] = {}
     for index, module in modules.items():
         layer = job.layers[index]
-        owned |= {f"{layer.name}.{name}": p for name, p in module.named_parameters() if name not in layer.tied}
+        chosen |= {f"{layer.name}.{name}": p for name, p in module.named_parameters() if name not in layer.tied}
+    chosen |= held or {}
     ordered: dict[str, nn.Parameter] = {}
     for index, module in modules.items():
         layer = job.layers[index]
         for name, parameter in list(module.named_parameters()):
             key = canonical_name(layer, name)
-            ordered.setdefault(key, owned.get(key, parameter))
+            ordered.setdefault(key, chosen.get(key, parameter))
             if ordered[key] is not parameter:
                 path, _, attribute = name.rpartition(".")
                 setattr(module.get_submodule(path), attribute, ordered[key])

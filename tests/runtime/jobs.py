@@ -1,0 +1,162 @@
+"""Small training jobs that worker processes can import, and the profiles they are planned from."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kintsugi.core.profile import Profile
+from kintsugi.runtime.gpt import GptShape, gpt_job
+from kintsugi.runtime.models import Activations, Batch, Layer, NamedParameters, TrainingJob
+from tests.builders import FREE, layer, profile_of
+
+NUM_MICROBATCHES = 8
+NUM_STEPS = 4
+WIDTH = 6
+
+
+def tiny_gpt(*, num_steps: int = NUM_STEPS, num_blocks: int = 6, dtype: torch.dtype = torch.float64) -> TrainingJob:
+    """A decoder of width 16 with dropout, tied embeddings, clipping and AdamW."""
+    shape = GptShape(num_blocks=num_blocks, width=16, num_heads=2, sequence_length=8, dropout=0.1)
+    return gpt_job(num_microbatches=NUM_MICROBATCHES, num_steps=num_steps, shape=shape, text_bytes=2_000, dtype=dtype)
+
+
+class Entry(nn.Module):
+    """Values [B, width] to (hidden, residual), the residual without a gradient path of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+        self.frozen = nn.Parameter(torch.randn(WIDTH), requires_grad=False)
+
+    def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        return functional.linear(values, self.weight) + self.frozen, values
+
+
+class Mixer(nn.Module):
+    """(hidden, residual) to the same, under a mask that comes from the batch; a buffer, a scalar, an unused parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Module()
+        self.inner.weight = nn.Parameter(torch.randn(WIDTH, WIDTH) / WIDTH)
+        self.temperature = nn.Parameter(torch.tensor(1.0))
+        self.unused = nn.Parameter(torch.ones(2))
+        self.register_buffer("offset", torch.randn(WIDTH))
+        self.register_buffer("count", torch.tensor(3))
+        self.dropout = nn.Dropout(0.2)
+
+    def forward(self, hidden: Tensor, residual: Tensor, *, mask: Tensor) -> tuple[Tensor, Tensor]:
+        mixed = functional.linear(hidden + self.offset / self.count, self.inner.weight) * self.temperature
+        return self.dropout(torch.tanh(mixed)) * mask, residual
+
+
+class Exit(nn.Module):
+    """(hidden, residual) to a prediction [B, width]; its weight is the entry's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(WIDTH, WIDTH))
+        self.bias = nn.Parameter(torch.zeros(WIDTH))
+
+    def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
+        return functional.linear(hidden + 0.1 * residual, self.weight, self.bias)
+
+
+class Vectors:
+    """Samples that depend on their index alone."""
+
+    def __init__(self, num_samples: int) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self._values = torch.randn(num_samples, WIDTH, generator=generator, dtype=torch.float64)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, index: int) -> Mapping[str, Tensor]:
+        values = self._values[index]
+        return {"values": values, "mask": (values > -1).double(), "target": values.flip(0)}
+
+
+def squared_error(outputs: Activations, batch: Batch) -> Tensor:
+    return (outputs[0] - batch["target"]).square().mean()
+
+
+def momentum(parameters: NamedParameters) -> torch.optim.Optimizer:
+    return torch.optim.SGD([p for _, p in parameters], lr=0.05, momentum=0.9, weight_decay=0.01)
+
+
+def stateless(parameters: NamedParameters) -> torch.optim.Optimizer:
+    return torch.optim.SGD([p for _, p in parameters], lr=0.05)
+
+
+OPTIMIZERS = {"momentum": momentum, "stateless": stateless}
+
+
+def odd_layers() -> list[Layer]:
+    """Eight layers; the exit is tied to the entry, the second mixer to the later fourth."""
+    tied = {"inner.weight": "mixer3.inner.weight"}
+    mixers = [Layer(name=f"mixer{n}", build=Mixer, inputs=("mask",), tied=tied if n == 1 else {}) for n in range(6)]
+    return [
+        Layer(name="entry", build=Entry, inputs=("values",)),
+        *mixers,
+        Layer(name="exit", build=Exit, tied={"weight": "entry.weight"}),
+    ]
+
+
+def odd_job(optimizer: str = "momentum", *, num_steps: int = NUM_STEPS) -> TrainingJob:
+    """Tuples between stages, a mask that skips them, buffers, frozen, scalar and unused parameters, ties both ways."""
+    return TrainingJob(
+        layers=odd_layers(),
+        optimizer=OPTIMIZERS[optimizer],
+        loss=squared_error,
+        dataset=Vectors(100),
+        microbatch_size=2,
+        num_microbatches=NUM_MICROBATCHES,
+        num_steps=num_steps,
+        seed=5,
+        max_grad_norm=0.5,
+        learning_rate_factor=_warm_up,
+        dtype=torch.float64,
+    )
+
+
+def _warm_up(step: int) -> float:
+    return min(1.0, (step + 1) / 3)
+
+
+class Raising(nn.Module):
+    """Raises in its forward pass, once real data comes by."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if not hidden.is_meta:
+            raise ZeroDivisionError("the user's own mistake")
+        return hidden
+
+
+def raising_job() -> TrainingJob:
+    """A decoder with a layer in its middle that raises."""
+    job = tiny_gpt()
+    layers = list(job.layers)
+    layers[4] = Layer(name=layers[4].name, build=Raising)
+    return replace(job, layers=layers)
+
+
+def unbuildable_job() -> TrainingJob:
+    """Raises before there is a job."""
+    raise LookupError("no such data set")
+
+
+def profile_for(job: TrainingJob, *, optimizer_bytes: int = 400_000_000) -> Profile:
+    """Equal layers with the job's names and ties, on links without latency."""
+    layers = [
+        layer(
+            own.name,
+            optimizer_bytes=optimizer_bytes,
+            tied_to=next((name.partition(".")[0] for name in own.tied.values()), None),
+        )
+        for own in job.layers
+    ]
+    return profile_of(layers, inter_host=FREE, intra_host=FREE)

@@ -1,0 +1,142 @@
+"""Runs jobs on real worker processes, and checks that nothing of them is left."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.job import JobSettings
+from kintsugi.core.plan import Plan, Policy
+from kintsugi.runtime import processes
+from kintsugi.runtime.agent import Agent, AgentOptions
+from kintsugi.runtime.decisions import JobRequest, LocalDecisions
+from kintsugi.runtime.faults import Fault
+from kintsugi.runtime.models import TrainingJob
+from kintsugi.runtime.result import RunResult
+from kintsugi.runtime.worker import WorkerOptions
+from restorer.rounds import colour_rounds
+from tests.builders import grid_plan
+from tests.runtime.jobs import NUM_MICROBATCHES, profile_for, tiny_gpt
+
+T = TypeVar("T")
+PATIENCE_SECONDS = 20.0
+LISTENING = "0A"
+
+
+def request_for(job: TrainingJob, dp: int, pp: int, policy: Policy | None = None, **profile: int) -> JobRequest:
+    """Start on the even DP x PP grid; the policy, where given, is pinned."""
+    costs = profile_for(job, **profile)
+    plan = grid_plan(len(job.layers), [pp] * dp, [NUM_MICROBATCHES // dp] * dp)
+    return JobRequest(
+        name="job",
+        profile=costs,
+        cluster=Cluster.uniform(dp * pp),
+        settings=JobSettings(num_microbatches=NUM_MICROBATCHES, policy=policy),
+        plan=replace(plan, rounds=colour_rounds(plan, costs)),
+    )
+
+
+def gpt_request(dp: int, pp: int, policy: Policy | None = None) -> JobRequest:
+    """The decoder's request."""
+    return request_for(tiny_gpt(), dp, pp, policy)
+
+
+def options_with(*faults: Fault) -> AgentOptions:
+    """Short patience, as everything is small."""
+    return AgentOptions(worker=WorkerOptions(faults=faults), heartbeat_timeout_seconds=1.0)
+
+
+def run(make_job: Callable[[], TrainingJob], request: JobRequest, *faults: Fault) -> RunResult:
+    """Train to the end under a failure script; nothing may be left."""
+    with leaves_nothing(), Agent(make_job, request, LocalDecisions(), options=options_with(*faults)) as agent:
+        return agent.run()
+
+
+def survivors(result: RunResult) -> Plan:
+    """The plan that the job ended on."""
+    return result.decisions[-1].plan
+
+
+def assert_same(result: RunResult, reference: RunResult, tolerance: float = 1e-12) -> None:
+    """Losses, parameters and buffers equal within `tolerance` of their largest entry; replicas bitwise equal."""
+    assert result.losses == pytest.approx(reference.losses, rel=tolerance, abs=0)
+    assert result.parameters.keys() == reference.parameters.keys()
+    for name, value in reference.parameters.items():
+        scale = max(float(value.abs().max()), 1e-30)
+        assert float((result.parameters[name] - value).abs().max()) <= tolerance * scale, name
+    assert result.has_equal_replicas
+    assert set(result.digests) == set(range(survivors(result).num_layers))
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a process holds of the system."""
+
+    descriptors: int
+    listening: frozenset[str]
+    threads: frozenset[str]
+    workers: frozenset[int]
+
+    @classmethod
+    def now(cls) -> "Footprint":
+        forkserver.ensure_running()
+        threads = frozenset(thread.name for thread in threading.enumerate() if not thread.daemon)
+        return cls(len(os.listdir("/proc/self/fd")), listening_sockets(), threads, worker_pids())
+
+
+@contextmanager
+def leaves_nothing() -> Iterator[None]:
+    """No process, port, descriptor or thread is left, however the block ends."""
+    processes.forkserver()
+    before = Footprint.now()
+    try:
+        yield
+    finally:
+        after = eventually(Footprint.now, lambda now: now == before)
+        assert after == before
+
+
+def eventually(look: Callable[[], T], is_right: Callable[[T], bool]) -> T:
+    """Look until it is right, or patience is over; the last that was seen."""
+    deadline, pause = time.monotonic() + PATIENCE_SECONDS, threading.Event()
+    seen = look()
+    while not is_right(seen) and time.monotonic() < deadline:
+        pause.wait(0.01)
+        seen = look()
+    return seen
+
+
+def children_of(pid: int) -> frozenset[int]:
+    """Living and unburied children of a process."""
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        found |= {int(child) for child in task.read_text().split()}
+    return frozenset(found)
+
+
+def worker_pids() -> frozenset[int]:
+    """Children of this process's fork server, and this process's own, but for Python's two helpers."""
+    helpers = {forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid}
+    own = children_of(os.getpid()) - helpers
+    return own.union(*(children_of(pid) for pid in helpers if pid is not None))
+
+
+def listening_sockets() -> frozenset[str]:
+    """Inodes of the listening sockets that this process holds."""
+    rows = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+    listening = {f"socket:[{row[9]}]" for row in rows if row[3] == LISTENING}
+    held = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            held.add(os.readlink(f"/proc/self/fd/{name}"))
+        except FileNotFoundError:
+            continue
+    return frozenset(listening & held)
