@@ -1,0 +1,160 @@
+"""The service against a model of it: failures, returns, repeats, stale generations, late reports, restarts."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from api import planning
+from api.history import History
+from api.metrics import Metrics
+from api.schemas import NewJob
+from api.service import Service
+from api.store import Store
+from kintsugi.core import codec
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import InfeasibleError, StaleGenerationError
+from kintsugi.core.job import JobSettings
+from kintsugi.core.membership import Event, EventKind, Membership
+from kintsugi.core.messages import Report, ReportStatus
+from kintsugi.core.plan import Decision
+from tests.builders import uniform_profile
+
+WORKERS = tuple(f"w0{n}" for n in range(5))
+
+
+class Life(RuleBasedStateMachine):
+    """One job through whatever may happen to it; the model knows who is alive and which plan was applied."""
+
+    @initialize()
+    def begin(self):
+        self.directory = Path(tempfile.mkdtemp())
+        self.alive, self.generation, self.applied, self.answers = set(WORKERS), 0, 0, {}
+        self.restart()
+        self.service.create_job(NewJob(id="job", profile=uniform_profile(3), workers=5, settings=JobSettings(num_microbatches=6)))
+
+    @rule()
+    def restart(self):
+        if hasattr(self, "store"):
+            self.store.close()
+        self.store = Store(f"sqlite:///{self.directory}/kintsugi.sqlite3")
+        self.store.open()
+        self.service = Service(self.store, Metrics())
+
+    @rule(worker=st.sampled_from(WORKERS), joins=st.booleans(), stale=st.sampled_from([0, 0, 0, 1, -1]))
+    def happen(self, worker, joins, stale):
+        kind = EventKind.WORKER_JOINED if joins else EventKind.WORKER_FAILED
+        event = Event(kind=kind, id=f"e{len(self.answers)}", generation=max(0, self.generation + stale), worker=worker)
+        if event.generation != self.generation:
+            with pytest.raises(StaleGenerationError) as refusal:
+                self.service.post_events("job", [event])
+            assert refusal.value.current_generation == self.generation
+            return
+        self.alive = self.alive | {worker} if joins else self.alive - {worker}
+        self.answers[event] = self.answer_of(event)
+
+    def answer_of(self, event):
+        try:
+            decision = self.service.post_events("job", [event])
+        except InfeasibleError as error:
+            return error.as_dict()
+        assert decision.generation in (self.generation, self.generation + 1)
+        self.generation = decision.generation
+        return decision
+
+    @precondition(lambda self: self.answers)
+    @rule(data=st.data())
+    def repeat(self, data):
+        event = data.draw(st.sampled_from(list(self.answers)))
+        assert self.answer_of_repeated(event) == self.answers[event]
+
+    def answer_of_repeated(self, event):
+        try:
+            return self.service.post_events("job", [event])
+        except InfeasibleError as error:
+            return error.as_dict()
+
+    @rule(data=st.data())
+    def apply(self, data):
+        generation = data.draw(st.integers(self.applied, self.generation))
+        is_late = self.applied < generation < self.generation
+        try:
+            entry = self.service.post_report("job", Report(generation=generation, status=ReportStatus.APPLIED))
+        except InfeasibleError:
+            self.applied = generation
+            return
+        self.applied = generation
+        assert not is_late or entry.generation == self.generation + 1
+        self.generation = entry.generation
+
+    @invariant()
+    def knows_its_members(self):
+        history = self.service.state("job").history
+        assert set(history.membership.alive) == self.alive
+        assert (history.generation, history.applied_generation) == (self.generation, self.applied)
+
+    @invariant()
+    def plans_use_living_workers_alone(self):
+        history = self.service.state("job").history
+        if history.problem is None:
+            plan = codec.loads(Decision, self.service.decision("job").decision).plan
+            assert set(plan.workers) <= self.alive
+            assert plan.generation == self.generation
+
+    def teardown(self):
+        if hasattr(self, "store"):
+            stored = self.store.job("job")
+            for generation in range(self.generation + 1):
+                again = planning.decide(planning.restored(self.store, stored, generation))
+                assert without_time(codec.encode(again)) == without_time(
+                    codec.encode(codec.loads(Decision, self.store.decision("job", generation).decision))
+                )
+            self.store.close()
+            shutil.rmtree(self.directory)
+
+
+def without_time(decision):
+    return {**decision, "search": {**decision["search"], "elapsed_seconds": 0}}
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(max_examples=15, stateful_step_count=12, deadline=None)
+
+
+def history_after(*contents):
+    history = History(membership=Membership.of(Cluster.uniform(3)))
+    for content in contents:
+        history = history.after(content)
+    return history
+
+
+def event(kind, worker, **changes):
+    return Event(kind=kind, id=f"{kind} {worker}", generation=0, worker=worker, **changes)
+
+
+def test_a_worker_in_a_new_life_that_nobody_missed_lost_its_state():
+    first = history_after(event(EventKind.WORKER_JOINED, "w01", incarnation=1))
+    assert first.lost_at == {"w01": 1}
+    again = first.after(event(EventKind.WORKER_JOINED, "w01", incarnation=1))
+    assert again.lost_at == {"w01": 1}
+    assert again.after(event(EventKind.WORKER_JOINED, "w01", incarnation=2)).lost_at == {"w01": 3}
+
+
+def test_who_was_lost_after_the_applied_plan_was_decided_is_stateless():
+    plan = uniform_plan()
+    failed = history_after(event(EventKind.WORKER_FAILED, "w01"))
+    back = failed.decided().after(event(EventKind.WORKER_JOINED, "w01")).decided()
+    assert back.stateless(plan) == ("w01",)
+    applied = back.after(Report(generation=2, status=ReportStatus.APPLIED))
+    assert applied.stateless(plan) == ()
+
+
+def uniform_plan():
+    return codec.decode(
+        Decision.__annotations__["plan"],
+        {"pipelines": [{"num_microbatches": 1, "stages": [{"layer_start": 0, "layer_stop": 1, "worker": w}]} for w in WORKERS[:3]]},
+    )
