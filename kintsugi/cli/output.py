@@ -43,25 +43,20 @@ def print_decision(decision: Decision) -> None:
 
 
 def _grid(plan: Plan, estimate: Estimate) -> Table:
-    """One row per pipeline, one column per stage: worker, layers and peak memory."""
+    """One row per pipeline: its micro-batches and, stage by stage, worker, layers and peak memory."""
     peak = {stage.worker: stage.peak_memory_bytes / GIGABYTE for stage in estimate.stages}
     table = Table(title=f"generation {plan.generation}, {plan.schedule.value}", title_justify="left")
     table.add_column("pipeline", justify="right")
     table.add_column("micro-batches", justify="right")
-    for stage in range(max(len(pipeline.stages) for pipeline in plan.pipelines)):
-        table.add_column(f"stage {stage}")
+    table.add_column("stages: worker, layers, peak memory")
     for index, pipeline in enumerate(plan.pipelines):
         cells = [
-            f"{stage.worker or 'dead'} [{stage.layer_start}:{stage.layer_stop}]"
-            + (f" {peak[stage.worker]:.1f} GB" if stage.worker else "")
+            f"{stage.worker or 'dead'} {stage.layer_start}-{stage.layer_stop - 1}"
+            + (f" {peak[stage.worker]:.3g} GB" if stage.worker else "")
             for stage in pipeline.stages
         ]
-        table.add_row(str(index), str(pipeline.num_microbatches), *map(_plain, cells))
+        table.add_row(str(index), str(pipeline.num_microbatches), " | ".join(cells))
     return table
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
 
 
 def _price(estimate: Estimate, search: Search) -> Table:

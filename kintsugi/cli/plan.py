@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
+    *,
     profile: ProfileFile,
     num_microbatches: Microbatches,
     workers: Annotated[int | None, typer.Option("--workers", help="Number of equal workers.")] = None,

@@ -37,6 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def replan(
+    *,
     profile: ProfileFile,
     num_microbatches: Microbatches,
     dp: Annotated[int | None, typer.Option("--dp", help="Pipelines of the fault-free plan.")] = None,
@@ -65,7 +66,7 @@ def replan(
         policy=policy,
     )
     if plan is None:
-        before = _grid_snapshot(profile, settings, dp, pp, workers_per_host, cluster)
+        before = _grid_snapshot(profile, settings, (dp, pp), workers_per_host, cluster)
     else:
         _refuse_both(dp, pp)
         before = _running_snapshot(profile, settings, plan, workers_per_host, cluster)
@@ -83,18 +84,19 @@ def _refuse_both(dp: int | None, pp: int | None) -> None:
 
 
 def _grid_snapshot(
-    profile: Path, settings: JobSettings, dp: int | None, pp: int | None, workers_per_host: int, cluster: Path | None
+    profile: Path, settings: JobSettings, grid: tuple[int | None, int | None], workers_per_host: int, cluster: Path | None
 ) -> Snapshot:
     """The job on its fault-free D x P plan."""
+    dp, pp = grid
     for field, value in (("dp", dp), ("pp", pp)):
         if value is None:
             raise InvalidInputError("is needed: give --dp and --pp, or --plan", field=field)
         checks.positive(field, value)
     assert dp is not None
     assert pp is not None
-    grid = replace(settings, ranges=Ranges(min_dp=dp, max_dp=dp, min_pp=pp, max_pp=pp), policy=None)
+    fixed = replace(settings, ranges=Ranges(min_dp=dp, max_dp=dp, min_pp=pp, max_pp=pp), policy=None)
     workers = codec.load(Cluster, cluster) if cluster else Cluster.uniform(dp * pp, workers_per_host=workers_per_host)
-    first = decide(first_snapshot(load_profile(profile), workers, grid))
+    first = decide(first_snapshot(load_profile(profile), workers, fixed))
     return replace(first_snapshot(load_profile(profile), workers, settings), plan=first.plan, generation=first.plan.generation + 1)
 
 

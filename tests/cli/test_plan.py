@@ -1,0 +1,125 @@
+"""The commands plan and replan, as the contract describes them."""
+
+import json
+
+import pytest
+
+from kintsugi.cli import main
+from kintsugi.core import codec
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.plan import Decision, Plan, Search
+from tests.builders import transformer_profile
+
+
+@pytest.fixture
+def profile(tmp_path):
+    path = tmp_path / "profile.json"
+    path.write_text(codec.dumps(transformer_profile(6)))
+    return str(path)
+
+
+def run(capsys, *arguments):
+    """Exit status and the JSON document on stdout."""
+    with pytest.raises(SystemExit) as caught:
+        main([*arguments, "--format", "json"])
+    return caught.value.code, json.loads(capsys.readouterr().out)
+
+
+def test_plan_prints_plan_estimate_and_search(capsys, profile):
+    status, document = run(capsys, "plan", "--profile", profile, "--workers", "8", "--num-microbatches", "16")
+    assert status == 0
+    assert set(document) == {"plan", "estimate", "search"}
+    assert codec.decode(Plan, document["plan"]).num_microbatches == 16
+    assert codec.decode(Search, document["search"]).gap_ratio >= 0
+    assert document["estimate"]["reconfiguration_seconds"] == 0
+
+
+def test_replan_prints_the_decision(capsys, profile):
+    status, document = run(
+        capsys, "replan", "--profile", profile, "--dp", "2", "--pp", "4", "--num-microbatches", "16", "--fail", "1/2"
+    )
+    assert status == 0
+    decision = codec.decode(Decision, document)
+    assert decision.previous_plan is not None
+    assert decision.previous_plan.pipelines[1].stages[2].worker == "w06"
+    assert "w06" not in decision.plan.workers
+    assert decision.policy in {item.policy for item in decision.alternatives}
+
+
+def test_replan_goes_on_from_what_replan_printed(capsys, profile, tmp_path):
+    common = ("--profile", profile, "--num-microbatches", "16")
+    _, first = run(capsys, "replan", *common, "--dp", "2", "--pp", "4", "--fail", "w06", "--policy", "data_rerouting")
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(first))
+    status, second = run(capsys, "replan", *common, "--plan", str(path), "--fail", "0/0", "--join", "1")
+    assert status == 0
+    decision = codec.decode(Decision, second)
+    assert decision.plan.generation == first["plan"]["generation"] + 1
+    known = {*decision.plan.workers, *(idle.worker for idle in decision.plan.idle_workers)}
+    assert known == {"w01", "w02", "w03", "w04", "w05", "w07", "w06"}  # w06 is the one that joins
+
+
+def test_a_host_takes_its_workers_along(capsys, profile):
+    grid = ("--dp", "2", "--pp", "4", "--workers-per-host", "2")
+    status, document = run(capsys, "replan", "--profile", profile, *grid, "--num-microbatches", "16", "--fail-host", "1")
+    assert status == 0
+    assert not {"w02", "w03"} & set(codec.decode(Decision, document).plan.workers)
+
+
+def test_a_cluster_file_names_the_workers(capsys, profile, tmp_path):
+    path = tmp_path / "cluster.json"
+    path.write_text(codec.dumps(Cluster.uniform(4)))
+    status, document = run(capsys, "plan", "--profile", profile, "--cluster", str(path), "--num-microbatches", "8")
+    assert status == 0
+    assert set(codec.decode(Plan, document["plan"]).workers) <= {"w00", "w01", "w02", "w03"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "field"),
+    [
+        (("--workers", "8", "--num-microbatches", "0"), 2, "num_microbatches"),
+        (("--num-microbatches", "8"), 2, "workers"),
+        (("--workers", "8", "--num-microbatches", "8", "--min-dp", "4", "--max-dp", "2"), 2, "max_dp"),
+        (("--workers", "8", "--num-microbatches", "4", "--min-dp", "5"), 2, "min_dp"),
+        (("--workers", "2", "--num-microbatches", "8", "--min-dp", "3"), 1, "workers"),
+        (("--workers", "eight", "--num-microbatches", "8"), 2, None),
+    ],
+)
+def test_bad_input_to_plan(capsys, profile, arguments, status, field):
+    code, document = run(capsys, "plan", "--profile", profile, *arguments)
+    assert code == status
+    assert set(document["error"]) >= {"code", "field", "value", "message"}
+    if field is not None:
+        assert document["error"]["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (("--dp", "2", "--pp", "4", "--fail", "2/0"), "fail"),
+        (("--dp", "2", "--pp", "4", "--fail", "w03", "--fail", "0/3"), "fail"),
+        (("--dp", "2", "--pp", "4", "--fail", "w99"), "fail"),
+        (("--dp", "2", "--pp", "4", "--fail-host", "99"), "fail_host"),
+        (("--dp", "2"), "pp"),
+    ],
+)
+def test_bad_input_to_replan(capsys, profile, arguments, field):
+    code, document = run(capsys, "replan", "--profile", profile, "--num-microbatches", "16", *arguments)
+    assert code == 2
+    assert document["error"]["field"] == field
+
+
+def test_lost_state_is_an_answer_too(capsys, profile):
+    lost = ("--fail", "0/3", "--fail", "1/3")
+    code, document = run(capsys, "replan", "--profile", profile, "--dp", "2", "--pp", "4", "--num-microbatches", "16", *lost)
+    assert code == 1
+    assert document["error"]["code"] == "state_lost"
+
+
+def test_tables_are_for_people(capsys, profile):
+    with pytest.raises(SystemExit) as caught:
+        main(["replan", "--profile", profile, "--dp", "2", "--pp", "4", "--num-microbatches", "16", "--fail", "1/2"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    assert "alternatives" in text
+    assert "w00" in text
