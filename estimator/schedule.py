@@ -149,7 +149,7 @@ _LimitKey = tuple[int, int]
 
 
 class _Desk:
-    """One worker's waiting tasks; backward first, forward only below the limit of micro-batches in flight."""
+    """One worker's waiting tasks, and what was placed on it."""
 
     def __init__(self) -> None:
         self.is_busy = False
@@ -247,8 +247,16 @@ class ListScheduler:
         heapq.heappush(self._completions, (now + duration, self._sequence, worker, task))
 
     def _choose(self, desk: _Desk) -> _Task | None:
-        if desk.backwards:
+        """In turn, as in 1F1B: after a backward pass a forward one where there is room, else the backward that waits longest."""
+        was_backward = bool(desk.placed) and desk.placed[-1].kind is Pass.BACKWARD
+        if desk.backwards and not was_backward:
             return heapq.heappop(desk.backwards)
+        forward = self._take_forward(desk)
+        if forward is None and desk.backwards:
+            return heapq.heappop(desk.backwards)
+        return forward
+
+    def _take_forward(self, desk: _Desk) -> _Task | None:
         open_keys = [key for key, tasks in desk.forwards.items() if tasks and self._has_room(desk, key)]
         if not open_keys:
             return None
