@@ -161,3 +161,8 @@ def gpt_job(
         max_grad_norm=1.0,
         dtype=dtype,
     )
+
+
+def demo_job() -> TrainingJob:
+    """The job with its defaults, as `kintsugi profile` measures it."""
+    return gpt_job(num_microbatches=8, num_steps=50)

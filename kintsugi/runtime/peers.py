@@ -126,8 +126,8 @@ class Peers(AbstractContextManager["Peers"]):
     def all_reduce_seconds(self, repeats: int) -> float:
         """Median of an all-reduce of two numbers over all ranks, in seconds."""
         answers = self._ask(dict.fromkeys(self._connections, _Reduce(repeats)))
-        by_repetition = zip(*(answer.seconds for answer in answers.values()), strict=True)
-        return statistics.median(max(seconds) for seconds in by_repetition)
+        slowest: list[float] = [max(of_rank) for of_rank in zip(*(a.seconds for a in answers.values()), strict=True)]
+        return statistics.median(slowest)
 
     def _ask(self, requests: Mapping[str, _Request]) -> dict[str, _Answer]:
         """Send requests, hand keys over until all have answered."""

@@ -1,0 +1,96 @@
+"""`kintsugi profile`: measure a training job on this machine."""
+
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from kintsugi.core.codec import encode
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.profile import Profile
+from kintsugi.runtime.models import TrainingJob
+from kintsugi.runtime.profiler import profile_job
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command("profile", help="Measure a model's profile on this machine.")(profile)
+
+
+def profile(
+    job: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="A function that returns a TrainingJob.")],
+    name: Annotated[str | None, typer.Option("--name", help="Name of the profile; the output file's or the module's.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", help="Write to this file instead of the standard output.")] = None,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Sweeps over the model that the medians are taken of.")] = 20,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Workers that this machine runs at once.")] = 4,
+) -> None:
+    """Measure a model's profile on this machine."""
+    make_job = load_job(job)
+    measured = _measure(make_job, name or _default_name(job, output), repeats, workers)
+    text = json.dumps(encode(measured), indent=2, allow_nan=False)
+    if output is None:
+        print(text)
+    else:
+        _write(output, text + "\n")
+
+
+def load_job(path: str) -> Callable[[], TrainingJob]:
+    """The function that `MODULE:FUNCTION` names; the current directory is searched first.
+
+    Raises:
+        InvalidInputError: the module or the function is not there, or it does not return a TrainingJob.
+    """
+    module_name, _, function_name = path.partition(":")
+    if not module_name or not function_name.isidentifier():
+        raise InvalidInputError("is written MODULE:FUNCTION, such as examples.train_gpt:make_job", field="job", value=path)
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise InvalidInputError(f"module {module_name!r} cannot be imported: {error}", field="job", value=path) from error
+    make_job = getattr(module, function_name, None)
+    if not callable(make_job):
+        raise InvalidInputError(f"module {module_name!r} has no function {function_name!r}", field="job", value=path)
+    _require_job(make_job, path)
+    checked: Callable[[], TrainingJob] = make_job
+    return checked
+
+
+def _require_job(make_job: Callable[[], object], path: str) -> None:
+    try:
+        inspect.signature(make_job).bind()
+    except TypeError as error:
+        raise InvalidInputError(f"cannot be called without arguments: {error}", field="job", value=path) from error
+    made = make_job()
+    if not isinstance(made, TrainingJob):
+        raise InvalidInputError(f"returns a {type(made).__name__}, not a TrainingJob", field="job", value=path)
+
+
+def _default_name(job: str, output: Path | None) -> str:
+    return output.stem if output is not None else job.partition(":")[0].rpartition(".")[2]
+
+
+def _measure(make_job: Callable[[], TrainingJob], name: str, repeats: int, workers: int) -> Profile:
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("layers, then network and recovery", total=repeats)
+        return profile_job(
+            make_job,
+            name=name,
+            repeats=repeats,
+            num_workers=workers,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise InvalidInputError(f"cannot be written: {error.strerror}", field="output", value=str(path)) from error
