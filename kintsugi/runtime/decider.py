@@ -22,6 +22,7 @@ class Decider:
         self._source = decisions
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decider")
         self._pending: Future[float] | None = None
+        self._unanswered: list[Event] = []
         self._untold: list[int] = []
         self.wake, self._wake_sender = Pipe(duplex=False)
         """Readable once a decision is there."""
@@ -32,8 +33,9 @@ class Decider:
         self.decisions.append(self._source.start(request))
 
     def submit(self, events: Sequence[Event]) -> None:
-        """Ask for the decision after `events`; their generation is filled in when their turn comes."""
-        self._pending = self._thread.submit(self._decide, events)
+        """Ask for the decision after `events` and all that no decision answered yet; generations are filled in at their turn."""
+        self._unanswered.extend(events)
+        self._pending = self._thread.submit(self._decide)
         self._pending.add_done_callback(lambda _: self._wake_sender.send(None))
 
     def is_done(self) -> bool:
@@ -64,10 +66,13 @@ class Decider:
         self.wake.close()
         self._wake_sender.close()
 
-    def _decide(self, events: Sequence[Event]) -> float:
+    def _decide(self) -> float:
         self._tell_all()
-        generation = self.decisions[-1].plan.generation
-        self.decisions.append(self._source.after([replace(event, generation=generation) for event in events]))
+        events = tuple(self._unanswered)
+        if events:
+            generation = self.decisions[-1].plan.generation
+            self.decisions.append(self._source.after([replace(event, generation=generation) for event in events]))
+            del self._unanswered[: len(events)]
         return time.monotonic()
 
     def _tell(self) -> None:

@@ -47,9 +47,13 @@ class Fleet:
         return News(messages, ended)
 
     def silent_for(self, seconds: float) -> list[WorkerHandle]:
-        """Workers that said nothing for so long, and have nothing in their pipe that was only not read yet."""
+        """Workers that said nothing for so long and have nothing unread in their pipe, or whose pipe is broken."""
         limit = time.monotonic() - seconds
-        return [handle for handle in self.handles.values() if handle.last_heard_at < limit and not handle.connection.poll()]
+        return [
+            handle
+            for handle in self.handles.values()
+            if handle.is_broken or (handle.last_heard_at < limit and not handle.connection.poll())
+        ]
 
     def remove(self, handle: WorkerHandle) -> None:
         """Fence a worker and forget it."""
@@ -66,7 +70,7 @@ class Fleet:
 
 def _drain(handle: WorkerHandle) -> Iterator[FromWorker]:
     """All messages that are there; the end of the pipe is noticed by the process's sentinel."""
-    while handle.connection.poll():
+    while not handle.is_broken and handle.connection.poll():
         message = handle.receive()
         if message is None:
             return

@@ -2,11 +2,18 @@
 
 import multiprocessing
 import os
+import select
 import signal
+import socket
+import struct
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.reduction import ForkingPickler
 
 from kintsugi.runtime.messages import FromWorker, ToWorker
 from kintsugi.runtime.models import TrainingJob
@@ -22,6 +29,19 @@ def forkserver() -> ForkServerContext:
     return context
 
 
+_DIRECT_BYTES = 65_536
+"""A pipe that select calls writable takes this much without blocking (three quarters of 208 kB are free)."""
+
+
+_SENTENCE_SECONDS = 5
+"""A message that has begun to arrive is complete within this."""
+
+
+def _limit_reading(connection: Connection, seconds: int) -> None:
+    with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+        duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
+
+
 class WorkerHandle:
     """One worker process and the pipe to it. The agent alone holds the pipe's other end."""
 
@@ -30,9 +50,14 @@ class WorkerHandle:
     ) -> None:
         self.worker = worker
         self.last_heard_at = time.monotonic()
+        self._outbox: deque[bytes] = deque()
+        self._outbox_lock = threading.Lock()
         self.struck_at: float | None = None
         """When the worker said that it strikes itself, or when it was killed from here."""
         self.connection, theirs = context.Pipe()
+        self.is_broken = False
+        """Whether the pipe is at its end or in the middle of a message that does not go on."""
+        _limit_reading(self.connection, _SENTENCE_SECONDS)
         self.process: ForkServerProcess = context.Process(
             target=worker_main, args=(worker, theirs, make_job, options), name=f"kintsugi-{worker}", daemon=True
         )
@@ -48,15 +73,45 @@ class WorkerHandle:
         return self.process.pid
 
     def send(self, message: ToWorker) -> None:
-        """Tell the worker something; a dead one is told nothing, its end is noticed elsewhere."""
-        with suppress(BrokenPipeError, ConnectionResetError):
-            self.connection.send(message)
+        """Tell the worker something, without ever waiting for it: a frozen worker does not empty its pipe.
+
+        A dead worker is told nothing; its end is noticed elsewhere.
+        """
+        data = bytes(ForkingPickler.dumps(message))
+        with self._outbox_lock:
+            if not self._outbox and len(data) <= _DIRECT_BYTES and self._has_room():
+                self._write(data)
+                return
+            self._outbox.append(data)
+            if len(self._outbox) == 1:
+                threading.Thread(target=self._empty_outbox, name=f"outbox-{self.worker}", daemon=True).start()
+
+    def _has_room(self) -> bool:
+        poll = select.poll()
+        poll.register(self.connection.fileno(), select.POLLOUT)
+        return bool(poll.poll(0))
+
+    def _empty_outbox(self) -> None:
+        """In a thread of its own; ends with the outbox, or with the worker."""
+        while self._write(self._outbox[0]):
+            with self._outbox_lock:
+                self._outbox.popleft()
+                if not self._outbox:
+                    return
+
+    def _write(self, data: bytes) -> bool:
+        try:
+            self.connection.send_bytes(data)
+        except OSError:
+            return False
+        return True
 
     def receive(self) -> FromWorker | None:
-        """The next message, or None at the end of the pipe."""
+        """The next message, or None at the end of the pipe or when the worker froze in the middle of its sentence."""
         try:
             message: FromWorker = self.connection.recv()
         except (EOFError, OSError):
+            self.is_broken = True
             return None
         self.last_heard_at = time.monotonic()
         return message
