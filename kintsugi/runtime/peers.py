@@ -27,6 +27,8 @@ from kintsugi.runtime.worker import WorkerOptions
 from restorer.groups import Groups, Rendezvous, members_of
 from restorer.transport import TensorSpec
 
+_ENDED = "a process ended in the middle of a measurement"
+
 
 @dataclass(frozen=True, slots=True)
 class _Connect:
@@ -132,7 +134,7 @@ class Peers(AbstractContextManager["Peers"]):
     def _ask(self, requests: Mapping[str, _Request]) -> dict[str, _Answer]:
         """Send requests, hand keys over until all have answered."""
         for name, request in requests.items():
-            self._connections[name].send(request)
+            self._tell(name, request)
         names = {connection: name for name, connection in self._connections.items()}
         answers: dict[str, _Answer] = {}
         deadline = time.monotonic() + self._timeout_seconds
@@ -150,12 +152,18 @@ class Peers(AbstractContextManager["Peers"]):
         try:
             message: Published | _Answer = connection.recv()
         except (EOFError, OSError) as error:
-            raise UnavailableError("ended in the middle of a measurement", field="worker", value=name) from error
+            raise UnavailableError(_ENDED, field="worker", value=name) from error
         if isinstance(message, _Answer):
             answers[name] = message
             return
         for member in members_of(message.key):
-            self._connections[member].send(Delivered(message.attempt, message.key, message.value))
+            self._tell(member, Delivered(message.attempt, message.key, message.value))
+
+    def _tell(self, name: str, message: Delivered | _Request) -> None:
+        try:
+            self._connections[name].send(message)
+        except OSError as error:
+            raise UnavailableError(_ENDED, field="worker", value=name) from error
 
 
 def _peer_main(name: str, connection: Connection) -> None:

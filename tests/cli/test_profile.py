@@ -1,0 +1,123 @@
+"""`kintsugi profile`: what it takes for a job, what it refuses, and what it writes."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from kintsugi.cli import main
+from kintsugi.core import codec
+from kintsugi.core.profile import Profile, ProvenanceKind
+from kintsugi.runtime.models import TrainingJob
+
+JOB = """
+from functools import partial
+from kintsugi.runtime.emulation import EmulatedTimes, emulated_job
+
+NOTHING = EmulatedTimes(forward_seconds=0.0, backward_input_seconds=0.0, backward_weight_seconds=0.0)
+
+def make_job():
+    return emulated_job([NOTHING] * 3, num_microbatches=2, num_steps=1, width=16)
+
+def with_argument(size):
+    return make_job()
+
+def no_job():
+    return 5
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current directory, with a module `own_job` in it."""
+    (tmp_path / "own_job.py").write_text(JOB)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("own_job", None)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What the command asks to be measured; a committed profile is the answer."""
+    from kintsugi.cli import profile
+
+    asked = []
+    known = codec.load(Profile, Path(__file__).parents[2] / "profiles" / "models" / "gpt2-124m.a100-80g.json")
+
+    def measure(make_job, **settings):
+        settings["progress"](1, 1)
+        asked.append((make_job, settings))
+        return known
+
+    monkeypatch.setattr(profile, "profile_job", measure)
+    return asked
+
+
+def run(*arguments):
+    """Exit status of `kintsugi profile`."""
+    with pytest.raises(SystemExit) as left:
+        main(["profile", *map(str, arguments)])
+    return left.value.code
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        ("own_job", "is written MODULE:FUNCTION"),
+        (":make_job", "is written MODULE:FUNCTION"),
+        ("own_job:", "is written MODULE:FUNCTION"),
+        ("absent_module:make_job", "'absent_module' cannot be imported"),
+        ("own_job:absent", "has no function 'absent'"),
+        ("own_job:NOTHING", "has no function 'NOTHING'"),
+        ("own_job:with_argument", "cannot be called without arguments"),
+        ("own_job:no_job", "returns a int, not a TrainingJob"),
+    ],
+)
+def test_what_is_no_job_is_refused(folder, calls, capsys, job, message):
+    assert run(job) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+    assert calls == []
+
+
+def test_options_reach_the_profiler(folder, calls, capsys):
+    assert run("own_job:make_job", "--name", "mine", "--repeats", 7, "--workers", 3) == 0
+    [(make_job, settings)] = calls
+    assert isinstance(make_job(), TrainingJob)
+    assert (settings["name"], settings["repeats"], settings["num_workers"]) == ("mine", 7, 3)
+    assert codec.loads(Profile, capsys.readouterr().out).name == "gpt2-124m.a100-80g"
+
+
+def test_name_is_the_files_or_the_modules(folder, calls, capsys):
+    assert run("own_job:make_job", "--output", "small.cpu.json") == 0
+    assert run("own_job:make_job") == 0
+    assert [settings["name"] for _, settings in calls] == ["small.cpu", "own_job"]
+
+
+def test_output_is_a_profile_file(folder, calls, capsys):
+    assert run("own_job:make_job", "--output", "small.json") == 0
+    assert capsys.readouterr().out == ""
+    assert codec.load(Profile, folder / "small.json").num_layers == 14
+
+
+def test_output_that_cannot_be_written_is_refused(folder, calls, capsys):
+    assert run("own_job:make_job", "--output", folder / "absent" / "small.json") == 2
+    assert "output: cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--repeats", "--workers"])
+def test_numbers_below_one_are_refused(folder, calls, option):
+    assert run("own_job:make_job", option, 0) == 2
+
+
+@pytest.mark.processes
+def test_a_job_of_the_current_directory_is_measured(folder, capsys):
+    assert run("own_job:make_job", "--repeats", 2, "--workers", 2) == 0
+    document = json.loads(capsys.readouterr().out)
+    profile = codec.decode(Profile, document)
+    assert [layer.name for layer in profile.layers] == ["layer0", "layer1", "layer2"]
+    assert profile.provenance.kind is ProvenanceKind.MEASURED
+    assert profile.recovery.restart_seconds > 0
