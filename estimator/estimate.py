@@ -1,7 +1,7 @@
 """What a plan costs: the one entry point of the estimator."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from estimator.costs import Costs
 from estimator.goodput import goodput_samples_per_second, throughput_samples_per_second
@@ -61,6 +61,12 @@ def estimate(
         bubble_ratio=_bubble_ratio(step),
         stages=_stages(plan, costs, step),
     )
+
+
+def after_transition(price: Estimate, reconfiguration_seconds: float, mtbf_seconds: float) -> Estimate:
+    """The same step after another transition: only reconfiguration and goodput (equation 8) differ."""
+    goodput = goodput_samples_per_second(price.throughput_samples_per_second, reconfiguration_seconds, mtbf_seconds)
+    return replace(price, reconfiguration_seconds=reconfiguration_seconds, goodput_samples_per_second=goodput)
 
 
 def _bubble_ratio(step: StepTimes) -> float:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from estimator.costs import Costs
-from estimator.estimate import estimate
+from estimator.estimate import after_transition, estimate
 from estimator.goodput import migration_seconds, rerouting_seconds, restart_seconds
 from estimator.schedule import require_known
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostError
@@ -102,7 +102,7 @@ def _keep(case: _Case) -> Decision:
     """The plan that runs already, with the same policy."""
     idle = tuple(idle for idle in case.plan.idle_workers if idle.worker in case.alive)
     plan = replace(case.plan, generation=case.snapshot.generation, idle_workers=idle)
-    price = _price(case, plan, 0.0)
+    price = estimate(plan, case.snapshot.profile, case.snapshot.cluster, mtbf_seconds=case.snapshot.settings.mtbf_seconds)
     kept = Candidate(plan.policy, plan, price, Migration(), "nothing was lost and nothing joined, so the plan stays")
     bound = Search(lower_bound_seconds=price.iteration_seconds, gap_ratio=0.0, elapsed_seconds=0.0)
     return _decision(case, kept, [kept], [], bound)
@@ -157,13 +157,12 @@ def _allowed(case: _Case, candidates: list[Candidate], refusals: list[Refusal], 
 
 def _rerouting(case: _Case) -> Candidate:
     require_state(case.plan, case.survivors)
-    plan = reroute(case.plan, case.survivors, case.costs)
+    plan, price = reroute(case.plan, case.survivors, case.costs)
     plan = replace(plan, generation=case.snapshot.generation, idle_workers=_idle(case, plan))
-    is_whole = not plan.routes
-    price = _price(case, plan, rerouting_seconds(case.snapshot.profile.recovery) if not _is_untouched(case) else 0.0)
     _require_memory(case, price)
-    text = "the plan stays" if is_whole else "living replicas take the micro-batches of the dead slots and nothing moves"
-    return Candidate(Policy.DATA_REROUTING, plan, price, Migration(), text)
+    seconds = 0.0 if _is_untouched(case) else rerouting_seconds(case.snapshot.profile.recovery)
+    text = "living replicas take the micro-batches of the dead slots and nothing moves" if plan.routes else "the plan stays"
+    return Candidate(Policy.DATA_REROUTING, plan, _after(case, price, seconds), Migration(), text)
 
 
 def _is_untouched(case: _Case) -> bool:
@@ -172,12 +171,12 @@ def _is_untouched(case: _Case) -> bool:
 
 def _substitution(case: _Case) -> Candidate:
     require_state(case.plan, case.survivors)
-    plan = substitute(case.plan, case.survivors, case.spares, case.costs)
+    plan, price = substitute(case.plan, case.survivors, case.spares, case.costs)
     plan = replace(plan, generation=case.snapshot.generation, idle_workers=_idle(case, plan))
-    migration = _migration(case, plan)
-    price = _price(case, plan, migration_seconds(case.snapshot.profile.recovery, migration.makespan_seconds))
     _require_memory(case, price)
-    return Candidate(Policy.SPARE_SUBSTITUTION, plan, price, migration, "spare workers take dead slots over")
+    migration = _migration(case, plan)
+    seconds = migration_seconds(case.snapshot.profile.recovery, migration.makespan_seconds)
+    return Candidate(Policy.SPARE_SUBSTITUTION, plan, _after(case, price, seconds), migration, "spare workers take dead slots over")
 
 
 def _dynamic(case: _Case, found: list[Found]) -> Candidate:
@@ -195,7 +194,7 @@ def _restart(case: _Case, found: list[Found]) -> Candidate:
     if not found:
         found.append(_reshape(case, Holdings(None, ()), Policy.CHECKPOINT_RESTART))
     plan = replace(found[0].plan, policy=Policy.CHECKPOINT_RESTART)
-    price = _price(case, plan, seconds)
+    price = _after(case, found[0].estimate, seconds)
     return Candidate(Policy.CHECKPOINT_RESTART, plan, price, Migration(), "all workers restart from the last checkpoint")
 
 
@@ -207,14 +206,8 @@ def _migration(case: _Case, plan: Plan) -> Migration:
     return plan_migration(case.plan, plan, case.snapshot.profile, case.snapshot.cluster, case.survivors)
 
 
-def _price(case: _Case, plan: Plan, reconfiguration_seconds: float) -> Estimate:
-    return estimate(
-        plan,
-        case.snapshot.profile,
-        case.snapshot.cluster,
-        reconfiguration_seconds=reconfiguration_seconds,
-        mtbf_seconds=case.snapshot.settings.mtbf_seconds,
-    )
+def _after(case: _Case, price: Estimate, reconfiguration_seconds: float) -> Estimate:
+    return after_transition(price, reconfiguration_seconds, case.snapshot.settings.mtbf_seconds)
 
 
 def _require_memory(case: _Case, price: Estimate) -> None:

@@ -7,14 +7,14 @@ from itertools import count
 from estimator.costs import Costs
 from estimator.estimate import estimate
 from kintsugi.core.errors import InfeasibleError
-from kintsugi.core.plan import Plan, Policy, Route, Slot, Stage
+from kintsugi.core.plan import Estimate, Plan, Policy, Route, Slot, Stage
 from restorer.rounds import colour_rounds
 
 Choose = Callable[[Stage, Sequence[str]], str]
 
 
-def reroute(plan: Plan, living: Collection[str], costs: Costs) -> Plan:
-    """`plan` with the slots of all other workers dead and their micro-batches given to living holders of their layers.
+def reroute(plan: Plan, living: Collection[str], costs: Costs) -> tuple[Plan, Estimate]:
+    """`plan`, and its price, with all other workers' slots dead and their micro-batches given to living holders of the layers.
 
     Micro-batches go one by one to the holder that would be through first. The even spread of the paper (section IV-A) is
     priced too and taken where it is faster, so the result is never worse. A plan that was rerouted before is rerouted
@@ -29,13 +29,12 @@ def reroute(plan: Plan, living: Collection[str], costs: Costs) -> Plan:
         InfeasibleError: no living worker holds all layers of a dead slot.
     """
     holders = _holders_of_dead_slots(plan, living)
+    spreads = dict.fromkeys(_routes(plan, holders, choose) for choose in (_by_load(plan, living, costs), _evenly()))
     options = []
-    for choose in (_by_load(plan, living, costs), _evenly()):
-        option = _rerouted(plan, living, _routes(plan, holders, choose), costs)
-        options.append((estimate(option, costs.profile, costs.cluster).iteration_seconds, option))
-        if not holders:
-            break
-    return min(options, key=lambda option: option[0])[1]
+    for routes in spreads:
+        option = _rerouted(plan, living, routes, costs)
+        options.append((option, estimate(option, costs.profile, costs.cluster)))
+    return min(options, key=lambda option: option[1].iteration_seconds)
 
 
 def _holders_of_dead_slots(plan: Plan, living: Collection[str]) -> dict[Slot, tuple[str, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from estimator.costs import Costs
-from estimator.estimate import estimate
+from estimator.estimate import after_transition, estimate
 from estimator.goodput import effective_time_ratio, migration_seconds
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings
@@ -21,6 +21,9 @@ from restorer.migration import plan_migration
 
 WORTHWHILE = 0.01
 """Relative gain in the price of a step for which the search goes on among numbers of pipelines that promise no shorter one."""
+
+MOST_SPECULATIVE = 3
+"""So many plans are priced before only shorter steps are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +62,15 @@ def reshape(request: Request) -> Found:
     best: Found | None = None
     bounds, limit, priced = [math.inf], math.inf, 0
     for dp in search.by_promise():
-        arrangement = search.arrange(dp, limit)
+        bound, arrangement = search.arrange(dp, limit)
+        bounds.append(bound)
         if arrangement is None:
-            bounds.append(limit)
             continue
-        bounds.append(arrangement.bound_seconds)
         found = _price(request, _place(request, arrangement))
         priced += 1
-        limit = min(
-            limit,
-            _longest_step_to_win(
-                request,
-                found,
-                max(arrangement.seconds * (1 - search.tolerance), found.estimate.iteration_seconds * (1 - WORTHWHILE)),
-            ),
-        )
+        slack = WORTHWHILE if priced < MOST_SPECULATIVE else 1.0
+        seconds = max(arrangement.seconds * (1 - search.tolerance), found.estimate.iteration_seconds * (1 - slack))
+        limit = min(limit, _longest_step_to_win(request, found, seconds))
         if best is None or found.estimate.goodput_samples_per_second > best.estimate.goodput_samples_per_second:
             best = found
     if best is None:
@@ -143,17 +140,11 @@ def _place(request: Request, arrangement: Arrangement) -> Plan:
 def _price(request: Request, plan: Plan) -> Found:
     """The plan with its migration and goodput; a first plan has no transition."""
     costs, previous = request.costs, request.holdings.plan
-    migration, reconfiguration = Migration(), 0.0
+    price, migration = estimate(plan, costs.profile, costs.cluster), Migration()
     if previous is not None:
         migration = plan_migration(previous, plan, costs.profile, costs.cluster, request.holdings.survivors)
-        reconfiguration = migration_seconds(costs.profile.recovery, migration.makespan_seconds)
-    price = estimate(
-        plan,
-        costs.profile,
-        costs.cluster,
-        reconfiguration_seconds=reconfiguration,
-        mtbf_seconds=request.settings.mtbf_seconds,
-    )
+        seconds = migration_seconds(costs.profile.recovery, migration.makespan_seconds)
+        price = after_transition(price, seconds, request.settings.mtbf_seconds)
     return Found(plan, price, migration, Search(lower_bound_seconds=0.0, gap_ratio=0.0, elapsed_seconds=0.0))
 
 

@@ -43,8 +43,6 @@ class Arrangement:
     shapes: tuple[PipelineShape, ...]
     seconds: float
     """The objective: the pipelines, on their first stages the reduction that follows, and the update."""
-    bound_seconds: float
-    """No arrangement with as many pipelines has a shorter iteration."""
     kinds: tuple[WorkerKind, ...] | None = None
     """Kind of worker that each slot was planned for; None where all workers are equal."""
 
@@ -123,24 +121,35 @@ class EqualSearch:
         tail = self._tail_seconds(dp)
         return float(self.partitioner(1).least_seconds(length, problem.kind, problem.num_microbatches, tail)[share - 1])
 
-    def arrange(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:
-        """The arrangement of `dp` pipelines with the shortest step; None where no step is shorter than the limit.
+    def arrange(self, dp: int, limit_seconds: float = math.inf) -> tuple[float, Arrangement | None]:
+        """A lower bound on the step of `dp` pipelines, and the best arrangement; none where no step is below the limit.
 
         The objective is the pipelines' time and, on their first stages, the reduction that follows. Solves the knapsack
-        over lengths with lower bounds, tightens the entries that its solution uses, and repeats until the solution
-        uses prices only: then no other is better.
+        over lengths with lower bounds, tightens the entries that its solution uses, and repeats until it uses tight
+        ones only: that is the bound. Then the same with prices; where they equal the bounds the arrangement is optimal.
         """
         table, update = self._table(dp), self._update_seconds
-        low = 0.0
+        low, entries = self._settle(table, dp, 0.0, limit_seconds - update, table.tighten)
+        bound = min(limit_seconds, low + update)
+        if entries is not None:
+            _, entries = self._settle(table, dp, low, limit_seconds - update, table.price)
+        if entries is None:
+            return bound, None
+        splits = [table.split(entry) for entry in entries]
+        shapes = tuple(PipelineShape(split.cuts, count) for split, (_, count) in zip(splits, entries, strict=True))
+        return bound, Arrangement(shapes, max(split.seconds for split in splits) + update)
+
+    def _settle(
+        self, table: Timetable, dp: int, low: float, limit: float, refine: Callable[[Entry], bool]
+    ) -> tuple[float, list[Entry] | None]:
+        """Solve and refine what the solution uses until that changes nothing; infinity where the limit is out of reach."""
         while True:
-            low, entries = self._solve(table, dp, low, limit_seconds - update)
+            low, entries = self._solve(table, dp, low, limit)
             if entries is None:
-                return None
-            changed = [table.tighten(entry) for entry in dict.fromkeys(entries)]
+                return math.inf, None
+            changed = [refine(entry) for entry in dict.fromkeys(entries)]
             if not any(changed):
-                splits = [table.split(entry) for entry in entries]
-                shapes = tuple(PipelineShape(split.cuts, count) for split, (_, count) in zip(splits, entries, strict=True))
-                return Arrangement(shapes, max(split.seconds for split in splits) + update, low + update)
+                return low, entries
 
     @property
     def _update_seconds(self) -> float:

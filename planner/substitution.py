@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from estimator.costs import Costs
 from kintsugi.core.errors import InfeasibleError
-from kintsugi.core.plan import Pipeline, Plan, Policy, Slot, Stage
+from kintsugi.core.plan import Estimate, Pipeline, Plan, Policy, Slot, Stage
 from planner.rerouting import reroute
 
 
-def substitute(plan: Plan, survivors: Collection[str], spares: Sequence[str], costs: Costs) -> Plan:
-    """`plan` with spares in its dead slots, the slots with the most work first, the fastest spares first.
+def substitute(plan: Plan, survivors: Collection[str], spares: Sequence[str], costs: Costs) -> tuple[Plan, Estimate]:
+    """`plan`, and its price, with spares in its dead slots, the slots with the most work first, the fastest spares first.
 
     Args:
         plan: what ran last.
@@ -36,7 +36,8 @@ def substitute(plan: Plan, survivors: Collection[str], spares: Sequence[str], co
     fastest = sorted(spares, key=lambda worker: (-costs.cluster.by_id[worker].speed_ratio, costs.cluster.order[worker]))
     takers = {slot: worker for (slot, _, _), worker in zip(dead, fastest, strict=False)}
     filled = _filled(plan, takers)
-    return replace(reroute(filled, {*survivors, *takers.values()}, costs), policy=Policy.SPARE_SUBSTITUTION)
+    result, price = reroute(filled, {*survivors, *takers.values()}, costs)
+    return replace(result, policy=Policy.SPARE_SUBSTITUTION), price
 
 
 def _filled(plan: Plan, takers: dict[Slot, str]) -> Plan:

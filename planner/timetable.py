@@ -1,5 +1,7 @@
 """Best time of a pipeline of p equal workers with m micro-batches: bounds first, prices where they matter."""
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,7 +13,7 @@ Entry = tuple[int, int]
 
 
 class Timetable:
-    """A table over (length, micro-batches) of lower bounds, tightened entry by entry until they are prices."""
+    """A table over (length, micro-batches): lower bounds, tightened entry by entry, and then prices."""
 
     def __init__(
         self, partitioner: Partitioner, kind: WorkerKind, lengths: range, num_microbatches: int, tail_seconds: Floats
@@ -35,24 +37,37 @@ class Timetable:
         """Least time of lengths[k] workers with n + 1 micro-batches; infinite where memory does not suffice."""
 
     def tighten(self, entry: Entry) -> bool:
-        """Raise an entry to what the next dearer method says; False when that is no more than the table says."""
+        """Raise an entry to the dynamic program's bound; False when it is one already. All entries stay lower bounds."""
+        if entry in self._bounds:
+            return False
+        self._bounds[entry] = self._partitioner.bound((self._kind,) * entry[0], entry[1], self._tail)
+        row = self.seconds[entry[0] - self.lengths.start, entry[1] - 1 :]
+        np.maximum(row, self._bounds[entry], out=row)
+        return True
+
+    def price(self, entry: Entry) -> bool:
+        """Put a price in the place of a bound; False when the entry has one or it is no more than the bound.
+
+        What the price adds to the bound is expected of the pipeline's other micro-batch counts too, so that their
+        bounds do not have to be disproved one by one. The entries are no lower bounds any more.
+        """
         if entry in self._splits:
             return False
-        kinds = (self._kind,) * entry[0]
-        if entry not in self._bounds:
-            self._bounds[entry] = self._partitioner.bound(kinds, entry[1], self._tail)
-            self._raise(entry, self._bounds[entry])
-            return True  # its price is still to be asked for
-        split = self._partitioner.best(kinds, entry[1], self._tail)
+        self.tighten(entry)
+        if math.isinf(self._bounds[entry]):
+            return True
+        split = self._partitioner.best((self._kind,) * entry[0], entry[1], self._tail)
         assert split is not None, "a finite bound has a split"
         self._splits[entry] = split
-        is_close = split.seconds <= self._bounds[entry] * (1 + self._partitioner.tolerance)
-        if not is_close:
-            self._raise(entry, split.seconds)
-        return not is_close
+        if split.seconds <= self._bounds[entry] * (1 + self._partitioner.tolerance):
+            return False
+        row = self.seconds[entry[0] - self.lengths.start]
+        np.maximum(row, row * (split.seconds / row[entry[1] - 1]), out=row)
+        row[entry[1] - 1] = split.seconds
+        return True
 
     def split(self, entry: Entry) -> Split:
-        """The split of an entry that was tightened to a price."""
+        """The split of an entry that has a price."""
         return self._splits[entry]
 
     def at(self, entry: Entry) -> float:
@@ -67,12 +82,3 @@ class Timetable:
     def values(self, low: float, high: float) -> npt.NDArray[np.float64]:
         """The table's distinct values within [low, high], ascending."""
         return np.unique(self.seconds[(self.seconds >= low) & (self.seconds <= high) & np.isfinite(self.seconds)])
-
-    @property
-    def num_tightened(self) -> int:
-        """Entries whose layers were split."""
-        return len(self._bounds)
-
-    def _raise(self, entry: Entry, seconds: float) -> None:
-        row = self.seconds[entry[0] - self.lengths.start, entry[1] - 1 :]
-        np.maximum(row, seconds, out=row)

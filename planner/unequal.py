@@ -65,8 +65,8 @@ class UnequalSearch:
         speeds = [kind.speed_ratio for kind in self._kinds]
         return self._way * max(self._problem.num_microbatches / sum(speeds), 1 / max(speeds))
 
-    def arrange(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:
-        """The best arrangement of `dp` pipelines over all workers or over the fastest ones only; None: none below the limit."""
+    def arrange(self, dp: int, limit_seconds: float = math.inf) -> tuple[float, Arrangement | None]:
+        """A lower bound on any step, and the best arrangement of `dp` pipelines over all workers or the fastest ones only."""
         slowest = sorted({kind.speed_ratio for kind in self._kinds})
         options = []
         for cutoff in slowest:
@@ -74,7 +74,7 @@ class UnequalSearch:
             option = self._over(kinds, dp)
             if option is not None and option.seconds < limit_seconds:
                 options.append(option)
-        return min(options, key=lambda option: option.seconds, default=None)
+        return self._bound_seconds, min(options, key=lambda option: option.seconds, default=None)
 
     def _over(self, kinds: Sequence[WorkerKind], dp: int) -> Arrangement | None:
         groups = self._groups(kinds, dp)
@@ -87,9 +87,7 @@ class UnequalSearch:
         if len(found) < dp:
             return None
         shapes = tuple(PipelineShape(split.cuts, share) for split, share in zip(found, shares, strict=True))
-        return Arrangement(
-            shapes, max(split.seconds for split in found), self._bound_seconds, tuple(kind for group in groups for kind in group)
-        )
+        return Arrangement(shapes, max(split.seconds for split in found), tuple(kind for group in groups for kind in group))
 
     def _groups(self, kinds: Sequence[WorkerKind], dp: int) -> list[Kinds] | None:
         """Consecutive workers, fastest first, in `dp` groups of nearly equal size; the roomiest worker of a group comes first."""

@@ -153,7 +153,7 @@ def test_rerouting_is_never_worse_than_the_even_spread(numbers):
     plan = replace(plan, rounds=colour_rounds(plan, PROFILE))
     living = [worker for worker in plan.workers if int(worker[1:]) not in numbers]
     try:
-        rerouted = reroute(plan, living, Costs(PROFILE, Cluster.uniform(12)))
+        rerouted, price = reroute(plan, living, Costs(PROFILE, Cluster.uniform(12)))
     except InfeasibleError:
         assert any({s, s + 4, s + 8} <= numbers for s in range(4))
         return
@@ -161,6 +161,7 @@ def test_rerouting_is_never_worse_than_the_even_spread(numbers):
         routed = [route for route in rerouted.routes if (route.pipeline, route.stage) == (slot.pipeline, slot.stage)]
         assert [route.microbatch for route in routed] == list(rerouted.microbatches_of(slot.pipeline))
     step = estimate(rerouted, PROFILE, Cluster.uniform(12)).iteration_seconds
+    assert step == price.iteration_seconds
     assert step >= estimate(plan, PROFILE, Cluster.uniform(12)).pipeline_seconds * (1 - 1e-9)
 
 
