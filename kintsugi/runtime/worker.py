@@ -16,8 +16,9 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -322,8 +323,15 @@ def _holds_nothing(layer: int, kind: StateKind) -> NoReturn:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel end this process when the process that forked it ends, even while it is frozen."""
+    """Have the kernel end this process when its fork server ends, and that one when the agent ends; even while frozen.
+
+    The fork server lives for as long as anybody holds one pipe; workers that hold it too would keep it alive.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    server: Any = forkserver._forkserver
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
 
 
 def _leave() -> NoReturn:

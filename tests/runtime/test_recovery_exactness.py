@@ -1,0 +1,154 @@
+"""A run with failures ends on the losses and parameters of the run without, whatever fails when, under either policy."""
+
+from dataclasses import replace
+from functools import cache, partial
+
+import pytest
+
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.plan import Policy
+from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
+from kintsugi.runtime.result import RunResult
+from tests.runtime.jobs import NUM_MICROBATCHES, NUM_STEPS, odd_job, tiny_gpt
+from tests.runtime.runs import assert_same, gpt_request, request_for, run, survivors
+
+pytestmark = pytest.mark.processes
+
+POLICIES = (Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM)
+GRIDS = ((2, 3), (4, 2))
+IN_STEP = ("step", "forward", "backward", "reduce", "commit", "applied")
+IN_RECOVERY = ("regroup", "transfer", "ready")
+VICTIMS = {(2, 3): "w04", (4, 2): "w03"}
+SECOND_VICTIMS = {(2, 3): "w02", (4, 2): "w06"}
+
+
+@cache
+def reference(dp: int, pp: int) -> RunResult:
+    """The uninterrupted run, once per grid."""
+    return run(tiny_gpt, gpt_request(dp, pp))
+
+
+@cache
+def odd_reference(optimizer: str) -> RunResult:
+    return run(partial(odd_job, optimizer), request_for(odd_job(optimizer), 2, 3))
+
+
+def mended(grid: tuple[int, int], policy: Policy, *faults: Fault) -> RunResult:
+    result = run(tiny_gpt, gpt_request(*grid, policy), *faults)
+    assert_same(result, reference(*grid))
+    assert {recovery.policy for recovery in result.recoveries} == {policy.value}
+    assert [worker for recovery in result.recoveries for worker in recovery.lost] == [fault.worker for fault in faults]
+    assert not {fault.worker for fault in faults} & set(survivors(result).workers)
+    return result
+
+
+def test_runs_without_failures_agree_over_all_grids():
+    assert_same(reference(2, 3), reference(4, 2))
+    assert reference(2, 3).recoveries == ()
+    assert len(reference(2, 3).losses) == NUM_STEPS
+    assert reference(2, 3).losses[-1] < reference(2, 3).losses[0]
+
+
+@pytest.mark.parametrize("point", IN_STEP)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("grid", GRIDS)
+def test_a_worker_is_killed_in_a_step(grid, policy, point):
+    result = mended(grid, policy, fail_at(2, VICTIMS[grid], point))
+    assert [decision.plan.generation for decision in result.decisions] == [0, 1]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_worker_is_killed_between_two_microbatches(policy):
+    mended((2, 3), policy, fail_at(1, "w01", "backward", microbatch=2))
+
+
+@pytest.mark.parametrize("point", ["step", "forward", "commit", "applied"])
+def test_a_worker_is_killed_in_the_first_step(point):
+    mended((2, 3), Policy.DYNAMIC_PARALLELISM, fail_at(0, "w00", point))
+
+
+@pytest.mark.parametrize("point", IN_STEP)
+def test_a_worker_is_killed_in_the_last_step(point):
+    for policy in POLICIES:
+        mended((2, 3), policy, fail_at(NUM_STEPS - 1, "w05", point))
+
+
+@pytest.mark.parametrize("point", ["forward", "reduce", "applied"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_worker_freezes_in_a_step(policy, point):
+    mended((2, 3), policy, fail_at(2, "w04", point, "freeze"))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("grid", GRIDS)
+def test_two_failures_one_after_the_other(grid, policy):
+    result = mended(grid, policy, fail_at(1, VICTIMS[grid], "backward"), fail_at(2, SECOND_VICTIMS[grid], "forward"))
+    assert len(result.recoveries) == 2
+
+
+@pytest.mark.parametrize("how", FaultKind)
+@pytest.mark.parametrize("point", IN_RECOVERY)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_second_failure_in_the_recovery_of_the_first(policy, point, how):
+    if how is FaultKind.FREEZE and point != "transfer":
+        pytest.skip("one frozen worker in a recovery waits as long as any other")
+    second = Fault(worker="w02", at=FaultPoint(point), generation=1, how=how)
+    result = mended((2, 3), policy, fail_at(2, "w04", "forward"), second)
+    assert len(result.recoveries) == 1, "one recovery from both"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_second_failure_right_after_the_swap(policy):
+    """Nobody has reported to run the new plan, and yet the state lies where it puts it."""
+    mended((2, 3), policy, fail_at(2, "w04", "forward"), Fault(worker="w02", at=FaultPoint.STEP, generation=1))
+
+
+@pytest.mark.parametrize("point", ["start", *IN_RECOVERY])
+def test_a_worker_dies_before_the_first_step(point):
+    for policy in POLICIES:
+        mended((2, 3), policy, Fault(worker="w01", at=FaultPoint(point)))
+
+
+def test_two_workers_die_at_once():
+    result = run(
+        tiny_gpt,
+        gpt_request(4, 2, Policy.DYNAMIC_PARALLELISM),
+        fail_at(2, "w02", "backward"),
+        fail_at(2, "w05", "backward"),
+    )
+    assert_same(result, reference(4, 2))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("optimizer", ["momentum", "stateless"])
+def test_odd_models_are_mended_too(optimizer, policy):
+    job = partial(odd_job, optimizer)
+    costs = {"optimizer_bytes": 0} if optimizer == "stateless" else {}
+    result = run(job, request_for(job(), 2, 3, policy, **costs), fail_at(1, "w05", "backward"), fail_at(3, "w00", "reduce"))
+    assert_same(result, odd_reference(optimizer))
+
+
+def test_a_spare_worker_takes_over():
+    request = gpt_request(2, 3, Policy.SPARE_SUBSTITUTION)
+    request = replace(request, cluster=Cluster.uniform(7))
+    result = run(tiny_gpt, request, fail_at(2, "w04", "forward"))
+    assert_same(result, reference(2, 3))
+    assert "w06" in survivors(result).workers
+
+
+def test_one_worker_alone_trains_the_same():
+    result = run(tiny_gpt, gpt_request(1, 1))
+    assert_same(result, reference(2, 3))
+    assert survivors(result).workers == ("w00",)
+
+
+def test_all_but_one_die_one_by_one():
+    faults = [fail_at(step, worker, "backward") for step, worker in ((0, "w01"), (1, "w02"), (2, "w03"))]
+    result = run(tiny_gpt, gpt_request(4, 1, Policy.DYNAMIC_PARALLELISM), *faults)
+    assert_same(result, reference(2, 3))
+    assert survivors(result).workers == ("w00",)
+
+
+def test_microbatches_are_all_trained_under_every_plan():
+    for decision in mended((2, 3), Policy.DYNAMIC_PARALLELISM, fail_at(1, "w03", "forward")).decisions:
+        assert decision.plan.num_microbatches == NUM_MICROBATCHES
