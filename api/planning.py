@@ -1,10 +1,8 @@
 """From a history to a decision, and both in the form in which they are stored."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from api.store import Store, StoredDecision, StoredJob
+from api.store import Document, Store, StoredDecision, StoredJob
 from estimator.estimate import estimate
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
@@ -43,12 +41,24 @@ def decide(snapshot: Snapshot) -> Decision:
     return replan(snapshot)
 
 
-def stored(decision: Decision, snapshot: Snapshot, *, number: int, decided_at: str) -> tuple[StoredDecision, Sequence[Any]]:
-    """A decision ready for the store, with the documents that its snapshot refers to."""
+def stored(
+    decision: Decision, snapshot: Snapshot, *, profile: str, settings: str, number: int, decided_at: str
+) -> tuple[StoredDecision, Document]:
+    """A decision ready for the store, and the cluster that its snapshot refers to.
+
+    Args:
+        decision: what was decided.
+        snapshot: what it is a function of.
+        profile: digest of the snapshot's profile.
+        settings: digest of the snapshot's settings.
+        number: of the log entry that led to the decision; 0 for the job's creation.
+        decided_at: RFC 3339, UTC.
+    """
+    cluster = Document.of(snapshot.cluster)
     reference = StoredSnapshot(
-        profile=codec.digest(snapshot.profile),
-        cluster=codec.digest(snapshot.cluster),
-        settings=codec.digest(snapshot.settings),
+        profile=profile,
+        cluster=cluster.digest,
+        settings=settings,
         plan_generation=None if snapshot.plan is None else snapshot.plan.generation,
         alive=snapshot.alive,
         generation=snapshot.generation,
@@ -63,7 +73,7 @@ def stored(decision: Decision, snapshot: Snapshot, *, number: int, decided_at: s
         snapshot_digest=codec.digest(reference),
         planner_version=__version__,
     )
-    return result, (snapshot.profile, snapshot.cluster, snapshot.settings)
+    return result, cluster
 
 
 def restored(store: Store, job: StoredJob, generation: int) -> Snapshot:

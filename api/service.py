@@ -14,7 +14,7 @@ from api.database import OvertakenError
 from api.history import Entry, History
 from api.metrics import Metrics
 from api.schemas import NewJob, cluster_of
-from api.store import Store, StoredDecision, StoredJob, WriteKey
+from api.store import Document, Store, StoredDecision, StoredJob, WriteKey
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import (
@@ -185,11 +185,20 @@ class Service:
     def _create(self, job: str, request: NewJob, digest: str, key: WriteKey | None) -> None:
         snapshot = _first_snapshot(request)
         decision = self.decide(snapshot, job)
+        profile, settings = Document.of(request.profile), Document.of(request.settings)
         now = self._now()
-        first, documents = planning.stored(decision, snapshot, number=0, decided_at=now)
-        profile, cluster, settings = (codec.digest(document) for document in documents)
-        stored = StoredJob(id=job, created_at=now, request_digest=digest, profile=profile, cluster=cluster, settings=settings)
-        self.store.create(stored, documents, first, key)
+        first, cluster = planning.stored(
+            decision, snapshot, profile=profile.digest, settings=settings.digest, number=0, decided_at=now
+        )
+        stored = StoredJob(
+            id=job,
+            created_at=now,
+            request_digest=digest,
+            profile=profile.digest,
+            cluster=cluster.digest,
+            settings=settings.digest,
+        )
+        self.store.create(stored, (profile, cluster, settings), first, key)
 
     def _known_job(self, job: str | None, digest: str, key: WriteKey | None) -> str | None:
         remembered = self.store.remembered(key)
@@ -252,8 +261,15 @@ class Service:
         if outcome.snapshot is None or outcome.decision is None:
             self.store.append(job, entries, key=key)
             return
-        stored, documents = planning.stored(outcome.decision, outcome.snapshot, number=last.number, decided_at=last.received_at)
-        self.store.append(job, entries, documents=documents, decision=stored, key=key)
+        stored, cluster = planning.stored(
+            outcome.decision,
+            outcome.snapshot,
+            profile=state.job.profile,
+            settings=state.job.settings,
+            number=last.number,
+            decided_at=last.received_at,
+        )
+        self.store.append(job, entries, documents=(cluster,), decision=stored, key=key)
         self._keep_plan(job, outcome.decision.plan)
 
     def _first_state(self, job: str) -> JobState:

@@ -1,5 +1,6 @@
 """Durable storage: every write is one transaction that is on disk before the caller goes on."""
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,20 @@ EVENT, REPORT = "event", "report"
 
 CACHED_ITEMS = 512
 """Immutable decisions and documents kept in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A profile, a cluster or settings as canonical JSON, named by its SHA-256."""
+
+    digest: str
+    body: str
+
+    @classmethod
+    def of(cls, value: Any) -> "Document":
+        """The document of a noun."""
+        body = codec.dumps(value)
+        return cls(digest=hashlib.sha256(body.encode()).hexdigest(), body=body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +101,7 @@ class Store:
         with self._database.reading() as connection:
             connection.execute(select(JOBS.c.id).limit(1))
 
-    def create(self, job: StoredJob, documents: Sequence[Any], decision: StoredDecision, key: WriteKey | None) -> None:
+    def create(self, job: StoredJob, documents: Sequence[Document], decision: StoredDecision, key: WriteKey | None) -> None:
         """Store a job with its first decision.
 
         Raises:
@@ -104,7 +119,7 @@ class Store:
         job: str,
         entries: Sequence[Entry],
         *,
-        documents: Sequence[Any] = (),
+        documents: Sequence[Document] = (),
         decision: StoredDecision | None = None,
         key: WriteKey | None = None,
     ) -> None:
@@ -207,10 +222,9 @@ class Store:
         return StoredDecision(**{name: value for name, value in row._mapping.items() if name != "job"})
 
 
-def _put(connection: Connection, document: Any) -> None:
-    digest = codec.digest(document)
-    if connection.execute(select(DOCUMENTS.c.digest).where(DOCUMENTS.c.digest == digest)).first() is None:
-        connection.execute(insert(DOCUMENTS), {"digest": digest, "body": codec.dumps(document)})
+def _put(connection: Connection, document: Document) -> None:
+    if connection.execute(select(DOCUMENTS.c.digest).where(DOCUMENTS.c.digest == document.digest)).first() is None:
+        connection.execute(insert(DOCUMENTS), codec.encode(document))
 
 
 def _remember(connection: Connection, key: WriteKey | None, job: str, number: int) -> None:
