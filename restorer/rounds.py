@@ -12,7 +12,8 @@ def colour_rounds(plan: Plan, profile: Profile) -> tuple[Round, ...]:
     """All-reduce rounds for `plan`, in which no worker takes part in two reductions at once.
 
     The paper colours layers (section IV-B); buckets of layers with the same holders are coloured here, for layers on
-    exactly the same workers can be reduced in one message. Greedy, largest degree first. O(B^2) for B buckets.
+    exactly the same workers can be reduced in one message. Greedy, largest degree first; rounds of the last layers come
+    first, for their gradients are ready first. O(B^2) for B buckets.
 
     Args:
         plan: its pipelines say who holds which layer; its own rounds do not matter.
@@ -31,7 +32,12 @@ def colour_rounds(plan: Plan, profile: Profile) -> tuple[Round, ...]:
     rounds: dict[int, list[Reduction]] = defaultdict(list)
     for index, bucket in enumerate(buckets):
         rounds[colours[index]].append(bucket)
-    return tuple(tuple(rounds[colour]) for colour in sorted(rounds))
+    return tuple(sorted(map(tuple, rounds.values()), key=_mean_layer, reverse=True))
+
+
+def _mean_layer(reductions: Round) -> float:
+    """Where in the model a round's reductions lie."""
+    return sum(sum(reduction.layers) / len(reduction.layers) for reduction in reductions) / len(reductions)
 
 
 def _buckets(plan: Plan, profile: Profile) -> list[Reduction]:
