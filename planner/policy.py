@@ -53,7 +53,8 @@ def alternatives(candidates: Sequence[Candidate], refusals: Sequence[Refusal]) -
 def break_even(chosen: Candidate, candidates: Sequence[Candidate], mtbf_seconds: float) -> float | None:
     """The mean time between failures at which another candidate would win, the nearest in proportion to the present one.
 
-    None where the choice is best at any.
+    The candidates are those listed; a search at that time may find one that does better still. None where the choice is
+    best at any.
     """
     mine = chosen.estimate
     crossings = []

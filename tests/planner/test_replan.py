@@ -93,15 +93,28 @@ def test_rerouting_moves_nothing_and_dynamic_parallelism_does():
     assert reshaped.estimate.reconfiguration_seconds == pytest.approx(3.0 + reshaped.migration.makespan_seconds)
 
 
-def test_the_choice_changes_at_the_break_even():
+def test_the_listed_plans_are_equal_at_the_break_even():
     profile = uniform_profile(8, layer_changes={"parameter_bytes": 50_000_000_000}, memory_bytes=10**12)
     decision = recover(["w03"], profile=profile, mtbf_seconds=50_000.0)
     even = decision.break_even_mtbf_seconds
     assert decision.policy is Policy.DYNAMIC_PARALLELISM
     assert even is not None
-    below = recover(["w03"], profile=profile, mtbf_seconds=even * 0.9)
-    above = recover(["w03"], profile=profile, mtbf_seconds=even * 1.1)
-    assert {below.policy, above.policy} == {Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM}
+    goodputs = [
+        item.estimate.throughput_samples_per_second * (1 - item.estimate.reconfiguration_seconds / even)
+        for item in decision.alternatives
+        if item.estimate
+    ]
+    assert len(goodputs) == 2
+    assert goodputs[0] == pytest.approx(goodputs[1])
+
+
+def test_frequent_failures_favour_cheap_transitions():
+    profile = uniform_profile(8, layer_changes={"parameter_bytes": 50_000_000_000}, memory_bytes=10**12)
+    decisions = [recover(["w03"], profile=profile, mtbf_seconds=seconds) for seconds in (6.0, 40.0, 50_000.0)]
+    transitions = [decision.estimate.reconfiguration_seconds for decision in decisions]
+    assert transitions == sorted(transitions)
+    assert decisions[0].policy is Policy.DATA_REROUTING
+    assert decisions[-1].policy is Policy.DYNAMIC_PARALLELISM
 
 
 def test_failures_chain():
