@@ -45,7 +45,7 @@ def probe(
     Args:
         make_job: called by the processes whose start is timed.
         num_workers: ranks that are started, connected and reduced over; at most 16 of them.
-        repeats: of every measurement but the start; the median counts.
+        repeats: of every message and reduction; the first decile counts, which other programs disturb least.
         timeout_seconds: for each answer.
 
     Raises:
@@ -63,7 +63,7 @@ def probe(
         connected += [peers.connect() for _ in range(4)]
     link = LinkCost(alpha_seconds=small, beta_seconds_per_byte=max(large - small, 0.0) / (LARGE_BYTES - SMALL_BYTES))
     detail = (
-        f"Network: gloo over loopback between two processes, {SMALL_BYTES} bytes and {LARGE_BYTES} bytes, medians of {repeats}; "
+        f"Network: gloo over loopback between two processes, {SMALL_BYTES} and {LARGE_BYTES} bytes, first deciles of {repeats}; "
         f"one machine, so links between hosts are taken to be the same. Recovery: {num_ranks} processes, of which regroup_seconds "
         "connects the groups and restart_seconds starts all, up to their knowing the model, from a server that has torch loaded; "
         "detect_seconds is from SIGKILL to the agent's notice."
