@@ -104,6 +104,8 @@ class EqualSearch:
     def __init__(self, problem: EqualProblem) -> None:
         self._problem = problem
         self._partitioners: dict[int, Partitioner] = {}
+        self._least_excess = 1.0
+        """The least that prices added to a bound so far; what cannot win with so much is not priced."""
 
     @property
     def tolerance(self) -> float:
@@ -131,13 +133,17 @@ class EqualSearch:
         table, update = self._table(dp), self._update_seconds
         low, entries = self._settle(table, dp, 0.0, limit_seconds - update, table.tighten)
         bound = min(limit_seconds, low + update)
-        if entries is not None:
-            _, entries = self._settle(table, dp, low, limit_seconds - update, table.price)
+        if bound * self._least_excess >= limit_seconds:
+            return bound, None
+        _, entries = self._settle(table, dp, low, limit_seconds - update, table.price)
         if entries is None:
             return bound, None
         splits = [table.split(entry) for entry in entries]
         shapes = tuple(PipelineShape(split.cuts, count) for split, (_, count) in zip(splits, entries, strict=True))
-        return bound, Arrangement(shapes, max(split.seconds for split in splits) + update)
+        result = Arrangement(shapes, max(split.seconds for split in splits) + update)
+        excess = result.seconds / bound
+        self._least_excess = excess if self._least_excess == 1.0 else min(excess, self._least_excess)
+        return bound, result
 
     def _settle(
         self, table: Timetable, dp: int, low: float, limit: float, refine: Callable[[Entry], bool]
