@@ -1,7 +1,7 @@
 """Jobs and logs as they are shown: summaries, views and pages."""
 
 from api.history import Entry
-from api.service import JobState, Service
+from api.records import JobState, Records
 from api.store import EVENT, REPORT
 from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError
@@ -10,14 +10,14 @@ from kintsugi.core.messages import EventPage, EventRecord, JobPage, JobSummary, 
 from kintsugi.core.plan import Decision
 
 
-def job_view(service: Service, job: str) -> JobView:
+def job_view(records: Records, job: str) -> JobView:
     """A job as it stands.
 
     Raises:
         NotFoundError: there is no such job.
     """
-    state = service.state(job)
-    decision = codec.loads(Decision, service.decision(job, state.history.generation).decision)
+    state = records.state(job)
+    decision = codec.loads(Decision, records.decision(job, state.history.generation).decision)
     return JobView(
         summary=_summary(state, decision),
         settings=state.settings,
@@ -27,30 +27,30 @@ def job_view(service: Service, job: str) -> JobView:
     )
 
 
-def job_page(service: Service, cursor: str | None, limit: int) -> JobPage:
+def job_page(records: Records, cursor: str | None, limit: int) -> JobPage:
     """Up to `limit` jobs above `cursor`, in the order of their ids."""
-    ids = service.store.job_ids(after=cursor or "", limit=limit + 1)
-    jobs = tuple(job_view(service, job).summary for job in ids[:limit])
+    ids = records.store.job_ids(after=cursor or "", limit=limit + 1)
+    jobs = tuple(job_view(records, job).summary for job in ids[:limit])
     return JobPage(jobs=jobs, next_cursor=ids[limit - 1] if len(ids) > limit else None)
 
 
-def event_page(service: Service, job: str, cursor: str | None, limit: int) -> EventPage:
+def event_page(records: Records, job: str, cursor: str | None, limit: int) -> EventPage:
     """Up to `limit` events above log number `cursor`.
 
     Raises:
         NotFoundError: there is no such job.
     """
-    entries, next_cursor = _entries(service, job, EVENT, cursor, limit)
+    entries, next_cursor = _entries(records, job, EVENT, cursor, limit)
     return EventPage(events=tuple(_event_record(entry) for entry in entries), next_cursor=next_cursor)
 
 
-def report_page(service: Service, job: str, cursor: str | None, limit: int) -> ReportPage:
+def report_page(records: Records, job: str, cursor: str | None, limit: int) -> ReportPage:
     """Up to `limit` reports above log number `cursor`.
 
     Raises:
         NotFoundError: there is no such job.
     """
-    entries, next_cursor = _entries(service, job, REPORT, cursor, limit)
+    entries, next_cursor = _entries(records, job, REPORT, cursor, limit)
     return ReportPage(reports=tuple(report_record(entry) for entry in entries), next_cursor=next_cursor)
 
 
@@ -77,9 +77,9 @@ def _event_record(entry: Entry) -> EventRecord:
     )
 
 
-def _entries(service: Service, job: str, kind: str, cursor: str | None, limit: int) -> tuple[list[Entry], str | None]:
-    service.state(job)
-    entries = service.store.entries(job, after=_number(cursor), kind=kind, limit=limit + 1)
+def _entries(records: Records, job: str, kind: str, cursor: str | None, limit: int) -> tuple[list[Entry], str | None]:
+    records.state(job)
+    entries = records.store.entries(job, after=_number(cursor), kind=kind, limit=limit + 1)
     more = len(entries) > limit
     return entries[:limit], str(entries[limit - 1].number) if more else None
 

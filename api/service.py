@@ -13,10 +13,10 @@ from api import planning
 from api.database import OvertakenError
 from api.history import Entry, History
 from api.metrics import Metrics
+from api.records import JobState, Records
 from api.schemas import NewJob, cluster_of
 from api.store import Document, Store, StoredDecision, StoredJob, WriteKey
 from kintsugi.core import codec
-from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import (
     ConflictError,
     KintsugiError,
@@ -25,31 +25,18 @@ from kintsugi.core.errors import (
     UnavailableError,
     error_from,
 )
-from kintsugi.core.job import JobSettings, Snapshot
-from kintsugi.core.membership import Event, Membership
+from kintsugi.core.job import Snapshot
+from kintsugi.core.membership import Event
 from kintsugi.core.messages import Report, ReportStatus
-from kintsugi.core.plan import Decision, Plan
-from kintsugi.core.profile import Profile
+from kintsugi.core.plan import Decision
 
 ATTEMPTS = 20
 """How often a write looks again when another process was first."""
-
-CACHED_PLANS = 512
 
 
 def utc_now() -> str:
     """The present as RFC 3339 text in UTC, to the microsecond."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobState:
-    """A job and its history up to the last entry that this process saw."""
-
-    job: StoredJob
-    profile: Profile
-    settings: JobSettings
-    history: History
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +48,13 @@ class Outcome:
     problem: Mapping[str, Any] | None = None
 
 
-class Service:
+class Service(Records):
     """Decides for jobs; safe for several threads, and for several processes on one database."""
 
     def __init__(self, store: Store, metrics: Metrics, *, now: Callable[[], str] = utc_now) -> None:
-        self.store = store
+        super().__init__(store)
         self._metrics = metrics
         self._now = now
-        self._states: dict[str, JobState] = {}
-        self._plans: dict[tuple[str, int], Plan] = {}
         self._log = structlog.get_logger("kintsugi.api")
 
     def create_job(self, request: NewJob, idempotency_key: str | None = None) -> tuple[str, bool]:
@@ -128,47 +113,6 @@ class Service:
             return [report], None
 
         return self._write(job, _key(job, idempotency_key, codec.digest(report)), accept)
-
-    def state(self, job: str) -> JobState:
-        """The job as its whole log tells it.
-
-        Raises:
-            NotFoundError: there is no such job.
-        """
-        state = self._states.get(job) or self._first_state(job)
-        history = state.history
-        for entry in self.store.entries(job, after=history.number):
-            history = history.replayed(entry)
-        self._states[job] = state = replace(state, history=history)
-        return state
-
-    def decision(self, job: str, generation: int | None = None) -> StoredDecision:
-        """The decision of a generation, by default the latest.
-
-        Raises:
-            NotFoundError: there is no such job or generation.
-        """
-        latest = self.latest_generations([job]).get(job)
-        if latest is None:
-            raise no_job(job)
-        return self.store.decision(job, latest if generation is None else generation)
-
-    def latest_generations(self, jobs: Sequence[str]) -> Mapping[str, int]:
-        """Generation of each job's latest decision; jobs that are not there are left out."""
-        return self.store.latest_generations(jobs)
-
-    def snapshot(self, state: JobState, history: History) -> Snapshot:
-        """What the next decision of a job depends on."""
-        plan = self._plan(state.job.id, history.applied_generation)
-        return Snapshot(
-            profile=state.profile,
-            cluster=history.membership.cluster,
-            settings=state.settings,
-            plan=plan,
-            alive=history.membership.alive,
-            generation=history.generation + 1,
-            stateless=history.stateless(plan),
-        )
 
     def decide(self, snapshot: Snapshot, job: str | None = None) -> Decision:
         """A decision, timed and logged.
@@ -242,7 +186,7 @@ class Service:
             for history, content in zip(histories, contents, strict=True)
         ]
         self._commit(state, entries, outcome, key)
-        self._states[state.job.id] = replace(state, history=after)
+        self.keep_state(replace(state, history=after))
         self._metrics.logged(contents)
         return entries[-1]
 
@@ -270,39 +214,11 @@ class Service:
             decided_at=last.received_at,
         )
         self.store.append(job, entries, documents=(cluster,), decision=stored, key=key)
-        self._keep_plan(job, outcome.decision.plan)
-
-    def _first_state(self, job: str) -> JobState:
-        stored = self.store.job(job)
-        if stored is None:
-            raise no_job(job)
-        return JobState(
-            job=stored,
-            profile=self.store.document(Profile, stored.profile),
-            settings=self.store.document(JobSettings, stored.settings),
-            history=History(membership=Membership.of(self.store.document(Cluster, stored.cluster))),
-        )
-
-    def _plan(self, job: str, generation: int) -> Plan:
-        plan = self._plans.get((job, generation))
-        if plan is None:
-            plan = codec.loads(Decision, self.store.decision(job, generation).decision).plan
-            self._keep_plan(job, plan)
-        return plan
-
-    def _keep_plan(self, job: str, plan: Plan) -> None:
-        while len(self._plans) >= CACHED_PLANS:
-            self._plans.pop(next(iter(self._plans)), None)
-        self._plans[job, plan.generation] = plan
+        self.keep_plan(job, outcome.decision.plan)
 
 
 Accept = Callable[[JobState], tuple[Sequence[Event] | Sequence[Report], Entry | None]]
 """From the present state to the contents to append, or to the entry that holds them already."""
-
-
-def no_job(job: str) -> NotFoundError:
-    """The error for an id that no job has."""
-    return NotFoundError("there is no job of this id", field="job", value=job)
 
 
 def _key(scope: str, key: str | None, digest: str) -> WriteKey | None:

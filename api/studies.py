@@ -4,8 +4,9 @@ from dataclasses import replace
 from functools import reduce
 
 from api.planning import decide, require_fit
+from api.records import JobState
 from api.schemas import EstimateRequest, WhatIf, cluster_of
-from api.service import JobState, Service
+from api.service import Service
 from estimator.estimate import estimate
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
