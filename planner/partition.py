@@ -59,6 +59,8 @@ class Partitioner:
         self._least_delay = float(self._delays[1:-1].min()) if count > 1 else 0.0
         self._is_range = np.triu(np.ones((count + 1, count + 1), dtype=bool), 1)
         self.tolerance = EXACT if len({self._key(layer) for layer in layers}) == 1 else CLOSE
+        self._descended: dict[tuple[WorkerKind, ...], tuple[int, ...]] = {}
+        """Where the first descent for these workers ended: a good split for other micro-batch counts too."""
         self._widest: dict[int, float] = {}
         self._least: dict[tuple[int, WorkerKind], tuple[npt.NDArray[np.int_], Floats]] = {}
         self._static = sums.static_table(num_replicas)
@@ -77,7 +79,8 @@ class Partitioner:
         """The split of all layers over workers of these kinds, in this order; None where no split fits memory.
 
         A dynamic program over (stage, first layer) minimises the greatest of the stages' lower bounds; the recurrence
-        then prices the splits that attain it and, while the bound is not met, their neighbours. O(stages * layers^2).
+        then prices the splits that attain it and, while the bound is not met, their neighbours; for unequal layers only
+        the first time that workers of these kinds come, later calls start where that ended. O(stages * layers^2).
 
         Args:
             kinds: of the workers, first stage first.
@@ -91,12 +94,16 @@ class Partitioner:
         bound = float(best_from[0][0])
 
         starts = {_trace(bounds, best_from, bound * (1 + 1e-12), pick) for pick in (_largest, _smallest)}
+        known = self._descended.get(tuple(kinds))
+        if known is not None:
+            starts.add(known)
         seconds, cuts = self._first(sorted(starts), kinds, num_microbatches, tail_seconds)
-        while seconds > bound * (1 + self.tolerance):
+        while seconds > bound * (1 + self.tolerance) and (known is None or self.tolerance == EXACT):
             nearby, other = self._first(_neighbours(cuts), kinds, num_microbatches, tail_seconds)
             if nearby >= seconds * (1 - 1e-12):
                 break
             seconds, cuts = nearby, other
+        self._descended.setdefault(tuple(kinds), cuts)
         return Split(cuts, seconds - float(tail_seconds[cuts[1]]), seconds)
 
     def _first(

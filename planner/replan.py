@@ -75,7 +75,7 @@ def replan(snapshot: Snapshot) -> Decision:
     if snapshot.plan is None:
         return _first(case)
     _require_consistent(case)
-    return _keep(case) if case.is_unchanged and snapshot.settings.policy is None else _recover(case)
+    return _keep(case) if case.is_unchanged else _recover(case)
 
 
 def _require_consistent(case: _Case) -> None:
