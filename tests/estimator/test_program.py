@@ -1,0 +1,300 @@
+"""Programs are complete, free of deadlock and within limits; their replay equals an independent reckoning."""
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from estimator.costs import Costs
+from estimator.pipeline import symmetric_seconds
+from estimator.program import (
+    PASSES,
+    RECEIVES,
+    SENDS,
+    Action,
+    ActionKind,
+    Program,
+    checksum,
+    compile_program,
+    parse_action,
+    replay,
+)
+from kintsugi.core.cluster import Cluster, Worker
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.plan import Pipeline, Plan, Policy, Route, Schedule, Stage
+from restorer.rounds import colour_rounds
+from tests.builders import FREE, grid_plan, layer, profile_of, uniform_profile
+
+NUM_LAYERS = 5
+LAYERS = [
+    layer(f"block{n}", forward_seconds=0.01 * (1 + n % 3), backward_weight_seconds=0.02 * (1 + n % 2), output_bytes=n * 10**7)
+    for n in range(NUM_LAYERS)
+]
+PROFILE = profile_of(LAYERS)
+TIGHT = profile_of(LAYERS, memory_bytes=2_200_000_000)
+
+
+def cluster_of(plan_workers, speeds) -> Cluster:
+    workers = tuple(
+        Worker(id=w, host=f"h{n // 2}", speed_ratio=s) for n, (w, s) in enumerate(zip(plan_workers, speeds, strict=True))
+    )
+    return Cluster(name="mixed", workers=workers)
+
+
+@st.composite
+def mended_plans(draw) -> Plan:
+    """Pipelines of different cuts; some slots are dead, and their micro-batches go to living holders at random."""
+    pipelines, count = [], 0
+    for _ in range(draw(st.integers(1, 3))):
+        inner = draw(st.sets(st.integers(1, NUM_LAYERS - 1), max_size=3))
+        cuts = [0, *sorted(inner), NUM_LAYERS]
+        stages = []
+        for start, stop in zip(cuts, cuts[1:], strict=False):
+            stages.append(Stage(layer_start=start, layer_stop=stop, worker=f"w{count:02d}"))
+            count += 1
+        pipelines.append(Pipeline(num_microbatches=draw(st.integers(1, 4)), stages=tuple(stages)))
+    schedule = draw(st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.GPIPE]))
+    plan = Plan(schedule=schedule, pipelines=tuple(pipelines))
+    living = list(plan.workers)
+    for worker in draw(st.permutations(living))[: draw(st.integers(0, 3))]:
+        dead = [plan.stage_of[w] for w in plan.workers if w not in living or w == worker]
+        if all(any(plan.stage_of[w].holds(stage) for w in living if w != worker) for stage in dead):
+            living.remove(worker)
+    return with_rounds(without(plan, living, draw))
+
+
+def without(plan: Plan, living, draw) -> Plan:
+    pipelines, routes = [], []
+    for p, pipeline in enumerate(plan.pipelines):
+        stages = []
+        for s, stage in enumerate(pipeline.stages):
+            is_alive = stage.worker in living
+            stages.append(stage if is_alive else replace(stage, worker=None))
+            holders = [w for w in living if plan.stage_of[w].holds(stage)]
+            if not is_alive:
+                routes += [
+                    Route(microbatch=m, pipeline=p, stage=s, worker=draw(st.sampled_from(holders))) for m in plan.microbatches_of(p)
+                ]
+        pipelines.append(replace(pipeline, stages=tuple(stages)))
+    return replace(plan, policy=Policy.DATA_REROUTING, pipelines=tuple(pipelines), routes=tuple(routes))
+
+
+def with_rounds(plan: Plan) -> Plan:
+    return replace(plan, rounds=colour_rounds(plan, PROFILE))
+
+
+def all_cluster(plan: Plan) -> Cluster:
+    return cluster_of(plan.workers, [1.0 + 0.5 * (n % 3) for n in range(len(plan.workers))])
+
+
+def reckoned(program: Program, plan: Plan, costs: Costs) -> dict[tuple[str, int], float]:
+    """End of every action as the longest way to it, by a recursion that fails on a cycle."""
+    index_of = {(w, action): i for w, actions in program.actions.items() for i, action in enumerate(actions)}
+    assert len(index_of) == sum(map(len, program.actions.values())), "no action stands twice in a list"
+    ends: dict[tuple[str, int], float] = {}
+    under_way: set[tuple[str, int]] = set()
+
+    def end(worker: str, index: int) -> float:
+        if index < 0:
+            return 0.0
+        place = (worker, index)
+        if place not in ends:
+            assert place not in under_way, f"deadlock at {worker} {program.actions[worker][index]}"
+            under_way.add(place)
+            ends[place] = reckon(worker, index)
+        return ends[place]
+
+    def reckon(worker: str, index: int) -> float:
+        action = program.actions[worker][index]
+        start = end(worker, index - 1)
+        if action.kind in PASSES:
+            times = costs.stage(worker, action.layer_start, action.layer_stop)
+            return start + (times.forward_seconds if action.kind is ActionKind.FORWARD else times.backward_seconds)
+        if action.kind in SENDS:
+            return start
+        if action.kind in RECEIVES:
+            sent = index_of[action.peer, partner(action, worker, plan)]
+            return max(start, end(action.peer, sent) + costs.boundary_seconds(action.peer, worker, action.boundary))
+        if action.kind is ActionKind.REDUCE:
+            reduction = program.reductions[action.reduction]
+            arrivals = [end(member, index_of[member, action] - 1) for member in reduction.workers]
+            return max(arrivals) + costs.reduction_seconds(reduction)
+        commit = max(end(member, len(actions) - 2) for member, actions in program.actions.items())
+        own = plan.stage_of[worker]
+        update = costs.stage(worker, own.layer_start, own.layer_stop).optimizer_seconds
+        return commit + costs.commit_seconds(len(program.actions)) + update
+
+    for worker, actions in program.actions.items():
+        end(worker, len(actions) - 1)
+    return ends
+
+
+def partner(action: Action, worker: str, plan: Plan) -> Action:
+    """The other end of a message, as it stands in the peer's list."""
+    others = {
+        ActionKind.SEND_ACTIVATION: (ActionKind.RECEIVE_ACTIVATION, 1),
+        ActionKind.RECEIVE_ACTIVATION: (ActionKind.SEND_ACTIVATION, -1),
+        ActionKind.SEND_GRADIENT: (ActionKind.RECEIVE_GRADIENT, -1),
+        ActionKind.RECEIVE_GRADIENT: (ActionKind.SEND_GRADIENT, 1),
+    }
+    kind, offset = others[action.kind]
+    pipeline = next(p for p in range(plan.dp) if action.microbatch in plan.microbatches_of(p))
+    stage = plan.pipelines[pipeline].stages[action.stage + offset]
+    return Action(kind, action.microbatch, action.stage + offset, stage.layer_start, stage.layer_stop, worker)
+
+
+@given(mended_plans())
+@settings(max_examples=150, deadline=None)
+def test_every_pass_stands_on_the_worker_of_its_slot_or_route(plan):
+    program = compile_program(plan, PROFILE, all_cluster(plan))
+    expected = Counter(
+        (plan.worker_for(m, p, s), kind, m, s, stage.layer_start, stage.layer_stop)
+        for p, pipeline in enumerate(plan.pipelines)
+        for m in plan.microbatches_of(p)
+        for s, stage in enumerate(pipeline.stages)
+        for kind in (ActionKind.FORWARD, ActionKind.BACKWARD)
+    )
+    found = Counter(
+        (worker, a.kind, a.microbatch, a.stage, a.layer_start, a.layer_stop)
+        for worker, actions in program.actions.items()
+        for a in actions
+        if a.kind in PASSES
+    )
+    assert found == expected
+    assert tuple(program.actions) == plan.workers
+
+
+@given(mended_plans())
+@settings(max_examples=150, deadline=None)
+def test_every_message_has_two_ends_and_no_worker_writes_to_itself(plan):
+    program = compile_program(plan, PROFILE, all_cluster(plan))
+    messages = [(w, a) for w, actions in program.actions.items() for a in actions if a.kind in SENDS | RECEIVES]
+    there = Counter(messages)
+    for worker, action in messages:
+        other = partner(action, worker, plan)
+        assert action.peer != worker
+        assert there[action.peer, other] == 1
+        assert other.boundary == action.boundary
+        assert there[worker, action] == 1
+
+
+@given(mended_plans())
+@settings(max_examples=150, deadline=None)
+def test_reductions_follow_all_passes_in_one_global_order_and_the_update_is_last(plan):
+    program = compile_program(plan, PROFILE, all_cluster(plan))
+    for worker, actions in program.actions.items():
+        kinds = [action.kind for action in actions]
+        assert kinds[-1] is ActionKind.APPLY
+        assert kinds.count(ActionKind.APPLY) == 1
+        reduced = [action.reduction for action in actions if action.kind is ActionKind.REDUCE]
+        assert reduced == [i for i, reduction in enumerate(program.reductions) if worker in reduction.workers]
+        assert kinds[len(kinds) - 1 - len(reduced) : -1] == [ActionKind.REDUCE] * len(reduced)
+
+
+@given(mended_plans(), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_the_replay_equals_an_independent_reckoning(plan, is_tight):
+    cluster = all_cluster(plan)
+    costs = Costs(TIGHT if is_tight else PROFILE, cluster)
+    program = compile_program(plan, costs.profile, cluster)
+    ends = reckoned(program, plan, costs)
+    step = replay(program, costs)
+    for worker, timings in step.timings.items():
+        assert [t.action for t in timings] == list(program.actions[worker])
+        assert [t.end_seconds for t in timings] == pytest.approx([ends[worker, i] for i in range(len(timings))])
+        assert all(one.end_seconds <= two.start_seconds + 1e-12 for one, two in zip(timings, timings[1:], strict=False))
+    assert step.iteration_seconds == pytest.approx(max(ends.values()))
+
+
+@given(mended_plans())
+@settings(max_examples=150, deadline=None)
+def test_no_stage_holds_more_in_flight_than_its_stages_to_go(plan):
+    if plan.schedule is not Schedule.ONE_F_ONE_B:
+        plan = replace(plan, schedule=Schedule.ONE_F_ONE_B)
+    for is_tight in (False, True):
+        program = compile_program(plan, TIGHT if is_tight else PROFILE, all_cluster(plan))
+        for worker, actions in program.actions.items():
+            held: Counter[tuple[int, int]] = Counter()
+            for action in actions:
+                if action.kind in PASSES:
+                    pipeline = next(p for p in range(plan.dp) if action.microbatch in plan.microbatches_of(p))
+                    key = (pipeline, len(plan.pipelines[pipeline].stages) - action.stage)
+                    held[key] += 1 if action.kind is ActionKind.FORWARD else -1
+                    assert held[key] <= key[1], worker
+
+
+@given(mended_plans(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_slower_worker_never_shortens_the_step(plan, data):
+    speeds = data.draw(st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=len(plan.workers), max_size=len(plan.workers)))
+    cluster = cluster_of(plan.workers, speeds)
+    program = compile_program(plan, PROFILE, cluster)
+    slow = data.draw(st.integers(0, len(speeds) - 1))
+    slower = cluster_of(plan.workers, [s * (0.5 if n == slow else 1.0) for n, s in enumerate(speeds)])
+    before, after = replay(program, Costs(PROFILE, cluster)), replay(program, Costs(PROFILE, slower))
+    assert after.iteration_seconds >= before.iteration_seconds
+    assert after.pipeline_seconds >= before.pipeline_seconds
+
+
+@pytest.mark.parametrize("pp", range(1, 6))
+@pytest.mark.parametrize("microbatches", [1, 2, 5, 8])
+def test_equal_stages_without_delays_take_what_equation_9_says(pp, microbatches):
+    profile = uniform_profile(pp, inter_host=FREE, intra_host=FREE)
+    plan = grid_plan(pp, [pp, pp], [microbatches, microbatches])
+    cluster = Cluster.uniform(2 * pp)
+    step = replay(compile_program(plan, profile, cluster), Costs(profile, cluster))
+    assert step.pipeline_seconds == pytest.approx(symmetric_seconds(pp, microbatches, 0.010, 0.020))
+
+
+@given(mended_plans())
+@settings(max_examples=50, deadline=None)
+def test_texts_read_back(plan):
+    program = compile_program(plan, PROFILE, all_cluster(plan))
+    for worker, texts in program.texts.items():
+        assert tuple(map(parse_action, texts)) == program.actions[worker]
+
+
+@given(st.text(st.characters(exclude_categories=("C",)), min_size=1).filter(str.isprintable))
+def test_texts_with_any_peer_read_back(peer):
+    action = Action(ActionKind.SEND_GRADIENT, 3, 1, 2, 4, peer)
+    assert parse_action(str(action)) == action
+
+
+@pytest.mark.parametrize("text", ["", "REDUCE", "REDUCE-1", "2F0", "2F0[4]", "F0[0:1]", "2SEND0[0:1]>w01", "apply", "2F0[4:8]>"])
+def test_what_is_no_action_is_refused(text):
+    with pytest.raises(InvalidInputError, match="action: is no action"):
+        parse_action(text)
+
+
+@given(mended_plans(), st.data())
+@settings(max_examples=80, deadline=None)
+def test_the_checksum_changes_with_any_action(plan, data):
+    program = compile_program(plan, PROFILE, all_cluster(plan))
+    worker = data.draw(st.sampled_from(plan.workers))
+    actions = list(program.actions[worker])
+    index = data.draw(st.integers(0, len(actions) - 1))
+    change = data.draw(st.sampled_from(["drop", "repeat", "renumber", "swap"]))
+    if change == "drop":
+        del actions[index]
+    elif change == "repeat":
+        actions.insert(index, actions[index])
+    elif change == "renumber":
+        changed = replace(actions[index], microbatch=actions[index].microbatch + 1, reduction=actions[index].reduction + 1)
+        actions[index] = changed if str(changed) != str(actions[index]) else Action(ActionKind.REDUCE, reduction=99)
+    else:
+        actions[index - 1], actions[index] = actions[index], actions[index - 1]
+    other = Program({**program.actions, worker: tuple(actions)}, program.reductions)
+    assert (other.checksum == program.checksum) == (other.texts == program.texts)
+    assert compile_program(plan, PROFILE, all_cluster(plan)).checksum == program.checksum
+
+
+def test_the_checksum_covers_reductions_and_who_does_what():
+    plan = with_rounds(grid_plan(NUM_LAYERS, [2, 2], [2, 2]))
+    program = compile_program(plan, PROFILE, Cluster.uniform(4))
+    first, *rest = program.reductions
+    digests = defaultdict(str, program.digests)
+    assert checksum(digests, (replace(first, num_bytes=first.num_bytes + 1), *rest)) != program.checksum
+    digests["w00"], digests["w01"] = digests["w01"], digests["w00"]
+    assert checksum(digests, program.reductions) != program.checksum
