@@ -97,12 +97,21 @@ def _check_database(settings: Settings) -> None:
 
 
 def _listener(settings: Settings) -> socket.socket:
+    """A listening socket that names its protocol: only then does asyncio send answers without waiting (TCP_NODELAY)."""
     try:
         family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, settings.port))
+            listener.listen(BACKLOG)
+        except OSError:
+            listener.close()
+            raise
     except OSError as error:
         reason = f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}; choose another host or port"
         raise InvalidInputError(reason, field="port", value=settings.port) from error
+    return listener
 
 
 def _address(listener: socket.socket) -> str:
