@@ -33,9 +33,3 @@ def distribute(num_pipelines: int, num_microbatches: int, seconds: Callable[[int
         counts[first] += 1
         following[first] = seconds(first, counts[first] + 1)
     return tuple(counts)
-
-
-def even(num_pipelines: int, num_microbatches: int) -> tuple[int, ...]:
-    """Equal shares; the first pipelines take one more where they do not come out even."""
-    base, extra = divmod(num_microbatches, num_pipelines)
-    return tuple(base + (k < extra) for k in range(num_pipelines))

@@ -10,7 +10,7 @@ from estimator.goodput import migration_seconds, rerouting_seconds, restart_seco
 from estimator.schedule import require_known
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostError
 from kintsugi.core.job import Snapshot
-from kintsugi.core.plan import Decision, Estimate, IdleWorker, Migration, Plan, Policy, Search
+from kintsugi.core.plan import Decision, Estimate, IdleWorker, Migration, Plan, Policy, Schedule, Search
 from planner.placement import Holdings
 from planner.policy import Candidate, Refusal, alternatives, break_even, choose, reason, survivable
 from planner.rerouting import reroute
@@ -68,7 +68,8 @@ def replan(snapshot: Snapshot) -> Decision:
         StateLostError: no survivor holds some layer, and there is no checkpoint.
         InfeasibleError: nothing fits the ranges or memory, or the pinned policy is impossible.
     """
-    require_known(snapshot.settings.schedule)
+    if snapshot.settings.schedule is not Schedule.AUTO:
+        require_known(snapshot.settings.schedule)
     if not snapshot.alive:
         raise InfeasibleError("no worker is left", field="alive", value=[])
     case = _Case(snapshot)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from estimator.costs import Costs
 from estimator.estimate import after_transition, estimate
 from estimator.goodput import effective_time_ratio, migration_seconds
+from estimator.schedule import ORDERS, require_known
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings
-from kintsugi.core.plan import Estimate, Migration, Plan, Policy, Search
+from kintsugi.core.plan import Estimate, Migration, Plan, Policy, Schedule, Search
 from kintsugi.core.profile import OptimizerSharding
 from planner.links import Links
 from planner.placement import Holdings, place
@@ -50,6 +51,36 @@ class Request:
 
 
 def reshape(request: Request) -> Found:
+    """The best arrangement under the job's schedule, or under the best of all schedules where the job leaves it open.
+
+    Raises:
+        InvalidInputError: the schedule is not available.
+        InfeasibleError: nothing fits the ranges or memory.
+    """
+    if request.settings.schedule is not Schedule.AUTO:
+        require_known(request.settings.schedule)
+        return _under_schedule(request)
+    found, refusal = [], None
+    for schedule in ORDERS:
+        try:
+            found.append(_under_schedule(replace(request, settings=replace(request.settings, schedule=schedule))))
+        except InfeasibleError as error:
+            refusal = refusal or error
+    if not found:
+        assert refusal is not None
+        raise refusal
+    best = max(found, key=lambda item: item.estimate.goodput_samples_per_second)
+    least = min(item.search.lower_bound_seconds for item in found)
+    search = Search(
+        lower_bound_seconds=least,
+        gap_ratio=best.estimate.iteration_seconds / least - 1,
+        elapsed_seconds=sum(item.search.elapsed_seconds for item in found),
+        candidates=sum(item.search.candidates for item in found),
+    )
+    return replace(best, search=search)
+
+
+def _under_schedule(request: Request) -> Found:
     """Search every number of pipelines, the most promising first, for arrangements that could still win.
 
     Each number's fastest arrangement is placed, priced with its migration, and compared by equation 8.

@@ -25,12 +25,6 @@ def match(cost_bytes: npt.NDArray[np.float64], kept: npt.NDArray[np.bool_] | Non
     return tuple(int(row) for row in rows[order])
 
 
-def identity_rows(num_workers: int, num_slots: int) -> tuple[int, ...]:
-    """Worker n takes slot n: where nobody holds anything yet."""
-    assert num_workers >= num_slots
-    return tuple(range(num_slots))
-
-
 def missing_bytes(
     prefix_bytes: Sequence[int], held: Sequence[tuple[int, int]], wanted: Sequence[tuple[int, int]]
 ) -> npt.NDArray[np.float64]:

@@ -11,8 +11,8 @@ from estimator.estimate import estimate
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostError
 from kintsugi.core.job import Ranges
-from kintsugi.core.plan import Policy
-from kintsugi.core.profile import Recovery
+from kintsugi.core.plan import Policy, Schedule
+from kintsugi.core.profile import LinkCost, Recovery
 from planner.replan import replan
 from planner.rerouting import reroute
 from restorer.rounds import colour_rounds
@@ -220,3 +220,14 @@ def test_transformers_survive_too():
     plan = first_plan(profile)
     decision = replan(snapshot_of(profile, Cluster.uniform(8), 16, plan=plan, lost=["w02"]))
     assert decision.policy in (Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM)
+
+
+def test_auto_takes_the_better_schedule():
+    profile = uniform_profile(8, inter_host=LinkCost(alpha_seconds=0.02, beta_seconds_per_byte=0.0))
+    ranges = Ranges(min_dp=1, max_dp=1, min_pp=4, max_pp=4)
+    steps = {}
+    for schedule in (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.AUTO):
+        snapshot = snapshot_of(profile, Cluster.uniform(4), 8, ranges=ranges)
+        decision = replan(replace(snapshot, settings=replace(snapshot.settings, schedule=schedule)))
+        steps[schedule] = decision.estimate.iteration_seconds
+    assert steps[Schedule.AUTO] == min(steps[Schedule.ONE_F_ONE_B], steps[Schedule.GPIPE])

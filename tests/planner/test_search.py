@@ -10,7 +10,7 @@ from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
-from planner.batches import distribute, even, trim
+from planner.batches import distribute, trim
 from planner.knapsack import Knapsack
 from planner.partition import CLOSE, Partitioner, WorkerKind
 from planner.replan import replan
@@ -100,6 +100,5 @@ def test_the_knapsack_agrees_with_enumeration(worth, pipelines, workers, least):
 
 
 def test_batches():
-    assert even(3, 8) == (3, 3, 2)
     assert distribute(2, 6, lambda k, m: m * (1 + k)) == (4, 2)
     assert trim([4, 4], 5, lambda _, m: m) == (3, 2)
