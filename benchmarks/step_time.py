@@ -8,7 +8,7 @@ median step of its last plan is set against the planner's estimate of that plan.
 
 import argparse
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +22,7 @@ from kintsugi.runtime.agent import Agent, AgentOptions
 from kintsugi.runtime.decisions import JobRequest, LocalDecisions
 from kintsugi.runtime.emulation import EmulatedTimes, emulated_job
 from kintsugi.runtime.faults import fail_at
+from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.profiler import profile_job
 from kintsugi.runtime.worker import WorkerOptions
 
@@ -41,8 +42,22 @@ def emulated(forward_milliseconds: Sequence[float]) -> tuple[EmulatedTimes, ...]
     )
 
 
-EQUAL = emulated([12.0] * 8)
-UNEQUAL = emulated([10.0, 20.0, 12.0, 16.0, 10.0, 14.0, 18.0, 11.0])
+@dataclass(frozen=True, slots=True)
+class Model:
+    """An emulated model; `width` numbers cross every boundary, and as many parameters make a layer."""
+
+    times: tuple[EmulatedTimes, ...]
+    width: int = 1024
+
+    def job(self, *, num_microbatches: int, num_steps: int) -> Callable[[], TrainingJob]:
+        """A function that makes the job."""
+        return partial(emulated_job, self.times, num_microbatches=num_microbatches, num_steps=num_steps, width=self.width)
+
+
+EQUAL = Model(emulated([12.0] * 8))
+UNEQUAL = Model(emulated([10.0, 20.0, 12.0, 16.0, 10.0, 14.0, 18.0, 11.0]))
+HEAVY = Model(emulated([12.0] * 8), width=250_000)
+"""Messages and layers of a megabyte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +65,7 @@ class Case:
     """One run: a grid, and how it is mended when a worker is lost."""
 
     name: str
-    times: tuple[EmulatedTimes, ...]
+    model: Model
     dp: int
     pp: int
     num_microbatches: int
@@ -59,15 +74,16 @@ class Case:
 
 
 CASES = (
-    Case(name="DP2 x PP2", times=EQUAL, dp=2, pp=2, num_microbatches=8),
-    Case(name="DP2 x PP3", times=EQUAL, dp=2, pp=3, num_microbatches=8),
-    Case(name="DP4 x PP2", times=EQUAL, dp=4, pp=2, num_microbatches=16),
-    Case(name="DP1 x PP4", times=EQUAL, dp=1, pp=4, num_microbatches=8),
-    Case(name="DP2 x PP2, unequal layers", times=UNEQUAL, dp=2, pp=2, num_microbatches=8),
-    Case(name="DP2 x PP3, unequal layers", times=UNEQUAL, dp=2, pp=3, num_microbatches=8),
+    Case(name="DP2 x PP2", model=EQUAL, dp=2, pp=2, num_microbatches=8),
+    Case(name="DP2 x PP3", model=EQUAL, dp=2, pp=3, num_microbatches=8),
+    Case(name="DP4 x PP2", model=EQUAL, dp=4, pp=2, num_microbatches=16),
+    Case(name="DP1 x PP4", model=EQUAL, dp=1, pp=4, num_microbatches=8),
+    Case(name="DP2 x PP2, unequal layers", model=UNEQUAL, dp=2, pp=2, num_microbatches=8),
+    Case(name="DP2 x PP3, unequal layers", model=UNEQUAL, dp=2, pp=3, num_microbatches=8),
+    Case(name="DP2 x PP2, 1 MB messages and layers", model=HEAVY, dp=2, pp=2, num_microbatches=8),
     Case(
         name="DP2 x PP3, one lost, rerouted",
-        times=EQUAL,
+        model=EQUAL,
         dp=2,
         pp=3,
         num_microbatches=8,
@@ -76,7 +92,7 @@ CASES = (
     ),
     Case(
         name="DP2 x PP3, one lost, asymmetric",
-        times=EQUAL,
+        model=EQUAL,
         dp=2,
         pp=3,
         num_microbatches=8,
@@ -117,7 +133,7 @@ def run(case: Case, profile: Profile, *, steps: int, repeats: int) -> Outcome:
 
 
 def _train(case: Case, profile: Profile, steps: int) -> tuple[Plan, float, float]:
-    first = FAILURE_STEP + SETTLING_STEPS + 1 if case.lost is not None else SETTLING_STEPS
+    first = SETTLING_STEPS + (FAILURE_STEP if case.lost is not None else 0)
     request = JobRequest(
         name="step-time",
         profile=profile,
@@ -129,7 +145,7 @@ def _train(case: Case, profile: Profile, steps: int) -> tuple[Plan, float, float
         ),
     )
     faults = () if case.lost is None else (fail_at(FAILURE_STEP, case.lost),)
-    make_job = partial(emulated_job, case.times, num_microbatches=case.num_microbatches, num_steps=first + steps)
+    make_job = case.model.job(num_microbatches=case.num_microbatches, num_steps=first + steps)
     options = AgentOptions(worker=WorkerOptions(faults=faults))
     with Agent(make_job, request, LocalDecisions(), options=options) as agent:
         result = agent.run()
@@ -138,13 +154,12 @@ def _train(case: Case, profile: Profile, steps: int) -> tuple[Plan, float, float
     return decision.plan, decision.estimate.iteration_seconds, statistics.median(result.step_seconds[first:])
 
 
-def profiles(console: Console) -> dict[tuple[EmulatedTimes, ...], Profile]:
-    """Measured profiles of the emulated models, by layer times."""
+def profiles(console: Console) -> dict[Model, Profile]:
+    """Measured profiles of the emulated models."""
     result = {}
-    for times in (EQUAL, UNEQUAL):
-        console.print(f"measuring a profile of {len(times)} layers")
-        make_job = partial(emulated_job, times, num_microbatches=16, num_steps=1)
-        result[times] = profile_job(make_job, name="emulated", num_workers=8)
+    for model in dict.fromkeys(case.model for case in CASES):
+        console.print(f"measuring {len(model.times)} layers of {model.width} numbers")
+        result[model] = profile_job(model.job(num_microbatches=16, num_steps=1), name="emulated", num_workers=8)
     return result
 
 
@@ -181,7 +196,7 @@ def main() -> None:
     outcomes = []
     for case in CASES:
         console.print(f"training {case.name}")
-        outcomes.append(run(case, measured[case.times], steps=arguments.steps, repeats=arguments.repeats))
+        outcomes.append(run(case, measured[case.model], steps=arguments.steps, repeats=arguments.repeats))
     print(report(outcomes))
     print(f"\n{measured[EQUAL].provenance.detail}")
 

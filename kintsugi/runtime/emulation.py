@@ -42,7 +42,7 @@ class _Delay(torch.autograd.Function):
 
 
 class EmulatedLayer(nn.Module):
-    """Multiplies by a weight, slowly. [B, width] to the same; the first layer reads the field `values`."""
+    """Multiplies by a weight, slowly. [B, width] to the same; the first layer makes that of the field `values`, [B, 1]."""
 
     def __init__(self, times: EmulatedTimes, width: int) -> None:
         super().__init__()
@@ -59,11 +59,11 @@ class EmulatedLayer(nn.Module):
         return late * weight
 
 
-class RandomVectors:
-    """Samples with one field, `values` of [width], that depend on their index alone."""
+class RandomNumbers:
+    """Samples with one field, `values` of [1], that depend on their index alone."""
 
-    def __init__(self, num_samples: int, width: int) -> None:
-        self._values = torch.randn(num_samples, width, generator=torch.Generator().manual_seed(0))
+    def __init__(self, num_samples: int) -> None:
+        self._values = torch.randn(num_samples, 1, generator=torch.Generator().manual_seed(0))
 
     def __len__(self) -> int:
         return len(self._values)
@@ -94,7 +94,7 @@ def emulated_job(
         layers=layers,
         optimizer=sgd,
         loss=mean_square,
-        dataset=RandomVectors(2 * microbatch_size * num_microbatches, width),
+        dataset=RandomNumbers(2 * microbatch_size * num_microbatches),
         microbatch_size=microbatch_size,
         num_microbatches=num_microbatches,
         num_steps=num_steps,

@@ -64,9 +64,10 @@ def probe(
     link = LinkCost(alpha_seconds=small, beta_seconds_per_byte=max(large - small, 0.0) / (LARGE_BYTES - SMALL_BYTES))
     detail = (
         f"Network: gloo over loopback between two processes, {SMALL_BYTES} and {LARGE_BYTES} bytes, first deciles of {repeats}; "
-        f"one machine, so links between hosts are taken to be the same. Recovery: {num_ranks} processes, of which regroup_seconds "
-        "connects the groups and restart_seconds starts all, up to their knowing the model, from a server that has torch loaded; "
-        "detect_seconds is from SIGKILL to the agent's notice."
+        "one machine, so links between hosts are taken to be the same. "
+        f"An all-reduce of two numbers over {num_ranks} processes took {commit_seconds:.2g} s. "
+        "Recovery: as many processes, of which regroup_seconds connects the groups and restart_seconds starts all, up to their "
+        "knowing the model, from a server that has torch loaded; detect_seconds is from SIGKILL to the agent's notice."
     )
     return Probed(
         network=Network(intra_host=link, inter_host=link),

@@ -39,7 +39,7 @@ def test_everything_is_measured():
     recovery = probed.recovery
     assert min(recovery.detect_seconds, recovery.regroup_seconds, recovery.restart_seconds) > 0
     assert recovery.checkpoint_interval_seconds is None
-    assert "3 processes" in probed.detail
+    assert "over 3 processes" in probed.detail
 
 
 def test_error_of_the_job_is_reported():

@@ -11,7 +11,7 @@ from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.profile import LinkCost, Network, Profile, ProvenanceKind, Recovery
 from kintsugi.runtime import emulation, profiler, sweeper
-from kintsugi.runtime.emulation import EmulatedTimes, RandomVectors, emulated_job, mean_square, sgd
+from kintsugi.runtime.emulation import EmulatedTimes, emulated_job, mean_square, sgd
 from kintsugi.runtime.gpt import GptShape, adamw, gpt_job
 from kintsugi.runtime.machine import memory_bytes
 from kintsugi.runtime.models import Layer, TrainingJob
@@ -58,7 +58,7 @@ def job_of(*modules, tied=None, **changes):
         layers=layers,
         optimizer=sgd,
         loss=mean_square,
-        dataset=RandomVectors(64, 8),
+        dataset=[{"values": torch.full((8,), float(n))} for n in range(64)],
         microbatch_size=4,
         num_microbatches=2,
         num_steps=1,
