@@ -56,7 +56,11 @@ class Striker:
             return
         self._left -= 1
         self._next_step = step + STEPS_PER_KILL
-        victim = self._generator.choice([worker for worker in agent.decision.plan.workers if _is_expendable(agent, worker)])
+        candidates = [worker for worker in agent.decision.plan.workers if _is_expendable(agent, worker)]
+        if not candidates:
+            self._left = 0
+            return
+        victim = self._generator.choice(candidates)
         self._timer = threading.Timer(self._generator.uniform(0.0, 0.1), agent.handle(victim).strike)
         self._timer.start()
 
@@ -67,8 +71,11 @@ class Striker:
 
 
 def _is_expendable(agent: Agent, worker: str) -> bool:
+    """Whether every slot's layers are still held, as a whole, by some other worker: both policies can mend that."""
     plan = agent.decision.plan
-    return all(len(plan.holders[layer]) > 1 for layer in plan.stage_of[worker].layers)
+    others = [stage for holder, stage in plan.stage_of.items() if holder != worker]
+    slots = [stage for pipeline in plan.pipelines for stage in pipeline.stages]
+    return all(any(other.holds(slot) for other in others) for slot in slots)
 
 
 def run(url: str, profile: Profile, num_workers: int, policy: Policy, *, seed: int, num_kills: int) -> tuple[RecoveryTimeline, ...]:

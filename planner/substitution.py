@@ -12,6 +12,8 @@ from planner.rerouting import reroute
 def substitute(plan: Plan, survivors: Collection[str], spares: Sequence[str], costs: Costs) -> tuple[Plan, Estimate]:
     """`plan`, and its price, with spares in its dead slots, the slots with the most work first, the fastest spares first.
 
+    A worker that lost its state takes its own slot back.
+
     Args:
         plan: what ran last.
         survivors: workers of the plan that are alive with their state.
@@ -33,15 +35,18 @@ def substitute(plan: Plan, survivors: Collection[str], spares: Sequence[str], co
         raise InfeasibleError("no living worker is idle", field="alive", value=None)
     work = costs.sums.forward
     dead.sort(key=lambda item: (-(work[item[1].layer_stop] - work[item[1].layer_start]) * item[2], item[0]))
-    fastest = sorted(spares, key=lambda worker: (-costs.cluster.by_id[worker].speed_ratio, costs.cluster.order[worker]))
-    takers = {slot: worker for (slot, _, _), worker in zip(dead, fastest, strict=False)}
+    returned = {plan.slot_of[worker]: worker for worker in spares if worker in plan.slot_of}
+    free = [worker for worker in spares if worker not in plan.slot_of]
+    fastest = sorted(free, key=lambda worker: (-costs.cluster.by_id[worker].speed_ratio, costs.cluster.order[worker]))
+    empty = [slot for slot, _, _ in dead if slot not in returned]
+    takers = returned | dict(zip(empty, fastest, strict=False))
     filled = _filled(plan, takers)
     result, price = reroute(filled, {*survivors, *takers.values()}, costs)
     return replace(result, policy=Policy.SPARE_SUBSTITUTION), price
 
 
 def _filled(plan: Plan, takers: dict[Slot, str]) -> Plan:
-    """`plan` with other workers in some slots; routes of slots that were dead before and are filled now go."""
+    """`plan` with other workers in some slots; the routes of these slots go, those to whom they replace lead to them."""
     pipelines = tuple(
         Pipeline(
             num_microbatches=pipeline.num_microbatches,
@@ -49,8 +54,12 @@ def _filled(plan: Plan, takers: dict[Slot, str]) -> Plan:
         )
         for p, pipeline in enumerate(plan.pipelines)
     )
-    routes = tuple(route for route in plan.routes if Slot(pipeline=route.pipeline, stage=route.stage) not in takers)
-    return replace(plan, pipelines=pipelines, routes=routes, rounds=())
+    routes = tuple(
+        replace(route, worker=takers.get(plan.slot_of[route.worker], route.worker))
+        for route in plan.routes
+        if Slot(pipeline=route.pipeline, stage=route.stage) not in takers
+    )
+    return replace(plan, pipelines=pipelines, routes=routes, rounds=(), idle_workers=())
 
 
 def _stage(stage: Stage, pipeline: int, index: int, takers: dict[Slot, str]) -> Stage:
