@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from urllib.parse import quote, unquote
 
 import torch
 
@@ -77,6 +78,8 @@ class Groups:
         self._rendezvous = rendezvous
         self._name = name
         self._foreign_sockets = _sockets()
+        self._own_sockets: set[tuple[int, str]] | None = None
+        """Known once all groups are connected; what is opened later is not theirs."""
         self._groups: dict[tuple[str, ...], GlooGroup] = {}
         self._error: Exception | None = None
         self._built = threading.Event()
@@ -116,6 +119,7 @@ class Groups:
                     break
                 if index == 0:
                     self._groups[members].allreduce([torch.zeros(1)]).wait()
+            self._own_sockets = _sockets() - self._foreign_sockets
         except Exception as error:  # whatever it is, the waiting thread must learn of it
             self._error = error
         finally:
@@ -142,7 +146,8 @@ class Groups:
         """Free everyone in this process who waits inside these groups; safe from any thread, at any time."""
         self._is_aborted = True
         self._rendezvous.close()
-        for descriptor in _sockets() - self._foreign_sockets:
+        own = self._own_sockets
+        for descriptor in _sockets() - self._foreign_sockets if own is None else own:
             _shut_down(*descriptor)
         self._built.set()
 
@@ -154,13 +159,13 @@ class Groups:
 
 
 def group_prefix(name: str, members: Sequence[str]) -> str:
-    """Prefix of a group's keys, from which the control plane reads whom to tell. No name holds a slash or a comma."""
-    return f"{name}/{','.join(members)}"
+    """Prefix of a group's keys, from which the control plane reads whom to tell."""
+    return f"{name}/{','.join(quote(member, safe='') for member in members)}"
 
 
 def members_of(key: str) -> list[str]:
     """The members of the group that a published key belongs to."""
-    return key.split("/")[1].split(",")
+    return [unquote(member) for member in key.split("/")[1].split(",")]
 
 
 def _sockets() -> set[tuple[int, str]]:

@@ -36,7 +36,7 @@ def pack(entries: StateEntries) -> tuple[bytes, Tensor]:
 
 
 def unpack(header: bytes, payload: Tensor) -> StateEntries:
-    """Entries from header and payload; tensors are views of the payload's memory where alignment allows, else copies."""
+    """Entries from header and payload; tensors are copies, free of the payload's alignment."""
     entries: StateEntries = {}
     offset = 0
     for owner, key, dtype_name, content in json.loads(header):
@@ -86,6 +86,16 @@ class _Arrival:
     header: bytes = b""
     chunks: list[tuple[float, Tensor]] = field(default_factory=list)
 
+    def describe(self, header: bytes, transfer: Transfer) -> None:
+        """Note what the parts belong to; all sources must say the same."""
+        if self.header not in (b"", header):
+            raise ReconfigurationError(
+                f"{transfer.kind.value} state of layer {transfer.layer} is not the same on all its sources",
+                field="transfer",
+                value=transfer.source,
+            )
+        self.header = header
+
     def entries(self) -> StateEntries:
         chunks = [chunk for _, chunk in sorted(self.chunks, key=lambda item: item[0])]
         return unpack(self.header, torch.cat(chunks))
@@ -113,7 +123,7 @@ def migrate(migration: Migration, worker: str, transport: Transport, export: Exp
 
     Raises:
         CommunicationError: a source or target is gone.
-        ReconfigurationError: what arrived does not have the checksum it was sent with.
+        ReconfigurationError: what arrived does not have the checksum it was sent with, or its sources disagree.
     """
     parts = parts_of(migration)
     sendings = _send_all([part for part in parts if part.transfer.source == worker], transport, export)
@@ -158,7 +168,7 @@ def _receive_all(parts: Sequence[Part], transport: Transport) -> ArrivedState:
             )
         header_bytes = int(prefix[0])
         arrival = arrivals[part.transfer.layer, part.transfer.kind]
-        arrival.header = message[:header_bytes].numpy().tobytes()
+        arrival.describe(message[:header_bytes].numpy().tobytes(), part.transfer)
         arrival.chunks.append((part.begin, message[header_bytes:]))
     return {key: arrival.entries() for key, arrival in arrivals.items()}
 

@@ -1,5 +1,6 @@
 """Programs are complete, free of deadlock and within limits; their replay equals an independent reckoning."""
 
+import itertools
 from collections import Counter, defaultdict
 from dataclasses import replace
 
@@ -51,7 +52,7 @@ def mended_plans(draw) -> Plan:
         inner = draw(st.sets(st.integers(1, NUM_LAYERS - 1), max_size=3))
         cuts = [0, *sorted(inner), NUM_LAYERS]
         stages = []
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in itertools.pairwise(cuts):
             stages.append(Stage(layer_start=start, layer_stop=stop, worker=f"w{count:02d}"))
             count += 1
         pipelines.append(Pipeline(num_microbatches=draw(st.integers(1, 4)), stages=tuple(stages)))
@@ -204,7 +205,7 @@ def test_the_replay_equals_an_independent_reckoning(plan, is_tight):
     for worker, timings in step.timings.items():
         assert [t.action for t in timings] == list(program.actions[worker])
         assert [t.end_seconds for t in timings] == pytest.approx([ends[worker, i] for i in range(len(timings))])
-        assert all(one.end_seconds <= two.start_seconds + 1e-12 for one, two in zip(timings, timings[1:], strict=False))
+        assert all(one.end_seconds <= two.start_seconds + 1e-12 for one, two in itertools.pairwise(timings))
     assert step.iteration_seconds == pytest.approx(max(ends.values()))
 
 

@@ -1,0 +1,217 @@
+"""Groups of real processes: built together, given up at once, and without harm to anything else."""
+
+import os
+import signal
+import socket
+
+import pytest
+import torch
+
+from kintsugi.core.errors import CommunicationError
+from restorer.groups import Rendezvous, group_prefix, members_of
+from restorer.transport import TensorSpec
+from tests.restorer.crew import Crew, Member, build, close
+from tests.runtime.runs import eventually, leaves_nothing
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(name="crew")
+def three():
+    with leaves_nothing(), Crew("w0", "w1", "w2") as crew:
+        yield crew
+
+
+def reduce_over(member: Member, members: tuple[str, ...] | None, seed: int) -> bytes:
+    generator = torch.Generator().manual_seed(seed + int(member.name[1:]))
+    tensor = torch.randn(1000, generator=generator)
+    member.groups.all_reduce(tensor, members)
+    return tensor.numpy().tobytes()
+
+
+def wait_for_message(member: Member, peer: str) -> None:
+    member.connection.send(("publish", "said/", b""))
+    member.transport.receive(TensorSpec((1000,), torch.float32), peer, 7).wait()
+
+
+def wait_for_reduction(member: Member, _: str) -> None:
+    member.connection.send(("publish", "said/", b""))
+    member.groups.all_reduce(torch.ones(1000))
+
+
+def wait_for_send(member: Member, peer: str) -> None:
+    member.connection.send(("publish", "said/", b""))
+    member.transport.send(torch.ones(10_000_000), peer, 7).wait()
+
+
+WAITS = (wait_for_message, wait_for_reduction, wait_for_send)
+
+
+def hear_from(crew: Crew, *names: str) -> None:
+    """Until all of `names` said that they are about to wait."""
+    silent = set(names)
+    crew.on_publish = lambda name, _: silent.discard(name)
+    while silent:
+        crew.relay(10.0)
+
+
+def assert_freed(answers) -> None:
+    assert answers
+    assert all(isinstance(answer, CommunicationError) for answer in answers.values()), answers
+
+
+def test_reductions_over_all_and_over_some_are_bitwise_equal(crew):
+    crew.build("g0", subgroups=[("w0", "w2"), ("w0", "w1", "w2"), ("w1",)])
+    assert len(set(crew.call(reduce_over, None, 5).values())) == 1
+    pair = crew.call(reduce_over, ("w0", "w2"), 6, on=("w0", "w2"))
+    assert pair["w0"] == pair["w2"]
+    expected = sum(torch.randn(1000, generator=torch.Generator().manual_seed(6 + n)) for n in (0, 2))
+    assert torch.allclose(torch.frombuffer(bytearray(pair["w0"]), dtype=torch.float32), expected)
+
+
+@pytest.mark.parametrize("action", WAITS)
+def test_abort_frees_who_waits(crew, action):
+    crew.build("g0")
+    crew.begin({"w0": (action, ("w1",)), "w2": (action, ("w1",))})
+    hear_from(crew, "w0", "w2")
+    crew.abort("w0", "w2")
+    assert_freed(crew.finish("w0", "w2"))
+
+
+@pytest.mark.parametrize("action", [wait_for_message, wait_for_reduction])
+def test_abort_frees_who_waits_for_a_frozen_peer(crew, action):
+    crew.build("g0")
+    crew.strike("w1", signal.SIGSTOP)
+    crew.begin({"w0": (action, ("w1",)), "w2": (action, ("w1",))})
+    hear_from(crew, "w0", "w2")
+    crew.abort("w0", "w2")
+    assert_freed(crew.finish("w0", "w2"))
+    crew.build("g1", ("w0", "w2"))
+    assert len(set(crew.call(reduce_over, None, 1, on=("w0", "w2")).values())) == 1
+
+
+@pytest.mark.parametrize("action", [wait_for_message, wait_for_send])
+def test_a_peer_killed_in_the_middle_breaks_the_message(crew, action):
+    crew.build("g0")
+    crew.begin({"w0": (action, ("w1",))})
+    hear_from(crew, "w0")
+    crew.strike("w1", signal.SIGKILL)
+    assert_freed(crew.finish("w0"))
+
+
+def test_the_survivors_build_the_next_generation(crew):
+    crew.build("g0", subgroups=[("w0", "w1"), ("w1", "w2")])
+    crew.strike("w1", signal.SIGKILL)
+    crew.abort("w0", "w2")
+    for generation in range(1, 4):
+        crew.build(f"g{generation}", ("w0", "w2"))
+        assert len(set(crew.call(reduce_over, None, generation, on=("w0", "w2")).values())) == 1
+
+
+def test_a_member_that_never_comes_makes_building_time_out(crew):
+    answers = crew.call(build, "g0", crew.names, (), 0.5, on=("w0", "w2"))
+    assert_freed(answers)
+    assert all("not connected within 0.5 s" in str(answer) for answer in answers.values())
+    crew.build("g1", ("w0", "w2"))
+
+
+def test_abort_frees_who_builds(crew):
+    crew.begin(dict.fromkeys(("w0", "w2"), (build, ("g0", crew.names))))
+    hear_from(crew, "w0", "w2")
+    crew.abort("w0", "w2")
+    assert_freed(crew.finish("w0", "w2"))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_member_that_dies_after_it_published_its_address(crew, how):
+    """The constructor hangs in the others; abort frees them, and the next generation is not disturbed."""
+    struck = []
+
+    def strike(name: str, _: str) -> None:
+        if name == "w1" and not struck:
+            struck.append(name)
+            crew.strike("w1", how)
+
+    crew.on_publish = strike
+    crew.begin(dict.fromkeys(crew.names, (build, ("g0", crew.names))))
+    while not struck:
+        crew.relay(10.0)
+    crew.abort("w0", "w2")
+    assert_freed(crew.finish("w0", "w2"))
+    crew.build("g1", ("w0", "w2"))
+    assert len(set(crew.call(reduce_over, None, 1, on=("w0", "w2")).values())) == 1
+
+
+def open_connections(member: Member, when: str) -> None:
+    """A TCP connection, a socket pair and a listening socket that have nothing to do with the groups."""
+    server = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(server.getsockname())
+    accepted, _ = server.accept()
+    member.kept[when] = [(client, accepted), socket.socketpair(), (server, server)]
+
+
+def use_connections(member: Member, when: str) -> bool:
+    *pairs, (server, _) = member.kept[when]
+    with socket.create_connection(server.getsockname()) as late:
+        accepted, _ = server.accept()
+        pairs.append((late, accepted))
+        for one, other in pairs:
+            one.sendall(b"there")
+            other.sendall(b"back")
+            if (other.recv(5), one.recv(4)) != (b"there", b"back"):
+                return False
+        accepted.close()
+    return True
+
+
+def test_abort_touches_no_foreign_socket(crew):
+    crew.call(open_connections, "before", on=("w0",))
+    crew.build("g0")
+    crew.call(open_connections, "after", on=("w0",))
+    crew.begin({"w0": (wait_for_message, ("w1",))})
+    hear_from(crew, "w0")
+    crew.abort("w0")
+    assert_freed(crew.finish("w0"))
+    assert crew.call(use_connections, "before", on=("w0",)) == {"w0": True}
+    assert crew.call(use_connections, "after", on=("w0",)) == {"w0": True}
+
+
+def count_descriptors(_: Member) -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_generations_that_were_closed_leave_no_descriptors(crew):
+    crew.build("g0")
+    crew.call(close)
+    before = crew.call(count_descriptors)
+    for generation in range(1, 6):
+        crew.build(f"g{generation}", subgroups=[("w0", "w1"), ("w1", "w2")])
+        crew.call(close)
+    assert eventually(lambda: crew.call(count_descriptors), lambda now: now == before) == before
+
+
+def test_names_may_hold_any_character():
+    names = ("rack 0/w,1", "rack%2F0")
+    assert members_of(group_prefix("attempt3", names) + "/store/key") == list(names)
+    with leaves_nothing(), Crew(*names) as crew:
+        crew.build("g0")
+
+
+def test_a_member_alone_is_a_group():
+    with leaves_nothing(), Crew("w0") as crew:
+        crew.build("g0")
+        assert crew.call(reduce_over, None, 1)
+
+
+def test_the_rendezvous_gives_what_was_delivered_and_frees_who_waits():
+    published = []
+    rendezvous = Rendezvous(lambda key, value: published.append((key, value)))
+    rendezvous.set("a", "text")
+    assert published == [("a", b"text")]
+    assert not rendezvous.check(["a"])
+    rendezvous.deliver("a", b"text")
+    assert rendezvous.check(["a"])
+    assert rendezvous.get("a") == b"text"
+    rendezvous.close()
+    with pytest.raises(RuntimeError, match="called off"):
+        rendezvous.wait(["b"])

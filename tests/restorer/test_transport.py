@@ -1,0 +1,114 @@
+"""The contract of a transport, kept by every implementation: tagged tensors between real processes."""
+
+import pytest
+import torch
+
+from restorer.transport import TensorSpec, Transport
+from tests.restorer.crew import Crew, Member
+from tests.runtime.runs import leaves_nothing
+
+pytestmark = pytest.mark.processes
+
+PEER = {"w0": "w1", "w1": "w0"}
+SPECS = [
+    TensorSpec(shape, dtype)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool)
+    for shape in ((), (1,), (0,), (3, 4), (2, 1, 5))
+]
+
+
+@pytest.fixture(scope="module", name="crew")
+def pair():
+    with leaves_nothing(), Crew("w0", "w1") as crew:
+        crew.build("g0")
+        yield crew
+
+
+def tensor_of(spec: TensorSpec, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 2 if spec.dtype is torch.bool else 100, spec.shape, generator=generator).to(spec.dtype)
+
+
+def is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+
+
+def transport_of(member: Member) -> tuple[Transport, str]:
+    return member.transport, PEER[member.name]
+
+
+def exchange_all(member: Member) -> bool:
+    """Both sides send every kind of tensor at once, receives first."""
+    transport, peer = transport_of(member)
+    receivings = [transport.receive(spec, peer, tag) for tag, spec in enumerate(SPECS)]
+    sendings = [transport.send(tensor_of(spec, tag), peer, tag) for tag, spec in enumerate(SPECS)]
+    arrived = [receiving.wait() for receiving in receivings]
+    for sending in sendings:
+        sending.wait()
+    return all(is_equal(tensor, tensor_of(spec, tag)) for tag, (spec, tensor) in enumerate(zip(SPECS, arrived, strict=True)))
+
+
+def exchange_in_other_orders(member: Member) -> bool:
+    """Tags, not order, say what belongs together; some receives come after their message."""
+    transport, peer = transport_of(member)
+    spec, count = TensorSpec((100,), torch.float64), 20
+    early = {tag: transport.receive(spec, peer, tag) for tag in range(0, count, 2)}
+    sendings = [transport.send(tensor_of(spec, tag), peer, tag) for tag in reversed(range(count))]
+    receivings = early | {tag: transport.receive(spec, peer, tag) for tag in range(1, count, 2)}
+    is_right = all(
+        is_equal(receivings[tag].wait(), tensor_of(spec, tag)) for tag in sorted(receivings, key=lambda tag: tag * 7 % count)
+    )
+    for sending in sendings:
+        sending.wait()
+    return is_right
+
+
+def exchange_views(member: Member) -> bool:
+    """Tensors that are not contiguous, and those with a history, arrive as they look."""
+    transport, peer = transport_of(member)
+    matrix = torch.arange(12.0).reshape(3, 4)
+    sent = [matrix.T, matrix[:, 1], torch.nn.Parameter(matrix) * 2]
+    receivings = [transport.receive(TensorSpec(tuple(t.shape), t.dtype), peer, tag) for tag, t in enumerate(sent)]
+    sendings = [transport.send(tensor, peer, tag) for tag, tensor in enumerate(sent)]
+    is_right = all(is_equal(receiving.wait(), tensor.detach()) for receiving, tensor in zip(receivings, sent, strict=True))
+    for sending in sendings:
+        sending.wait()
+    return is_right
+
+
+def exchange_much(member: Member) -> bool:
+    """Both ways at once, larger than any buffer on the way."""
+    transport, peer = transport_of(member)
+    spec = TensorSpec((3_000_000,), torch.float64)
+    receiving = transport.receive(spec, peer, 0)
+    sending = transport.send(tensor_of(spec, 1), peer, 0)
+    is_right = is_equal(receiving.wait(), tensor_of(spec, 1))
+    sending.wait()
+    return is_right
+
+
+def wait_twice(member: Member) -> bool:
+    transport, peer = transport_of(member)
+    spec = TensorSpec((4,), torch.float32)
+    receiving, sending = transport.receive(spec, peer, 0), transport.send(tensor_of(spec, 3), peer, 0)
+    sending.wait()
+    sending.wait()
+    return is_equal(receiving.wait(), receiving.wait())
+
+
+def receive_freely(member: Member) -> bool:
+    """What arrives belongs to the receiver: it may be written and may need a gradient."""
+    transport, peer = transport_of(member)
+    spec = TensorSpec((4,), torch.float32, requires_grad=True)
+    receiving, sending = transport.receive(spec, peer, 0), transport.send(torch.ones(4), peer, 0)
+    sending.wait()
+    arrived = receiving.wait().requires_grad_()
+    arrived.sum().backward()
+    return torch.equal(arrived.grad, torch.ones(4))
+
+
+@pytest.mark.parametrize(
+    "exchange", [exchange_all, exchange_in_other_orders, exchange_views, exchange_much, wait_twice, receive_freely]
+)
+def test_contract(crew, exchange):
+    assert crew.call(exchange) == {"w0": True, "w1": True}

@@ -1,0 +1,109 @@
+"""What a user brings is checked, its shapes are known before it is built, and its randomness depends on the place alone."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.models import (
+    Layer,
+    as_activations,
+    build_layer,
+    canonical_name,
+    collate,
+    model_shape,
+    run_layer,
+    seed_for,
+)
+from tests.runtime.jobs import WIDTH, odd_job, tiny_gpt
+
+
+@pytest.mark.parametrize("make_job", [tiny_gpt, odd_job])
+def test_shapes_are_those_of_a_real_pass(make_job):
+    job = make_job()
+    shape = model_shape(job)
+    batch = collate([job.dataset[n] for n in range(job.microbatch_size)], "cpu")
+    values = ()
+    for index, layer in enumerate(job.layers):
+        assert tuple((t.shape, t.dtype, t.requires_grad) for t in values) == tuple(
+            (torch.Size(spec.shape), spec.dtype, spec.requires_grad) for spec in shape.boundaries[index]
+        )
+        module = build_layer(job, index)
+        values = run_layer(layer, module, values, batch)
+        expected = {canonical_name(layer, n): tuple(p.shape) for n, p in module.named_parameters() if p.requires_grad}
+        assert shape.parameters[index] == expected
+    assert len(shape.boundaries) == len(job.layers) + 1
+
+
+def test_frozen_parameters_are_not_reduced_and_ties_bear_their_owners_name():
+    shape = model_shape(odd_job())
+    assert "entry.frozen" not in shape.parameters[0]
+    assert "entry.weight" in shape.parameters[-1]
+    assert "mixer3.inner.weight" in shape.parameters[2]
+    assert shape.owner_layer["mixer3.inner.weight"] == 2
+
+
+def test_layers_are_built_the_same_whatever_was_drawn_before():
+    job = tiny_gpt()
+    torch.manual_seed(1)
+    one = build_layer(job, 2).state_dict()
+    torch.manual_seed(2)
+    other = build_layer(job, 2).state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert any(not torch.equal(one[name], value) for name, value in build_layer(job, 3).state_dict().items())
+
+
+def test_seeds_of_different_places_differ():
+    job = tiny_gpt()
+    places = [(2, step, m, layer) for step in range(20) for m in range(8) for layer in range(10)]
+    seeds = {seed_for(job, *place) for place in places} | {seed_for(replace(job, seed=1), *place) for place in places}
+    assert len(seeds) == 2 * len(places)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_an_input_that_the_data_lacks_is_named():
+    job = odd_job()
+    layer = replace(job.layers[0], inputs=("pixels",))
+    with pytest.raises(InvalidInputError, match="pixels: layer 'entry' wants it; the data set gives values, mask, target"):
+        run_layer(layer, build_layer(job, 0), (), collate([job.dataset[0]], "cpu"))
+
+
+@pytest.mark.parametrize("name", ["microbatch_size", "num_microbatches", "num_steps"])
+def test_counts_below_one_are_refused(name):
+    with pytest.raises(InvalidInputError, match=f"{name}: must be at least 1"):
+        replace(tiny_gpt(), **{name: 0})
+
+
+def test_layers_need_names_of_their_own():
+    job = tiny_gpt()
+    for layers in ([], [*job.layers, job.layers[0]]):
+        with pytest.raises(InvalidInputError, match="layers: must be at least one layer, each with a name of its own"):
+            replace(job, layers=layers)
+
+
+def test_a_data_set_smaller_than_a_batch_is_refused():
+    with pytest.raises(InvalidInputError, match="fewer than one global batch of 3200"):
+        replace(tiny_gpt(), num_microbatches=1600)
+
+
+@pytest.mark.parametrize("target", ["nobody.weight", "head.weight", "embedding", "mixed", "embedding."])
+def test_ties_to_what_is_not_there_are_refused(target):
+    job = tiny_gpt()
+    head = replace(job.layers[-1], tied={"weight": target})
+    with pytest.raises(InvalidInputError, match="no own parameter of another layer"):
+        replace(job, layers=[*job.layers[:-1], head])
+
+
+def test_chains_of_ties_are_refused():
+    job = odd_job()
+    chained = Layer(name="chained", build=nn.Identity, tied={"weight": "exit.weight"})
+    with pytest.raises(InvalidInputError, match="no own parameter"):
+        replace(job, layers=[*job.layers, chained])
+
+
+def test_activations_are_tuples():
+    tensor = torch.zeros(WIDTH)
+    assert as_activations(tensor) == (tensor,)
+    assert as_activations([tensor, tensor]) == (tensor, tensor)
