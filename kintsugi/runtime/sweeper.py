@@ -79,7 +79,7 @@ class Sweeper:
         """What `repeats` sweeps after the warm-up saw. Shape [layers]."""
         for number in range(WARMUP):
             self._sweep([Samples() for _ in self._job.layers], number, is_split=True)
-        samples = [self._bytes(index) for index in range(len(self._job.layers))]
+        samples = self._bytes()
         for number in range(repeats):
             self._sweep(samples, WARMUP + 2 * number, is_split=False)
             self._sweep(samples, WARMUP + 2 * number + 1, is_split=True)
@@ -143,37 +143,48 @@ class Sweeper:
         trained = [(canonical_name(layer, name), p) for name, p in module.named_parameters() if p.requires_grad]
         return self._job.optimizer(trained) if trained else None
 
-    def _bytes(self, index: int) -> Samples:
-        """One layer's bytes, once its optimizer has made a step."""
-        layer, module, optimizer = self._job.layers[index], self._state.modules[index], self._optimizers[index]
-        own = [p for name, p in module.named_parameters() if p.requires_grad and name not in layer.tied]
-        states = optimizer.state.values() if optimizer is not None else ()
-        return Samples(
-            parameter_bytes=_total_bytes(*module.parameters(), *module.buffers()),
-            gradient_bytes=_total_bytes(*own),
-            optimizer_bytes=_total_bytes(*(v for state in states for v in state.values() if isinstance(v, Tensor))),
-            activation_bytes=self._activation_bytes(index),
-        )
+    def _bytes(self) -> list[Samples]:
+        """Every layer's bytes, once its optimizer has made a step; times are to come. Shape [layers]."""
+        activation_bytes = self._activation_bytes()
+        result = []
+        for index, layer in enumerate(self._job.layers):
+            module, optimizer = self._state.modules[index], self._optimizers[index]
+            own = [p for name, p in module.named_parameters() if p.requires_grad and name not in layer.tied]
+            states = optimizer.state.values() if optimizer is not None else ()
+            samples = Samples(
+                parameter_bytes=_total_bytes(*module.parameters(), *module.buffers()),
+                gradient_bytes=_total_bytes(*own),
+                optimizer_bytes=_total_bytes(*(v for state in states for v in state.values() if isinstance(v, Tensor))),
+                activation_bytes=activation_bytes[index],
+            )
+            result.append(samples)
+        return result
 
-    def _activation_bytes(self, index: int) -> int:
-        """Memory that autograd keeps from this layer's forward to its backward pass, each storage once."""
-        module = self._state.modules[index]
-        lasting = {t.untyped_storage().data_ptr() for t in (*module.parameters(), *module.buffers())}
-        saved: list[Tensor] = []
+    def _activation_bytes(self) -> list[int]:
+        """Memory that autograd keeps from each layer's forward to its backward pass, each storage once. Shape [layers].
 
-        def keep(tensor: Tensor) -> Tensor:
-            saved.append(tensor.detach())
-            return tensor.detach()
-
+        What both a layer and the next one keep counts in both, as if a stage ended between them.
+        """
         batch = self._batch(0)
         passes: list[_Passed] = []
-        for layer in range(index):
-            passes.append(self._forward(layer, self._inputs(layer, passes), batch, 0))
-        with saved_tensors_hooks(keep, _same):
-            passed = self._forward(index, self._inputs(index, passes), batch, 0)
-        sizes = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
-        del passed
-        return sum(size for address, size in sizes.items() if address not in lasting)
+        result = []
+        for index, module in self._state.modules.items():
+            saved: list[Tensor] = []
+            with saved_tensors_hooks(partial(_keep, saved), _same):
+                passes.append(self._forward(index, self._inputs(index, passes), batch, 0))
+            lasting = {_address(tensor) for tensor in (*module.parameters(), *module.buffers())}
+            sizes = {_address(tensor): tensor.untyped_storage().nbytes() for tensor in saved}
+            result.append(sum(size for address, size in sizes.items() if address not in lasting))
+        return result
+
+
+def _keep(saved: list[Tensor], tensor: Tensor) -> Tensor:
+    saved.append(tensor.detach())
+    return saved[-1]
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _interquartile_range(values: list[float]) -> float:
