@@ -11,6 +11,7 @@ from estimator.program import RECEIVES, Action, ActionKind
 from kintsugi.core.plan import Plan, Reduction
 from kintsugi.runtime.commit import CommitRecord, StepStatus
 from kintsugi.runtime.models import Activations, Batch, ModelShape, TrainingJob, collate, run_layer, seed_for
+from kintsugi.runtime.ownership import owned_parameters, require_reduced
 from kintsugi.runtime.sampler import Sampler
 from kintsugi.runtime.state import ModelState
 from restorer.groups import Groups
@@ -55,7 +56,8 @@ class Executor:
         self._reductions = tuple(reductions)
         self._transport = groups.transport(torch.device(job.device))
         self._before_action = before_action
-        self._owned = _owned_parameters(worker, plan, shape)
+        require_reduced(plan, shape, reductions)
+        self._owned = owned_parameters(worker, plan, shape)
         self._sampler = Sampler(
             num_samples=len(job.dataset),
             microbatch_size=job.microbatch_size,
@@ -227,14 +229,3 @@ class Executor:
         self.state.set_learning_rate(record.step)
         self.state.optimizer.step()
         self.status = StepStatus(step=record.step + 1, last_record=record)
-
-
-def _owned_parameters(worker: str, plan: Plan, shape: ModelShape) -> frozenset[str]:
-    """Parameters whose share of the gradient norm this worker gives: those it is the first holder of, in slot order."""
-    order = {member: index for index, member in enumerate(plan.workers)}
-    first: dict[str, str] = {}
-    for layer, names in enumerate(shape.parameters):
-        for name in names:
-            candidates = [*plan.holders[layer], *([first[name]] if name in first else [])]
-            first[name] = min(candidates, key=order.__getitem__)
-    return frozenset(name for name, holder in first.items() if holder == worker)

@@ -124,8 +124,9 @@ class WorkerHandle:
 
     def fence(self, timeout_seconds: float = 10.0) -> None:
         """Make sure that the process will never act again: SIGKILL, and wait for its end."""
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+        if self.process.is_alive():  # else the id may be another process's by now
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
         self.process.join(timeout_seconds)
         self.connection.close()
         if self.process.is_alive():

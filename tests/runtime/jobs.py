@@ -58,7 +58,7 @@ class Exit(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(WIDTH, WIDTH))
+        self.weight = nn.Parameter(torch.ones(WIDTH, WIDTH))
         self.bias = nn.Parameter(torch.zeros(WIDTH))
 
     def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
@@ -121,6 +121,22 @@ def odd_job(optimizer: str = "momentum", *, num_steps: int = NUM_STEPS) -> Train
         learning_rate_factor=_warm_up,
         dtype=torch.float64,
     )
+
+
+class FrozenEntry(nn.Module):
+    """Nothing to train, so that nothing before the first mixer needs a gradient."""
+
+    def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        return values * 2, values
+
+
+def frozen_job() -> TrainingJob:
+    """The odd model behind an entry without parameters."""
+    job = odd_job()
+    layers = list(job.layers)
+    layers[0] = Layer(name="entry", build=FrozenEntry, inputs=("values",))
+    layers[-1] = Layer(name="exit", build=Exit)
+    return replace(job, layers=layers)
 
 
 def _warm_up(step: int) -> float:

@@ -6,10 +6,10 @@ from functools import cache, partial
 import pytest
 
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.plan import Policy
+from kintsugi.core.plan import IdleWorker, Policy
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
 from kintsugi.runtime.result import RunResult
-from tests.runtime.jobs import NUM_MICROBATCHES, NUM_STEPS, odd_job, tiny_gpt
+from tests.runtime.jobs import NUM_MICROBATCHES, NUM_STEPS, frozen_job, odd_job, tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, request_for, run, survivors
 
 pytestmark = pytest.mark.processes
@@ -86,12 +86,9 @@ def test_two_failures_one_after_the_other(grid, policy):
     assert len(result.recoveries) == 2
 
 
-@pytest.mark.parametrize("how", FaultKind)
-@pytest.mark.parametrize("point", IN_RECOVERY)
+@pytest.mark.parametrize(("point", "how"), [*((point, FaultKind.KILL) for point in IN_RECOVERY), ("transfer", FaultKind.FREEZE)])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_second_failure_in_the_recovery_of_the_first(policy, point, how):
-    if how is FaultKind.FREEZE and point != "transfer":
-        pytest.skip("one frozen worker in a recovery waits as long as any other")
     second = Fault(worker="w02", at=FaultPoint(point), generation=1, how=how)
     result = mended((2, 3), policy, fail_at(2, "w04", "forward"), second)
     assert len(result.recoveries) == 1, "one recovery from both"
@@ -128,9 +125,16 @@ def test_odd_models_are_mended_too(optimizer, policy):
     assert_same(result, odd_reference(optimizer))
 
 
+def test_a_stage_with_nothing_to_train():
+    whole = run(frozen_job, request_for(frozen_job(), 1, 1))
+    request = request_for(frozen_job(), 2, 8, Policy.DATA_REROUTING)
+    assert_same(run(frozen_job, request, fail_at(2, "w00", "forward")), whole)
+
+
 def test_a_spare_worker_takes_over():
     request = gpt_request(2, 3, Policy.SPARE_SUBSTITUTION)
-    request = replace(request, cluster=Cluster.uniform(7))
+    idle = IdleWorker(worker="w06", reason="kept for later")
+    request = replace(request, cluster=Cluster.uniform(7), plan=replace(request.plan, idle_workers=(idle,)))
     result = run(tiny_gpt, request, fail_at(2, "w04", "forward"))
     assert_same(result, reference(2, 3))
     assert "w06" in survivors(result).workers
