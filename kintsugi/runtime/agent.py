@@ -20,7 +20,7 @@ from estimator.program import compile_program
 from kintsugi.core.errors import ReconfigurationError, UnavailableError, WorkerError
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement
-from kintsugi.core.plan import Decision, Migration, Plan
+from kintsugi.core.plan import Decision, Migration, Plan, Policy
 from kintsugi.runtime.commit import StepStatus, resolve
 from kintsugi.runtime.decider import Decider
 from kintsugi.runtime.decisions import Decisions, JobRequest
@@ -269,6 +269,8 @@ class Agent(AbstractContextManager["Agent"]):
         planned_at = self._decider.finish()
         self._note(quiesced_at=time.monotonic(), planned_at=planned_at)
         decision, plan = self.decision, self.decision.plan
+        if decision.policy is Policy.CHECKPOINT_RESTART:
+            raise ReconfigurationError("the plan restarts from a checkpoint, and this job has written none", field="policy")
         statuses = [status for status in self._attempt.statuses.values() if status is not None]
         record = resolve(statuses)
         start_step = max([status.step for status in statuses] + ([record.step + 1] if record else []), default=0)

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -51,9 +53,27 @@ class Fault:
     """Null: in any generation."""
     how: FaultKind = FaultKind.KILL
 
-    def strike(self) -> None:
-        """Strike this process."""
-        os.kill(os.getpid(), signal.SIGKILL if self.how is FaultKind.KILL else signal.SIGSTOP)
+
+class FaultScript:
+    """The faults of one worker, each of which strikes once."""
+
+    def __init__(self, worker: str, faults: Iterable[Fault], announce: Callable[[float], None]) -> None:
+        """`announce` is told the instant, on the monotonic clock, right before each strike."""
+        self._left = [fault for fault in faults if fault.worker == worker]
+        self._announce = announce
+        self.generation = 0
+        """Of the plan that the worker is in or moves to."""
+
+    def strike_if(self, point: FaultPoint | None, step: int | None = None, microbatch: int | None = None) -> None:
+        """Strike this process if a fault is due here."""
+        for fault in self._left:
+            here = (point, step, microbatch, self.generation)
+            wanted = (fault.at, fault.step, fault.microbatch, fault.generation)
+            if all(asked in (None, given) for asked, given in zip(wanted, here, strict=True)):
+                self._left.remove(fault)
+                self._announce(time.monotonic())
+                os.kill(os.getpid(), signal.SIGKILL if fault.how is FaultKind.KILL else signal.SIGSTOP)
+                return
 
 
 def fail_at(step: int, worker: str, at: str = "forward", how: str = "kill", *, microbatch: int | None = None) -> Fault:

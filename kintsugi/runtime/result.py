@@ -1,15 +1,17 @@
 """What a run came to."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from kintsugi.core.plan import Decision
+from kintsugi.core.plan import Decision, StateKind
 from kintsugi.runtime.messages import Collected
 from kintsugi.runtime.recovery import RecoveryTimeline
-from restorer.reconfigure import unpack
+from kintsugi.runtime.state import ModelState
+from restorer.reconfigure import pack, unpack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,20 @@ class RunResult:
     def has_equal_replicas(self) -> bool:
         """Whether all holders of every layer hold bitwise the same state."""
         return all(len(set(by_holder.values())) == 1 for by_holder in self.digests.values())
+
+
+def collected(state: ModelState | None, *, with_parameters: bool) -> Collected:
+    """What a worker holds: a digest of each layer's whole state, and its packed parameters where asked."""
+    digests, parameters = {}, {}
+    for layer in state.modules if state is not None else ():
+        assert state is not None
+        header, payload = pack(state.export(layer, StateKind.PARAMETER))
+        moments_header, moments = pack(state.export(layer, StateKind.OPTIMIZER))
+        values = payload.numpy().tobytes()
+        digests[layer] = hashlib.sha256(b"".join((header, values, moments_header, moments.numpy().tobytes()))).hexdigest()
+        if with_parameters:
+            parameters[layer] = (header, values)
+    return Collected(digests, parameters)
 
 
 def merged_parameters(collected: Mapping[str, Collected]) -> dict[str, Tensor]:

@@ -6,12 +6,9 @@ keys over, and frees the main thread when a step is called off. All state belong
 
 import ctypes
 import gc
-import hashlib
 import os
-import queue
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -27,21 +24,18 @@ from kintsugi.core.errors import CommunicationError, ReconfigurationError
 from kintsugi.core.plan import StateKind
 from kintsugi.runtime.commit import StepStatus
 from kintsugi.runtime.executor import Executor
-from kintsugi.runtime.faults import Fault, FaultPoint
+from kintsugi.runtime.faults import Fault, FaultPoint, FaultScript
+from kintsugi.runtime.listener import Listener, attempt_name
 from kintsugi.runtime.messages import (
     CallOff,
     Collect,
-    Collected,
-    Delivered,
     Failed,
     FaultInjected,
     Finished,
     FromWorker,
     Go,
-    Heartbeat,
     LinkBroken,
     Prepare,
-    Published,
     Quiesced,
     Ready,
     Resumed,
@@ -51,9 +45,10 @@ from kintsugi.runtime.messages import (
     ToWorker,
 )
 from kintsugi.runtime.models import TrainingJob, model_shape
+from kintsugi.runtime.result import collected
 from kintsugi.runtime.state import ModelState
-from restorer.groups import Groups, Rendezvous
-from restorer.reconfigure import migrate, pack
+from restorer.groups import Groups
+from restorer.reconfigure import migrate
 
 _PR_SET_PDEATHSIG = 1
 
@@ -83,7 +78,7 @@ def worker_main(worker: str, connection: Connection, make_job: Callable[[], Trai
     try:
         process.run(make_job)
     except Exception:  # the agent reports it to the user; nothing else would
-        process.send(Failed(traceback.format_exc()))
+        process.tell(Failed(traceback.format_exc()))
         sys.exit(1)
 
 
@@ -92,72 +87,34 @@ class WorkerProcess:
 
     def __init__(self, worker: str, connection: Connection, options: WorkerOptions) -> None:
         self._worker = worker
-        self._connection = connection
         self._options = options
-        self._faults = [fault for fault in options.faults if fault.worker == worker]
-        self._send_lock = threading.Lock()
-        self._inbox: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
-        self._rendezvous: Rendezvous | None = None
-        self._groups: Groups | None = None
-        self._called_off = 0
+        self._listener = Listener(connection, options.heartbeat_seconds)
+        self._faults = FaultScript(worker, options.faults, lambda at: self.tell(FaultInjected(at)))
         self._attempt = 0
-        self._generation = 0
+        self._groups: Groups | None = None
+        """Of the latest attempt, whether it came to its end or not."""
         self._executor: Executor | None = None
         self._next_executor: Executor | None = None
         self._has_resumed = False
 
-    def send(self, message: FromWorker) -> None:
+    def tell(self, message: FromWorker) -> None:
         """Tell the agent something; from any thread."""
-        with self._send_lock:
-            self._connection.send(message)
+        self._listener.send(message)
 
     def run(self, make_job: Callable[[], TrainingJob]) -> None:
         """Learn the model, then obey until told to stop."""
-        threading.Thread(target=self._listen, name="listener", daemon=True).start()
-        self._strike_if(FaultPoint.START)
+        self._listener.start()
+        self._faults.strike_if(FaultPoint.START)
         self._job = make_job()
         self._shape = model_shape(self._job)
         gc.collect()
         gc.freeze()
-        self.send(Started())
-        while not isinstance(message := self._inbox.get(), Stop):
+        self.tell(Started())
+        while not isinstance(message := self._listener.next(), Stop):
             try:
                 self._obey(message)
             except CommunicationError as error:
-                self.send(LinkBroken(self._attempt, str(error)))
-
-    def _listen(self) -> None:
-        """Obey at once what cannot wait; the process ends with the pipe."""
-        try:
-            while True:
-                if not self._connection.poll(self._options.heartbeat_seconds):
-                    self.send(Heartbeat())
-                    continue
-                message: ToWorker = self._connection.recv()
-                if isinstance(message, Delivered):
-                    self._deliver(message)
-                    continue
-                if isinstance(message, Prepare):
-                    self._rendezvous = Rendezvous(self._publisher(message.attempt))
-                if isinstance(message, CallOff):
-                    self._call_off(message.attempt)
-                self._inbox.put(message)
-        except (EOFError, OSError):
-            _leave()
-
-    def _publisher(self, attempt: int) -> Callable[[str, bytes], None]:
-        return lambda key, value: self.send(Published(attempt, key, value))
-
-    def _deliver(self, message: Delivered) -> None:
-        if self._rendezvous is not None and message.key.startswith(f"attempt{message.attempt}/"):
-            self._rendezvous.deliver(message.key, message.value)
-
-    def _call_off(self, attempt: int) -> None:
-        self._called_off = attempt
-        if self._rendezvous is not None:
-            self._rendezvous.close()
-        if self._groups is not None:
-            self._groups.abort()
+                self.tell(LinkBroken(self._attempt, str(error)))
 
     def _obey(self, message: ToWorker) -> None:
         if isinstance(message, CallOff):
@@ -168,41 +125,40 @@ class WorkerProcess:
             self._swap_in()
             self._train()
         elif isinstance(message, Collect):
-            self.send(self._collect(message))
+            state = self._executor.state if self._executor is not None else None
+            self.tell(collected(state, with_parameters=message.with_parameters))
 
     def _quiesce(self, attempt: int) -> None:
+        """Forget what was staged, and say how far the step came."""
         self._attempt = attempt
-        if self._next_executor is not None:
-            self._next_executor.groups.close()
-            self._next_executor = None
-        self.send(Quiesced(attempt, self._executor.status if self._executor is not None else None))
-
-    def _require_current(self, attempt: int) -> None:
-        if self._called_off > attempt:
-            raise CommunicationError(f"attempt {attempt} was called off")
+        self._next_executor = None
+        if self._groups is not None and (self._executor is None or self._groups is not self._executor.groups):
+            self._groups.close()
+        self.tell(Quiesced(attempt, self._executor.status if self._executor is not None else None))
 
     def _prepare(self, message: Prepare) -> None:
         """Stage everything the plan needs; the present state stays as it is, but for the step that is settled."""
         self._attempt = message.attempt
-        self._generation = message.plan.generation
-        self._strike_if(FaultPoint.REGROUP)
+        self._faults.generation = message.plan.generation
+        self._faults.strike_if(FaultPoint.REGROUP)
         actions = _checked_actions(self._worker, message)
         if message.record is not None and self._executor is not None and self._executor.status.step == message.record.step:
             self._executor.roll_forward(message.record)
         groups = self._connect(message)
         regrouped_at = time.monotonic()
-        self._strike_if(FaultPoint.TRANSFER)
+        self._faults.strike_if(FaultPoint.TRANSFER)
         state = self._staged_state(message, groups)
         transferred_at = time.monotonic()
         self._next_executor = self._staged_executor(message, actions, groups, state)
-        self._strike_if(FaultPoint.READY)
-        self.send(Ready(message.attempt, regrouped_at, transferred_at))
+        self._faults.strike_if(FaultPoint.READY)
+        self.tell(Ready(message.attempt, regrouped_at, transferred_at))
 
     def _connect(self, message: Prepare) -> Groups:
-        assert self._rendezvous is not None
         subgroups = [message.plan.workers, *(reduction.workers for reduction in message.reductions)]
-        self._groups = Groups(self._worker, message.members, subgroups, self._rendezvous, f"attempt{message.attempt}")
-        self._require_current(message.attempt)
+        name = attempt_name(message.attempt)
+        self._groups = self._listener.groups_for(
+            message.attempt, lambda rendezvous: Groups(self._worker, message.members, subgroups, rendezvous, name)
+        )
         self._groups.build(
             address=self._options.address,
             timeout_seconds=self._options.connect_timeout_seconds,
@@ -252,48 +208,20 @@ class WorkerProcess:
         if executor is None:
             return
         for step in range(executor.status.step, self._job.num_steps):
-            self._strike_if(FaultPoint.STEP, step)
+            self._faults.strike_if(FaultPoint.STEP, step)
             began = time.monotonic()
             record = executor.run(step)
             ended = time.monotonic()
-            self._strike_if(FaultPoint.APPLIED, step)
-            self.send(StepDone(self._attempt, step, record.loss, ended - began, ended))
-        self.send(Finished(self._attempt))
+            self._faults.strike_if(FaultPoint.APPLIED, step)
+            self.tell(StepDone(self._attempt, step, record.loss, ended - began, ended))
+        self.tell(Finished(self._attempt))
 
     def _before_action(self, step: int, action: Action) -> None:
-        self._require_current(self._attempt)
+        self._listener.require_current(self._attempt)
         if not self._has_resumed:
             self._has_resumed = True
-            self.send(Resumed(self._attempt, time.monotonic()))
-        if self._faults:
-            self._strike_if(_POINTS.get(action.kind), step, action.microbatch)
-
-    def _strike_if(self, point: FaultPoint | None, step: int | None = None, microbatch: int | None = None) -> None:
-        for fault in self._faults:
-            if (
-                fault.at is point
-                and fault.step in (None, step)
-                and fault.microbatch in (None, microbatch)
-                and fault.generation in (None, self._generation)
-            ):
-                self._faults.remove(fault)
-                self.send(FaultInjected(time.monotonic()))
-                fault.strike()
-                return
-
-    def _collect(self, message: Collect) -> Collected:
-        if self._executor is None:
-            return Collected({}, {})
-        state = self._executor.state
-        digests, parameters = {}, {}
-        for layer in state.modules:
-            values = pack(state.export(layer, StateKind.PARAMETER))
-            moments = pack(state.export(layer, StateKind.OPTIMIZER))
-            parts = (values[0], values[1].numpy().tobytes(), moments[0], moments[1].numpy().tobytes())
-            digests[layer] = hashlib.sha256(b"".join(parts)).hexdigest()
-            if message.with_parameters:
-                parameters[layer] = (parts[0], parts[1])
-        return Collected(digests, parameters)
+            self.tell(Resumed(self._attempt, time.monotonic()))
+        self._faults.strike_if(_POINTS.get(action.kind), step, action.microbatch)
 
 
 _POINTS = {
@@ -332,8 +260,3 @@ def _end_with_parent() -> None:
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
         server._forkserver_alive_fd = None
-
-
-def _leave() -> NoReturn:
-    """End at once: the agent is gone, and the main thread may be stuck in a collective."""
-    os._exit(0)

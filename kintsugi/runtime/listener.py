@@ -1,0 +1,106 @@
+"""The ear of a worker: a thread that obeys at once what cannot wait for the main thread.
+
+The main thread may be deep in a pass or in a collective; the listener keeps the heartbeat, hands rendezvous keys over,
+and frees the main thread when a step is called off. Everything else it puts into the main thread's inbox.
+"""
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import NoReturn
+
+from kintsugi.core.errors import CommunicationError
+from kintsugi.runtime.messages import CallOff, Delivered, FromWorker, Heartbeat, Prepare, Published, ToWorker
+from restorer.groups import Groups, Rendezvous
+
+
+def attempt_name(attempt: int) -> str:
+    """Name of the groups of an attempt; their rendezvous keys begin with it."""
+    return f"attempt{attempt}"
+
+
+class Listener:
+    """Both directions of the pipe to the agent. The process ends with the pipe."""
+
+    def __init__(self, connection: Connection, heartbeat_seconds: float) -> None:
+        self._connection = connection
+        self._heartbeat_seconds = heartbeat_seconds
+        self._send_lock = threading.Lock()
+        self._inbox: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
+        self._rendezvous: Rendezvous | None = None
+        self._groups: Groups | None = None
+        self._called_off = 0
+
+    def start(self) -> None:
+        """Begin to listen, in a thread of its own."""
+        threading.Thread(target=self._listen, name="listener", daemon=True).start()
+
+    def send(self, message: FromWorker) -> None:
+        """Tell the agent something; from any thread."""
+        with self._send_lock:
+            self._connection.send(message)
+
+    def next(self) -> ToWorker:
+        """The next message for the main thread; waits for it."""
+        return self._inbox.get()
+
+    def require_current(self, attempt: int) -> None:
+        """Leave what was called off.
+
+        Raises:
+            CommunicationError: a later attempt was begun.
+        """
+        if self._called_off > attempt:
+            raise CommunicationError(f"attempt {attempt} was called off")
+
+    def groups_for(self, attempt: int, make: Callable[[Rendezvous], Groups]) -> Groups:
+        """The groups of an attempt, given up as soon as it is called off; `make` gets their rendezvous.
+
+        Raises:
+            CommunicationError: it was called off already.
+        """
+        assert self._rendezvous is not None
+        self._groups = make(self._rendezvous)
+        self.require_current(attempt)
+        return self._groups
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                if self._connection.poll(self._heartbeat_seconds):
+                    self._hear(self._connection.recv())
+                else:
+                    self.send(Heartbeat())
+        except (EOFError, OSError):
+            _leave()
+
+    def _hear(self, message: ToWorker) -> None:
+        if isinstance(message, Delivered):
+            self._deliver(message)
+            return
+        if isinstance(message, Prepare):
+            self._rendezvous = Rendezvous(self._publisher(message.attempt))
+        if isinstance(message, CallOff):
+            self._call_off(message.attempt)
+        self._inbox.put(message)
+
+    def _publisher(self, attempt: int) -> Callable[[str, bytes], None]:
+        return lambda key, value: self.send(Published(attempt, key, value))
+
+    def _deliver(self, message: Delivered) -> None:
+        if self._rendezvous is not None and message.key.startswith(f"{attempt_name(message.attempt)}/"):
+            self._rendezvous.deliver(message.key, message.value)
+
+    def _call_off(self, attempt: int) -> None:
+        self._called_off = attempt
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+        if self._groups is not None:
+            self._groups.abort()
+
+
+def _leave() -> NoReturn:
+    """End at once: the agent is gone, and the main thread may be stuck in a collective."""
+    os._exit(0)
