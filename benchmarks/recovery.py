@@ -2,9 +2,10 @@
 
     python -m benchmarks.recovery [--kills 30] [--workers 6 9 16] [--seed 0]
 
-Prints the median and the 95th percentile over all kills of each cell beside the figure asked for, and the medians of
-the phases. `resumed` is when the last survivor begins its first step under the new plan; `first step` is when that
-step is committed. The machine's load shows in every figure: workers share its cores.
+Prints the median and the 95th percentile over all kills of each cell beside the figure asked for, the medians of the
+phases, and the largest relative difference to an undisturbed run (fp64). `resumed` is when the last survivor begins its
+first step under the new plan; `first step` is when that step is committed. Workers share this machine's cores, and
+its load shows in every figure.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import statistics
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -25,9 +27,11 @@ from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.agent import Agent, Phase
+from kintsugi.runtime.compare import difference
 from kintsugi.runtime.gpt import GptShape, gpt_job
 from kintsugi.runtime.profiler import profile_job
 from kintsugi.runtime.recovery import RecoveryTimeline
+from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.train import train
 
 GRIDS = {6: (2, 3), 8: (4, 2), 9: (3, 3), 16: (4, 4)}
@@ -78,42 +82,84 @@ def _is_expendable(agent: Agent, worker: str) -> bool:
     return all(any(other.holds(slot) for other in others) for slot in slots)
 
 
-def run(url: str, profile: Profile, num_workers: int, policy: Policy, *, seed: int, num_kills: int) -> tuple[RecoveryTimeline, ...]:
-    """One job, struck `num_kills` times."""
+@dataclass(slots=True)
+class Cell:
+    """All struck runs of one number of workers under one policy."""
+
+    num_workers: int
+    policy: Policy
+    recoveries: list[RecoveryTimeline] = field(default_factory=list)
+    loss_ratio: float = 0.0
+    """Largest relative difference of any loss to the undisturbed run."""
+    parameter_ratio: float = 0.0
+    has_equal_replicas: bool = True
+
+    def take(self, result: RunResult, reference: RunResult) -> None:
+        """Add one struck run."""
+        found = difference(result, reference)
+        self.recoveries += result.recoveries
+        self.loss_ratio = max(self.loss_ratio, found.loss_ratio)
+        self.parameter_ratio = max(self.parameter_ratio, found.parameter_ratio)
+        self.has_equal_replicas &= found.has_equal_replicas
+
+    def row(self) -> list[str]:
+        """As printed."""
+        seconds = [recovery.phase_seconds() for recovery in self.recoveries]
+        resumed = sorted(phases["resumed"] for phases in seconds)
+        medians = [f"{statistics.median(phases.get(phase, 0.0) for phases in seconds):.3f}" for phase in PHASES]
+        return [
+            str(self.num_workers),
+            self.policy.value,
+            str(len(resumed)),
+            f"{statistics.median(resumed):.3f}",
+            f"{resumed[round(0.95 * (len(resumed) - 1))]:.3f}",
+            f"{ASKED_SECONDS[self.num_workers]:.1f}",
+            *medians,
+            f"{self.loss_ratio:.0e}",
+            f"{self.parameter_ratio:.0e}",
+            "equal" if self.has_equal_replicas else "DIFFER",
+        ]
+
+
+def run(url: str, profile: Profile, num_workers: int, policy: Policy | None, *, seed: int, num_kills: int) -> RunResult:
+    """One job, struck `num_kills` times under `policy`; with null undisturbed."""
     dp, pp = GRIDS[num_workers]
-    striker = Striker(random.Random(seed), num_kills)
+    striker = Striker(random.Random(seed), num_kills if policy else 0)
     make_job = partial(gpt_job, num_microbatches=8, num_steps=6 + STEPS_PER_KILL * num_kills, shape=SHAPE)
-    name = f"recovery-{num_workers}-{policy.value}-{seed}"
+    name = f"recovery-{num_workers}-{policy.value if policy else 'undisturbed'}-{seed}"
+    ranges = Ranges(min_dp=2, min_pp=2)
     try:
-        result = train(
+        return train(
             make_job,
             workers=num_workers,
             dp=dp,
             pp=pp,
+            ranges=ranges,
             name=name,
             profile=profile,
             service=url,
             policy=policy,
-            ranges=Ranges(min_pp=2),
             observer=striker,
         )
     finally:
         striker.close()
-    return result.recoveries
 
 
-def cells(arguments: argparse.Namespace, console: Console) -> Iterator[tuple[int, Policy, list[RecoveryTimeline]]]:
-    """All recoveries of each (workers, policy)."""
+def cells(arguments: argparse.Namespace, console: Console) -> Iterator[Cell]:
+    """Each number of workers under each policy."""
     profile = profile_job(partial(gpt_job, num_microbatches=8, num_steps=1, shape=SHAPE), name="recovery", num_workers=6)
     with tempfile.TemporaryDirectory() as folder, service(Path(folder)) as url:
         for num_workers in arguments.workers:
+            num_kills = KILLS_PER_RUN[num_workers]
+            reference = run(url, profile, num_workers, None, seed=arguments.seed, num_kills=num_kills)
             for policy in (Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM):
-                recoveries: list[RecoveryTimeline] = []
-                runs = -(-arguments.kills // KILLS_PER_RUN[num_workers])
-                for index in track(range(runs), f"{num_workers} workers, {policy.value}", console=console):
+                cell = Cell(num_workers, policy)
+                for index in track(
+                    range(-(-arguments.kills // num_kills)), f"{num_workers} workers, {policy.value}", console=console
+                ):
                     seed = arguments.seed * 1000 + index
-                    recoveries += run(url, profile, num_workers, policy, seed=seed, num_kills=KILLS_PER_RUN[num_workers])
-                yield num_workers, policy, recoveries
+                    cell.take(run(url, profile, num_workers, policy, seed=seed, num_kills=num_kills), reference)
+                yield cell
 
 
 def main() -> None:
@@ -123,23 +169,25 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[6, 9, 16], choices=sorted(GRIDS))
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    table = Table(title="kill to training again, seconds")
-    for column in ("workers", "policy", "kills", "median", "95th pct", "asked", *(f"{phase} (median)" for phase in PHASES)):
+    table = Table(
+        title="kill to training again, seconds (resumed); then each phase's median; then fp64 against the undisturbed run"
+    )
+    columns = (
+        "workers",
+        "policy",
+        "kills",
+        "median",
+        "95th pct",
+        "asked",
+        *PHASES,
+        "max loss diff",
+        "max parameter diff",
+        "replicas",
+    )
+    for column in columns:
         table.add_column(column.replace("_", " "), justify="right")
-    for num_workers, policy, recoveries in cells(arguments, Console(stderr=True)):
-        seconds = [recovery.phase_seconds() for recovery in recoveries]
-        resumed = sorted(phases["resumed"] for phases in seconds)
-        medians = [f"{statistics.median(phases.get(phase, 0.0) for phases in seconds):.3f}" for phase in PHASES]
-        p95 = resumed[min(len(resumed) - 1, round(0.95 * (len(resumed) - 1)))]
-        table.add_row(
-            str(num_workers),
-            policy.value,
-            str(len(resumed)),
-            f"{statistics.median(resumed):.3f}",
-            f"{p95:.3f}",
-            f"{ASKED_SECONDS[num_workers]:.1f}",
-            *medians,
-        )
+    for cell in cells(arguments, Console(stderr=True)):
+        table.add_row(*cell.row())
     Console(width=200).print(table)
 
 
