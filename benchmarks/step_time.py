@@ -172,9 +172,10 @@ def shape_of(plan: Plan) -> str:
 
 def report(outcomes: Sequence[Outcome]) -> str:
     """A Markdown table, and the mean and the largest error."""
-    lines = ["| plan | layers per stage | predicted (s) | measured (s) | error |", "|---|---|---|---|---|"]
+    lines = ["| plan | layers per stage | predicted (s) | measured (s) | all runs (s) | error |", "|---|---|---|---|---|---|"]
     lines += [
-        f"| {o.case.name} | {shape_of(o.plan)} | {o.predicted_seconds:.4f} | {o.median_seconds:.4f} | {o.error_ratio:+.2%} |"
+        f"| {o.case.name} | {shape_of(o.plan)} | {o.predicted_seconds:.3f} | {o.median_seconds:.3f} "
+        f"| {' '.join(f'{seconds:.3f}' for seconds in sorted(o.measured_seconds))} | {o.error_ratio:+.2%} |"
         for o in outcomes
     ]
     errors = [abs(outcome.error_ratio) for outcome in outcomes]
@@ -188,7 +189,7 @@ def report(outcomes: Sequence[Outcome]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Step time, predicted and measured, with emulated computing.")
-    parser.add_argument("--steps", type=int, default=8, help="steps that count in each run")
+    parser.add_argument("--steps", type=int, default=6, help="steps that count in each run")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each case, of which the median counts")
     arguments = parser.parse_args()
     console = Console(stderr=True, highlight=False)
