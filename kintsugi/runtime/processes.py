@@ -52,6 +52,7 @@ class WorkerHandle:
         self.last_heard_at = time.monotonic()
         self._outbox: deque[bytes] = deque()
         self._outbox_lock = threading.Lock()
+        self._writer: threading.Thread | None = None
         self.struck_at: float | None = None
         """When the worker said that it strikes itself, or when it was killed from here."""
         self.connection, theirs = context.Pipe()
@@ -84,7 +85,8 @@ class WorkerHandle:
                 return
             self._outbox.append(data)
             if len(self._outbox) == 1:
-                threading.Thread(target=self._empty_outbox, name=f"outbox-{self.worker}", daemon=True).start()
+                self._writer = threading.Thread(target=self._empty_outbox, name=f"outbox-{self.worker}", daemon=True)
+                self._writer.start()
 
     def _has_room(self) -> bool:
         poll = select.poll()
@@ -128,6 +130,8 @@ class WorkerHandle:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
         self.process.join(timeout_seconds)
+        if self._writer is not None:  # the end of the process frees it; the pipe must not be closed under it
+            self._writer.join(timeout_seconds)
         self.connection.close()
         if self.process.is_alive():
             raise TimeoutError(f"worker {self.worker} (process {self.pid}) did not end {timeout_seconds:g} s after SIGKILL")

@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.job import JobSettings
+from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.plan import Plan, Policy
 from kintsugi.runtime import processes
 from kintsugi.runtime.agent import Agent, AgentOptions
@@ -31,22 +31,24 @@ PATIENCE_SECONDS = 20.0
 LISTENING = "0A"
 
 
-def request_for(job: TrainingJob, dp: int, pp: int, policy: Policy | None = None, **profile: int) -> JobRequest:
-    """Start on the even DP x PP grid; the policy, where given, is pinned."""
+def request_for(
+    job: TrainingJob, dp: int, pp: int, policy: Policy | None = None, *, min_dp: int | None = None, **profile: int
+) -> JobRequest:
+    """Start on the even DP x PP grid; the policy, where given, is pinned, and two replicas are kept where there were two."""
     costs = profile_for(job, **profile)
     plan = grid_plan(len(job.layers), [pp] * dp, [NUM_MICROBATCHES // dp] * dp)
     return JobRequest(
         name="job",
         profile=costs,
         cluster=Cluster.uniform(dp * pp),
-        settings=JobSettings(num_microbatches=NUM_MICROBATCHES, policy=policy),
+        settings=JobSettings(num_microbatches=NUM_MICROBATCHES, policy=policy, ranges=Ranges(min_dp=min_dp or min(dp, 2))),
         plan=replace(plan, rounds=colour_rounds(plan, costs)),
     )
 
 
-def gpt_request(dp: int, pp: int, policy: Policy | None = None) -> JobRequest:
+def gpt_request(dp: int, pp: int, policy: Policy | None = None, *, min_dp: int | None = None) -> JobRequest:
     """The decoder's request."""
-    return request_for(tiny_gpt(), dp, pp, policy)
+    return request_for(tiny_gpt(), dp, pp, policy, min_dp=min_dp)
 
 
 def options_with(*faults: Fault) -> AgentOptions:
