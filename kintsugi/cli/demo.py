@@ -20,7 +20,6 @@ from kintsugi.core.errors import UnavailableError
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Decision, Policy
 from kintsugi.core.profile import Profile
-from kintsugi.runtime.agent import AgentOptions
 from kintsugi.runtime.compare import Difference, difference
 from kintsugi.runtime.faults import Fault, fail_at
 from kintsugi.runtime.gpt import gpt_job
@@ -138,7 +137,6 @@ class _Stage:
                 service=self.url,
                 policy=policy,
                 faults=faults,
-                options=AgentOptions(heartbeat_timeout_seconds=1.5),
                 observer=view,
             )
 

@@ -24,7 +24,7 @@ from kintsugi.core.plan import Decision, Migration, Plan, Policy
 from kintsugi.runtime.commit import StepStatus, resolve
 from kintsugi.runtime.decider import Decider
 from kintsugi.runtime.decisions import Decisions, JobRequest
-from kintsugi.runtime.fleet import Fleet
+from kintsugi.runtime.fleet import Fleet, Patience
 from kintsugi.runtime.messages import (
     CallOff,
     Collect,
@@ -72,8 +72,10 @@ class AgentOptions:
     worker: WorkerOptions = field(default_factory=WorkerOptions)
     start_timeout_seconds: float = 120.0
     """For a worker process to know its model."""
-    heartbeat_timeout_seconds: float = 2.0
-    """Silence after which a worker counts as frozen and is fenced."""
+    heartbeat_timeout_seconds: float = 5.0
+    """Silence after which a worker counts as frozen and is fenced; a busy machine starves workers for a second or two."""
+    stopped_timeout_seconds: float = 0.5
+    """The same for a worker whose process is stopped, as the operating system tells."""
     quiesce_timeout_seconds: float = 10.0
     """For a survivor to leave the interrupted step; whoever does not is fenced."""
     prepare_timeout_seconds: float = 60.0
@@ -126,6 +128,10 @@ class Agent(AbstractContextManager["Agent"]):
         """
         self._request = request
         self._options = options or AgentOptions()
+        self._patience = Patience(
+            heartbeat_timeout_seconds=self._options.heartbeat_timeout_seconds,
+            stopped_timeout_seconds=self._options.stopped_timeout_seconds,
+        )
         self._observer = observer
         self._run_id = uuid4().hex[:12]
         self._fleet = Fleet(make_job, self._options.worker)
@@ -194,7 +200,7 @@ class Agent(AbstractContextManager["Agent"]):
         news = self._fleet.listen(self._decider.wake, self._options.worker.heartbeat_seconds)
         for handle, message in news.messages:
             self._on(message, handle)
-        frozen = [h for h in self._fleet.silent_for(self._options.heartbeat_timeout_seconds) if h.worker in self._started]
+        frozen = self._fleet.frozen(self._patience, self._started)
         if lost := list(dict.fromkeys([*news.ended, *frozen])):
             self._lose(lost)
         self._check_deadlines()

@@ -1,7 +1,7 @@
 """All workers of this host as the agent sees them: started together, listened to together, ended on every path."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
@@ -18,6 +18,14 @@ class News:
     messages: tuple[tuple[WorkerHandle, FromWorker], ...]
     ended: tuple[WorkerHandle, ...]
     """Processes that are gone; what they said before is among the messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """Silence after which a worker counts as frozen, in seconds."""
+
+    heartbeat_timeout_seconds: float
+    stopped_timeout_seconds: float
 
 
 class Fleet:
@@ -46,14 +54,14 @@ class Fleet:
         messages = tuple((handle, message) for handle in dict.fromkeys([*speakers, *ended]) for message in _drain(handle))
         return News(messages, ended)
 
-    def silent_for(self, seconds: float) -> list[WorkerHandle]:
-        """Workers that said nothing for so long and have nothing unread in their pipe, or whose pipe is broken."""
-        limit = time.monotonic() - seconds
-        return [
-            handle
-            for handle in self.handles.values()
-            if handle.is_broken or (handle.last_heard_at < limit and not handle.connection.poll())
-        ]
+    def frozen(self, patience: Patience, started: Collection[str]) -> list[WorkerHandle]:
+        """Workers that do not act any more although their process is there.
+
+        Stopped processes (SIGSTOP, a debugger) are told from starved ones by their state in the process table, so that
+        they need not be waited for as long; starting workers are silent for other reasons and only looked at for that.
+        """
+        now = time.monotonic()
+        return [handle for handle in self.handles.values() if _is_frozen(handle, patience, now, handle.worker in started)]
 
     def remove(self, handle: WorkerHandle) -> None:
         """Fence a worker and forget it."""
@@ -75,3 +83,14 @@ def _drain(handle: WorkerHandle) -> Iterator[FromWorker]:
         if message is None:
             return
         yield message
+
+
+def _is_frozen(handle: WorkerHandle, patience: Patience, now: float, has_started: bool) -> bool:
+    silent_seconds = now - handle.last_heard_at
+    if handle.is_broken:
+        return True
+    if silent_seconds <= patience.stopped_timeout_seconds or handle.connection.poll():
+        return False
+    if handle.is_stopped():
+        return True
+    return has_started and silent_seconds > patience.heartbeat_timeout_seconds

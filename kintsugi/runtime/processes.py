@@ -14,6 +14,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 
 from kintsugi.runtime.messages import FromWorker, ToWorker
 from kintsugi.runtime.models import TrainingJob
@@ -32,6 +33,9 @@ def forkserver() -> ForkServerContext:
 _DIRECT_BYTES = 65_536
 """A pipe that select calls writable takes this much without blocking (three quarters of 208 kB are free)."""
 
+
+_STOPPED_STATES = ("T", "t")
+"""By a signal, or by a debugger (proc(5))."""
 
 _SENTENCE_SECONDS = 5
 """A message that has begun to arrive is complete within this."""
@@ -117,6 +121,14 @@ class WorkerHandle:
             return None
         self.last_heard_at = time.monotonic()
         return message
+
+    def is_stopped(self) -> bool:
+        """Whether the operating system has the process stopped."""
+        try:
+            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            return False
+        return state in _STOPPED_STATES
 
     def strike(self, signal_number: int = signal.SIGKILL) -> None:
         """Send a signal, and note when."""

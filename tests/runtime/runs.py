@@ -53,7 +53,7 @@ def gpt_request(dp: int, pp: int, policy: Policy | None = None, *, min_dp: int |
 
 def options_with(*faults: Fault) -> AgentOptions:
     """Short patience, as everything is small."""
-    return AgentOptions(worker=WorkerOptions(faults=faults), heartbeat_timeout_seconds=1.0)
+    return AgentOptions(worker=WorkerOptions(faults=faults))
 
 
 def run(make_job: Callable[[], TrainingJob], request: JobRequest, *faults: Fault) -> RunResult:

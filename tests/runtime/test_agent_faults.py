@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kintsugi.core.errors import InfeasibleError, StateLostError, UnavailableError, WorkerError
+from kintsugi.core.errors import InfeasibleError, StateLostError, WorkerError
 from kintsugi.core.plan import Policy
 from kintsugi.runtime.agent import Agent, AgentOptions
 from kintsugi.runtime.decisions import LocalDecisions
@@ -53,15 +53,13 @@ def test_a_job_that_cannot_be_made_says_why():
         run(unbuildable_job, gpt_request(2, 3))
 
 
-def test_a_worker_that_freezes_during_start_is_waited_for_no_longer_than_asked():
+def test_a_worker_that_freezes_during_start_is_lost_before_the_first_step():
     fault = Fault(worker="w01", at=FaultPoint.START, how=FaultKind.FREEZE)
-    options = AgentOptions(worker=WorkerOptions(faults=(fault,)), start_timeout_seconds=8.0)
-    with (
-        leaves_nothing(),
-        pytest.raises(UnavailableError, match=r"workers: did not start within 8 s"),
-        Agent(tiny_gpt, gpt_request(2, 1), LocalDecisions(), options=options) as agent,
-    ):
-        agent.run()
+    options = AgentOptions(worker=WorkerOptions(faults=(fault,)))
+    with leaves_nothing(), Agent(tiny_gpt, gpt_request(2, 1), LocalDecisions(), options=options) as agent:
+        result = agent.run()
+    assert [recovery.lost for recovery in result.recoveries] == [["w01"]]
+    assert result.decisions[-1].plan.workers == ("w00",)
 
 
 def test_an_error_in_the_observer_ends_everything():
