@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from kintsugi.core.membership import LOSSES, Event, EventKind, Membership
 from kintsugi.core.messages import Report, ReportStatus
 from kintsugi.core.plan import Plan
+from kintsugi.core.reliability import FailureRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,12 @@ class History:
     """Number of the entry that told of each worker's last loss."""
     incarnations: Mapping[str, int] = field(default_factory=dict)
     """Latest known process life of each worker."""
+    num_failures: int = 0
+    """Decisions that losses called for."""
+    has_losses: bool = False
+    """Whether workers were lost since the latest decision."""
+    observed_until: str | None = None
+    """When the latest decision was made; null for the job's first."""
     problem: Mapping[str, Any] | None = None
     """Why there is no plan for the present membership."""
 
@@ -58,10 +66,25 @@ class History:
         """
         return self._after_event(content) if isinstance(content, Event) else self._after_report(content)
 
-    def decided(self) -> "History":
-        """The history once the last entry led to the next generation."""
+    def decided(self, moment: str) -> "History":
+        """The history once the last entry led to the next generation, at `moment` (RFC 3339, UTC)."""
         generation = self.generation + 1
-        return replace(self, generation=generation, decided_at={**self.decided_at, generation: self.number}, problem=None)
+        return replace(
+            self,
+            generation=generation,
+            decided_at={**self.decided_at, generation: self.number},
+            num_failures=self.num_failures + self.has_losses,
+            has_losses=False,
+            observed_until=moment,
+            problem=None,
+        )
+
+    def failures(self, created_at: str) -> FailureRecord:
+        """The failures that led to decisions since the job was created at `created_at` (RFC 3339, UTC)."""
+        if self.observed_until is None:
+            return FailureRecord(num_failures=0, observed_seconds=0.0)
+        seconds = (datetime.fromisoformat(self.observed_until) - datetime.fromisoformat(created_at)).total_seconds()
+        return FailureRecord(num_failures=self.num_failures, observed_seconds=max(0.0, seconds))
 
     def undecided(self, problem: Mapping[str, Any]) -> "History":
         """The history once the last entry left the job without a plan."""
@@ -78,7 +101,7 @@ class History:
         """The history once a stored entry happened, with what was decided about it at that time."""
         result = self.after(entry.content)
         if entry.decided:
-            return result.decided()
+            return result.decided(entry.received_at)
         return result.undecided(entry.problem) if entry.problem is not None else result
 
     def _after_event(self, event: Event) -> "History":
@@ -91,7 +114,14 @@ class History:
         if event.worker is not None and event.incarnation > incarnations.get(event.worker, 0):
             incarnations = {**incarnations, event.worker: event.incarnation}
         lost_at = {**self.lost_at, **dict.fromkeys(lost, number)} if lost else self.lost_at
-        return replace(self, number=number, membership=membership, lost_at=lost_at, incarnations=incarnations)
+        return replace(
+            self,
+            number=number,
+            membership=membership,
+            lost_at=lost_at,
+            incarnations=incarnations,
+            has_losses=self.has_losses or bool(lost),
+        )
 
     def _is_reborn(self, event: Event) -> bool:
         """Whether a worker that nobody missed joins in a new process life: its state went with the old one."""

@@ -10,6 +10,7 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.plan import Alternative, Decision, Migration, Plan
 from kintsugi.core.profile import Profile
+from kintsugi.core.reliability import FailureRecord
 from kintsugi.core.version import __version__
 from planner.policy import survivable
 from planner.replan import replan
@@ -27,6 +28,7 @@ class StoredSnapshot:
     alive: tuple[str, ...]
     generation: int
     stateless: tuple[str, ...]
+    failures: FailureRecord | None = None
 
 
 def decide(snapshot: Snapshot) -> Decision:
@@ -63,6 +65,7 @@ def stored(
         alive=snapshot.alive,
         generation=snapshot.generation,
         stateless=snapshot.stateless,
+        failures=snapshot.failures,
     )
     result = StoredDecision(
         generation=snapshot.generation,
@@ -92,6 +95,7 @@ def restored(store: Store, job: StoredJob, generation: int) -> Snapshot:
         alive=reference.alive,
         generation=reference.generation,
         stateless=reference.stateless,
+        failures=reference.failures,
     )
 
 

@@ -74,6 +74,7 @@ class Records:
             alive=history.membership.alive,
             generation=history.generation + 1,
             stateless=history.stateless(plan),
+            failures=None if state.settings.mtbf_prior_failures is None else history.failures(state.job.created_at),
         )
 
     def keep_state(self, state: JobState) -> None:

@@ -58,6 +58,12 @@ class NewJob:
                 value=self.id[:200],
             )
         cluster_of(self.cluster, self.workers, self.workers_per_host)
+        if self.settings.allows_follow_up:
+            raise InvalidInputError(
+                "the service does not follow plans of two steps yet; ask the planner itself",
+                field="settings.allows_follow_up",
+                value=True,
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

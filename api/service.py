@@ -173,7 +173,7 @@ class Service(Records):
         histories = list(accumulate(contents, History.after, initial=state.history))[1:]
         last, now = histories[-1], self._now()
         outcome = self._outcome(state, last, contents)
-        after = last.decided() if outcome.decision else last.undecided(outcome.problem) if outcome.problem else last
+        after = last.decided(now) if outcome.decision else last.undecided(outcome.problem) if outcome.problem else last
         entries = [
             Entry(
                 number=history.number,

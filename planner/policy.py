@@ -7,13 +7,14 @@ from itertools import combinations
 
 from estimator.goodput import break_even_mtbf_seconds
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.plan import Alternative, Estimate, Migration, Plan, Policy, Survivable
+from kintsugi.core.plan import Alternative, Estimate, FollowUp, Migration, Plan, Policy, Survivable
 
 PREFERENCE = (
     Policy.FAULT_FREE,
     Policy.DATA_REROUTING,
     Policy.SPARE_SUBSTITUTION,
     Policy.DYNAMIC_PARALLELISM,
+    Policy.DEFERRED_PARALLELISM,
     Policy.CHECKPOINT_RESTART,
 )
 """Who wins among equals: the policy that disturbs least."""
@@ -28,6 +29,22 @@ class Candidate:
     estimate: Estimate
     migration: Migration
     reason: str
+    follow_up: FollowUp | None = None
+
+    @property
+    def iteration_seconds(self) -> float:
+        """A step once every transition is over."""
+        return (self.follow_up or self).estimate.iteration_seconds
+
+    @property
+    def transition_seconds(self) -> float:
+        """What all transitions take; steps of the plan before a follow-up count as far as they are longer than later ones."""
+        first = self.estimate
+        if self.follow_up is None:
+            return first.reconfiguration_seconds
+        second = self.follow_up.estimate
+        longer_seconds = first.iteration_seconds - second.iteration_seconds
+        return first.reconfiguration_seconds + second.reconfiguration_seconds + self.follow_up.after_steps * longer_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +73,15 @@ def break_even(chosen: Candidate, candidates: Sequence[Candidate], mtbf_seconds:
     The candidates are those listed; a search at that time may find one that does better still. None where the choice is
     best at any.
     """
-    mine = chosen.estimate
     crossings = []
     for other in candidates:
         if other is chosen:
             continue
-        theirs = other.estimate
         seconds = break_even_mtbf_seconds(
-            mine.iteration_seconds,
-            mine.reconfiguration_seconds,
-            theirs.iteration_seconds,
-            theirs.reconfiguration_seconds,
+            chosen.iteration_seconds,
+            chosen.transition_seconds,
+            other.iteration_seconds,
+            other.transition_seconds,
         )
         if seconds is not None:
             crossings.append(seconds)

@@ -9,10 +9,12 @@ from estimator.estimate import after_transition, estimate
 from estimator.goodput import migration_seconds, rerouting_seconds, restart_seconds
 from estimator.schedule import require_known
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostError
-from kintsugi.core.job import Snapshot
+from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.plan import Decision, Estimate, IdleWorker, Migration, Plan, Policy, Schedule, Search
+from planner.deferral import defer
 from planner.placement import Holdings
 from planner.policy import Candidate, Refusal, alternatives, break_even, choose, reason, survivable
+from planner.reliability import with_estimated_mtbf
 from planner.rerouting import reroute
 from planner.reshaping import Found, Request, reshape
 from planner.substitution import substitute
@@ -53,11 +55,12 @@ class _Case:
 
     @cached_property
     def is_unchanged(self) -> bool:
-        """Nothing was lost, nothing joined, and nobody became slower or faster than the rest."""
+        """Nothing was lost, nothing joined, nobody became slower or faster than the rest, and no second step is open."""
         known = {idle.worker for idle in self.plan.idle_workers}
         complete = len(self.survivors) == len(self.plan.workers)
         speeds = {self.snapshot.cluster.by_id[worker].speed_ratio for worker in self.survivors}
-        return complete and set(self.spares) <= known and len(speeds) == 1
+        is_half_done = self.plan.policy is Policy.DEFERRED_PARALLELISM
+        return complete and set(self.spares) <= known and len(speeds) == 1 and not is_half_done
 
 
 def replan(snapshot: Snapshot) -> Decision:
@@ -68,15 +71,23 @@ def replan(snapshot: Snapshot) -> Decision:
         StateLostError: no survivor holds some layer, and there is no checkpoint.
         InfeasibleError: nothing fits the ranges or memory, or the pinned policy is impossible.
     """
-    if snapshot.settings.schedule is not Schedule.AUTO:
-        require_known(snapshot.settings.schedule)
+    _require_known(snapshot.settings)
     if not snapshot.alive:
         raise InfeasibleError("no worker is left", field="alive", value=[])
-    case = _Case(snapshot)
+    case = _Case(with_estimated_mtbf(snapshot))
     if snapshot.plan is None:
         return _first(case)
     _require_consistent(case)
     return _keep(case) if case.is_unchanged else _recover(case)
+
+
+def _require_known(settings: JobSettings) -> None:
+    if settings.schedule is not Schedule.AUTO:
+        require_known(settings.schedule)
+    if settings.policy is Policy.DEFERRED_PARALLELISM and not settings.allows_follow_up:
+        raise InvalidInputError(
+            "has two steps: set allows_follow_up where the trainer can carry out both", field="policy", value=settings.policy.value
+        )
 
 
 def _require_consistent(case: _Case) -> None:
@@ -114,14 +125,8 @@ def _recover(case: _Case) -> Decision:
     candidates: list[Candidate] = []
     refusals: list[Refusal] = []
     found: list[Found] = []
-    attempts: list[tuple[Policy, Callable[[], Candidate]]] = [
-        (Policy.DATA_REROUTING, lambda: _rerouting(case)),
-        (Policy.SPARE_SUBSTITUTION, lambda: _substitution(case)),
-        (Policy.DYNAMIC_PARALLELISM, lambda: _dynamic(case, found)),
-        (Policy.CHECKPOINT_RESTART, lambda: _restart(case, found)),
-    ]
     lost: StateLostError | None = None
-    for policy, attempt in attempts:
+    for policy, attempt in _attempts(case, candidates, found):
         try:
             candidates.append(attempt())
         except StateLostError as error:
@@ -137,6 +142,18 @@ def _recover(case: _Case) -> Decision:
         else Search(lower_bound_seconds=chosen.estimate.iteration_seconds, gap_ratio=0.0, elapsed_seconds=0.0)
     )
     return _decision(case, chosen, candidates, refusals, search)
+
+
+def _attempts(case: _Case, candidates: list[Candidate], found: list[Found]) -> list[tuple[Policy, Callable[[], Candidate]]]:
+    """How each policy is tried, in an order in which later ones find in `candidates` and `found` what they build on."""
+    attempts: list[tuple[Policy, Callable[[], Candidate]]] = [
+        (Policy.DATA_REROUTING, lambda: _rerouting(case)),
+        (Policy.SPARE_SUBSTITUTION, lambda: _substitution(case)),
+        (Policy.DYNAMIC_PARALLELISM, lambda: _dynamic(case, found)),
+    ]
+    if case.snapshot.settings.allows_follow_up:
+        attempts.append((Policy.DEFERRED_PARALLELISM, lambda: _deferred(case, candidates)))
+    return [*attempts, (Policy.CHECKPOINT_RESTART, lambda: _restart(case, found))]
 
 
 def _allowed(case: _Case, candidates: list[Candidate], refusals: list[Refusal], lost: StateLostError | None) -> list[Candidate]:
@@ -186,6 +203,15 @@ def _dynamic(case: _Case, found: list[Found]) -> Candidate:
     found.append(best)
     text = "a new arrangement of the workers that are left outweighs its migration"
     return Candidate(Policy.DYNAMIC_PARALLELISM, best.plan, best.estimate, best.migration, text)
+
+
+def _deferred(case: _Case, candidates: list[Candidate]) -> Candidate:
+    made = {candidate.policy: candidate for candidate in candidates}
+    for policy in (Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM):
+        if policy not in made:
+            raise InfeasibleError(f"needs {policy.value}, which is impossible here", field="policy")
+    steps = made[Policy.DATA_REROUTING], made[Policy.DYNAMIC_PARALLELISM]
+    return defer(*steps, case.costs, case.snapshot.settings.mtbf_seconds)
 
 
 def _restart(case: _Case, found: list[Found]) -> Candidate:
@@ -246,4 +272,7 @@ def _decision(case: _Case, chosen: Candidate, candidates: list[Candidate], refus
         break_even_mtbf_seconds=break_even(chosen, candidates, settings.mtbf_seconds),
         previous_plan=case.snapshot.plan,
         alternatives=alternatives(candidates, refusals),
+        follow_up=chosen.follow_up,
+        mtbf_seconds=settings.mtbf_seconds,
+        failures=case.snapshot.failures,
     )

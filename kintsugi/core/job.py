@@ -7,6 +7,7 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Plan, Policy, Schedule
 from kintsugi.core.profile import PYDANTIC_CONFIG, Profile
+from kintsugi.core.reliability import FailureRecord
 
 DEFAULT_MTBF_SECONDS = 10_800.0
 """Three hours: the 54-day Llama 3.1 run was interrupted 419 times (Chameleon, section II-B)."""
@@ -41,13 +42,19 @@ class JobSettings:
     ranges: Ranges = field(default_factory=Ranges)
     schedule: Schedule = Schedule.ONE_F_ONE_B
     mtbf_seconds: float = DEFAULT_MTBF_SECONDS
-    """Mean time between failures of the whole job."""
+    """Mean time between failures of the whole job; with `mtbf_prior_failures` what is believed before any was seen."""
+    mtbf_prior_failures: float | None = None
+    """Estimate the mean time from the job's own failures; `mtbf_seconds` weighs as much as so many of them. Null: no estimate."""
     policy: Policy | None = None
     """Pins the policy; null leaves the choice to the planner."""
+    allows_follow_up: bool = False
+    """Whether the trainer can carry out a decision's follow-up by itself; only then are policies of two steps considered."""
 
     def __post_init__(self) -> None:
         checks.positive("num_microbatches", self.num_microbatches)
         checks.positive("mtbf_seconds", self.mtbf_seconds)
+        if self.mtbf_prior_failures is not None:
+            checks.positive("mtbf_prior_failures", self.mtbf_prior_failures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +77,8 @@ class Snapshot:
     """Of the plan to be made."""
     stateless: tuple[str, ...] = ()
     """Living workers that hold no state although the plan gives them a slot: they restarted since."""
+    failures: FailureRecord | None = None
+    """Failures up to the latest decision; counted only where the job's mean time between failures is to be estimated."""
 
     def __post_init__(self) -> None:
         checks.non_negative("generation", self.generation)

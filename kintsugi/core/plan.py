@@ -7,6 +7,7 @@ from functools import cached_property
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.profile import PYDANTIC_CONFIG
+from kintsugi.core.reliability import FailureRecord
 
 
 class Policy(StrEnum):
@@ -17,6 +18,8 @@ class Policy(StrEnum):
     DYNAMIC_PARALLELISM = "dynamic_parallelism"
     SPARE_SUBSTITUTION = "spare_substitution"
     CHECKPOINT_RESTART = "checkpoint_restart"
+    DEFERRED_PARALLELISM = "deferred_parallelism"
+    """Data rerouting now, dynamic parallelism at a later step, once the state has moved beside the training."""
 
 
 class Schedule(StrEnum):
@@ -404,6 +407,20 @@ class Survivable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FollowUp:
+    """The second step of a policy: the plan to move to while the first one runs."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    after_steps: int
+    """Steps of the first plan, during which the state moves beside the training."""
+    plan: Plan
+    estimate: Estimate
+    """`reconfiguration_seconds`: what the move itself takes once the state is there."""
+    migration: Migration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """The plan that was chosen, every alternative with its numbers, and the reason."""
 
@@ -420,3 +437,9 @@ class Decision:
     """Mean time between failures at which the choice would change; null when it never does."""
     previous_plan: Plan | None
     alternatives: tuple[Alternative, ...]
+    follow_up: FollowUp | None = None
+    """What comes after `plan` under a policy of two steps; `estimate` is of `plan`, its goodput of both together."""
+    mtbf_seconds: float | None = None
+    """Mean time between failures that was reckoned with; null in decisions older than this field."""
+    failures: FailureRecord | None = None
+    """What that time was estimated from, with the job's prior; null where it is the job's own setting."""

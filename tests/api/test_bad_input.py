@@ -99,6 +99,7 @@ async def test_a_huge_body_is_not_taken_in(app, declared):
         ({"workers": None}, "workers"),
         ({"settings": {"num_microbatches": 0}}, "settings.num_microbatches"),
         ({"settings": {"num_microbatches": 8, "policy": "prayer"}}, "settings.policy"),
+        ({"settings": {"num_microbatches": 8, "allows_follow_up": True}}, "settings.allows_follow_up"),
         ({"settings": {"num_microbatches": 8, "ranges": {"min_dp": 3, "max_dp": 2}}}, "settings.ranges.max_dp"),
         ({"profile": profile(layers=layers(forward_seconds=-1))}, "profile.layers[0].forward_seconds"),
         ({"profile": profile(layers=layers(forward_seconds=10_000))}, "profile.layers[0].forward_seconds"),

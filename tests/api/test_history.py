@@ -22,8 +22,10 @@ from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind, Membership
 from kintsugi.core.messages import Report, ReportStatus
 from kintsugi.core.plan import Decision
+from kintsugi.core.reliability import FailureRecord
 from tests.builders import uniform_profile
 
+AT = "2026-01-31T12:00:{:02d}Z"
 WORKERS = tuple(f"w0{n}" for n in range(5))
 
 
@@ -147,10 +149,38 @@ def test_a_worker_in_a_new_life_that_nobody_missed_lost_its_state():
 def test_who_was_lost_after_the_applied_plan_was_decided_is_stateless():
     plan = uniform_plan()
     failed = history_after(event(EventKind.WORKER_FAILED, "w01"))
-    back = failed.decided().after(event(EventKind.WORKER_JOINED, "w01")).decided()
+    back = failed.decided(AT.format(1)).after(event(EventKind.WORKER_JOINED, "w01")).decided(AT.format(2))
     assert back.stateless(plan) == ("w01",)
     applied = back.after(Report(generation=2, status=ReportStatus.APPLIED))
     assert applied.stateless(plan) == ()
+
+
+def test_failures_are_counted_by_the_decisions_they_led_to():
+    start = history_after(event(EventKind.WORKER_FAILED, "w00"), event(EventKind.WORKER_FAILED, "w01"))
+    assert start.failures(AT.format(0)) == FailureRecord(num_failures=0, observed_seconds=0.0)
+    decided = start.decided(AT.format(30))
+    assert decided.failures(AT.format(0)) == FailureRecord(num_failures=1, observed_seconds=30.0)
+    grown = decided.after(event(EventKind.WORKER_JOINED, "w01")).decided(AT.format(40))
+    assert grown.failures(AT.format(0)) == FailureRecord(num_failures=1, observed_seconds=40.0)
+    again = grown.after(event(EventKind.WORKER_DRAINING, "w01"))
+    assert again.failures(AT.format(0)) == grown.failures(AT.format(0))  # this one counts once it is decided about
+    assert again.decided(AT.format(50)).num_failures == 2
+
+
+def test_a_job_that_asks_for_it_is_planned_with_the_failures_of_its_log(tmp_path):
+    moments = iter(AT.format(second) for second in range(0, 60, 10))
+    service = Service(Store(f"sqlite:///{tmp_path}/job.sqlite3"), Metrics(), now=lambda: next(moments))
+    service.store.open()
+    settings = JobSettings(num_microbatches=6, mtbf_seconds=100.0, mtbf_prior_failures=1.0)
+    service.create_job(NewJob(id="job", profile=uniform_profile(3), workers=5, settings=settings))
+    for generation, worker in enumerate(("w00", "w01", "w02")):
+        failed = Event(kind=EventKind.WORKER_FAILED, id=worker, generation=generation, worker=worker)
+        service.post_events("job", [failed])
+    decisions = [codec.loads(Decision, service.decision("job", generation).decision) for generation in range(4)]
+    assert [decision.mtbf_seconds for decision in decisions] == [100.0, 100.0, 110.0 / 2, 120.0 / 3]
+    again = planning.decide(planning.restored(service.store, service.store.job("job"), 3))
+    assert (again.mtbf_seconds, again.failures) == (40.0, FailureRecord(num_failures=2, observed_seconds=20.0))
+    service.store.close()
 
 
 def uniform_plan():

@@ -1,0 +1,186 @@
+"""The mean time between failures: estimated from a record, and what depends on it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.costs import Costs
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import InfeasibleError, InvalidInputError
+from kintsugi.core.job import Ranges
+from kintsugi.core.plan import Estimate, Migration, Policy, StateKind, Transfer
+from kintsugi.core.reliability import FailureRecord
+from planner.deferral import defer
+from planner.policy import PREFERENCE, Candidate, break_even, choose
+from planner.reliability import mtbf_seconds, posterior_mtbf_seconds
+from planner.replan import replan
+from tests.builders import grid_plan, snapshot_of, uniform_profile
+
+HEAVY = uniform_profile(8, layer_changes={"parameter_bytes": 50_000_000_000}, memory_bytes=10**12)
+LIGHT_GRADIENTS = {"parameter_bytes": 50_000_000_000, "gradient_bytes": 1_000_000}
+
+
+def record(failures, seconds):
+    return FailureRecord(num_failures=failures, observed_seconds=seconds)
+
+
+def decide(mtbf=10_800.0, *, profile=HEAVY, policy=None, failures=None, **settings):
+    cluster, fixed = Cluster.uniform(8), Ranges(min_dp=2, max_dp=2, min_pp=4, max_pp=4)
+    plan = replan(snapshot_of(profile, cluster, 16, ranges=fixed)).plan
+    snapshot = snapshot_of(profile, cluster, 16, plan=plan, lost=["w03"], mtbf_seconds=mtbf, policy=policy)
+    return replan(replace(snapshot, settings=replace(snapshot.settings, **settings), failures=failures))
+
+
+def test_without_observation_the_prior_stands():
+    assert posterior_mtbf_seconds(10_800.0, 3.0, record(0, 0.0)) == 10_800.0
+
+
+def test_the_posterior_is_that_of_a_grid_over_rates():
+    prior, weight, seen = 1_000.0, 2.0, record(5, 1_500.0)
+    rates = np.linspace(1e-7, 0.05, 400_000)
+    density = rates ** (weight - 1 + seen.num_failures) * np.exp(-rates * (weight * prior + seen.observed_seconds))
+    mean_rate = float((rates * density).sum() / density.sum())
+    assert posterior_mtbf_seconds(prior, weight, seen) == pytest.approx(1 / mean_rate, rel=1e-6)
+
+
+@given(st.floats(1.0, 1e6), st.floats(0.1, 100.0), st.integers(0, 50), st.floats(0.0, 1e7))
+def test_more_failures_shorten_it_and_more_time_lengthens_it(prior, weight, failures, seconds):
+    value = posterior_mtbf_seconds(prior, weight, record(failures, seconds))
+    assert posterior_mtbf_seconds(prior, weight, record(failures + 1, seconds)) < value
+    assert posterior_mtbf_seconds(prior, weight, record(failures, seconds + prior)) > value
+
+
+def test_much_evidence_outweighs_the_prior():
+    assert posterior_mtbf_seconds(10_800.0, 3.0, record(10_000, 10_000 * 60.0)) == pytest.approx(60.0, rel=0.06)
+
+
+def test_a_job_that_asks_for_no_estimate_keeps_its_setting():
+    settings = snapshot_of(HEAVY, Cluster.uniform(8), 16, mtbf_seconds=77.0).settings
+    assert mtbf_seconds(settings, record(9, 1.0)) == 77.0
+
+
+def test_the_decision_says_what_it_reckoned_with():
+    seen = record(4, 200.0)
+    estimated = decide(failures=seen, mtbf_prior_failures=1.0)
+    assert estimated.mtbf_seconds == (10_800.0 + 200.0) / 5
+    assert estimated.failures == seen
+    told = decide(failures=seen)
+    assert (told.mtbf_seconds, told.failures) == (10_800.0, None)
+
+
+def test_an_estimate_decides_as_the_same_setting_does():
+    estimated = decide(failures=record(19, 0.0), mtbf_seconds=120.0, mtbf_prior_failures=1.0)
+    told = decide(6.0)
+    assert estimated.policy is told.policy is Policy.DATA_REROUTING
+    assert estimated.estimate == told.estimate
+    assert decide(120.0).policy is Policy.DYNAMIC_PARALLELISM
+
+
+def candidate(policy, iteration, transition, mtbf):
+    throughput = 1.0 / iteration
+    price = Estimate(
+        iteration_seconds=iteration,
+        pipeline_seconds=iteration,
+        reduce_seconds=0.0,
+        reconfiguration_seconds=transition,
+        throughput_samples_per_second=throughput,
+        goodput_samples_per_second=throughput * max(0.0, 1 - transition / mtbf),
+        bubble_ratio=0.0,
+        stages=(),
+    )
+    return Candidate(policy, grid_plan(1, [1], [1]), price, Migration(), "")
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 400)), min_size=2, max_size=4, unique=True), st.integers(1, 10_000))
+def test_the_choice_among_the_listed_changes_at_the_break_even_and_not_before(prices, mtbf):
+    def choice(seconds):
+        return choose([candidate(policy, t, r, seconds) for policy, (t, r) in zip(PREFERENCE, prices, strict=False)])
+
+    candidates = [candidate(policy, t, r, mtbf) for policy, (t, r) in zip(PREFERENCE, prices, strict=False)]
+    chosen = choose(candidates)
+    even = break_even(chosen, candidates, mtbf)
+    if chosen.estimate.goodput_samples_per_second == 0.0:
+        return
+    if even is None:
+        assert {choice(seconds).policy for seconds in (mtbf * 1e-3, mtbf * 1e6)} <= {chosen.policy, PREFERENCE[0]}
+        return
+    beyond, towards = (1 - 1e-6, 1 + 1e-6) if even < mtbf else (1 + 1e-6, 1 - 1e-6)
+    if even == pytest.approx(mtbf, rel=1e-5):
+        return
+    assert choice(even * towards).policy is chosen.policy
+    assert choice(even * beyond).policy is not chosen.policy
+
+
+def test_deciding_anew_around_the_break_even_changes_the_plan():
+    pair = Ranges(min_dp=2, max_dp=2)  # one arrangement of seven workers, whatever the time between failures
+    decision = decide(10_800.0, ranges=pair)
+    even = decision.break_even_mtbf_seconds
+    assert decision.policy is Policy.DYNAMIC_PARALLELISM
+    assert even is not None
+    assert decide(even * 1.001, ranges=pair).plan == decision.plan
+    assert decide(even * 0.999, ranges=pair).policy is Policy.DATA_REROUTING
+
+
+def two_steps(mtbf=10_800.0, policy=None, **changes):
+    profile = uniform_profile(8, layer_changes={**LIGHT_GRADIENTS, **changes}, memory_bytes=10**12)
+    return decide(mtbf, profile=profile, allows_follow_up=True, policy=policy)
+
+
+def test_a_follow_up_is_considered_only_where_it_can_be_carried_out():
+    policies = {item.policy for item in decide().alternatives}
+    assert Policy.DEFERRED_PARALLELISM not in policies
+    assert Policy.DEFERRED_PARALLELISM in {item.policy for item in two_steps().alternatives}
+    with pytest.raises(InvalidInputError, match="allows_follow_up"):
+        decide(policy=Policy.DEFERRED_PARALLELISM)
+
+
+def test_two_steps_win_where_much_state_can_move_beside_the_training():
+    decision = two_steps()
+    assert decision.policy is Policy.DEFERRED_PARALLELISM
+    assert decision.plan.routes
+    assert decision.migration.total_bytes == 0
+    follow_up = decision.follow_up
+    assert follow_up is not None
+    assert follow_up.plan.routes == ()
+    assert follow_up.plan.generation == decision.plan.generation + 1
+    assert follow_up.estimate.iteration_seconds < decision.estimate.iteration_seconds
+    assert follow_up.after_steps * decision.estimate.iteration_seconds >= follow_up.migration.makespan_seconds
+
+
+def test_the_goodput_of_two_steps_counts_the_samples_of_a_whole_time_between_failures():
+    decision = two_steps()
+    first, follow_up = decision.estimate, decision.follow_up
+    assert follow_up is not None
+    second, steps = follow_up.estimate, follow_up.after_steps
+    left = 10_800.0 - first.reconfiguration_seconds - steps * first.iteration_seconds - second.reconfiguration_seconds
+    samples = (steps + left / second.iteration_seconds) * 16 * 2
+    assert first.goodput_samples_per_second == pytest.approx(samples / 10_800.0)
+
+
+def test_two_steps_need_time_before_the_next_failure_and_room_for_both_stages():
+    def refusal(decision):
+        return next(item.reason for item in decision.alternatives if item.policy is Policy.DEFERRED_PARALLELISM)
+
+    assert "later than the next failure" in refusal(two_steps(5.0))
+    tight = uniform_profile(8, layer_changes=LIGHT_GRADIENTS, memory_bytes=165_000_000_000)
+    assert "beside the old ones" in refusal(decide(profile=tight, allows_follow_up=True))
+
+
+def test_gradients_that_take_longer_than_a_step_are_never_caught_up():
+    transfer = Transfer(source="w00", target="w00", layer=0, kind=StateKind.PARAMETER, num_bytes=1_000)
+    moved = Migration(makespan_seconds=1.0, transfers=(transfer,))
+    rerouted = candidate(Policy.DATA_REROUTING, 2.0, 0.0, 100.0)
+    rearranged = replace(candidate(Policy.DYNAMIC_PARALLELISM, 1.0, 0.0, 100.0), migration=moved)
+    with pytest.raises(InfeasibleError, match="gradients of one step take longer"):
+        defer(rerouted, rearranged, Costs(uniform_profile(1), Cluster.uniform(1)), 100.0)
+
+
+def test_a_plan_whose_second_step_is_open_is_decided_anew():
+    decision = two_steps()
+    profile = uniform_profile(8, layer_changes=LIGHT_GRADIENTS, memory_bytes=10**12)
+    snapshot = snapshot_of(profile, Cluster.uniform(8), 16, plan=decision.plan, lost=["w03"])
+    again = replan(replace(snapshot, settings=replace(snapshot.settings, allows_follow_up=True)))
+    assert {item.policy for item in again.alternatives} >= {Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM}
