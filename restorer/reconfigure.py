@@ -123,14 +123,28 @@ def migrate(migration: Migration, worker: str, transport: Transport, export: Exp
 
     Raises:
         CommunicationError: a source or target is gone.
-        ReconfigurationError: what arrived does not have the checksum it was sent with, or its sources disagree.
+        ReconfigurationError: what arrived does not have the checksum it was sent with, its sources disagree, or optimizer
+            state of a layer that moves would stay behind.
     """
+    _require_optimizer_state(migration, worker, export)
     parts = parts_of(migration)
     sendings = _send_all([part for part in parts if part.transfer.source == worker], transport, export)
     arrived = _receive_all([part for part in parts if part.transfer.target == worker], transport)
     for sending in sendings:
         sending.wait()
     return arrived
+
+
+def _require_optimizer_state(migration: Migration, worker: str, export: ExportState) -> None:
+    planned = {(transfer.target, transfer.layer) for transfer in migration.transfers if transfer.kind is StateKind.OPTIMIZER}
+    for transfer in migration.transfers:
+        is_own = transfer.source == worker and transfer.kind is StateKind.PARAMETER
+        if is_own and (transfer.target, transfer.layer) not in planned and export(transfer.layer, StateKind.OPTIMIZER):
+            raise ReconfigurationError(
+                f"is 0 for layer {transfer.layer} in the profile, and its optimizer keeps state that {transfer.target} would lack",
+                field="optimizer_bytes",
+                value=0,
+            )
 
 
 def _send_all(parts: Sequence[Part], transport: Transport, export: ExportState) -> list[Sending]:

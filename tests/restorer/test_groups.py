@@ -125,16 +125,16 @@ def test_abort_frees_who_builds(crew):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_member_that_dies_after_it_published_its_address(crew, how):
     """The constructor hangs in the others; abort frees them, and the next generation is not disturbed."""
-    struck = []
+    silent = set(crew.names)
 
     def strike(name: str, _: str) -> None:
-        if name == "w1" and not struck:
-            struck.append(name)
-            crew.strike("w1", how)
+        if name == "w1" and name in silent:
+            crew.strike(name, how)
+        silent.discard(name)
 
     crew.on_publish = strike
     crew.begin(dict.fromkeys(crew.names, (build, ("g0", crew.names))))
-    while not struck:
+    while silent:
         crew.relay(10.0)
     crew.abort("w0", "w2")
     assert_freed(crew.finish("w0", "w2"))

@@ -144,6 +144,11 @@ class MemoryTransport:
         return Handle(lambda: self.wire.get((peer, self.worker, tag), spec))
 
 
+def state_of(parameters, optimizer=None):
+    """The state of layer 0, by default without any of the optimizer's."""
+    return {(0, StateKind.PARAMETER): parameters, (0, StateKind.OPTIMIZER): optimizer or {}}
+
+
 def carry_out(migration: Migration, exports, damage=None):
     """Senders first, which never wait here, then the targets, in this one thread."""
     wire = Wire(damage=damage)
@@ -161,7 +166,7 @@ def carry_out(migration: Migration, exports, damage=None):
 @settings(deadline=None)
 def test_state_cut_over_several_sources_is_whole_again(entries, sizes):
     migration = Migration(transfers=tuple(transfer(f"s{n}", size) for n, size in enumerate(sizes)))
-    exports = {f"s{n}": {(0, StateKind.PARAMETER): entries} for n in range(len(sizes))}
+    exports = {f"s{n}": state_of(entries) for n in range(len(sizes))}
     arrived = carry_out(migration, exports)
     assert arrived["t"].keys() == {(0, StateKind.PARAMETER)}
     assert_same_bits(entries, arrived["t"][0, StateKind.PARAMETER])
@@ -195,7 +200,7 @@ def test_a_damaged_message_is_refused(place):
             tensor[place] ^= 1
         return tensor
 
-    exports = {"s0": {(0, StateKind.PARAMETER): {("p", "k"): torch.arange(9.0)}}}
+    exports = {"s0": state_of({("p", "k"): torch.arange(9.0)})}
     with pytest.raises(ReconfigurationError, match="parameter state of layer 0 from s0 arrived damaged"):
         carry_out(Migration(transfers=(transfer("s0", 1),)), exports, damage)
 
@@ -208,3 +213,9 @@ def test_sources_that_disagree_are_refused():
     transfers = tuple(transfer(source, 1, kind=StateKind.OPTIMIZER) for source in ("s0", "s1"))
     with pytest.raises(ReconfigurationError, match="optimizer state of layer 0"):
         carry_out(Migration(transfers=transfers), exports)
+
+
+def test_optimizer_state_that_no_transfer_takes_along_is_not_left_behind():
+    exports = {"s0": state_of({("p", "k"): torch.arange(9.0)}, {("p", "step"): 3})}
+    with pytest.raises(ReconfigurationError, match="optimizer_bytes: is 0 for layer 0 in the profile"):
+        carry_out(Migration(transfers=(transfer("s0", 1),)), exports)
