@@ -1,0 +1,93 @@
+"""Workers and hosts that join or return are planned for, and ignored when moving costs more than it brings."""
+
+import pytest
+
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.job import Ranges
+from kintsugi.core.plan import Policy
+from kintsugi.core.profile import Recovery
+from planner.replan import JOINED, replan
+from tests.builders import snapshot_of, uniform_profile
+
+DEAR = Recovery(detect_seconds=1.0, regroup_seconds=5_000.0, restart_seconds=60.0)
+CHEAP = Recovery(detect_seconds=1.0, regroup_seconds=2.0, restart_seconds=60.0)
+GRID = Ranges(min_dp=2, max_dp=2, min_pp=4, max_pp=4)
+CLUSTER = Cluster.uniform(12, workers_per_host=4)
+HOST = CLUSTER.workers_on("h02")
+
+
+def running(recovery, lost=()):
+    """A 2 x 4 grid on the first two hosts, after `lost` was rerouted around."""
+    profile = uniform_profile(8, recovery=recovery)
+    plan = replan(snapshot_of(profile, CLUSTER, 16, ranges=GRID, lost=HOST)).plan
+    if lost:
+        plan = replan(snapshot_of(profile, CLUSTER, 16, plan=plan, lost=(*HOST, *lost), policy=Policy.DATA_REROUTING)).plan
+    return profile, plan
+
+
+def join(recovery, *, absent=(), lost=(), stateless=(), **settings):
+    profile, plan = running(recovery, lost)
+    return replan(snapshot_of(profile, CLUSTER, 16, plan=plan, lost=absent, stateless=stateless, **settings)), plan
+
+
+@pytest.mark.parametrize("absent", [HOST[1:], ()], ids=["worker", "host"])
+def test_who_brings_more_than_the_move_costs_is_used(absent):
+    decision, before = join(CHEAP, absent=absent)
+    joined = set(HOST) - set(absent)
+    assert decision.policy is Policy.DYNAMIC_PARALLELISM
+    assert joined <= set(decision.plan.workers)
+    rerouting = next(item.estimate for item in decision.alternatives if item.policy is Policy.DATA_REROUTING)
+    assert decision.estimate.iteration_seconds < rerouting.iteration_seconds
+    assert {transfer.source for transfer in decision.migration.transfers} <= set(before.workers)
+
+
+@pytest.mark.parametrize("absent", [HOST[1:], ()], ids=["worker", "host"])
+def test_who_costs_more_than_it_brings_stays_idle_and_the_plan_stays(absent):
+    decision, before = join(DEAR, absent=absent)
+    assert decision.plan.pipelines == before.pipelines
+    assert decision.estimate.reconfiguration_seconds == 0.0
+    assert decision.migration.total_bytes == 0
+    joined = [worker for worker in HOST if worker not in absent]
+    assert [(idle.worker, idle.reason) for idle in decision.plan.idle_workers] == [(worker, JOINED) for worker in joined]
+
+
+def test_who_was_ignored_is_not_asked_about_again():
+    decision, _ = join(DEAR)
+    again = replan(snapshot_of(uniform_profile(8, recovery=DEAR), CLUSTER, 16, plan=decision.plan))
+    assert again.plan.pipelines == decision.plan.pipelines
+    assert len(again.alternatives) == 1
+
+
+def test_the_break_even_says_when_the_newcomer_would_be_used():
+    rarely, _ = join(DEAR, absent=HOST[1:], ranges=Ranges(min_dp=2, max_dp=2))
+    even = rarely.break_even_mtbf_seconds
+    assert even is not None
+    assert even > 10_800.0
+    above, _ = join(DEAR, absent=HOST[1:], ranges=Ranges(min_dp=2, max_dp=2), mtbf_seconds=even * 1.01)
+    assert HOST[0] in above.plan.workers
+
+
+@pytest.mark.parametrize(("recovery", "is_used"), [(CHEAP, True), (DEAR, False)])
+def test_a_worker_that_returns_without_state_is_a_newcomer(recovery, is_used):
+    decision, _ = join(recovery, absent=HOST, lost=["w05"], mtbf_seconds=6_000.0)
+    assert ("w05" in decision.plan.workers) is is_used
+    assert all(transfer.source != "w05" for transfer in decision.migration.transfers)
+    if is_used:
+        assert {transfer.target for transfer in decision.migration.transfers} >= {"w05"}
+    else:
+        assert decision.estimate.reconfiguration_seconds == 0.0
+
+
+@pytest.mark.parametrize("recovery", [CHEAP, DEAR], ids=["cheap", "dear"])
+def test_a_worker_reborn_in_its_own_slot_computes_only_once_it_has_the_state_of_a_replica(recovery):
+    decision, _ = join(recovery, absent=HOST, stateless=["w05"])
+    assert all(transfer.source != "w05" for transfer in decision.migration.transfers)
+    reached = {transfer.target for transfer in decision.migration.transfers}
+    assert "w05" not in decision.plan.workers or "w05" in reached
+
+
+def test_growth_and_loss_at_once_are_one_decision():
+    decision, before = join(CHEAP, absent=("w01", *HOST[1:]))
+    assert HOST[0] in decision.plan.workers
+    assert "w01" not in decision.plan.workers
+    assert decision.plan.generation == before.generation + 1
