@@ -6,6 +6,7 @@ from typing import Protocol
 
 from kintsugi.client import Client
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import StaleGenerationError, UnavailableError
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.membership import Event, Membership
 from kintsugi.core.messages import Measurement, Report, ReportStatus
@@ -24,6 +25,10 @@ class JobRequest:
     settings: JobSettings
     plan: Plan | None = None
     """Start from this plan instead of searching for one."""
+
+
+_RESTAMPS = 10
+"""How often events are told again because the job's generation moved on in between."""
 
 
 class Decisions(Protocol):
@@ -101,8 +106,13 @@ class ServiceDecisions:
         return view.decision
 
     def after(self, events: Sequence[Event]) -> Decision:
-        """Report the events; the answer is durable."""
-        return self._client.post_events(self._job, events).decision
+        """Report the events; the answer is durable. Where others reported too, they count from the latest generation."""
+        for _ in range(_RESTAMPS):
+            try:
+                return self._client.post_events(self._job, events).decision
+            except StaleGenerationError as error:
+                events = [replace(event, generation=error.current_generation) for event in events]
+        raise UnavailableError("others keep changing the job's membership", field="generation", value=events[0].generation)
 
     def applied(self, generation: int) -> None:
         """Tell the service where the state lies."""
