@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from estimator.costs import Costs
 from estimator.goodput import goodput_samples_per_second, throughput_samples_per_second
 from estimator.layers import StageTimes
-from estimator.memory import program_in_flight, scheduled_in_flight
-from estimator.pipeline import PipelineTimes, asymmetric_seconds, pipeline_times
-from estimator.program import ActionKind, compile_program, replay
+from estimator.memory import fewest_replicas, scheduled_in_flight
+from estimator.pipeline import PipelineTimes, asymmetric_seconds
+from estimator.reductions import reduced_seconds
+from estimator.rerouted import rerouted_schedules, touched_pipelines
+from estimator.split import scheduled_times
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
 from kintsugi.core.plan import Estimate, Pipeline, Plan, StageEstimate
@@ -38,8 +40,9 @@ def estimate(
 ) -> Estimate:
     """Price `plan`: step time, memory, throughput and goodput.
 
-    A plan without routes is timed by the recurrence (equation 11), one with routes by replaying its program; both
-    agree where both apply. O(S + W) for S passes of distinct pipelines and W workers; with routes O(A log A) for A actions.
+    Pipelines that no failure touched are timed by the recurrence (equation 11), the others by the simulation that orders
+    their passes; both agree with the replay of the plan's program. O(S + W) for S passes of distinct pipelines and W
+    workers; O(A log A) for A passes of touched pipelines.
 
     Args:
         plan: to be priced.
@@ -49,7 +52,7 @@ def estimate(
         mtbf_seconds: mean time between failures of the whole job.
     """
     costs = Costs(profile, cluster)
-    step = _replayed(plan, costs) if plan.routes else _recurrent(plan, costs)
+    step = _timed(plan, costs)
     throughput = throughput_samples_per_second(plan.num_microbatches, profile.microbatch_size, step.iteration_seconds)
     return Estimate(
         iteration_seconds=step.iteration_seconds,
@@ -74,14 +77,50 @@ def _bubble_ratio(step: StepTimes) -> float:
     return max(0.0, 1.0 - sum(step.busy_seconds.values()) / available) if available else 0.0
 
 
-def _recurrent(plan: Plan, costs: Costs) -> StepTimes:
-    """Equations 10 and 11; pipelines that are alike are timed once."""
+@dataclass(slots=True)
+class _Passes:
+    """What the passes of a plan make of its workers, filled pipeline by pipeline."""
+
+    pipeline_seconds: list[float]
+    end_seconds: dict[str, float]
+    busy_seconds: dict[str, float]
+    in_flight: dict[str, tuple[int, int]]
+
+
+def _timed(plan: Plan, costs: Costs) -> StepTimes:
+    passes = _Passes([], {}, {}, {})
+    touched = touched_pipelines(plan) if plan.routes else frozenset()
+    if touched:
+        _add_rerouted(passes, plan, costs, touched)
+    _add_fixed(passes, plan, costs, touched)
+    reduced = reduced_seconds(plan, costs, passes.end_seconds)
+    return StepTimes(
+        asymmetric_seconds(passes.pipeline_seconds),
+        reduced,
+        _applied_seconds(plan, costs, reduced),
+        passes.busy_seconds,
+        passes.in_flight,
+    )
+
+
+def _add_rerouted(passes: _Passes, plan: Plan, costs: Costs, touched: frozenset[int]) -> None:
+    schedules = rerouted_schedules(plan, costs, touched)
+    for index in sorted(touched):
+        for stage in plan.pipelines[index].stages:
+            if stage.worker is not None:
+                own = schedules[stage.worker]
+                passes.end_seconds[stage.worker] = own.end_seconds
+                passes.busy_seconds[stage.worker] = own.busy_seconds
+                passes.in_flight[stage.worker] = own.num_in_flight, own.activation_bytes
+    passes.pipeline_seconds.append(max(schedule.end_seconds for schedule in schedules.values()))
+
+
+def _add_fixed(passes: _Passes, plan: Plan, costs: Costs, touched: frozenset[int]) -> None:
+    """Equation 11; pipelines that are alike are timed once."""
     known: dict[object, PipelineTimes] = {}
-    free: dict[str, float] = {}
-    busy: dict[str, float] = {}
-    in_flight: dict[str, tuple[int, int]] = {}
-    pipelines = []
-    for pipeline in plan.pipelines:
+    for pipeline_index, pipeline in enumerate(plan.pipelines):
+        if pipeline_index in touched:
+            continue
         workers = [stage.worker for stage in pipeline.stages if stage.worker is not None]
         stages = _stage_times(pipeline, workers, costs)
         delays = _delays(pipeline, workers, costs)
@@ -89,18 +128,13 @@ def _recurrent(plan: Plan, costs: Costs) -> StepTimes:
         key = (count, tuple(stages), delays)
         times = known.get(key)
         if times is None:
-            forward, backward = [s.forward_seconds for s in stages], [s.backward_seconds for s in stages]
-            times = known[key] = pipeline_times(plan.schedule, forward, backward, delays, count)
-        pipelines.append(times.pipeline_seconds)
+            times = known[key] = scheduled_times(plan.schedule, stages, delays, count)
+        passes.pipeline_seconds.append(times.pipeline_seconds)
         for index, (worker, stage, cost) in enumerate(zip(workers, pipeline.stages, stages, strict=True)):
-            free[worker] = times.stage_end_seconds[index]
-            busy[worker] = count * (cost.forward_seconds + cost.backward_seconds)
+            passes.end_seconds[worker] = times.stage_end_seconds[index]
+            passes.busy_seconds[worker] = count * (cost.forward_seconds + cost.backward_seconds)
             held = scheduled_in_flight(plan.schedule, index, len(stages), count)
-            in_flight[worker] = held, held * costs.sums.activation_bytes(stage.layer_start, stage.layer_stop)
-    reduced_seconds = _reduced_seconds(plan, costs, free)
-    return StepTimes(
-        asymmetric_seconds(pipelines), reduced_seconds, _applied_seconds(plan, costs, reduced_seconds), busy, in_flight
-    )
+            passes.in_flight[worker] = held, held * costs.sums.activation_bytes(stage.layer_start, stage.layer_stop)
 
 
 def _stage_times(pipeline: Pipeline, workers: list[str], costs: Costs) -> list[StageTimes]:
@@ -116,16 +150,6 @@ def _delays(pipeline: Pipeline, workers: list[str], costs: Costs) -> tuple[float
     )
 
 
-def _reduced_seconds(plan: Plan, costs: Costs, free: dict[str, float]) -> float:
-    """End of the last reduction; each starts when all its workers are free. Advances `free`, worker by worker."""
-    for reductions in plan.rounds:
-        for reduction in reductions:
-            end = max(free[worker] for worker in reduction.workers) + costs.reduction_seconds(reduction)
-            for worker in reduction.workers:
-                free[worker] = end
-    return max(free.values())
-
-
 def _applied_seconds(plan: Plan, costs: Costs, reduced_seconds: float) -> float:
     """End of the last update: nobody updates before all have reduced."""
     update = max(
@@ -134,30 +158,15 @@ def _applied_seconds(plan: Plan, costs: Costs, reduced_seconds: float) -> float:
     return reduced_seconds + costs.commit_seconds(len(plan.workers)) + update
 
 
-def _replayed(plan: Plan, costs: Costs) -> StepTimes:
-    program = compile_program(plan, costs.profile, costs.cluster)
-    result = replay(program, costs)
-    busy = dict.fromkeys(plan.workers, 0.0)
-    reduced_seconds = result.pipeline_seconds
-    for worker, timings in result.timings.items():
-        for timing in timings:
-            if timing.action.kind in (ActionKind.FORWARD, ActionKind.BACKWARD):
-                busy[worker] += timing.end_seconds - timing.start_seconds
-            elif timing.action.kind is ActionKind.REDUCE:
-                reduced_seconds = max(reduced_seconds, timing.end_seconds)
-    in_flight = program_in_flight(program, costs.sums)
-    return StepTimes(result.pipeline_seconds, reduced_seconds, result.iteration_seconds, busy, in_flight)
-
-
 def _stages(plan: Plan, costs: Costs, step: StepTimes) -> tuple[StageEstimate, ...]:
-    holders, result = plan.holders, []
+    result = []
     for p, pipeline in enumerate(plan.pipelines):
         for s, stage in enumerate(pipeline.stages):
             if stage.worker is None:
                 continue
             times = costs.stage(stage.worker, stage.layer_start, stage.layer_stop)
             num_in_flight, activations = step.in_flight[stage.worker]
-            replicas = min(len(holders[layer]) for layer in stage.layers)
+            replicas = fewest_replicas(plan, stage)
             result.append(
                 StageEstimate(
                     worker=stage.worker,

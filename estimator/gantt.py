@@ -5,7 +5,7 @@ striped too, so that no meaning rests on colour alone. The file follows the read
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -14,8 +14,10 @@ from estimator.timeline import Bar, BarKind, Panel, Row
 LEGEND = (
     (BarKind.FORWARD, "forward"),
     (BarKind.BACKWARD, "backward"),
+    (BarKind.BACKWARD_WEIGHT, "its weight part, put off"),
     (BarKind.REROUTED_FORWARD, "forward, for a lost worker"),
     (BarKind.REROUTED_BACKWARD, "backward, for a lost worker"),
+    (BarKind.REROUTED_BACKWARD_WEIGHT, "weight part, for a lost worker"),
     (BarKind.REDUCE, "gradients reduced"),
     (BarKind.UPDATE, "optimizer"),
 )
@@ -27,7 +29,7 @@ BAR = 24
 GROUP_GAP = 10
 TITLE = 44
 AXIS = 34
-LEGEND_HEIGHT = 46
+LEGEND_ROW = 30
 NARROWEST_NUMBERED = 13
 
 STYLE = """
@@ -36,7 +38,7 @@ text { font: 12px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-s
 .title { font-size: 15px; font-weight: 600 } .muted { fill: #59636e }
 .number { font-size: 11px; fill: #111111; text-anchor: middle }
 .lost { fill: #b42318; font-weight: 600 } .gone { fill: none; stroke: #b42318; stroke-dasharray: 5 4 }
-.forward { fill: #56b4e9 } .backward { fill: #e69f00 } .reduce { fill: #009e73 } .update { fill: #9aa1a9 }
+.forward { fill: #56b4e9 } .backward { fill: #e69f00 } .weight { fill: #f0e442 } .reduce { fill: #009e73 } .update { fill: #9aa1a9 }
 .outline { fill: none; stroke: #1f2328; stroke-width: 1.4 } .stripe { stroke: #1f2328; stroke-width: 1.5; opacity: 0.35 }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3 }
@@ -77,8 +79,10 @@ def to_svg(panels: Sequence[Panel], *, description: str) -> str:
     for each in panels:
         parts += _panel(each, scale, top)
         top += _height(each)
-    parts += _legend(top)
-    return "\n".join((*_head(top + LEGEND_HEIGHT, description), *parts, "</svg>", ""))
+    kinds = {bar.kind for each in panels for bar in each.bars}
+    parts += _legend(kinds, top)
+    height = top + max(y for *_, y in _legend_places(kinds)) + BAR + 14
+    return "\n".join((*_head(height, description), *parts, "</svg>", ""))
 
 
 def _head(height: float, description: str) -> tuple[str, ...]:
@@ -159,12 +163,25 @@ def _box(kind: BarKind, x: float, y: float, width: float) -> Iterator[str]:
         yield f'<rect fill="url(#stripes)" {place}/><rect class="outline" {place}/>'
 
 
-def _legend(top: float) -> Iterator[str]:
-    x = 20.0
+def _legend(kinds: Collection[BarKind], top: float) -> Iterator[str]:
+    """What the kinds of bars in the picture stand for."""
+    for kind, words, x, y in _legend_places(kinds):
+        yield from _box(kind, x, top + y, 24)
+        yield f'<text x="{x + 31:g}" y="{top + y + 16:g}">{escape(words)}</text>'
+
+
+def _legend_places(kinds: Collection[BarKind]) -> list[tuple[BarKind, str, float, float]]:
+    """Kind, words and place of every entry; rows break at the picture's edge."""
+    places, x, y = [], 20.0, 8.0
     for kind, words in LEGEND:
-        yield from _box(kind, x, top + 8, 24)
-        yield f'<text x="{x + 31:g}" y="{top + 24:g}">{escape(words)}</text>'
-        x += 31 + 6.1 * len(words) + 24
+        if kind not in kinds:
+            continue
+        width = 31 + 6.1 * len(words) + 24
+        if x + width > WIDTH:
+            x, y = 20.0, y + LEGEND_ROW
+        places.append((kind, words, x, y))
+        x += width
+    return places
 
 
 def _seconds(value: float) -> str:

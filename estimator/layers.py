@@ -16,9 +16,14 @@ class StageTimes:
     """What one stage takes on its worker, in seconds per micro-batch (optimizer: per step)."""
 
     forward_seconds: float
-    backward_seconds: float
-    """Input and weight part."""
+    backward_input_seconds: float
+    backward_weight_seconds: float
     optimizer_seconds: float
+
+    @property
+    def backward_seconds(self) -> float:
+        """Input and weight part."""
+        return self.backward_input_seconds + self.backward_weight_seconds
 
 
 class LayerSums:
@@ -29,7 +34,9 @@ class LayerSums:
         self.profile = profile
         layers = profile.layers
         self.forward = _prefix(layer.forward_seconds for layer in layers)
-        self.backward = _prefix(layer.backward_input_seconds + layer.backward_weight_seconds for layer in layers)
+        self.backward = _prefix(layer.backward_seconds for layer in layers)
+        self.backward_input = _prefix(layer.backward_input_seconds for layer in layers)
+        self.backward_weight = _prefix(layer.backward_weight_seconds for layer in layers)
         self.optimizer = _prefix(layer.optimizer_seconds for layer in layers)
         self._weights = _prefix(layer.parameter_bytes + layer.gradient_bytes for layer in layers)
         self._optimizer_bytes = _prefix(layer.optimizer_bytes for layer in layers)
@@ -39,7 +46,8 @@ class LayerSums:
         """Times of layers start..stop-1 on a worker of the given speed."""
         return StageTimes(
             (self.forward[stop] - self.forward[start]) / speed_ratio,
-            (self.backward[stop] - self.backward[start]) / speed_ratio,
+            (self.backward_input[stop] - self.backward_input[start]) / speed_ratio,
+            (self.backward_weight[stop] - self.backward_weight[start]) / speed_ratio,
             (self.optimizer[stop] - self.optimizer[start]) / speed_ratio,
         )
 

@@ -1,10 +1,8 @@
 """Peak memory of a stage: the paper's formula (equation 14) and the one that planning uses."""
 
-from collections.abc import Mapping
-
 from estimator.layers import LayerSums
-from estimator.program import ActionKind, Program
-from kintsugi.core.plan import Schedule
+from estimator.schedule import limit
+from kintsugi.core.plan import Plan, Schedule, Stage
 
 
 def peak_bytes(
@@ -38,7 +36,7 @@ def peak_bytes(
 
 def scheduled_in_flight(schedule: Schedule, stage: int, num_stages: int, num_microbatches: int) -> int:
     """Most micro-batches whose activations a stage holds at once under a fixed order."""
-    return num_microbatches if schedule is Schedule.GPIPE else min(num_stages - stage, num_microbatches)
+    return limit(schedule, stage, num_stages, num_microbatches)
 
 
 def stage_peak_bytes(sums: LayerSums, start: int, stop: int, *, num_in_flight: int, num_replicas: int) -> int:
@@ -54,19 +52,6 @@ def stage_peak_bytes(sums: LayerSums, start: int, stop: int, *, num_in_flight: i
     return sums.static_bytes(start, stop, num_replicas) + num_in_flight * sums.activation_bytes(start, stop)
 
 
-def program_in_flight(program: Program, sums: LayerSums) -> Mapping[str, tuple[int, int]]:
-    """Most micro-batches in flight on every worker and the peak bytes of their activations, read off its action list."""
-    return {worker: _in_flight(program, worker, sums) for worker in program.actions}
-
-
-def _in_flight(program: Program, worker: str, sums: LayerSums) -> tuple[int, int]:
-    held = most = held_bytes = most_bytes = 0
-    for action in program.actions[worker]:
-        if action.kind is ActionKind.FORWARD:
-            held += 1
-            held_bytes += sums.activation_bytes(action.layer_start, action.layer_stop)
-            most, most_bytes = max(most, held), max(most_bytes, held_bytes)
-        elif action.kind is ActionKind.BACKWARD:
-            held -= 1
-            held_bytes -= sums.activation_bytes(action.layer_start, action.layer_stop)
-    return most, most_bytes
+def fewest_replicas(plan: Plan, stage: Stage) -> int:
+    """Holders of the least replicated layer of a stage: what its optimizer state is divided by under zero1."""
+    return min(len(plan.holders[layer]) for layer in stage.layers)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from estimator.costs import Costs
-from estimator.program import PASSES, Action, ActionKind, Replay, compile_program, replay
+from estimator.program import PASSES, Action, ActionKind, compile_program
+from estimator.replay import Replay, replay
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Plan, Slot
 from kintsugi.core.profile import Profile
@@ -17,8 +18,11 @@ class BarKind(StrEnum):
 
     FORWARD = "forward"
     BACKWARD = "backward"
+    BACKWARD_WEIGHT = "weight"
+    """The weight part of a split backward pass; BACKWARD is the input part then."""
     REROUTED_FORWARD = "rerouted-forward"
     REROUTED_BACKWARD = "rerouted-backward"
+    REROUTED_BACKWARD_WEIGHT = "rerouted-weight"
     REDUCE = "reduce"
     UPDATE = "update"
 
@@ -112,8 +116,10 @@ def _kind(action: Action, *, is_own: bool) -> BarKind | None:
     match action.kind:
         case ActionKind.FORWARD:
             return BarKind.FORWARD if is_own else BarKind.REROUTED_FORWARD
-        case ActionKind.BACKWARD:
+        case ActionKind.BACKWARD | ActionKind.BACKWARD_INPUT:
             return BarKind.BACKWARD if is_own else BarKind.REROUTED_BACKWARD
+        case ActionKind.BACKWARD_WEIGHT:
+            return BarKind.BACKWARD_WEIGHT if is_own else BarKind.REROUTED_BACKWARD_WEIGHT
         case ActionKind.REDUCE:
             return BarKind.REDUCE
         case ActionKind.APPLY:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from estimator.costs import Costs
 from estimator.estimate import estimate
-from estimator.program import compile_program, replay
+from estimator.program import compile_program
+from estimator.replay import replay
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import OptimizerSharding
@@ -19,7 +20,7 @@ from tests.builders import FREE, grid_plan, transformer_profile, uniform_profile
 @settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7)), min_size=1, max_size=4),
-    st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.GPIPE]),
+    st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZB_H1]),
     st.integers(1, 3),
     st.sampled_from([1.0, 0.5]),
 )

@@ -24,11 +24,10 @@ def picture(*bars, rows=("w00", "w01"), lost=(), title="before"):
 
 
 def boxes(svg, colour):
-    """Rectangles of a colour but the legend's: (x, y, width)."""
+    """Rectangles of a colour but the legend's, which comes last: (x, y, width)."""
     root = ElementTree.fromstring(svg)
     found = [each for each in root.iter(f"{SVG}rect") if each.get("class") == colour]
-    samples = sum(kind.value.removeprefix("rerouted-") == colour for kind, _ in LEGEND)
-    return [tuple(float(each.get(name)) for name in ("x", "y", "width")) for each in found[: len(found) - samples]]
+    return [tuple(float(each.get(name)) for name in ("x", "y", "width")) for each in found[:-1]]
 
 
 def texts(svg):
@@ -61,8 +60,8 @@ def test_wide_bars_carry_their_number_and_narrow_ones_do_not():
 
 
 def test_rerouted_work_is_striped():
-    assert picture(bar(0, 1)).count("url(#stripes)") == 2, "in the legend alone"
-    assert picture(bar(0, 1, kind=BarKind.REROUTED_BACKWARD)).count("url(#stripes)") == 3
+    assert "url(#stripes)" not in picture(bar(0, 1))
+    assert picture(bar(0, 1, kind=BarKind.REROUTED_BACKWARD)).count("url(#stripes)") == 2, "the bar and the legend"
 
 
 def test_lost_worker_is_marked_and_named():
@@ -72,10 +71,20 @@ def test_lost_worker_is_marked_and_named():
     assert not ElementTree.fromstring(picture(bar(0, 1))).findall(f".//{SVG}rect[@class='gone']")
 
 
-def test_legend_explains_every_kind():
+def test_legend_explains_every_kind_that_is_shown():
     assert [kind for kind, _ in LEGEND] == list(BarKind)
-    shown = texts(picture(bar(0, 1)))
+    shown = texts(picture(*(bar(n, n + 1, kind=kind) for n, kind in enumerate(BarKind))))
     assert all(words in shown for _, words in LEGEND)
+    assert [words for _, words in LEGEND if words in texts(picture(bar(0, 1)))] == ["forward"]
+
+
+def test_legend_stays_within_the_picture():
+    svg = picture(*(bar(n, n + 1, kind=kind) for n, kind in enumerate(BarKind)))
+    words = {words for _, words in LEGEND}
+    entries = [each for each in ElementTree.fromstring(svg).iter(f"{SVG}text") if each.text in words]
+    assert all(float(each.get("x")) + 6.1 * len(each.text) <= WIDTH for each in entries)
+    height = float(ElementTree.fromstring(svg).get("height"))
+    assert all(float(each.get("y")) < height for each in entries)
 
 
 def test_every_colour_has_a_style_and_both_modes_are_served():

@@ -1,0 +1,159 @@
+"""The estimator's replay: a program's actions timed one by one, as messages and reductions allow."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from estimator.costs import Costs
+from estimator.layers import StageTimes
+from estimator.program import BACKWARDS, PASSES, RECEIVES, SENDS, Action, ActionKind, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When one action of one worker starts and ends, in seconds from the start of the step."""
+
+    worker: str
+    action: Action
+    start_seconds: float
+    end_seconds: float
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A step as the estimator's replay of a program tells it."""
+
+    timings: Mapping[str, tuple[Timing, ...]]
+    pipeline_seconds: float
+    """To the end of the last backward pass of any worker."""
+    iteration_seconds: float
+    """To the end of the last update."""
+
+
+_MessageKey = tuple[int, int, bool]
+
+
+class _Replayer:
+    """Advances every worker along its list as far as messages allow, until all lists are done."""
+
+    def __init__(self, program: Program, costs: Costs) -> None:
+        self._program = program
+        self._costs = costs
+        self._free = dict.fromkeys(program.actions, 0.0)
+        self._position = dict.fromkeys(program.actions, 0)
+        self._timings: dict[str, list[Timing]] = {worker: [] for worker in program.actions}
+        self._arrivals: dict[_MessageKey, float] = {}
+        self._waiting: dict[_MessageKey, str] = {}
+        self._at_reduction: dict[int, dict[str, float]] = defaultdict(dict)
+        self._runnable = list(program.actions)
+
+    def run(self) -> Replay:
+        while self._runnable:
+            self._advance(self._runnable.pop())
+        pipeline_seconds = max(
+            (t.end_seconds for items in self._timings.values() for t in items if t.action.kind in BACKWARDS), default=0.0
+        )
+        iteration_seconds = self._apply()
+        return Replay({w: tuple(items) for w, items in self._timings.items()}, pipeline_seconds, iteration_seconds)
+
+    def _advance(self, worker: str) -> None:
+        actions = self._program.actions[worker]
+        while (action := actions[self._position[worker]]).kind is not ActionKind.APPLY:
+            if not self._perform(worker, action):
+                return
+            self._position[worker] += 1
+
+    def _perform(self, worker: str, action: Action) -> bool:
+        """Time one action; False when it has to wait for another worker first."""
+        if action.kind in PASSES:
+            times = self._costs.stage(worker, action.layer_start, action.layer_stop)
+            self._record(worker, action, self._free[worker], pass_seconds(action.kind, times))
+            return True
+        if action.kind in SENDS:
+            return self._send(worker, action)
+        if action.kind in RECEIVES:
+            return self._receive(worker, action)
+        return self._reduce(worker, action)
+
+    def _send(self, worker: str, action: Action) -> bool:
+        key = _message_key(action)
+        self._arrivals[key] = self._free[worker] + self._costs.boundary_seconds(worker, action.peer, action.boundary)
+        self._record(worker, action, self._free[worker], 0.0)
+        if key in self._waiting:
+            self._runnable.append(self._waiting.pop(key))
+        return True
+
+    def _receive(self, worker: str, action: Action) -> bool:
+        key = _message_key(action)
+        if key not in self._arrivals:
+            self._waiting[key] = worker
+            return False
+        start = self._free[worker]
+        self._record(worker, action, start, max(self._arrivals[key] - start, 0.0))
+        return True
+
+    def _reduce(self, worker: str, action: Action) -> bool:
+        """Reductions start when all their workers have come; the last to come times it for all."""
+        present = self._at_reduction[action.reduction]
+        reduction = self._program.reductions[action.reduction]
+        present[worker] = self._free[worker]
+        if len(present) < len(reduction.workers):
+            return False
+        end = max(present.values()) + self._costs.reduction_seconds(reduction)
+        for member in reduction.workers:
+            self._record(member, action, present[member], end - present[member])
+            if member != worker:
+                self._position[member] += 1
+                self._runnable.append(member)
+        return True
+
+    def _apply(self) -> float:
+        """Nobody updates before the norm is reduced over all workers: the commit point."""
+        for worker, actions in self._program.actions.items():
+            assert self._position[worker] == len(actions) - 1, f"deadlock: {worker} waits at {actions[self._position[worker]]}"
+        commit = max(self._free.values()) + self._costs.commit_seconds(len(self._program.actions))
+        for worker, actions in self._program.actions.items():
+            start, stop = self._layers[worker]
+            self._free[worker] = commit
+            self._record(worker, actions[-1], commit, self._costs.stage(worker, start, stop).optimizer_seconds)
+        return max(self._free.values())
+
+    @cached_property
+    def _layers(self) -> dict[str, tuple[int, int]]:
+        """The widest layer range that each worker passes: its own stage."""
+        ranges = {}
+        for worker, actions in self._program.actions.items():
+            passes = [action for action in actions if action.kind in PASSES]
+            ranges[worker] = (min((a.layer_start for a in passes), default=0), max((a.layer_stop for a in passes), default=0))
+        return ranges
+
+    def _record(self, worker: str, action: Action, start: float, seconds: float) -> None:
+        self._free[worker] = start + seconds
+        self._timings[worker].append(Timing(worker, action, start, start + seconds))
+
+
+def pass_seconds(kind: ActionKind, times: StageTimes) -> float:
+    """What one pass takes on a worker with these times."""
+    match kind:
+        case ActionKind.FORWARD:
+            return times.forward_seconds
+        case ActionKind.BACKWARD_INPUT:
+            return times.backward_input_seconds
+        case ActionKind.BACKWARD_WEIGHT:
+            return times.backward_weight_seconds
+        case _:
+            return times.backward_seconds
+
+
+def _message_key(action: Action) -> _MessageKey:
+    is_gradient = action.kind in (ActionKind.SEND_GRADIENT, ActionKind.RECEIVE_GRADIENT)
+    return action.microbatch, action.boundary, is_gradient
+
+
+def replay(program: Program, costs: Costs) -> Replay:
+    """Time every action of a step under `costs`; links have latency and rate, passes of one worker follow each other.
+
+    O(A) for A actions.
+    """
+    return _Replayer(program, costs).run()

@@ -1,0 +1,89 @@
+"""Orders of passes for the pipelines of a plan that gave micro-batches away or took them in."""
+
+from collections.abc import Mapping
+
+from estimator.costs import Costs
+from estimator.list_schedule import Hop, Journey, ListScheduler, WorkerSchedule
+from estimator.memory import fewest_replicas
+from estimator.reductions import reduced_seconds
+from kintsugi.core.plan import Plan
+
+Schedules = Mapping[str, WorkerSchedule]
+
+
+def touched_pipelines(plan: Plan) -> frozenset[int]:
+    """Pipelines with a dead slot, and those whose workers stand in for one."""
+    givers = {slot.pipeline for slot in plan.dead_slots}
+    takers = {plan.slot_of[route.worker].pipeline for route in plan.routes}
+    return frozenset(givers | takers)
+
+
+def rerouted_schedules(plan: Plan, costs: Costs, touched: frozenset[int]) -> Schedules:
+    """Every worker's schedule in the touched pipelines, list-scheduled together.
+
+    Backward passes are split, so that weight parts fill bubbles, where the gradients are reduced sooner with it than
+    without; the plan's memory decides first. Two to four list schedules, O(A log A) for A passes each.
+    """
+    journeys = _journeys(plan, costs, touched)
+    budgets = _budgets(plan, costs, touched)
+    options = [_within_memory(journeys, plan, budgets, is_split=is_split) for is_split in (False, True)]
+    return min(options, key=lambda schedules: (not _fits(schedules, budgets), _reduced(plan, costs, schedules)))
+
+
+def _reduced(plan: Plan, costs: Costs, schedules: Schedules) -> float:
+    return reduced_seconds(plan, costs, {worker: schedule.end_seconds for worker, schedule in schedules.items()})
+
+
+def _within_memory(journeys: tuple[Journey, ...], plan: Plan, budgets: Mapping[str, int], *, is_split: bool) -> Schedules:
+    """Pipelines apart share no limits; where that takes more memory than there is, they do."""
+    apart = ListScheduler(journeys, plan.schedule, is_limit_shared=False, is_split=is_split, budget_bytes=budgets).run()
+    if _fits(apart, budgets):
+        return apart
+    return ListScheduler(journeys, plan.schedule, is_limit_shared=True, is_split=is_split, budget_bytes=budgets).run()
+
+
+def _fits(schedules: Schedules, budgets: Mapping[str, int]) -> bool:
+    return all(schedule.activation_bytes <= budgets[worker] for worker, schedule in schedules.items())
+
+
+def _budgets(plan: Plan, costs: Costs, touched: frozenset[int]) -> dict[str, int]:
+    """Bytes that each worker has for activations."""
+    return {
+        stage.worker: costs.usable_bytes(stage.worker)
+        - costs.sums.static_bytes(stage.layer_start, stage.layer_stop, fewest_replicas(plan, stage))
+        for index in sorted(touched)
+        for stage in plan.pipelines[index].stages
+        if stage.worker is not None
+    }
+
+
+def _journeys(plan: Plan, costs: Costs, touched: frozenset[int]) -> tuple[Journey, ...]:
+    """Ways of the touched pipelines' micro-batches; those over the same workers share their hops."""
+    known: dict[tuple[int, tuple[str, ...]], tuple[Hop, ...]] = {}
+    result = []
+    for pipeline in sorted(touched):
+        stages = range(len(plan.pipelines[pipeline].stages))
+        for turn, microbatch in enumerate(plan.microbatches_of(pipeline)):
+            workers = tuple(plan.worker_for(microbatch, pipeline, s) for s in stages)
+            key = pipeline, workers
+            if key not in known:
+                known[key] = _hops(plan, costs, pipeline, workers)
+            result.append(Journey(microbatch, pipeline, turn, known[key]))
+    return tuple(result)
+
+
+def _hops(plan: Plan, costs: Costs, pipeline: int, workers: tuple[str, ...]) -> tuple[Hop, ...]:
+    hops = []
+    for worker, following, stage in zip(workers, (*workers[1:], None), plan.pipelines[pipeline].stages, strict=True):
+        times = costs.stage(worker, stage.layer_start, stage.layer_stop)
+        hops.append(
+            Hop(
+                worker=worker,
+                forward_seconds=times.forward_seconds,
+                backward_input_seconds=times.backward_input_seconds,
+                backward_weight_seconds=times.backward_weight_seconds,
+                delay_seconds=costs.boundary_seconds(worker, following, stage.layer_stop) if following else 0.0,
+                activation_bytes=costs.sums.activation_bytes(stage.layer_start, stage.layer_stop),
+            )
+        )
+    return tuple(hops)

@@ -1,0 +1,52 @@
+"""ZB-H1: the clocked recurrence against the paper's form, against 1F1B, and under slower stages."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estimator.layers import StageTimes
+from estimator.pipeline import pipeline_times
+from estimator.split import scheduled_times, zero_bubble_times
+from kintsugi.core.plan import Schedule
+
+seconds = st.floats(0.001, 1.0)
+
+
+@st.composite
+def pipelines(draw):
+    num_stages = draw(st.integers(1, 6))
+    stages = [StageTimes(draw(seconds), draw(seconds), draw(seconds), 0.0) for _ in range(num_stages)]
+    return stages, draw(st.lists(st.floats(0.0, 0.5), min_size=num_stages - 1, max_size=num_stages - 1)), draw(st.integers(1, 9))
+
+
+@given(st.integers(1, 6), st.integers(0, 6), seconds)
+def test_bubbles_are_a_third_of_those_of_1f1b(num_stages, extra, unit):
+    """Qi et al., table 1: (p - 1)(F + I - W) where 1F1B has (p - 1)(F + I + W)."""
+    stages, microbatches = [StageTimes(unit, unit, unit, 0.0)] * num_stages, num_stages + extra
+    times = zero_bubble_times(stages, [0.0] * (num_stages - 1), microbatches)
+    assert times.pipeline_seconds == pytest.approx((3 * microbatches + num_stages - 1) * unit)
+
+
+@given(pipelines(), st.data())
+def test_a_slower_stage_never_shortens_the_pipeline(pipeline, data):
+    stages, delays, microbatches = pipeline
+    index, extra = data.draw(st.integers(0, len(stages) - 1)), data.draw(st.floats(0.0, 1.0))
+    own = stages[index]
+    for slower in (
+        StageTimes(own.forward_seconds + extra, own.backward_input_seconds, own.backward_weight_seconds, 0.0),
+        StageTimes(own.forward_seconds, own.backward_input_seconds + extra, own.backward_weight_seconds, 0.0),
+        StageTimes(own.forward_seconds, own.backward_input_seconds, own.backward_weight_seconds + extra, 0.0),
+    ):
+        other = [*stages[:index], slower, *stages[index + 1 :]]
+        before = zero_bubble_times(stages, delays, microbatches).pipeline_seconds
+        assert zero_bubble_times(other, delays, microbatches).pipeline_seconds >= before * (1 - 1e-12)
+
+
+@given(pipelines())
+def test_without_weight_parts_it_is_1f1b(pipeline):
+    stages, delays, microbatches = pipeline
+    bare = [StageTimes(stage.forward_seconds, stage.backward_input_seconds, 0.0, 0.0) for stage in stages]
+    forward, backward = [stage.forward_seconds for stage in bare], [stage.backward_input_seconds for stage in bare]
+    expected = pipeline_times(Schedule.ONE_F_ONE_B, forward, backward, delays, microbatches)
+    assert zero_bubble_times(bare, delays, microbatches).stage_end_seconds == pytest.approx(expected.stage_end_seconds)
+    assert scheduled_times(Schedule.ONE_F_ONE_B, bare, delays, microbatches) == expected
