@@ -116,12 +116,12 @@ def _lone_bound(demand: Demand, times: ExchangeTimes) -> int:
 def _weighted_bound(demands: Sequence[Demand], times: ExchangeTimes, weights: Mapping[int, int]) -> int:
     """The water level of the module's inequality. Sources without a weight may be worth anything until they start."""
     vessels = [(times.offsets[source], weight) for source, weight in weights.items() if weight]
-    if not vessels:
-        return 0
     volume = 0
     for demand in demands:
         links = [link for link in demand.links if times.source_of[link] in weights]
         volume += demand.num_shards * min((weights[times.source_of[link]] * times.costs[link] for link in links), default=0)
+    if not volume:
+        return 0
     late = [times.offsets[s] for demand in demands for link in demand.links if (s := times.source_of[link]) not in weights]
     return min([water_level(vessels, volume), *late])
 
