@@ -10,6 +10,7 @@ from starlette.middleware import Middleware
 
 from api import problems
 from api.bodies import component_schemas
+from api.contingencies import Contingencies
 from api.deps import Desk
 from api.metrics import Metrics
 from api.middleware import BodyLimit, Observation
@@ -31,7 +32,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """
     settings = settings or Settings()
     store, metrics = Store(settings.database_url), Metrics()
-    service = Service(store, metrics)
+    ahead = Contingencies(store.shelf, pair_work=settings.pair_work) if settings.plans_ahead else None
+    service = Service(store, metrics, ahead=ahead)
     watch = Watch(service.latest_generations)
 
     @asynccontextmanager
@@ -45,10 +47,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             planners=anyio.CapacityLimiter(settings.max_planning_threads),
         )
         await anyio.to_thread.run_sync(store.open)
+        if ahead is not None:
+            ahead.start()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch.run)
             yield
             watch.close()
+        if ahead is not None:
+            await anyio.to_thread.run_sync(ahead.close)
         store.close()
 
     app = FastAPI(
@@ -61,7 +67,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         openapi_url="/v1/openapi.json",
         middleware=[Middleware(Observation, metrics=metrics), Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes)],
     )
-    app.state.watch = watch
+    app.state.watch, app.state.ahead = watch, ahead
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router)

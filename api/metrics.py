@@ -21,6 +21,12 @@ class Metrics:
         self.decisions = Counter(
             "kintsugi_decisions", "Decisions made, what-if studies included.", ["policy"], registry=self.registry
         )
+        self.contingencies = Counter(
+            "kintsugi_contingencies",
+            "Decisions asked of the plans made ahead, and whether they were found there.",
+            ["found"],
+            registry=self.registry,
+        )
         self.waiting = Gauge("kintsugi_waiting_clients", "Clients that wait for a newer plan.", registry=self.registry)
         self.requests = Counter(
             "kintsugi_http_requests", "Requests answered.", ["method", "route", "status"], registry=self.registry
@@ -33,12 +39,19 @@ class Metrics:
             registry=self.registry,
         )
         self._planning_seconds = Histogram(
-            "kintsugi_planning_seconds", "Time to decide.", buckets=PLANNING_BUCKETS, registry=self.registry
+            "kintsugi_planning_seconds",
+            "Time to decide, or to find what was decided ahead.",
+            buckets=PLANNING_BUCKETS,
+            registry=self.registry,
         )
 
     def planning(self) -> AbstractContextManager[object]:
         """Times one decision."""
         return self._planning_seconds.time()
+
+    def planned(self, seconds: float) -> None:
+        """Count a decision that took so long because it was made ahead."""
+        self._planning_seconds.observe(seconds)
 
     def logged(self, contents: Iterable[Event | Report]) -> None:
         """Count what was appended to a log."""

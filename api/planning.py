@@ -44,12 +44,12 @@ def decide(snapshot: Snapshot) -> Decision:
 
 
 def stored(
-    decision: Decision, snapshot: Snapshot, *, profile: str, settings: str, number: int, decided_at: str
+    document: str, snapshot: Snapshot, *, profile: str, settings: str, number: int, decided_at: str
 ) -> tuple[StoredDecision, Document]:
     """A decision ready for the store, and the cluster that its snapshot refers to.
 
     Args:
-        decision: what was decided.
+        document: the decision as canonical JSON.
         snapshot: what it is a function of.
         profile: digest of the snapshot's profile.
         settings: digest of the snapshot's settings.
@@ -71,7 +71,7 @@ def stored(
         generation=snapshot.generation,
         number=number,
         decided_at=decided_at,
-        decision=codec.dumps(decision),
+        decision=document,
         snapshot=codec.dumps(reference),
         snapshot_digest=codec.digest(reference),
         planner_version=__version__,

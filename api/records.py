@@ -1,5 +1,6 @@
 """What the service knows of its jobs: their state, folded from the log, and the plans and snapshots that follow from it."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,7 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import NotFoundError
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.membership import Membership
-from kintsugi.core.plan import Decision, Plan
+from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
 
 CACHED_PLANS = 512
@@ -95,7 +96,7 @@ class Records:
     def _plan(self, job: str, generation: int) -> Plan:
         plan = self._plans.get((job, generation))
         if plan is None:
-            plan = codec.loads(Decision, self.store.decision(job, generation).decision).plan
+            plan = codec.decode(Plan, json.loads(self.store.decision(job, generation).decision)["plan"])
             self.keep_plan(job, plan)
         return plan
 

@@ -1,5 +1,6 @@
 """What the service does, without HTTP: jobs, events and reports in; decisions out; everything durable before it is told."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -10,11 +11,13 @@ from uuid import uuid4
 import structlog
 
 from api import planning
+from api.contingencies import Contingencies
 from api.database import OvertakenError
 from api.history import Entry, History
 from api.metrics import Metrics
 from api.records import JobState, Records
 from api.schemas import NewJob, cluster_of
+from api.shelf import Decided
 from api.store import Document, Store, StoredDecision, StoredJob, WriteKey
 from kintsugi.core import codec
 from kintsugi.core.errors import (
@@ -44,15 +47,18 @@ class Outcome:
     """What follows from new log entries: a decision with its snapshot, the error in its place, or nothing."""
 
     snapshot: Snapshot | None = None
-    decision: Decision | None = None
+    decided: Decided | None = None
     problem: Mapping[str, Any] | None = None
 
 
 class Service(Records):
     """Decides for jobs; safe for several threads, and for several processes on one database."""
 
-    def __init__(self, store: Store, metrics: Metrics, *, now: Callable[[], str] = utc_now) -> None:
+    def __init__(
+        self, store: Store, metrics: Metrics, *, now: Callable[[], str] = utc_now, ahead: Contingencies | None = None
+    ) -> None:
         super().__init__(store)
+        self._ahead = ahead
         self._metrics = metrics
         self._now = now
         self._log = structlog.get_logger("kintsugi.api")
@@ -122,9 +128,12 @@ class Service(Records):
         """
         with self._metrics.planning():
             decision = planning.decide(snapshot)
-        self._metrics.decisions.labels(decision.policy.value).inc()
-        self._log.info("decided", job=job, generation=snapshot.generation, policy=decision.policy.value, reason=decision.reason)
+        self._tell(snapshot, job, decision.policy.value, decision.reason)
         return decision
+
+    def _tell(self, snapshot: Snapshot, job: str | None, policy: str, reason: str) -> None:
+        self._metrics.decisions.labels(policy).inc()
+        self._log.info("decided", job=job, generation=snapshot.generation, policy=policy, reason=reason)
 
     def _create(self, job: str, request: NewJob, digest: str, key: WriteKey | None) -> None:
         snapshot = _first_snapshot(request)
@@ -132,7 +141,7 @@ class Service(Records):
         profile, settings = Document.of(request.profile), Document.of(request.settings)
         now = self._now()
         first, cluster = planning.stored(
-            decision, snapshot, profile=profile.digest, settings=settings.digest, number=0, decided_at=now
+            codec.dumps(decision), snapshot, profile=profile.digest, settings=settings.digest, number=0, decided_at=now
         )
         stored = StoredJob(
             id=job,
@@ -143,6 +152,7 @@ class Service(Records):
             settings=settings.digest,
         )
         self.store.create(stored, (profile, cluster, settings), first, key)
+        self._look_ahead(self.state(job))
 
     def _known_job(self, job: str | None, digest: str, key: WriteKey | None) -> str | None:
         remembered = self.store.remembered(key)
@@ -173,20 +183,22 @@ class Service(Records):
         histories = list(accumulate(contents, History.after, initial=state.history))[1:]
         last, now = histories[-1], self._now()
         outcome = self._outcome(state, last, contents)
-        after = last.decided(now) if outcome.decision else last.undecided(outcome.problem) if outcome.problem else last
+        after = last.decided(now) if outcome.decided else last.undecided(outcome.problem) if outcome.problem else last
         entries = [
             Entry(
                 number=history.number,
                 received_at=now,
                 content=content,
                 generation=after.generation,
-                decided=outcome.decision is not None and history is last,
+                decided=outcome.decided is not None and history is last,
                 problem=outcome.problem,
             )
             for history, content in zip(histories, contents, strict=True)
         ]
         self._commit(state, entries, outcome, key)
         self.keep_state(replace(state, history=after))
+        if (after.generation, after.applied_generation) != (state.history.generation, state.history.applied_generation):
+            self._look_ahead(replace(state, history=after))
         self._metrics.logged(contents)
         return entries[-1]
 
@@ -194,19 +206,36 @@ class Service(Records):
         if not history.calls_for_a_plan(state.history, contents):
             return Outcome()
         snapshot = self.snapshot(state, history)
+        found = self._made_ahead(snapshot, state.job.id)
         try:
-            return Outcome(snapshot=snapshot, decision=self.decide(snapshot, state.job.id))
+            return Outcome(snapshot=snapshot, decided=found or Decided.of(self.decide(snapshot, state.job.id)))
         except KintsugiError as error:
             self._log.warning("no plan", job=state.job.id, generation=snapshot.generation, error=error.as_dict())
             return Outcome(problem=error.as_dict())
 
+    def _made_ahead(self, snapshot: Snapshot, job: str) -> Decided | None:
+        """The decision for a snapshot that was thought of before: the same that `decide` would find."""
+        if self._ahead is None:
+            return None
+        started = time.perf_counter()
+        found = self._ahead.find(job, snapshot)
+        self._metrics.contingencies.labels(str(found is not None).lower()).inc()
+        if found is not None:
+            self._metrics.planned(time.perf_counter() - started)
+            self._tell(snapshot, job, found.policy, found.reason)
+        return found
+
+    def _look_ahead(self, state: JobState) -> None:
+        if self._ahead is not None:
+            self._ahead.submit(state.job.id, lambda: self.snapshot(state, state.history))
+
     def _commit(self, state: JobState, entries: Sequence[Entry], outcome: Outcome, key: WriteKey | None) -> None:
         job, last = state.job.id, entries[-1]
-        if outcome.snapshot is None or outcome.decision is None:
+        if outcome.snapshot is None or outcome.decided is None:
             self.store.append(job, entries, key=key)
             return
         stored, cluster = planning.stored(
-            outcome.decision,
+            outcome.decided.document,
             outcome.snapshot,
             profile=state.job.profile,
             settings=state.job.settings,
@@ -214,7 +243,8 @@ class Service(Records):
             decided_at=last.received_at,
         )
         self.store.append(job, entries, documents=(cluster,), decision=stored, key=key)
-        self.keep_plan(job, outcome.decision.plan)
+        if outcome.decided.plan is not None:
+            self.keep_plan(job, outcome.decided.plan)
 
 
 Accept = Callable[[JobState], tuple[Sequence[Event] | Sequence[Report], Entry | None]]

@@ -5,6 +5,8 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from planner.contingency import PAIR_WORK
+
 
 class Settings(BaseSettings):
     """Every setting of the service."""
@@ -23,6 +25,10 @@ class Settings(BaseSettings):
     """Longest wait for a newer plan."""
     max_planning_threads: int = Field(default=4, ge=1, le=256)
     """Decisions that are computed at the same time."""
+    plans_ahead: bool = True
+    """Whether plans for the next losses are made in the background, after every decision and every plan that is applied."""
+    pair_work: int = Field(default=PAIR_WORK, ge=0)
+    """Workers that pairs of losses may be planned for, summed over the pairs; 0 plans for single losses alone."""
     shutdown_seconds: int = Field(default=10, ge=1, le=3_600)
     """How long a stopping service lets requests finish."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, func, insert, select
 
 from api.database import Database
 from api.history import Entry
+from api.shelf import Shelf
 from api.tables import DECISIONS, DOCUMENTS, JOBS, KEYS, LOG, METADATA
 from kintsugi.core import codec
 from kintsugi.core.errors import ConflictError, NotFoundError
@@ -23,6 +24,8 @@ EVENT, REPORT = "event", "report"
 
 CACHED_ITEMS = 512
 """Immutable decisions and documents kept in memory."""
+CACHED_DOCUMENTS = 16
+"""Texts of documents kept in memory: a job's cluster is stored with every decision, and seldom another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +36,15 @@ class Document:
     body: str
 
     @classmethod
-    def of(cls, value: Any) -> "Document":
+    def of(cls, value: Hashable) -> "Document":
         """The document of a noun."""
-        body = codec.dumps(value)
-        return cls(digest=hashlib.sha256(body.encode()).hexdigest(), body=body)
+        return _document(value)
+
+
+@lru_cache(CACHED_DOCUMENTS)
+def _document(value: Hashable) -> Document:
+    body = codec.dumps(value)
+    return Document(digest=hashlib.sha256(body.encode()).hexdigest(), body=body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +88,7 @@ class Store:
 
     def __init__(self, database_url: str) -> None:
         self._database = Database(database_url)
+        self.shelf = Shelf(self._database)
         self._decision = lru_cache(CACHED_ITEMS)(self._read_decision)
         self._decoded: Callable[[Any, str], Any] = lru_cache(CACHED_ITEMS)(self._decode)
 

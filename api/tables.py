@@ -1,6 +1,6 @@
 """The tables: an append-only log and immutable decisions per job, and the documents they refer to."""
 
-from sqlalchemy import Boolean, Column, ForeignKey, Integer, MetaData, String, Table, Text, UniqueConstraint
+from sqlalchemy import Boolean, Column, ForeignKey, Integer, LargeBinary, MetaData, String, Table, Text, UniqueConstraint
 
 METADATA = MetaData()
 
@@ -51,6 +51,19 @@ DECISIONS = Table(
     Column("snapshot_digest", String(64), nullable=False),
     Column("planner_version", String(32), nullable=False),
 )
+
+CONTINGENCIES = Table(
+    "contingencies",
+    METADATA,
+    Column("job", String(200), ForeignKey("jobs.id"), primary_key=True),
+    Column("fingerprint", String(64), primary_key=True),
+    Column("planner_version", String(32), primary_key=True),
+    Column("generation", Integer, nullable=False),
+    Column("policy", String(32), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("decision", LargeBinary, nullable=False),
+)
+"""Decisions made ahead, by the snapshot they answer; compressed, for there may be hundreds for one job."""
 
 KEYS = Table(
     "idempotency_keys",

@@ -1,0 +1,85 @@
+"""Decisions made ahead, on disk: those of a job's latest generation, found by the snapshot they answer."""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import delete, insert, select
+
+from api.database import Database
+from api.tables import CONTINGENCIES
+from kintsugi.core import codec
+from kintsugi.core.plan import Decision, Plan
+from kintsugi.core.version import __version__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """A decision as it is told: its JSON, and what is logged and counted of it."""
+
+    policy: str
+    reason: str
+    document: str
+    plan: Plan | None = None
+    """Its plan, where the document need not be read for it."""
+
+    @classmethod
+    def of(cls, decision: Decision) -> "Decided":
+        """The form in which a decision is stored."""
+        policy, reason = decision.policy.value, decision.reason
+        return cls(policy=policy, reason=reason, document=codec.dumps(decision), plan=decision.plan)
+
+
+class Shelf:
+    """The contingencies of all jobs; what another version of the planner made is not found."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def put(self, job: str, generation: int, decided: Mapping[str, Decided]) -> None:
+        """Store decisions by fingerprint, and drop those of the job's earlier generations.
+
+        Args:
+            job: id of the job.
+            generation: of all these decisions.
+            decided: by the fingerprint of the snapshot; none of them is stored already.
+
+        Raises:
+            OvertakenError: another process stored one of them first.
+            UnavailableError: the database does not answer.
+        """
+        rows = [
+            {
+                "job": job,
+                "fingerprint": fingerprint,
+                "generation": generation,
+                "planner_version": __version__,
+                "policy": item.policy,
+                "reason": item.reason,
+                "decision": zlib.compress(item.document.encode(), level=1),
+            }
+            for fingerprint, item in decided.items()
+        ]
+        with self._database.writing() as connection:
+            connection.execute(delete(CONTINGENCIES).where(CONTINGENCIES.c.job == job, CONTINGENCIES.c.generation < generation))
+            if rows:
+                connection.execute(insert(CONTINGENCIES), rows)
+
+    def find(self, job: str, fingerprint: str) -> Decided | None:
+        """The decision for a snapshot, if it was made ahead."""
+        columns = CONTINGENCIES.c
+        query = select(columns.policy, columns.reason, columns.decision).where(
+            columns.job == job, columns.fingerprint == fingerprint, columns.planner_version == __version__
+        )
+        with self._database.reading() as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            return None
+        return Decided(policy=row.policy, reason=row.reason, document=zlib.decompress(row.decision).decode())
+
+    def fingerprints(self, job: str) -> frozenset[str]:
+        """What the job's stored contingencies are found by."""
+        columns = CONTINGENCIES.c
+        query = select(columns.fingerprint).where(columns.job == job, columns.planner_version == __version__)
+        with self._database.reading() as connection:
+            return frozenset(connection.execute(query).scalars())

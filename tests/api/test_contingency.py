@@ -1,0 +1,244 @@
+"""Events are answered with plans made ahead, the same as fresh ones, before and after a restart."""
+
+import re
+import threading
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import create_engine, text
+from starlette.testclient import TestClient
+
+from api.app import create_app
+from api.contingencies import Contingencies
+from api.database import Database
+from api.settings import Settings
+from api.shelf import Decided, Shelf
+from api.store import Store
+from kintsugi.core import codec
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import UnavailableError
+from kintsugi.core.plan import Decision
+from planner.contingency import accepted, after, fingerprint, losses
+from planner.replan import replan
+from tests.api.requests import EVENTS, JOB, REPORTS, event, new_job, report
+from tests.builders import snapshot_of, uniform_profile
+
+PATIENCE = 60.0
+
+
+def found(client):
+    """How many decisions were and were not found among the contingencies."""
+    lines = client.get("/metrics").text
+    counts = {name: re.search(rf'found="{name}"}} (\S+)', lines) for name in ("true", "false")}
+    return tuple(0 if match is None else int(float(match[1])) for match in counts.values())
+
+
+def stored(database_url, what="count(*)"):
+    engine = create_engine(database_url)
+    with engine.connect() as connection:
+        rows = connection.execute(text(f"select {what} from contingencies")).scalars().all()
+    engine.dispose()
+    return rows
+
+
+def same(document):
+    """A decision's JSON without the time that its search took."""
+    decision = codec.loads(Decision, document) if isinstance(document, str) else codec.decode(Decision, document)
+    return codec.dumps(replace(decision, search=replace(decision.search, elapsed_seconds=0.0)))
+
+
+def settle(app):
+    """Wait until everything that can be made ahead is made."""
+    assert app.state.ahead.wait_until_idle(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "failure", [event("a", 0, "w03"), event("a", 0, kind="host_failed", host="h01"), event("a", 0, "w03", "worker_draining")]
+)
+def test_an_event_is_answered_with_the_plan_made_ahead_which_is_the_fresh_one(app, tmp_path, failure):
+    alone = create_app(Settings(database_url=f"sqlite:///{tmp_path}/alone.sqlite3", plans_ahead=False))
+    with TestClient(app) as client, TestClient(alone) as fresh:
+        for each in (client, fresh):
+            assert each.post("/v1/jobs", json=new_job()).status_code == 201
+        settle(app)
+        answers = [each.post(EVENTS, json=failure).json() for each in (client, fresh)]
+        assert same(answers[0]["decision"]) == same(answers[1]["decision"])
+        assert (found(client), found(fresh)) == ((1, 0), (0, 0))
+
+
+def test_after_an_applied_plan_the_next_loss_is_answered_from_what_was_made_for_it(app):
+    with TestClient(app) as client:
+        client.post("/v1/jobs", json=new_job())
+        settle(app)
+        client.post(EVENTS, json=event("a", 0, "w00"))
+        client.post(REPORTS, json=report(1))
+        settle(app)
+        answer = client.post(EVENTS, json=event("b", 1, "w01")).json()
+        assert answer["decision"]["previous_plan"]["generation"] == 1
+        assert found(client) == (2, 0)
+
+
+def test_a_second_loss_before_the_plan_is_applied_is_thought_of_too(app):
+    with TestClient(app) as client:
+        client.post("/v1/jobs", json=new_job())
+        settle(app)
+        client.post(EVENTS, json=event("a", 0, "w00"))
+        settle(app)
+        client.post(EVENTS, json=event("b", 1, "w01"))
+        assert found(client) == (2, 0)
+
+
+def test_what_nobody_thought_of_is_searched_for(app):
+    with TestClient(app) as client:
+        client.post("/v1/jobs", json=new_job())
+        settle(app)
+        assert client.post(EVENTS, json=event("a", 0, "w42", "worker_joined", host="h42")).status_code == 200
+        assert found(client) == (0, 1)
+
+
+def test_a_restart_loses_nothing_and_only_the_latest_generation_is_kept(settings):
+    app = create_app(settings)
+    with TestClient(app) as client:
+        client.post("/v1/jobs", json=new_job())
+        settle(app)
+        client.post(EVENTS, json=event("a", 0, "w00"))
+        client.post(REPORTS, json=report(1))
+        settle(app)
+    assert set(stored(settings.database_url, "generation")) == {2}
+    again = create_app(settings)
+    with TestClient(again) as client:
+        client.post(EVENTS, json=event("b", 1, "w01"))
+        assert found(client) == (1, 0)
+        assert client.get(f"{JOB}/plan").json()["generation"] == 2
+
+
+def test_a_replay_of_what_was_made_ahead_gives_the_same_decision(app, settings):
+    from api import planning
+
+    with TestClient(app) as client:
+        client.post("/v1/jobs", json=new_job())
+        settle(app)
+        client.post(EVENTS, json=event("a", 0, "w03"))
+        assert found(client) == (1, 0)
+        store = Store(settings.database_url)
+        decision = planning.decide(planning.restored(store, store.job("llama"), 1))
+        assert same(codec.dumps(decision)) == same(store.decision("llama", 1).decision)
+        store.close()
+
+
+def test_without_plans_ahead_no_thread_works(database_url):
+    app = create_app(Settings(database_url=database_url, plans_ahead=False))
+    with TestClient(app) as client:
+        client.post("/v1/jobs", json=new_job())
+        assert "contingencies" not in {thread.name for thread in threading.enumerate()}
+        assert client.post(EVENTS, json=event("a", 0, "w00")).status_code == 200
+
+
+def test_the_thread_ends_with_the_service(app):
+    with TestClient(app) as client:
+        client.post("/v1/jobs", json=new_job())
+        assert "contingencies" in {thread.name for thread in threading.enumerate()}
+    assert "contingencies" not in {thread.name for thread in threading.enumerate()}
+
+
+def base_of(num_workers=4, generation=1):
+    first = snapshot_of(uniform_profile(2), Cluster.uniform(num_workers), 4)
+    return replace(accepted(first, replan(first)), generation=generation)
+
+
+class Memory:
+    """A shelf that remembers the order in which jobs were worked on."""
+
+    def __init__(self):
+        self.jobs, self.kept = [], {}
+
+    def put(self, job, generation, decided):
+        self.jobs.append((job, generation))
+        self.kept.update({(job, key): item for key, item in decided.items()})
+
+    def find(self, job, key):
+        return self.kept.get((job, key))
+
+    def fingerprints(self, job):
+        return frozenset(key for owner, key in self.kept if owner == job)
+
+
+def test_the_newest_is_made_first_and_superseded_work_is_dropped():
+    shelf, taken, going_on = Memory(), threading.Event(), threading.Event()
+    ahead = Contingencies(shelf, pair_work=0)
+
+    def slow():
+        taken.set()
+        assert going_on.wait(PATIENCE)
+        return base_of(generation=1)
+
+    ahead.start()
+    ahead.submit("old", slow)
+    assert taken.wait(PATIENCE)
+    ahead.submit("middle", lambda: base_of(generation=5))
+    ahead.submit("old", lambda: base_of(generation=2))
+    ahead.submit("new", lambda: base_of(generation=7))
+    going_on.set()
+    assert ahead.wait_until_idle(PATIENCE)
+    ahead.close()
+    assert shelf.jobs == [("new", 7), ("old", 2), ("middle", 5)]
+    for loss in losses(base_of(generation=2), 0):
+        assert ahead.find("old", after(base_of(generation=2), loss)) is not None
+
+
+def test_a_database_that_does_not_answer_stops_the_work_on_a_job_not_the_thread():
+    class Broken(Memory):
+        def put(self, job, generation, decided):
+            if job == "unlucky":
+                raise UnavailableError("no")
+            super().put(job, generation, decided)
+
+    ahead = Contingencies(Broken(), pair_work=0)
+    ahead.start()
+    ahead.submit("unlucky", base_of)
+    assert ahead.wait_until_idle(PATIENCE)
+    ahead.submit("lucky", base_of)
+    assert ahead.wait_until_idle(PATIENCE)
+    ahead.close()
+    snapshot = after(base_of(), next(losses(base_of())))
+    assert ahead.find("unlucky", snapshot) is None
+    assert ahead.find("lucky", snapshot) is not None
+
+
+def test_two_processes_that_made_the_same_plans_both_go_on(database_url):
+    store = Store(database_url)
+    store.open()
+    shelves = [Shelf(Database(database_url)) for _ in range(2)]
+    with TestClient(create_app(Settings(database_url=database_url, plans_ahead=False))) as client:
+        client.post("/v1/jobs", json=new_job())
+
+    class Late(Shelf):
+        """Looks before the other process has stored anything, and stores afterwards."""
+
+        looks = 0
+
+        def fingerprints(self, job):
+            self.looks += 1
+            return frozenset() if self.looks == 1 else super().fingerprints(job)
+
+    makers = [Contingencies(shelf, pair_work=0) for shelf in (shelves[0], Late(Database(database_url)))]
+    for maker in makers:
+        maker.start()
+        maker.submit("llama", base_of)
+        assert maker.wait_until_idle(PATIENCE)
+        maker.close()
+    assert stored(database_url) == [4]
+    store.close()
+
+
+def test_what_another_version_made_is_not_found(database_url, monkeypatch):
+    store = Store(database_url)
+    store.open()
+    with TestClient(create_app(Settings(database_url=database_url, plans_ahead=False))) as client:
+        client.post("/v1/jobs", json=new_job())
+    key = fingerprint(base_of())
+    store.shelf.put("llama", 1, {key: Decided(policy="data_rerouting", reason="why", document="{}")})
+    assert store.shelf.find("llama", key) == Decided(policy="data_rerouting", reason="why", document="{}")
+    monkeypatch.setattr("api.shelf.__version__", "0.0.0")
+    assert store.shelf.find("llama", key) is None
+    store.close()
