@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from estimator.compiled import compiled
 from estimator.schedule import Pass, Step, order
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Schedule
@@ -95,68 +96,40 @@ def pipeline_times(
 def _one_forward_one_backward(
     forward_seconds: Sequence[float], backward_seconds: Sequence[float], delay_seconds: Sequence[float], num_microbatches: int
 ) -> PipelineTimes:
-    """1F1B clock by clock: at clock t, stage i passes (t - i) / 2 forward, or (t + i + 1) / 2 - P backward.
+    ends = one_forward_one_backward_ends(
+        np.array(forward_seconds, dtype=np.float64),
+        np.array(backward_seconds, dtype=np.float64),
+        np.array(delay_seconds, dtype=np.float64),
+        num_microbatches,
+    )
+    return PipelineTimes(float(ends.max()), tuple(ends.tolist()))
+
+
+@compiled
+def one_forward_one_backward_ends(forward: Floats, backward: Floats, delays: Floats, num_microbatches: int) -> Floats:
+    """1F1B clock by clock: at clock t, stage i passes (t - i) / 2 forward, or (t + i + 1) / 2 - P backward. Shape [stages].
 
     Every pass depends only on its own stage's last pass and on a neighbour's pass one clock earlier.
     """
-    num_stages = len(forward_seconds)
-    inward, outward = (0.0, *delay_seconds), (*delay_seconds, 0.0)
-    free = [0.0] * num_stages
-    passed = [0.0] * (num_stages + 1)  # end of the last forward; index i + 1 is stage i, so that stage 0 waits for nothing
-    returned = [0.0] * (num_stages + 1)  # end of the last backward; the last entry stands for "turns round at once"
-    stages = tuple(zip(range(num_stages), forward_seconds, backward_seconds, inward, outward, strict=True))
-    for clock in range(2 * (num_microbatches + num_stages) - 2 + 1):
-        for stage, forward, backward, delay_in, delay_out in stages:
-            doubled = clock - stage
-            if doubled & 1:
-                if 0 <= (clock + stage + 1) // 2 - num_stages < num_microbatches:
-                    ready = returned[stage + 1] + delay_out
-                    start = free[stage]
-                    free[stage] = returned[stage] = (ready if ready > start else start) + backward
-            elif 0 <= doubled >> 1 < num_microbatches:
-                ready = passed[stage] + delay_in
-                start = free[stage]
-                free[stage] = passed[stage + 1] = (ready if ready > start else start) + forward
-    return PipelineTimes(max(free), tuple(free))
-
-
-def many_pipeline_seconds(
-    schedule: Schedule, forward_seconds: Floats, backward_seconds: Floats, delay_seconds: Floats, num_microbatches: int
-) -> Floats:
-    """`pipeline_times(...).pipeline_seconds` of many pipelines of one length at once. Shape [pipelines].
-
-    Args:
-        schedule: order of passes within a stage.
-        forward_seconds: shape [stages, pipelines].
-        backward_seconds: shape [stages, pipelines].
-        delay_seconds: shape [stages - 1, pipelines].
-        num_microbatches: that enter each pipeline.
-    """
-    num_stages, num_pipelines = forward_seconds.shape
-    if schedule is not Schedule.ONE_F_ONE_B:
-        columns = zip(forward_seconds.T.tolist(), backward_seconds.T.tolist(), delay_seconds.T.tolist(), strict=True)
-        return np.array([pipeline_times(schedule, f, b, d, num_microbatches).pipeline_seconds for f, b, d in columns])
-    nothing = np.zeros((1, num_pipelines))
-    inward, outward = np.vstack((nothing, delay_seconds)), np.vstack((delay_seconds, nothing))
-    free = np.zeros((num_stages, num_pipelines))
-    passed, returned = np.zeros((num_stages + 1, num_pipelines)), np.zeros((num_stages + 1, num_pipelines))
-    last = 2 * (num_microbatches - 1)
-    for clock in range(last + 2 * num_stages):
-        down = _stages_at(clock - last, clock, num_stages)
-        ready = np.maximum(passed[down] + inward[down], free[down]) + forward_seconds[down]
-        free[down] = passed[down.start + 1 : down.stop + 1 : 2] = ready
-        turned = 2 * num_stages - 1 - clock
-        up = _stages_at(turned, turned + last, num_stages)
-        ready = np.maximum(returned[up.start + 1 : up.stop + 1 : 2] + outward[up], free[up]) + backward_seconds[up]
-        free[up] = returned[up] = ready
-    result: Floats = free.max(axis=0)
-    return result
-
-
-def _stages_at(low: int, high: int, num_stages: int) -> slice:
-    """Every second stage from `low` to `high`, as far as there are such stages; both are of the same parity."""
-    start = low if low >= 0 else low & 1
-    return slice(start, max(start, min(high, num_stages - 1) + 1), 2)
+    num_stages = len(forward)
+    last = num_stages - 1
+    free = np.zeros(num_stages)
+    passed = np.zeros(num_stages)
+    returned = np.zeros(num_stages)
+    for clock in range(2 * (num_microbatches + num_stages) - 1):
+        for stage in range(num_stages):
+            start = free[stage]
+            if (clock - stage) & 1:
+                microbatch = (clock + stage + 1) // 2 - num_stages
+                if 0 <= microbatch < num_microbatches:
+                    if stage < last:
+                        start = max(start, returned[stage + 1] + delays[stage])
+                    free[stage] = returned[stage] = start + backward[stage]
+            elif 0 <= clock - stage < 2 * num_microbatches:
+                if stage > 0:
+                    start = max(start, passed[stage - 1] + delays[stage - 1])
+                free[stage] = passed[stage] = start + forward[stage]
+    return free
 
 
 def ordered_times(

@@ -1,35 +1,50 @@
 """Micro-batches to pipelines: how many each takes so that all are through together."""
 
-from collections.abc import Callable, Sequence
+import heapq
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 
-def trim(caps: Sequence[int], num_microbatches: int, seconds: Callable[[int, int], float]) -> tuple[int, ...]:
-    """Reduce what each pipeline could take within a target time to `num_microbatches` in all, the slowest first.
+def trim(
+    caps: Mapping[tuple[int, int], int], num_microbatches: int, seconds: Callable[[int, int], float]
+) -> Counter[tuple[int, int]]:
+    """Reduce what pipelines could take within a target time to `num_microbatches` in all, the slowest first.
 
     Args:
-        caps: micro-batches that pipeline k can take, at least 1 each.
-        num_microbatches: to be distributed, at most sum(caps).
-        seconds: time of pipeline k with m micro-batches, not falling in m.
+        caps: how many pipelines of each (length, most micro-batches) there are, at least 1 micro-batch each.
+        num_microbatches: to be distributed, at most what all can take together.
+        seconds: time of a pipeline of a length with m micro-batches, not falling in m.
 
     Returns:
-        Micro-batches of each pipeline, at least 1 each; ties go to the last pipeline.
+        How many pipelines of each (length, micro-batches) there are; ties go to the longest. Pipelines that are alike
+        are reduced together: O(d log g) for g groups and d distinct micro-batch counts in all.
     """
-    counts = list(caps)
-    for _ in range(sum(caps) - num_microbatches):
-        slowest = max((k for k in range(len(counts)) if counts[k] > 1), key=lambda k: (seconds(k, counts[k]), k))
-        counts[slowest] -= 1
-    return tuple(counts)
+    groups = Counter(caps)
+    surplus = sum(count * times for (_, count), times in groups.items()) - num_microbatches
+    queue = [(-seconds(length, count), -length, -count) for length, count in groups if count > 1]
+    heapq.heapify(queue)
+    while surplus > 0:
+        _, length, count = (-item for item in heapq.heappop(queue))
+        length, count = int(length), int(count)
+        moved = min(surplus, groups[length, count])
+        groups[length, count] -= moved
+        if count > 2 and not groups[length, count - 1]:
+            heapq.heappush(queue, (-seconds(length, count - 1), -length, 1 - count))
+        groups[length, count - 1] += moved
+        surplus -= moved
+    return +groups
 
 
 def distribute(num_pipelines: int, num_microbatches: int, seconds: Callable[[int, int], float]) -> tuple[int, ...]:
     """Give every pipeline one micro-batch, then each further one to the pipeline that is through with it first.
 
-    Greedy is exact here: times do not fall with the number of micro-batches. O(num_microbatches * num_pipelines).
+    Greedy is exact here: times do not fall with the number of micro-batches. O(num_microbatches * log(num_pipelines)).
     """
     counts = [1] * num_pipelines
-    following = [seconds(k, 2) for k in range(num_pipelines)]
+    queue = [(seconds(k, 2), k) for k in range(num_pipelines)]
+    heapq.heapify(queue)
     for _ in range(num_microbatches - num_pipelines):
-        first = min(range(num_pipelines), key=lambda k: (following[k], k))
+        _, first = heapq.heappop(queue)
         counts[first] += 1
-        following[first] = seconds(first, counts[first] + 1)
+        heapq.heappush(queue, (seconds(first, counts[first] + 1), first))
     return tuple(counts)

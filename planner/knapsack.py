@@ -1,7 +1,17 @@
-"""Pipeline lengths for a number of workers: a knapsack in which every pipeline of a length is worth its micro-batches."""
+"""Pipeline lengths for a number of workers: a knapsack in which every pipeline of a length is worth its micro-batches.
+
+Halving keeps it small: sorted by length and dealt out in turn, any pipelines fall into two halves (by number) whose
+workers differ from their shares of the whole by no more than the spread of lengths. So the best worth of c pipelines is
+needed only for totals within one spread of c times the mean length (the argument of Jansen and Rohwedder, "On integer
+programming and convolution", 2019, in one dimension): O(spread^2 * log(pipelines)) whatever the number of workers.
+"""
+
+from collections import Counter
 
 import numpy as np
 import numpy.typing as npt
+
+from estimator.compiled import compiled
 
 Worth = npt.NDArray[np.int64]
 IMPOSSIBLE = -(2**40)
@@ -9,50 +19,115 @@ IMPOSSIBLE = -(2**40)
 
 
 class Knapsack:
-    """Exactly k pipelines over exactly n workers: (max, +) powers of the worth by length, by doubling.
+    """Exactly k pipelines over exactly n workers, some of which may stay idle."""
 
-    O(num_workers^2 * log(num_pipelines)).
-    """
-
-    def __init__(self, worth: Worth, first_length: int, num_workers: int) -> None:
-        """Set the items.
+    def __init__(self, worth: Worth, first_length: int, num_workers: int, num_pipelines: int) -> None:
+        """Solve for every number of workers near the shares of `num_workers`.
 
         Args:
             worth: of a pipeline of length first_length + k, shape [lengths]; below 1 where it cannot take a micro-batch.
             first_length: the shortest length.
             num_workers: at most so many in all.
+            num_pipelines: exactly so many.
         """
-        single = np.full(num_workers + 2, IMPOSSIBLE, dtype=np.int64)  # the last entry is read for fewer than no workers
-        stop = min(first_length + len(worth), num_workers + 1)
-        single[first_length:stop] = np.where(worth > 0, worth, IMPOSSIBLE)[: stop - first_length]
-        self._tables: dict[int, Worth] = {1: single}
-        sizes = np.arange(num_workers + 1)
-        self._rest = sizes[:, None] - sizes[None, :]
-        self._rest[self._rest < 0] = num_workers + 1
+        self._first, self._num_pipelines = first_length, num_pipelines
+        self._counts = _halves(num_pipelines)
+        self._single, self._best_length = _with_idle(np.where(worth > 0, worth, IMPOSSIBLE))
+        self._num_workers = min(num_workers, num_pipelines * (first_length + len(worth) - 1))
+        self._tables = _tables(self._single, first_length, self._num_workers, num_pipelines, self._counts)
 
-    def lengths(self, num_pipelines: int, least_worth: int) -> tuple[int, ...] | None:
-        """Lengths, longest first, worth at least `least_worth` together, over as many workers as can be; None: there are none."""
-        enough = np.flatnonzero(self._table(num_pipelines)[:-1] >= least_worth)
-        return tuple(sorted(self._trace(num_pipelines, int(enough[-1])), reverse=True)) if len(enough) else None
+    @property
+    def most_worth(self) -> int:
+        """Of all pipelines together; negative where there are none."""
+        return int(self._tables[0, len(self._single) - 1])
 
-    def _table(self, num_pipelines: int) -> Worth:
-        """Most worth of `num_pipelines` pipelines over exactly n workers. Shape [workers + 2]."""
-        if num_pipelines not in self._tables:
-            first = num_pipelines // 2
-            table = np.full(len(self._tables[1]), IMPOSSIBLE, dtype=np.int64)
-            self._sums(first, num_pipelines - first).max(axis=1, out=table[:-1])
-            self._tables[num_pipelines] = table
-        return self._tables[num_pipelines]
-
-    def _sums(self, first: int, second: int) -> Worth:
-        """Worth of `first` pipelines over n - a workers and `second` over a. Shape [workers + 1, workers + 1]."""
-        result: Worth = self._table(first)[self._rest] + self._table(second)[None, :-1]
+    def lengths(self) -> Counter[int]:
+        """How many pipelines of each length are worth most, over as many workers as can be."""
+        result: Counter[int] = Counter()
+        states = Counter({(self._num_pipelines, self._num_workers): 1})
+        while states:
+            following: Counter[tuple[int, int]] = Counter()
+            for (count, total), times in states.items():
+                if count == 1:
+                    result[self._first + int(self._best_length[total - self._first])] += times
+                else:
+                    share = self._share(count, total)
+                    following[count // 2, share] += times
+                    following[count - count // 2, total - share] += times
+            states = following
         return result
 
-    def _trace(self, num_pipelines: int, num_workers: int) -> tuple[int, ...]:
-        if num_pipelines == 1:
-            return (num_workers,)
-        first = num_pipelines // 2
-        second = num_pipelines - first
-        share = int(self._sums(first, second)[num_workers].argmax())
-        return self._trace(first, num_workers - share) + self._trace(second, share)
+    def _share(self, count: int, total: int) -> int:
+        """Workers of the smaller half of `count` pipelines."""
+        few, many = count // 2, count - count // 2
+        worth = self._table(count)[total - self._low(count)]
+        first, second = self._table(few), self._table(many)
+        for index, part in enumerate(first.tolist()):
+            rest = total - self._low(few) - index - self._low(many)
+            if 0 <= rest < len(second) and part + second[rest] == worth:
+                return self._low(few) + index
+        raise AssertionError("a table's entry has a share")
+
+    def _table(self, count: int) -> Worth:
+        result: Worth = self._tables[int(np.flatnonzero(self._counts == count)[0])]
+        return result
+
+    def _low(self, count: int) -> int:
+        return lowest_total(count, len(self._single), self._num_workers, self._num_pipelines)
+
+
+@compiled
+def lowest_total(count: int, num_lengths: int, num_workers: int, num_pipelines: int) -> int:
+    """The fewest workers of `count` pipelines that a table looks at."""
+    return count * num_workers // num_pipelines - (num_lengths - 1)
+
+
+def _halves(count: int) -> Worth:
+    """All numbers of pipelines that halving comes to, the largest first."""
+    result = [count]
+    few = many = count
+    while many > 1:
+        few, many = few // 2, many - many // 2
+        result += [c for c in (many, few) if c > 0 and c not in result]
+    return np.array(result, dtype=np.int64)
+
+
+def _with_idle(worth: Worth) -> tuple[Worth, Worth]:
+    """Worth when a pipeline may leave some of its workers idle, and the index of the length it then has."""
+    best = np.maximum.accumulate(worth)
+    indices = np.where(worth == best, np.arange(len(worth)), 0)
+    return best, np.maximum.accumulate(indices)
+
+
+@compiled
+def _tables(single: Worth, first_length: int, num_workers: int, num_pipelines: int, counts: Worth) -> Worth:
+    """Most worth of counts[k] pipelines over lowest_total + n workers. Shape [counts, 2 * lengths]."""
+    num_lengths = len(single)
+    width = 2 * num_lengths
+    tables = np.full((len(counts), width), IMPOSSIBLE)
+    for row in range(len(counts) - 1, -1, -1):
+        count = counts[row]
+        low = lowest_total(count, num_lengths, num_workers, num_pipelines)
+        if count == 1:
+            for length in range(num_lengths):
+                if 0 <= first_length + length - low < width:
+                    tables[row, first_length + length - low] = single[length]
+            continue
+        few, many = count // 2, count - count // 2
+        shift = lowest_total(few, num_lengths, num_workers, num_pipelines) - low
+        shift += lowest_total(many, num_lengths, num_workers, num_pipelines)
+        first, second = np.flatnonzero(counts == few)[0], np.flatnonzero(counts == many)[0]
+        _combine(tables[first], tables[second], shift, tables[row])
+    return tables
+
+
+@compiled
+def _combine(first: Worth, second: Worth, shift: int, result: Worth) -> None:
+    """Put the most worth of both halves together into `result`, whose entry n + shift is filled by entries that sum to n."""
+    width = len(result)
+    for a in range(width):
+        if first[a] < 0:
+            continue
+        for b in range(max(0, -shift - a), min(width, width - shift - a)):
+            if second[b] >= 0:
+                result[a + b + shift] = max(result[a + b + shift], first[a] + second[b])

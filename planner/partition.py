@@ -1,18 +1,23 @@
 """Layers to stages: the contiguous split with the shortest pipeline under the memory limits."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from estimator.layers import LayerSums
 from estimator.memory import scheduled_in_flight
-from estimator.pipeline import Floats, many_pipeline_seconds
+from estimator.pipeline import Floats, pipeline_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LayerProfile, LinkCost
+from planner.minimax import Chain, Model, fits, fits_somehow, minimax, split_seconds
+from planner.relaxation import Outline, widest_stages
+
+Number = TypeVar("Number", np.int64, np.float64)
 
 EXACT, CLOSE = 1e-9, 2e-3
 """How far above its bound a split may stay without a look at its neighbours: with equal layers, and otherwise."""
@@ -53,18 +58,21 @@ class Partitioner:
         self._sums, self._schedule = sums, schedule
         layers = sums.profile.layers
         count = len(layers)
-        self._forward, self._backward = np.array(sums.forward), np.array(sums.backward)
-        self._both = self._forward + self._backward
-        self._delays = np.array([0.0, *(link.transfer_seconds(layer.output_bytes) for layer in layers[:-1]), 0.0])
-        self._least_delay = float(self._delays[1:-1].min()) if count > 1 else 0.0
+        forward, backward = np.array(sums.forward, dtype=np.float64), np.array(sums.backward, dtype=np.float64)
+        delays = np.array([0.0, *(link.transfer_seconds(layer.output_bytes) for layer in layers[:-1]), 0.0])
+        self._model = Model(
+            forward=forward,
+            backward=backward,
+            static_bytes=sums.static_table(num_replicas),
+            activation_bytes=np.array([sums.activation_bytes(0, n) for n in range(count + 1)], dtype=np.int64),
+            delays=delays,
+            least_delay=float(delays[1:-1].min()) if count > 1 else 0.0,
+        )
+        self._both = forward + backward
         self._is_range = np.triu(np.ones((count + 1, count + 1), dtype=bool), 1)
         self.tolerance = EXACT if len({self._key(layer) for layer in layers}) == 1 else CLOSE
         self._descended: dict[tuple[WorkerKind, ...], tuple[int, ...]] = {}
         """Where the first descent for these workers ended: a good split for other micro-batch counts too."""
-        self._widest: dict[int, float] = {}
-        self._least: dict[tuple[int, WorkerKind], tuple[npt.NDArray[np.int_], Floats]] = {}
-        self._static = sums.static_table(num_replicas)
-        self._activation = _ranges(np.array([float(sums.activation_bytes(0, n)) for n in range(count + 1)]))
 
     @staticmethod
     def _key(layer: LayerProfile) -> LayerProfile:
@@ -72,8 +80,7 @@ class Partitioner:
 
     def bound(self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats) -> float:
         """No split over workers of these kinds is faster, in seconds; infinite where no split fits memory."""
-        tables = self._tables(kinds, num_microbatches, tail_seconds)
-        return math.inf if tables is None else float(tables[1][0][0])
+        return float(minimax(self._model, self._chain(kinds, num_microbatches, tail_seconds))[0])
 
     def best(self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats) -> Split | None:
         """The split of all layers over workers of these kinds, in this order; None where no split fits memory.
@@ -87,179 +94,90 @@ class Partitioner:
             num_microbatches: that enter the pipeline.
             tail_seconds: what follows the last backward pass when the first stage holds n layers, shape [layers + 1].
         """
-        tables = self._tables(kinds, num_microbatches, tail_seconds)
-        if tables is None:
+        chain = self._chain(kinds, num_microbatches, tail_seconds)
+        bound, *attaining = minimax(self._model, chain)
+        if math.isinf(bound):
             return None
-        bounds, best_from = tables
-        bound = float(best_from[0][0])
-
-        starts = {_trace(bounds, best_from, bound * (1 + 1e-12), pick) for pick in (_largest, _smallest)}
+        starts = {tuple(cuts.tolist()) for cuts in attaining}
         known = self._descended.get(tuple(kinds))
         if known is not None:
             starts.add(known)
-        seconds, cuts = self._first(sorted(starts), kinds, num_microbatches, tail_seconds)
+        seconds, cuts = self._first(sorted(starts), chain)
         while seconds > bound * (1 + self.tolerance) and (known is None or self.tolerance == EXACT):
-            nearby, other = self._first(_neighbours(cuts), kinds, num_microbatches, tail_seconds)
+            nearby, other = self._first(_neighbours(cuts), chain)
             if nearby >= seconds * (1 - 1e-12):
                 break
             seconds, cuts = nearby, other
         self._descended.setdefault(tuple(kinds), cuts)
         return Split(cuts, seconds - float(tail_seconds[cuts[1]]), seconds)
 
-    def _first(
-        self, options: Sequence[tuple[int, ...]], kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats
-    ) -> tuple[float, tuple[int, ...]]:
-        """The fastest of several splits that fits memory, and its time with its tail; the first among equals."""
-        cuts = np.array(options, dtype=np.int64).reshape(len(options), len(kinds) + 1).T
-        in_flight = [scheduled_in_flight(self._schedule, i, len(kinds), num_microbatches) for i in range(len(kinds))]
-        peaks = self._static[cuts[:-1], cuts[1:]] + np.array(in_flight)[:, None] * self._activation[cuts[:-1], cuts[1:]]
-        fitting = np.flatnonzero((peaks <= np.array([kind.usable_bytes for kind in kinds])[:, None]).all(axis=0))
-        if not len(fitting):
-            return math.inf, ()
-        cuts = cuts[:, fitting]
-        speeds = np.array([kind.speed_ratio for kind in kinds])[:, None]
-        seconds = many_pipeline_seconds(
-            self._schedule,
-            (self._forward[cuts[1:]] - self._forward[cuts[:-1]]) / speeds,
-            (self._backward[cuts[1:]] - self._backward[cuts[:-1]]) / speeds,
-            self._delays[cuts[1:-1]],
-            num_microbatches,
+    def _chain(self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats) -> Chain:
+        held = [scheduled_in_flight(self._schedule, stage, len(kinds), num_microbatches) for stage in range(len(kinds))]
+        return Chain(
+            speeds=np.array([kind.speed_ratio for kind in kinds]),
+            usable_bytes=np.array([kind.usable_bytes for kind in kinds], dtype=np.int64),
+            held=np.array(held, dtype=np.int64),
+            rest=num_microbatches - 1,
+            all_forward=self._schedule is Schedule.GPIPE,
+            tail=tail_seconds,
         )
-        seconds = seconds + tail_seconds[cuts[1]]
-        best = int(seconds.argmin())
-        return float(seconds[best]), options[int(fitting[best])]
 
-    def least_seconds(self, num_stages: int, kind: WorkerKind, most_microbatches: int, tail_seconds: Floats) -> Floats:
-        """A lower bound on `best` for equal workers and 1 .. most_microbatches at once. Shape [most_microbatches]."""
-        stops, waits = self._least_by_first_stage(num_stages, kind, most_microbatches)
-        result: Floats = (waits[:, :most_microbatches] + tail_seconds[stops, None]).min(axis=0)
-        return result
+    def _first(self, options: Sequence[tuple[int, ...]], chain: Chain) -> tuple[float, tuple[int, ...]]:
+        """The fastest of several splits that fits memory, and its objective; the first among equals."""
+        seconds = [self._seconds(cuts, chain) for cuts in options]
+        best = int(np.argmin(seconds)) if seconds else 0
+        return (seconds[best], options[best]) if seconds else (math.inf, ())
 
-    def _least_by_first_stage(
-        self, num_stages: int, kind: WorkerKind, most_microbatches: int
-    ) -> tuple[npt.NDArray[np.int_], Floats]:
-        """Sizes of the first stage and, for each, a bound on the pipeline's time. Shapes [sizes], [sizes, micro-batches].
+    def _seconds(self, cuts: tuple[int, ...], chain: Chain) -> float:
+        """Objective of one split; infinite where it does not fit memory."""
+        model, edges = self._model, np.array(cuts, dtype=np.int64)
+        if self._schedule is Schedule.ONE_F_ONE_B:
+            return split_seconds(model, chain, edges)
+        if not all(fits(model, chain, stage, a, b) for stage, (a, b) in enumerate(pairwise(cuts))):
+            return math.inf
+        forward, backward = (np.diff(prefix[edges]) / chain.speeds for prefix in (model.forward, model.backward))
+        times = pipeline_times(
+            self._schedule, forward.tolist(), backward.tolist(), model.delays[edges[1:-1]].tolist(), chain.rest + 1
+        )
+        return times.pipeline_seconds + float(chain.tail[cuts[1]])
 
-        The greatest stage takes at least `widest`, more where the first stage holds few layers; the path through it
-        waits for it once per micro-batch that is not in flight, and for the stages below it twice.
-        """
-        known = self._least.get((num_stages, kind))
-        if known is not None and known[1].shape[1] >= most_microbatches:
-            return known
-        total, count = float(self._both[-1]) / kind.speed_ratio, len(self._both) - 1
-        stops = np.arange(1 if num_stages > 1 else count, count - num_stages + 2)
-        first = self._both[stops] / kind.speed_ratio
-        others = (total - first) / max(1, num_stages - 1)
-        widest = np.maximum(np.maximum(first, others), self._widest_seconds(num_stages) / kind.speed_ratio)[:, None]
-        chain = total + 2 * (num_stages - 1) * self._least_delay
-        rest = np.arange(most_microbatches)[None, :]
-        if self._schedule is Schedule.GPIPE:
-            waits = rest * widest
-        else:
-            few = np.minimum(rest * widest / 2, widest)
-            waits = np.where(rest >= num_stages, total + (rest - num_stages) * widest, few)
-            waits = np.maximum(waits, (rest // num_stages) * chain)
-        self._least[num_stages, kind] = stops, chain + waits
-        return self._least[num_stages, kind]
+    def outline(self, speed_ratio: float) -> Outline:
+        """What closed-form bounds know of the layers on equal workers of a speed."""
+        both = self._both / speed_ratio
+        return Outline(
+            both=both,
+            work=float(self._model.forward[-1] + self._model.backward[-1]) / speed_ratio,
+            delay=self._model.least_delay,
+            widest=widest_stages(both),
+            all_forward=self._schedule is Schedule.GPIPE,
+        )
 
-    def _widest_seconds(self, num_stages: int) -> float:
-        """Least possible time of the greatest stage: bisection over the ranges' sums, greedy fill. O(layers log layers)."""
-        if num_stages in self._widest:
-            return self._widest[num_stages]
-        both = self._both
-        options = np.unique(_ranges(both)[self._is_range])
-        low, high = 0, len(options) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if self._greedy_stages(float(options[middle])) <= num_stages:
-                high = middle
+    def most_microbatches(self, num_stages: int, kind: WorkerKind, at_most: int) -> int:
+        """Most micro-batches, up to `at_most`, with which some split fits the memory of such workers; 0 where none does."""
+        low, high = 0, at_most + 1
+        while high - low > 1:
+            probe = min(high - 1, num_stages) if (low, high) == (0, at_most + 1) else (low + high) // 2
+            if not self._fits((kind,) * num_stages, probe):
+                high = probe
+            elif probe >= num_stages and self._schedule is not Schedule.GPIPE:
+                return at_most
             else:
-                low = middle + 1
-        self._widest[num_stages] = float(options[low])
-        return self._widest[num_stages]
+                low = probe
+        return low
 
-    def _greedy_stages(self, limit: float) -> int:
-        """Fewest stages with at most `limit` seconds each."""
-        start, stages, count = 0, 0, len(self._both) - 1
-        while start < count:
-            following = int(np.searchsorted(self._both, self._both[start] + limit * (1 + 1e-12), side="right")) - 1
-            if following <= start:
-                return count + 1
-            start, stages = following, stages + 1
-        return stages
+    def _fits(self, kinds: Sequence[WorkerKind], num_microbatches: int) -> bool:
+        return bool(fits_somehow(self._model, self._chain(kinds, num_microbatches, self._model.forward)))
 
     def peak_table(self, stage: int, num_stages: int, num_microbatches: int) -> Floats:
         """Peak memory of every layer range [a, b) on a stage; infinite for empty ranges. Shape [layers + 1, layers + 1]."""
-        in_flight = scheduled_in_flight(self._schedule, stage, num_stages, num_microbatches)
-        return np.where(self._is_range, self._static + in_flight * self._activation, np.inf)
-
-    def _tables(
-        self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats
-    ) -> tuple[list[Floats], list[Floats]] | None:
-        """Bounds per stage and layer range, and the best greatest bound of stages i.. from layer a; None: nothing fits."""
-        num_stages, count = len(kinds), self._sums.profile.num_layers
-        rest = np.full(count + 1, np.inf)
-        rest[count] = 0.0
-        bounds: list[Floats] = [np.empty(0)] * num_stages
-        best_from: list[Floats] = [np.empty(0)] * num_stages + [rest]
-        for stage in reversed(range(num_stages)):
-            bound = self._stage_bounds(stage, kinds, num_microbatches)
-            bounds[stage] = bound = bound + tail_seconds[None, :] if stage == 0 else bound
-            best_from[stage] = rest = np.maximum(bound, rest[None, :]).min(axis=1)
-        return None if np.isinf(rest[0]) else (bounds, best_from)
-
-    def _stage_bounds(self, stage: int, kinds: Sequence[WorkerKind], num_microbatches: int) -> Floats:
-        """Least pipeline time with layers [a, b) on `stage`, whatever the others hold. Shape [layers + 1, layers + 1].
-
-        Longest paths through the stage: every round trip below it waits for the micro-batches in flight.
-        """
-        num_stages = len(kinds)
-        kind, below = kinds[stage], kinds[stage + 1 :]
-        above_speed = max((k.speed_ratio for k in kinds[:stage]), default=1.0)
-        below_speed = max((k.speed_ratio for k in below), default=1.0)
-        own = _ranges(self._both) / kind.speed_ratio
-        upper = (self._both / above_speed + 2 * stage * self._least_delay)[:, None]
-        lower = ((self._both[-1] - self._both) / below_speed + 2 * len(below) * self._least_delay)[None, :]
-        through = own + lower
-        in_flight = scheduled_in_flight(self._schedule, stage, num_stages, num_microbatches)
-        rest = num_microbatches - 1
-        if self._schedule is Schedule.GPIPE:
-            waits = rest * own
-        elif num_microbatches > in_flight:
-            rounds = rest // in_flight
-            waits = np.maximum(through + (rest - in_flight) * own, rounds * through + (rest - rounds * in_flight) * own)
-            waits = np.maximum(waits, rest * own - lower)
-        else:
-            waits = rest * np.maximum(_ranges(self._forward), _ranges(self._backward)) / kind.speed_ratio
-        result: Floats = upper + through + waits
-        if stage == 0:
-            result[1:] = np.inf
-        result[self.peak_table(stage, num_stages, num_microbatches) > kind.usable_bytes] = np.inf
-        return result
+        held = scheduled_in_flight(self._schedule, stage, num_stages, num_microbatches)
+        peaks = self._model.static_bytes + held * _ranges(self._model.activation_bytes)
+        return np.where(self._is_range, peaks, np.inf)
 
 
-def _ranges(prefix: Floats) -> Floats:
+def _ranges(prefix: npt.NDArray[Number]) -> npt.NDArray[Number]:
     """Sums over [a, b) from prefix sums. Shape [layers + 1, layers + 1]."""
     return prefix[None, :] - prefix[:, None]
-
-
-def _largest(options: npt.NDArray[np.intp]) -> int:
-    return int(options[-1])
-
-
-def _smallest(options: npt.NDArray[np.intp]) -> int:
-    return int(options[0])
-
-
-def _trace(
-    bounds: Sequence[Floats], best_from: Sequence[Floats], limit: float, pick: Callable[[npt.NDArray[np.intp]], int]
-) -> tuple[int, ...]:
-    """A split whose stages all stay within `limit`."""
-    cuts = [0]
-    for stage, bound in enumerate(bounds):
-        options = np.flatnonzero((bound[cuts[-1]] <= limit) & (best_from[stage + 1] <= limit))
-        cuts.append(pick(options))
-    return tuple(cuts)
 
 
 def _neighbours(cuts: tuple[int, ...]) -> list[tuple[int, ...]]:

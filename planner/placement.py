@@ -1,8 +1,9 @@
 """Who takes which slot of an arrangement."""
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -51,15 +52,13 @@ def place(
         generation: of the plan.
         policy: of the plan.
     """
-    slots = [(a, b) for shape in arrangement.shapes for a, b in zip(shape.cuts, shape.cuts[1:], strict=False)]
+    slots = [(a, b) for shape in arrangement.shapes for a, b in pairwise(shape.cuts)]
     chosen = _assign(slots, arrangement.kinds, workers, holdings, costs)
     names = iter(chosen)
     pipelines = tuple(
         Pipeline(
             num_microbatches=shape.num_microbatches,
-            stages=tuple(
-                Stage(layer_start=a, layer_stop=b, worker=next(names)) for a, b in zip(shape.cuts, shape.cuts[1:], strict=False)
-            ),
+            stages=tuple(Stage(layer_start=a, layer_stop=b, worker=next(names)) for a, b in pairwise(shape.cuts)),
         )
         for shape in arrangement.shapes
     )
@@ -67,6 +66,23 @@ def place(
     idle = tuple(IdleWorker(worker=worker, reason=NOT_NEEDED) for worker in workers if worker not in used)
     plan = Plan(generation=generation, policy=policy, schedule=schedule, pipelines=pipelines, idle_workers=idle)
     return replace(plan, rounds=colour_rounds(plan, costs.profile))
+
+
+def least_migration_seconds(arrangement: Arrangement, holdings: Holdings, costs: Costs) -> float:
+    """What reaching an arrangement takes at least: some worker must receive what the closest holding lacks.
+
+    Slots whose layers as many survivors hold are free. Exact in which kinds of slots lack holders, not in who takes them.
+    """
+    wanted = Counter((a, b) for shape in arrangement.shapes for a, b in pairwise(shape.cuts))
+    held = Counter(holdings.layers_of(worker) for worker in holdings.survivors)
+    missing = sorted(wanted - held)
+    if not missing:
+        return 0.0
+    free = sorted(held - wanted) or [(0, 0)]
+    lacking = missing_bytes(state_prefix_bytes(costs.profile), free, missing).min(axis=0).max()
+    network = costs.profile.network
+    beta = min(link.beta_seconds_per_byte for link in (network.intra_host, network.inter_host))
+    return float(lacking) * beta
 
 
 def _assign(

@@ -7,24 +7,29 @@ from dataclasses import dataclass, replace
 
 from estimator.costs import Costs
 from estimator.estimate import after_transition, estimate
-from estimator.goodput import effective_time_ratio, migration_seconds
+from estimator.goodput import (
+    effective_time_ratio,
+    goodput_samples_per_second,
+    migration_seconds,
+    throughput_samples_per_second,
+)
 from estimator.schedule import ORDERS, require_known
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.plan import Estimate, Migration, Plan, Policy, Schedule, Search
 from kintsugi.core.profile import OptimizerSharding
 from planner.links import Links
-from planner.placement import Holdings, place
+from planner.placement import Holdings, least_migration_seconds, place
 from planner.search import Arrangement, EqualProblem, EqualSearch, degrees, kind_of
 from planner.shortage import memory_error
 from planner.unequal import UnequalProblem, UnequalSearch
 from restorer.migration import plan_migration
 
-WORTHWHILE = 0.01
-"""Relative gain in the price of a step for which the search goes on among numbers of pipelines that promise no shorter one."""
+MOST_PRICED = 4
+"""So many arrangements are placed and priced in full before only clear improvements are."""
 
-MOST_SPECULATIVE = 3
-"""So many plans are priced before only shorter steps are looked for."""
+CLEAR = 2e-3
+"""Relative difference in goodput that is worth the full price of another arrangement after `MOST_PRICED`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +95,54 @@ def _under_schedule(request: Request) -> Found:
     """
     started = time.perf_counter()
     search = _search(request)
+    options, least = _options(request, search)
     best: Found | None = None
-    bounds, limit, priced = [math.inf], math.inf, 0
-    for dp in search.by_promise():
-        bound, arrangement = search.arrange(dp, limit)
-        bounds.append(bound)
-        if arrangement is None:
-            continue
-        found = _price(request, _place(request, arrangement))
+    priced = 0
+    for option in sorted(options, key=lambda option: -option.most_goodput):
+        slack = 1.0 if priced < MOST_PRICED else 1 + CLEAR
+        if best is not None and option.most_goodput <= best.estimate.goodput_samples_per_second * slack:
+            break
+        found = _price(request, _place(request, option.arrangement))
         priced += 1
-        slack = WORTHWHILE if priced < MOST_SPECULATIVE else 1.0
-        seconds = max(arrangement.seconds * (1 - search.tolerance), found.estimate.iteration_seconds * (1 - slack))
-        limit = min(limit, _longest_step_to_win(request, found, seconds))
         if best is None or found.estimate.goodput_samples_per_second > best.estimate.goodput_samples_per_second:
             best = found
     if best is None:
         raise _shortage(request, search)
-    least = min(*bounds, best.estimate.iteration_seconds)
+    least = min(least, best.estimate.iteration_seconds)
     gap = best.estimate.iteration_seconds / least - 1
     found_by = Search(lower_bound_seconds=least, gap_ratio=gap, elapsed_seconds=time.perf_counter() - started, candidates=priced)
     return replace(best, search=found_by)
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """An arrangement and the most goodput that it can have, in samples per second."""
+
+    arrangement: Arrangement
+    most_goodput: float
+
+
+def _options(request: Request, search: EqualSearch | UnequalSearch) -> tuple[list[_Option], float]:
+    """The fastest arrangement of every number of pipelines that could win, and a lower bound on any step in seconds."""
+    options: list[_Option] = []
+    bounds, most = [math.inf], 0.0
+    for dp in search.by_promise():
+        bound, arrangement = search.arrange(dp, _longest_step_to_win(request, most))
+        bounds.append(bound)
+        if arrangement is not None:
+            options.append(_Option(arrangement, _most_goodput(request, search.step_seconds(arrangement), arrangement)))
+            most = max(most, options[-1].most_goodput)
+    return options, min(bounds)
+
+
+def _most_goodput(request: Request, seconds: float, arrangement: Arrangement) -> float:
+    """Goodput with this step when no more than what must be moved for the arrangement is moved."""
+    settings, profile = request.settings, request.costs.profile
+    throughput = throughput_samples_per_second(settings.num_microbatches, profile.microbatch_size, seconds)
+    if request.holdings.plan is None:
+        return throughput
+    moving = least_migration_seconds(arrangement, request.holdings, request.costs)
+    return goodput_samples_per_second(throughput, migration_seconds(profile.recovery, moving), settings.mtbf_seconds)
 
 
 def _search(request: Request) -> EqualSearch | UnequalSearch:
@@ -179,14 +212,12 @@ def _price(request: Request, plan: Plan) -> Found:
     return Found(plan, price, migration, Search(lower_bound_seconds=0.0, gap_ratio=0.0, elapsed_seconds=0.0))
 
 
-def _longest_step_to_win(request: Request, found: Found, seconds: float) -> float:
-    """Step that matches the goodput of one of `seconds` after the reconfiguration of `found`, if nothing has to move for it.
-
-    Equation 8 solved for the step; in seconds.
-    """
+def _longest_step_to_win(request: Request, goodput: float) -> float:
+    """Step that has this goodput when nothing moves: equation 8 solved for the step; in seconds."""
+    if goodput == 0.0:
+        return math.inf
+    settings, profile = request.settings, request.costs.profile
+    seconds = settings.num_microbatches * profile.microbatch_size / goodput
     if request.holdings.plan is None:
         return seconds
-    mtbf, recovery = request.settings.mtbf_seconds, request.costs.profile.recovery
-    share = effective_time_ratio(found.estimate.reconfiguration_seconds, mtbf)
-    best_share = effective_time_ratio(migration_seconds(recovery, 0.0), mtbf)
-    return seconds * best_share / share if share > 0 else math.inf
+    return seconds * effective_time_ratio(migration_seconds(profile.recovery, 0.0), settings.mtbf_seconds)

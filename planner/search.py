@@ -1,12 +1,12 @@
 """DP x PP with asymmetric pipelines: the fastest plan over every multiset of lengths, split of micro-batches and of layers."""
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from estimator.communication import ring_all_reduce_seconds
 from estimator.costs import Costs
 from estimator.pipeline import Floats
 from kintsugi.core.cluster import Worker
@@ -16,11 +16,21 @@ from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost, OptimizerSharding, Profile
 from planner.batches import trim
 from planner.knapsack import Knapsack
+from planner.minimax import Ints
 from planner.partition import Partitioner, WorkerKind
+from planner.relaxation import Lengths, can_finish, widest_stages
+from planner.stepping import Stepper
 from planner.timetable import Entry, Timetable
+from planner.zero_bubble import partitioner_for
 
 TOLERANCE = 1e-9
 """Relative difference below which two times are the same."""
+
+RELAXED_STEP, MARGIN = 1.01, 1.1
+"""How exactly the least relaxed time is found, and how far above it tables go at first."""
+
+Groups = Counter[Entry]
+"""How many pipelines of each length and number of micro-batches there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +114,14 @@ class EqualSearch:
     def __init__(self, problem: EqualProblem) -> None:
         self._problem = problem
         self._partitioners: dict[int, Partitioner] = {}
+        self._most: dict[int, Ints] = {}
+
+        self._gradient_bytes = np.cumsum([0.0, *(layer.gradient_bytes for layer in problem.costs.profile.layers)])
+        self._outline = self.partitioner(1).outline(problem.kind.speed_ratio)
+        updates = np.array(problem.costs.sums.optimizer, dtype=np.float64) / problem.kind.speed_ratio
+        self._widest_updates = widest_stages(updates)
+        self._by_dp: dict[int, Lengths] = {}
+        """Of the present number of pipelines."""
         self._least_excess = 1.0
         """The least that prices added to a bound so far; what cannot win with so much is not priced."""
 
@@ -113,15 +131,18 @@ class EqualSearch:
         return self.partitioner(1).tolerance
 
     def by_promise(self) -> list[int]:
-        """Numbers of pipelines, the most promising first: as if all were alike."""
-        return sorted(self._problem.allowed.dp, key=lambda dp: (self._promise(dp), dp))
-
-    def _promise(self, dp: int) -> float:
+        """Numbers of pipelines, the most promising first: as if stages could be cut anywhere and all were alike."""
         problem = self._problem
-        length = min(problem.num_workers // dp, problem.allowed.pp[-1])
-        share = -(-problem.num_microbatches // dp)
-        tail = self._tail_seconds(dp)
-        return float(self.partitioner(1).least_seconds(length, problem.kind, problem.num_microbatches, tail)[share - 1])
+        dp = np.array(problem.allowed.dp)
+        lengths = np.minimum(problem.num_workers / dp, problem.allowed.pp[-1])
+        stage = np.maximum(self._outline.both[-1] / lengths, self._outline.widest[problem.allowed.pp[-1]])
+        pipelines = self._outline.both[-1] + 2 * (lengths - 1) * self._outline.delay + (problem.num_microbatches / dp - 1) * stage
+        links = [problem.reduction_link(number) for number in problem.allowed.dp]
+        alphas = np.array([link.alpha_seconds for link in links])
+        betas = np.array([link.beta_seconds_per_byte for link in links])
+        reductions = 2 * (dp - 1) * (alphas + self._gradient_bytes[-1] / lengths / dp * betas)
+        order = np.argsort(pipelines + reductions, kind="stable")
+        return [int(number) for number in dp[order]]
 
     def arrange(self, dp: int, limit_seconds: float = math.inf) -> tuple[float, Arrangement | None]:
         """A lower bound on the step of `dp` pipelines, and the best arrangement; none where no step is below the limit.
@@ -130,97 +151,146 @@ class EqualSearch:
         over lengths with lower bounds, tightens the entries that its solution uses, and repeats until it uses tight
         ones only: that is the bound. Then the same with prices; where they equal the bounds the arrangement is optimal.
         """
-        table, update = self._table(dp), self._update_seconds
-        low, entries = self._settle(table, dp, 0.0, limit_seconds - update, table.tighten)
-        bound = min(limit_seconds, low + update)
-        if bound * self._least_excess >= limit_seconds:
-            return bound, None
-        _, entries = self._settle(table, dp, low, limit_seconds - update, table.price)
-        if entries is None:
-            return bound, None
-        splits = [table.split(entry) for entry in entries]
-        shapes = tuple(PipelineShape(split.cuts, count) for split, (_, count) in zip(splits, entries, strict=True))
-        result = Arrangement(shapes, max(split.seconds for split in splits) + update)
-        excess = result.seconds / bound
-        self._least_excess = excess if self._least_excess == 1.0 else min(excess, self._least_excess)
-        return bound, result
-
-    def _settle(
-        self, table: Timetable, dp: int, low: float, limit: float, refine: Callable[[Entry], bool]
-    ) -> tuple[float, list[Entry] | None]:
-        """Solve and refine what the solution uses until that changes nothing; infinity where the limit is out of reach."""
+        update, most = self._after_seconds(dp), self._most_microbatches(dp)
+        limit = limit_seconds - update
+        if not self._can_finish(dp, limit):
+            return limit_seconds, None
+        if Knapsack(most, self._first_length, self._problem.num_workers, dp).most_worth < self._problem.num_microbatches:
+            return math.inf, None
+        horizon = self._relaxed_seconds(dp, limit)
         while True:
-            low, entries = self._solve(table, dp, low, limit)
-            if entries is None:
+            low, arrangement = self._within(dp, horizon / RELAXED_STEP, min(limit, horizon * MARGIN))
+            if arrangement is not None or horizon * MARGIN >= limit or low + update >= limit_seconds:
+                return min(limit_seconds, low + update), arrangement
+            horizon *= MARGIN
+
+    def step_seconds(self, arrangement: Arrangement) -> float:
+        """Step of an arrangement over the fastest links, reductions, commit and update included."""
+        problem = self._problem
+        pipelines = Counter((shape.cuts, shape.num_microbatches) for shape in arrangement.shapes)
+        stepper = Stepper(problem.costs, problem.schedule, problem.kind.speed_ratio, problem.link)
+        return stepper.seconds(pipelines, problem.reduction_link(len(arrangement.shapes)))
+
+    def _within(self, dp: int, low: float, horizon: float) -> tuple[float, Arrangement | None]:
+        """Bound without the update, and the best arrangement within a horizon, its objective with the update."""
+        table, update = self._table(dp, horizon), self._after_seconds(dp)
+        low, groups = self._settle(table, dp, low, table.tighten)
+        if groups is None or low * self._least_excess >= horizon:
+            return min(low, horizon), None
+        _, groups = self._settle(table, dp, low, table.price)
+        if groups is None:
+            return low, None
+        shapes: list[PipelineShape] = []
+        for (length, count), times in sorted(groups.items(), reverse=True):
+            shapes += [PipelineShape(table.split((length, count)).cuts, count)] * times
+        result = Arrangement(tuple(shapes), max(table.split(entry).seconds for entry in groups) + update)
+        excess = result.seconds / (low + update)
+        self._least_excess = excess if self._least_excess == 1.0 else min(excess, self._least_excess)
+        return low, result
+
+    def _settle(self, table: Timetable, dp: int, low: float, refine: Callable[[Entry], bool]) -> tuple[float, Groups | None]:
+        """Solve and refine what the solution uses until that changes nothing; infinity where the horizon is out of reach."""
+        while True:
+            low, groups = self._solve(table, dp, low)
+            if groups is None:
                 return math.inf, None
-            changed = [refine(entry) for entry in dict.fromkeys(entries)]
+            changed = [refine(entry) for entry in sorted(groups)]
             if not any(changed):
-                return low, entries
+                return low, groups
 
     @property
-    def _update_seconds(self) -> float:
-        """The optimizer update takes at least this."""
-        problem = self._problem
-        longest = max(layer.optimizer_seconds for layer in problem.costs.profile.layers)
-        return max(longest, problem.costs.sums.optimizer[-1] / problem.allowed.pp[-1]) / problem.kind.speed_ratio
+    def _first_length(self) -> int:
+        return self._problem.allowed.pp[0]
+
+    def _can_finish(self, dp: int, target: float) -> bool:
+        return can_finish(self._lengths(dp), target, self._problem.num_workers, dp, self._problem.num_microbatches)
+
+    def _lengths(self, dp: int) -> Lengths:
+        if dp not in self._by_dp:
+            tail = ring_seconds(self._problem.reduction_link(dp), dp, self._gradient_bytes)
+            self._by_dp = {dp: Lengths(self._outline, self._first_length, self._most_microbatches(dp), tail)}
+        return self._by_dp[dp]
+
+    def _relaxed_seconds(self, dp: int, limit: float) -> float:
+        """A time in which `dp` pipelines might be through, at most RELAXED_STEP of the least such time (or the limit)."""
+        target = min(limit, float(self._outline.both[-1]))
+        while target < limit and not self._can_finish(dp, target):
+            target *= 2
+        low, high = target / 2, min(target, limit)
+        while high > low * RELAXED_STEP:
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if self._can_finish(dp, middle) else (middle, high)
+        return high
+
+    def _after_seconds(self, dp: int) -> float:
+        """The commit and the update take at least this: some pipeline is no longer than the mean."""
+        shortest = min(self._problem.num_workers // dp, self._problem.allowed.pp[-1])
+        return self._problem.costs.commit_seconds(dp * self._first_length) + float(self._widest_updates[shortest])
 
     def partitioner(self, num_replicas: int) -> Partitioner:
         """Splits of layers whose optimizer state is shared by so many replicas."""
         problem = self._problem
         if num_replicas not in self._partitioners:
-            self._partitioners[num_replicas] = Partitioner(problem.costs.sums, problem.schedule, problem.link, num_replicas)
+            kind = partitioner_for(problem.schedule)
+            self._partitioners[num_replicas] = kind(problem.costs.sums, problem.schedule, problem.link, num_replicas)
         return self._partitioners[num_replicas]
 
-    def _table(self, dp: int) -> Timetable:
-        problem = self._problem
-        replicas = dp if problem.costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
-        most = problem.num_microbatches - dp + 1
-        return Timetable(self.partitioner(replicas), problem.kind, problem.allowed.pp, most, self._tail_seconds(dp))
+    def _replicas(self, dp: int) -> int:
+        return dp if self._problem.costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
 
-    def _tail_seconds(self, dp: int) -> Floats:
-        return tail_seconds(self._problem.costs.profile, self._problem.reduction_link(dp), dp)
+    def _most_microbatches(self, dp: int) -> Ints:
+        """Most micro-batches that fit the memory of a pipeline of each length beside dp - 1 others. Shape [lengths]."""
+        replicas, problem = self._replicas(dp), self._problem
+        if replicas not in self._most:
+            partitioner = self.partitioner(replicas)
+            self._most[replicas] = np.array(
+                [partitioner.most_microbatches(length, problem.kind, problem.num_microbatches) for length in problem.allowed.pp]
+            )
+        return np.minimum(self._most[replicas], problem.num_microbatches - dp + 1)
 
-    def _solve(self, table: Timetable, dp: int, low: float, limit: float) -> tuple[float, list[Entry] | None]:
-        """The table's least value that admits an arrangement, at least `low`, and the arrangement's entries.
+    def _table(self, dp: int, horizon: float) -> Timetable:
+        return Timetable(self.partitioner(self._replicas(dp)), self._problem.kind, self._lengths(dp), horizon)
+
+    def _solve(self, table: Timetable, dp: int, low: float) -> tuple[float, Groups | None]:
+        """The table's least value that admits an arrangement, at least `low`, and how many pipelines of each entry it has.
 
         Gallops from `low`, which is close once the table is tight, then bisects.
         """
-        values = table.values(low * (1 - TOLERANCE), limit)
-        last = self._lengths(table, dp, float(values[-1])) if len(values) else None
-        if last is None:
-            return low, None
+        values = table.values(low)
         infeasible, step = -1, 1
-        found = len(values) - 1, last
-        while infeasible + 1 < found[0]:
-            probe = min(infeasible + step, (infeasible + found[0]) // 2)
-            lengths = self._lengths(table, dp, float(values[probe]))
-            if lengths is None:
+        feasible, best = len(values), None
+        while infeasible + 1 < feasible:
+            probe = min(infeasible + step, (infeasible + feasible) // 2)
+            knapsack = self._knapsack(table, dp, float(values[probe]))
+            if knapsack.most_worth < self._problem.num_microbatches:
                 infeasible, step = probe, step * 2
             else:
-                found = probe, lengths
-        target = float(values[found[0]])
-        return target, self._fill(table, found[1], target)
+                feasible, best = probe, knapsack
+        if best is None:
+            return low, None
+        target = float(values[feasible])
+        return target, self._fill(table, best.lengths(), target)
 
-    def _fill(self, table: Timetable, lengths: tuple[int, ...], target: float) -> list[Entry]:
+    def _fill(self, table: Timetable, lengths: Counter[int], target: float) -> Groups:
         """Micro-batches for pipelines of these lengths, none slower than the target."""
         caps = table.caps(target * (1 + TOLERANCE))
-        counts = trim(
-            [int(caps[length - table.lengths.start]) for length in lengths],
-            self._problem.num_microbatches,
-            lambda k, m: table.at((lengths[k], m)),
-        )
-        return list(zip(lengths, counts, strict=True))
+        groups = {(length, int(caps[length - table.first_length])): times for length, times in lengths.items()}
+        return trim(groups, self._problem.num_microbatches, lambda length, count: table.at((length, count)))
 
-    def _lengths(self, table: Timetable, dp: int, target: float) -> tuple[int, ...] | None:
-        caps = table.caps(target * (1 + TOLERANCE))
-        knapsack = Knapsack(caps, table.lengths.start, self._problem.num_workers)
-        return knapsack.lengths(dp, self._problem.num_microbatches)
+    def _knapsack(self, table: Timetable, dp: int, target: float) -> Knapsack:
+        return Knapsack(table.caps(target * (1 + TOLERANCE)), table.first_length, self._problem.num_workers, dp)
 
 
 def tail_seconds(profile: Profile, link: LinkCost, dp: int) -> Floats:
     """Reduction of the first n layers over `dp` holders, which follows their last backward pass. Shape [layers + 1]."""
-    held = np.cumsum([0, *(layer.gradient_bytes for layer in profile.layers)])
-    return np.array([ring_all_reduce_seconds(link, dp, float(count)) for count in held])
+    return ring_seconds(link, dp, np.cumsum([0.0, *(layer.gradient_bytes for layer in profile.layers)]))
+
+
+def ring_seconds(link: LinkCost, num_workers: int, num_bytes: Floats) -> Floats:
+    """Ring all-reduces of several sizes, in seconds. Shape of `num_bytes`."""
+    if num_workers < 2:
+        return np.zeros(len(num_bytes))
+    return 2 * (num_workers - 1) * (link.alpha_seconds + num_bytes / num_workers * link.beta_seconds_per_byte)
 
 
 def kind_of(worker: Worker, profile: Profile) -> WorkerKind:

@@ -5,43 +5,38 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from estimator.pipeline import Floats
 from planner.partition import Partitioner, Split, WorkerKind
+from planner.relaxation import Lengths, table
 
 Entry = tuple[int, int]
 """Length and micro-batches of a pipeline."""
 
 
 class Timetable:
-    """A table over (length, micro-batches): lower bounds, tightened entry by entry, and then prices."""
+    """A table over (length, micro-batches) up to a horizon: lower bounds, tightened entry by entry, and then prices."""
 
-    def __init__(
-        self, partitioner: Partitioner, kind: WorkerKind, lengths: range, num_microbatches: int, tail_seconds: Floats
-    ) -> None:
-        """Fill the table with closed-form bounds, O(lengths * layers * num_microbatches).
+    def __init__(self, partitioner: Partitioner, kind: WorkerKind, lengths: Lengths, horizon_seconds: float) -> None:
+        """Fill the table with closed-form bounds, O(layers) each.
 
         Args:
             partitioner: splits layers.
             kind: of all workers.
             lengths: of pipelines.
-            num_microbatches: most that one pipeline takes.
-            tail_seconds: what follows the last backward pass when the first stage holds n layers, shape [layers + 1].
+            horizon_seconds: longer times are left out.
         """
-        self._partitioner, self._kind, self._tail = partitioner, kind, tail_seconds
-        self.lengths = lengths
+        self._partitioner, self._kind, self._tail = partitioner, kind, lengths.tail
+        self.first_length = lengths.first
         self._bounds: dict[Entry, float] = {}
         self._splits: dict[Entry, Split] = {}
-        self.seconds: Floats = np.array(
-            [partitioner.least_seconds(length, kind, num_microbatches, tail_seconds) for length in lengths]
-        )
-        """Least time of lengths[k] workers with n + 1 micro-batches; infinite where memory does not suffice."""
+        self.seconds = table(lengths, horizon_seconds)
+        """Least time of first_length + k workers with n + 1 micro-batches; infinite beyond the horizon."""
 
     def tighten(self, entry: Entry) -> bool:
         """Raise an entry to the dynamic program's bound; False when it is one already. All entries stay lower bounds."""
         if entry in self._bounds:
             return False
         self._bounds[entry] = self._partitioner.bound((self._kind,) * entry[0], entry[1], self._tail)
-        row = self.seconds[entry[0] - self.lengths.start, entry[1] - 1 :]
+        row = self.seconds[entry[0] - self.first_length, entry[1] - 1 :]
         np.maximum(row, self._bounds[entry], out=row)
         return True
 
@@ -61,7 +56,7 @@ class Timetable:
         self._splits[entry] = split
         if split.seconds <= self._bounds[entry] * (1 + self._partitioner.tolerance):
             return False
-        row = self.seconds[entry[0] - self.lengths.start]
+        row = self.seconds[entry[0] - self.first_length]
         np.maximum(row, row * (split.seconds / row[entry[1] - 1]), out=row)
         row[entry[1] - 1] = split.seconds
         return True
@@ -72,13 +67,13 @@ class Timetable:
 
     def at(self, entry: Entry) -> float:
         """Present value of an entry, in seconds."""
-        return float(self.seconds[entry[0] - self.lengths.start, entry[1] - 1])
+        return float(self.seconds[entry[0] - self.first_length, entry[1] - 1])
 
     def caps(self, target_seconds: float) -> npt.NDArray[np.int64]:
         """Most micro-batches that a pipeline of each length can take within a time. Shape [lengths]."""
         result: npt.NDArray[np.int64] = (self.seconds <= target_seconds).sum(axis=1)
         return result
 
-    def values(self, low: float, high: float) -> npt.NDArray[np.float64]:
-        """The table's distinct values within [low, high], ascending."""
-        return np.unique(self.seconds[(self.seconds >= low) & (self.seconds <= high) & np.isfinite(self.seconds)])
+    def values(self, low: float) -> npt.NDArray[np.float64]:
+        """`low` and the table's distinct values above it, ascending."""
+        return np.concatenate(([low], np.unique(self.seconds[(self.seconds > low) & np.isfinite(self.seconds)])))

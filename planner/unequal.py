@@ -11,6 +11,7 @@ from kintsugi.core.profile import LinkCost, OptimizerSharding
 from planner.batches import distribute
 from planner.partition import Partitioner, WorkerKind
 from planner.search import Arrangement, Degrees, PipelineShape, tail_seconds
+from planner.zero_bubble import partitioner_for
 
 MOST_DEGREES = 12
 """Numbers of pipelines that are tried, the most promising first."""
@@ -62,8 +63,10 @@ class UnequalSearch:
 
     @property
     def _bound_seconds(self) -> float:
-        speeds = [kind.speed_ratio for kind in self._kinds]
-        return self._way * max(self._problem.num_microbatches / sum(speeds), 1 / max(speeds))
+        speeds, sums = [kind.speed_ratio for kind in self._kinds], self._problem.costs.sums
+        waited = sums.backward_input if self._problem.schedule is Schedule.ZB_H1 else sums.backward
+        one_way = (sums.forward[-1] + waited[-1]) / max(speeds)
+        return max(self._way * self._problem.num_microbatches / sum(speeds), one_way)
 
     def arrange(self, dp: int, limit_seconds: float = math.inf) -> tuple[float, Arrangement | None]:
         """A lower bound on any step, and the best arrangement of `dp` pipelines over all workers or the fastest ones only."""
@@ -75,6 +78,10 @@ class UnequalSearch:
             if option is not None and option.seconds < limit_seconds:
                 options.append(option)
         return self._bound_seconds, min(options, key=lambda option: option.seconds, default=None)
+
+    def step_seconds(self, arrangement: Arrangement) -> float:
+        """What is known of the step of an arrangement before its workers have names."""
+        return arrangement.seconds
 
     def _over(self, kinds: Sequence[WorkerKind], dp: int) -> Arrangement | None:
         groups = self._groups(kinds, dp)
@@ -116,7 +123,8 @@ class UnequalSearch:
         """Splits of layers whose optimizer state is shared by so many replicas."""
         problem = self._problem
         if num_replicas not in self._partitioners:
-            self._partitioners[num_replicas] = Partitioner(problem.costs.sums, problem.schedule, problem.link, num_replicas)
+            kind = partitioner_for(problem.schedule)
+            self._partitioners[num_replicas] = kind(problem.costs.sums, problem.schedule, problem.link, num_replicas)
         return self._partitioners[num_replicas]
 
     def _tail(self, dp: int) -> Floats:

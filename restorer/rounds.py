@@ -1,11 +1,30 @@
 """Gradient reductions in rounds: layers with the same holders share a bucket, buckets that share a worker take turns."""
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import networkx as nx
 
-from kintsugi.core.plan import Plan, Reduction, Round
+from kintsugi.core.plan import Pipeline, Plan, Reduction, Round
 from kintsugi.core.profile import Profile
+
+Shape = tuple[tuple[int, bool], ...]
+"""One pipeline without names: where each stage stops and whether its slot has a worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Layers whose gradients are reduced together, and who holds them: live stages of every shape."""
+
+    layers: tuple[int, ...]
+    stages: tuple[tuple[int, ...], ...]
+    """Shape [shapes][stages of that shape that hold some of the layers]."""
+
+
+def shape_of(pipeline: Pipeline) -> Shape:
+    """What a pipeline has in common with those that reduce alike."""
+    return tuple((stage.layer_stop, stage.worker is not None) for stage in pipeline.stages)
 
 
 def colour_rounds(plan: Plan, profile: Profile) -> tuple[Round, ...]:
@@ -13,47 +32,82 @@ def colour_rounds(plan: Plan, profile: Profile) -> tuple[Round, ...]:
 
     The paper colours layers (section IV-B); buckets of layers with the same holders are coloured here, for layers on
     exactly the same workers can be reduced in one message. Greedy, largest degree first; rounds of the last layers come
-    first, for their gradients are ready first. O(B^2) for B buckets.
+    first, for their gradients are ready first. Pipelines of one shape are coloured once: O(B^2) for B buckets and what it
+    takes to name their workers.
 
     Args:
         plan: its pipelines say who holds which layer; its own rounds do not matter.
         profile: gradient bytes and ties; layers tied to each other are reduced over the holders of all of them.
     """
-    buckets = _buckets(plan, profile)
+    shapes = [shape_of(pipeline) for pipeline in plan.pipelines]
+    distinct = tuple(dict.fromkeys(shapes))
+    index_of = {shape: index for index, shape in enumerate(distinct)}
+    kinds = [index_of[shape] for shape in shapes]
+    rounds = (
+        tuple(_reduction(bucket, plan, kinds, profile) for bucket in buckets) for buckets in colour_buckets(distinct, profile)
+    )
+    kept = (tuple(reduction for reduction in round_ if len(reduction.workers) > 1) for round_ in rounds)
+    return tuple(round_ for round_ in kept if round_)
+
+
+def _reduction(bucket: Bucket, plan: Plan, kinds: Sequence[int], profile: Profile) -> Reduction:
+    workers = [
+        worker
+        for pipeline, kind in zip(plan.pipelines, kinds, strict=True)
+        for stage in bucket.stages[kind]
+        if (worker := pipeline.stages[stage].worker) is not None
+    ]
+    return Reduction(layers=bucket.layers, workers=tuple(workers), num_bytes=bucket_bytes(bucket, profile))
+
+
+def bucket_bytes(bucket: Bucket, profile: Profile) -> int:
+    """Gradients of a bucket's layers."""
+    return sum(profile.layers[layer].gradient_bytes for layer in bucket.layers)
+
+
+def colour_buckets(shapes: Sequence[Shape], profile: Profile) -> tuple[tuple[Bucket, ...], ...]:
+    """Buckets in rounds for pipelines of these shapes."""
+    buckets = _buckets(shapes, profile)
     conflicts = nx.Graph()
     conflicts.add_nodes_from(range(len(buckets)))
-    by_worker: dict[str, list[int]] = defaultdict(list)
+    by_stage: dict[tuple[int, int], list[int]] = defaultdict(list)
     for index, bucket in enumerate(buckets):
-        for worker in bucket.workers:
-            by_worker[worker].append(index)
-    for indices in by_worker.values():
+        for shape, stages in enumerate(bucket.stages):
+            for stage in stages:
+                by_stage[shape, stage].append(index)
+    for indices in by_stage.values():
         conflicts.add_edges_from((a, b) for a in indices for b in indices if a < b)
     colours = nx.greedy_color(conflicts, strategy="largest_first")
-    rounds: dict[int, list[Reduction]] = defaultdict(list)
+    rounds: dict[int, list[Bucket]] = defaultdict(list)
     for index, bucket in enumerate(buckets):
         rounds[colours[index]].append(bucket)
     return tuple(sorted(map(tuple, rounds.values()), key=_mean_layer, reverse=True))
 
 
-def _mean_layer(reductions: Round) -> float:
+def _mean_layer(buckets: Iterable[Bucket]) -> float:
     """Where in the model a round's reductions lie."""
-    return sum(sum(reduction.layers) / len(reduction.layers) for reduction in reductions) / len(reductions)
+    means = [sum(bucket.layers) / len(bucket.layers) for bucket in buckets]
+    return sum(means) / len(means)
 
 
-def _buckets(plan: Plan, profile: Profile) -> list[Reduction]:
-    """One reduction per set of holders, ordered by lowest layer; what a single worker holds needs none."""
-    layers_of: dict[tuple[str, ...], list[int]] = defaultdict(list)
+def _buckets(shapes: Sequence[Shape], profile: Profile) -> list[Bucket]:
+    """One bucket per set of holders, ordered by lowest layer."""
+    stage_of = [_stages_of_layers(shape) for shape in shapes]
+    layers_of: dict[tuple[tuple[int, ...], ...], list[int]] = defaultdict(list)
     for group in profile.tie_groups:
-        holders = {worker for layer in group for worker in plan.holders[layer]}
-        workers = tuple(worker for worker in plan.workers if worker in holders)
-        layers_of[workers].extend(group)
-    buckets = [
-        Reduction(
-            layers=tuple(sorted(layers)),
-            workers=workers,
-            num_bytes=sum(profile.layers[layer].gradient_bytes for layer in layers),
-        )
-        for workers, layers in layers_of.items()
-        if len(workers) > 1
-    ]
+        holders = tuple(_alive({stages[layer] for layer in group}, shape) for stages, shape in zip(stage_of, shapes, strict=True))
+        layers_of[holders].extend(group)
+    buckets = [Bucket(tuple(sorted(layers)), holders) for holders, layers in layers_of.items()]
     return sorted(buckets, key=lambda bucket: bucket.layers)
+
+
+def _stages_of_layers(shape: Shape) -> tuple[int, ...]:
+    """The stage that each layer belongs to. Shape [layers]."""
+    result: list[int] = []
+    for stage, (stop, _) in enumerate(shape):
+        result += [stage] * (stop - len(result))
+    return tuple(result)
+
+
+def _alive(stages: set[int], shape: Shape) -> tuple[int, ...]:
+    return tuple(sorted(stage for stage in stages if shape[stage][1]))

@@ -1,13 +1,11 @@
-"""The recurrence against the paper's closed forms, against a generic evaluation of orders, and in bulk."""
+"""The recurrence against the paper's closed forms, against a generic evaluation of orders."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.pipeline import (
     asymmetric_seconds,
-    many_pipeline_seconds,
     ordered_times,
     pipeline_times,
     rerouted_seconds,
@@ -43,18 +41,6 @@ def test_the_clocked_recurrence_equals_the_generic_one(pipeline):
     assert pipeline_times(Schedule.ONE_F_ONE_B, forward, backward, delays, microbatches) == ordered_times(
         orders, forward, backward, delays
     )
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@given(pipelines())
-def test_many_pipelines_at_once_are_each_alone(schedule, pipeline):
-    forward, backward, delays, microbatches = pipeline
-    columns = [np.array([values, values[::-1]]).T.reshape(len(values), 2) for values in (forward, backward, delays)]
-    alone = [
-        pipeline_times(schedule, f, b, d, microbatches).pipeline_seconds
-        for f, b, d in ((forward, backward, delays), (forward[::-1], backward[::-1], delays[::-1]))
-    ]
-    assert many_pipeline_seconds(schedule, *columns, microbatches).tolist() == pytest.approx(alone, rel=1e-12)
 
 
 @given(pipelines(), st.integers(0, 5), st.floats(0.0, 1.0))

@@ -1,5 +1,7 @@
 """The search against brute force on small problems, and the splits against every split."""
 
+import itertools
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -13,9 +15,10 @@ from kintsugi.core.profile import LinkCost
 from planner.batches import distribute, trim
 from planner.knapsack import Knapsack
 from planner.partition import CLOSE, Partitioner, WorkerKind
+from planner.relaxation import Outline, least_seconds, relaxed_worth, widest_stages
 from planner.replan import replan
 from tests.builders import layer, profile_of, snapshot_of, uniform_profile
-from tests.planner.oracle import best_pipeline_seconds, best_split_seconds
+from tests.planner.oracle import best_pipeline_seconds, best_split_seconds, splits
 
 import numpy as np  # isort: skip
 
@@ -26,6 +29,13 @@ memory = st.sampled_from([80_000_000_000, 3_000_000_000, 2_000_000_000])
 
 def link(delay: float) -> LinkCost:
     return LinkCost(alpha_seconds=delay, beta_seconds_per_byte=0.0)
+
+
+def outline(profile):
+    sums = LayerSums(profile)
+    both = np.array(sums.forward) + np.array(sums.backward)
+    delays = [profile.network.inter_host.transfer_seconds(item.output_bytes) for item in profile.layers[:-1]]
+    return Outline(both, float(both[-1]), min(delays), widest_stages(both), all_forward=False)
 
 
 @settings(deadline=None, max_examples=60)
@@ -42,8 +52,7 @@ def test_equal_layers_are_split_best(num_layers, stages, microbatches, delay, me
         return
     assert split.pipeline_seconds == pytest.approx(best, rel=1e-9)
     assert partitioner.bound(kinds, microbatches, np.zeros(num_layers + 1)) <= best * (1 + 1e-12)
-    row = partitioner.least_seconds(stages, kinds[0], microbatches, np.zeros(num_layers + 1))
-    assert row[microbatches - 1] <= best * (1 + 1e-12)
+    assert least_seconds(outline(profile), stages, microbatches, np.zeros(num_layers + 1)) <= best * (1 + 1e-12)
 
 
 @settings(deadline=None, max_examples=60)
@@ -56,7 +65,7 @@ def test_bounds_hold_for_unequal_layers(layers, stages, microbatches):
     kinds, tail = [WorkerKind(1.0, 10**12)] * stages, np.zeros(len(layers) + 1)
     bound = partitioner.bound(kinds, microbatches, tail)
     split = partitioner.best(kinds, microbatches, tail)
-    assert partitioner.least_seconds(stages, kinds[0], microbatches, tail)[-1] <= best * (1 + 1e-12)
+    assert least_seconds(outline(profile), stages, microbatches, tail) <= best * (1 + 1e-12)
     assert bound <= best * (1 + 1e-12)
     assert split.pipeline_seconds >= best * (1 - 1e-12)
     if bound == pytest.approx(split.pipeline_seconds, rel=CLOSE):
@@ -80,25 +89,69 @@ def test_equal_problems_are_solved_exactly(num_layers, workers, microbatches, dp
     assert decision.search.gap_ratio >= 0
 
 
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(1, 3), st.integers(1, 9), st.integers(1, 20))
-def test_the_knapsack_agrees_with_enumeration(worth, pipelines, workers, least):
-    import itertools
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(1, 3), st.integers(1, 5), st.integers(1, 20))
+def test_the_knapsack_agrees_with_enumeration(worth, first, pipelines, workers):
+    assume(pipelines * first <= workers)
+    knapsack = Knapsack(np.array(worth), first, workers, pipelines)
+    fitting = {
+        combination: sum(worth[length - first] for length in combination)
+        for combination in itertools.combinations_with_replacement(range(first, first + len(worth)), pipelines)
+        if sum(combination) <= workers and all(worth[length - first] > 0 for length in combination)
+    }
+    if not fitting:
+        assert knapsack.most_worth < 0
+        return
+    lengths = tuple(sorted(knapsack.lengths().elements()))
+    assert fitting[lengths] == max(fitting.values()) == knapsack.most_worth
 
-    lengths = Knapsack(np.array(worth), 1, workers).lengths(pipelines, least)
-    fitting = [
-        combination
-        for combination in itertools.combinations_with_replacement(range(1, len(worth) + 1), pipelines)
-        if sum(combination) <= workers
-        and all(worth[p - 1] > 0 for p in combination)
-        and sum(worth[p - 1] for p in combination) >= least
-    ]
-    if lengths is None:
-        assert not fitting
-    else:
-        assert tuple(sorted(lengths)) in fitting
-        assert sum(lengths) == max(map(sum, fitting))
+
+@given(st.lists(st.integers(0, 60), min_size=2, max_size=13), st.integers(2, 6), st.integers(50, 400), st.data())
+@settings(max_examples=50, deadline=None)
+def test_the_knapsack_agrees_with_a_table_over_all_workers(worth, first, workers, data):
+    pipelines = data.draw(st.integers(1, workers // first))
+    table = [[-1] * (workers + 1) for _ in range(pipelines + 1)]
+    table[0][0] = 0
+    for k in range(pipelines):
+        for used, value in enumerate(table[k]):
+            for index, gain in enumerate(worth):
+                if value >= 0 and gain > 0 and used + first + index <= workers:
+                    table[k + 1][used + first + index] = max(table[k + 1][used + first + index], value + gain)
+    knapsack = Knapsack(np.array(worth), first, workers, pipelines)
+    assert max(knapsack.most_worth, -1) == max(table[pipelines])
+
+
+@given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=9))
+def test_the_least_greatest_stage(layers):
+    prefix = np.cumsum([0.0, *layers])
+    widest = widest_stages(prefix)
+    for stages in range(1, len(layers) + 1):
+        options = [max(prefix[b] - prefix[a] for a, b in itertools.pairwise(cuts)) for cuts in splits(len(layers), stages)]
+        assert widest[stages] == pytest.approx(min(options))
+
+
+@given(st.integers(1, 5), st.integers(1, 6), st.integers(1, 8), st.floats(0.5, 4.0), st.data())
+def test_no_multiset_is_worth_more_than_the_relaxation(first, kinds, pipelines, mean, data):
+    worth = np.array(data.draw(st.lists(st.integers(0, 30), min_size=kinds, max_size=kinds)))
+    workers = int(pipelines * (first + mean))
+    exact = Knapsack(worth, first, workers, pipelines).most_worth
+    assert relaxed_worth(worth, first, workers, pipelines) >= exact * (1 - 1e-12) or exact < 0
 
 
 def test_batches():
     assert distribute(2, 6, lambda k, m: m * (1 + k)) == (4, 2)
-    assert trim([4, 4], 5, lambda _, m: m) == (3, 2)
+    assert trim({(2, 4): 2}, 5, lambda _, m: m) == {(2, 3): 1, (2, 2): 1}
+
+
+@given(st.dictionaries(st.tuples(st.integers(1, 4), st.integers(1, 9)), st.integers(1, 3), min_size=1), st.data())
+def test_trimming_takes_from_the_slowest(caps, data):
+    pipelines = [(length, count) for (length, count), times in caps.items() for _ in range(times)]
+    total = data.draw(st.integers(len(pipelines), sum(count for _, count in pipelines)))
+    groups = trim(caps, total, lambda length, count: count / length)
+    assert sum(count * times for (_, count), times in groups.items()) == total
+    assert sum(groups.values()) == len(pipelines)
+    slowest = max((count / length, length) for length, count in groups)
+    best = [list(pipeline) for pipeline in pipelines]
+    for _ in range(sum(count for _, count in pipelines) - total):
+        max((p for p in best if p[1] > 1), key=lambda p: p[1] / p[0])[1] -= 1
+    assert slowest[0] == pytest.approx(max(count / length for length, count in best))

@@ -1,0 +1,176 @@
+"""The contiguous split whose greatest stage bound is least: a dynamic program over (stage, first layer), as machine code."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from estimator.compiled import compiled
+from estimator.pipeline import Floats, one_forward_one_backward_ends
+
+Ints = npt.NDArray[np.int64]
+
+
+class Model(NamedTuple):
+    """Layers as arrays."""
+
+    forward: Floats
+    """Time of the first n layers at full speed, shape [layers + 1]."""
+    backward: Floats
+    static_bytes: npt.NDArray[np.int64]
+    """Weights and optimizer state of layers [a, b), shape [layers + 1, layers + 1]."""
+    activation_bytes: Ints
+    """Of the first n layers and one micro-batch, shape [layers + 1]."""
+    delays: Floats
+    """Link delay in front of layer n, shape [layers + 1]."""
+    least_delay: float
+
+
+class Chain(NamedTuple):
+    """What is asked of a pipeline, as arrays."""
+
+    speeds: Floats
+    """Shape [stages]."""
+    usable_bytes: Ints
+    """Shape [stages]."""
+    held: Ints
+    """Most micro-batches in flight, shape [stages]."""
+    rest: int
+    """Micro-batches but one."""
+    all_forward: bool
+    """Whether all forward passes come first (GPipe)."""
+    tail: Floats
+    """What follows the last backward pass when the first stage holds n layers, shape [layers + 1]."""
+
+
+@compiled
+def fits(model: Model, chain: Chain, stage: int, start: int, stop: int) -> bool:
+    """Whether layers [start, stop) fit the memory of a stage."""
+    activations = model.activation_bytes[stop] - model.activation_bytes[start]
+    needed: int = model.static_bytes[start, stop] + chain.held[stage] * activations
+    usable: int = chain.usable_bytes[stage]
+    return needed <= usable
+
+
+@compiled
+def fits_somehow(model: Model, chain: Chain) -> bool:
+    """Whether any split fits memory: every stage takes what it can, for less never helps those after it. O(layers + stages)."""
+    count, num_stages = model.static_bytes.shape[0] - 1, len(chain.speeds)
+    stop = 0
+    for stage in range(num_stages):
+        start, last = stop, count - (num_stages - 1 - stage)
+        while stop < last and fits(model, chain, stage, start, stop + 1):
+            stop += 1
+        if stop == start:
+            return False
+    return stop == count
+
+
+@compiled
+def stage_bound(model: Model, chain: Chain, stage: int, start: int, stop: int) -> float:
+    """Least objective with layers [start, stop) on a stage, whatever the others hold; in seconds.
+
+    Longest paths through the stage: every round trip below it waits for the micro-batches in flight.
+    """
+    speeds, rest, held, count = chain.speeds, chain.rest, chain.held[stage], len(chain.speeds)
+    above = speeds[:stage].max() if stage > 0 else 1.0
+    below = speeds[stage + 1 :].max() if stage + 1 < count else 1.0
+    forward, backward = model.forward, model.backward
+    own_forward = (forward[stop] - forward[start]) / speeds[stage]
+    own_backward = (backward[stop] - backward[start]) / speeds[stage]
+    own = own_forward + own_backward
+    upper = (forward[start] + backward[start]) / above + 2.0 * stage * model.least_delay
+    lower = (forward[-1] + backward[-1] - forward[stop] - backward[stop]) / below + 2.0 * (count - 1 - stage) * model.least_delay
+    through = own + lower
+    if chain.all_forward:
+        waits = rest * own
+    elif rest >= held:
+        rounds = rest // held
+        waits = max(through + (rest - held) * own, rounds * through + (rest - rounds * held) * own, rest * own - lower)
+    else:
+        waits = rest * max(own_forward, own_backward)
+    return float(upper + through + waits + (chain.tail[stop] if stage == 0 else 0.0))
+
+
+@compiled
+def even_ceiling(model: Model, chain: Chain) -> float:
+    """The greatest stage bound of a split by even time: a ceiling for `minimax`; infinite where it does not fit memory."""
+    both = model.forward + model.backward
+    count, num_stages = len(both) - 1, len(chain.speeds)
+    result, start, share = 0.0, 0, 0.0
+    for stage in range(num_stages):
+        share += both[-1] * chain.speeds[stage] / chain.speeds.sum()
+        last = count - (num_stages - 1 - stage)
+        stop = start + 1
+        while stop < last and both[stop + 1] + both[stop] <= 2 * share * (1 + 1e-9):
+            stop += 1
+        if stage == num_stages - 1:
+            stop = count
+        if not fits(model, chain, stage, start, stop):
+            return np.inf
+        result = max(result, stage_bound(model, chain, stage, start, stop))
+        start = stop
+    return result
+
+
+@compiled
+def minimax(model: Model, chain: Chain) -> tuple[float, Ints, Ints]:
+    """The least greatest bound over all splits that fit memory, in seconds, and two splits that attain it.
+
+    The splits are stage boundaries, shape [stages + 1]: with the largest and with the smallest first stages. Infinite
+    where nothing fits. O(stages * layers^2) at worst; a ceiling from a split by even time leaves far less.
+    """
+    both = model.forward + model.backward
+    count, num_stages = len(both) - 1, len(chain.speeds)
+    ceiling = even_ceiling(model, chain) * (1 + 1e-12)
+    best = np.full((num_stages + 1, count + 1), np.inf)
+    best[num_stages, count] = 0.0
+    for stage in range(num_stages - 1, -1, -1):
+        widest = ceiling / (0.5 * chain.rest + 1.0) * chain.speeds[stage] * (1 + 1e-9)
+        first, last = (0, 0) if stage == 0 else (stage, count - num_stages + stage)
+        for start in range(first, last + 1):
+            for stop in range(start + 1, count - num_stages + stage + 2):
+                if both[stop] - both[start] > widest:
+                    break
+                if best[stage + 1, stop] < best[stage, start] and fits(model, chain, stage, start, stop):
+                    bound = stage_bound(model, chain, stage, start, stop)
+                    if bound <= ceiling:
+                        best[stage, start] = min(best[stage, start], max(bound, best[stage + 1, stop]))
+    return best[0, 0], _trace(model, chain, best, True), _trace(model, chain, best, False)
+
+
+@compiled
+def _trace(model: Model, chain: Chain, best: Floats, is_largest: bool) -> Ints:
+    """A split whose stages all stay within the best greatest bound."""
+    num_stages, count = len(chain.speeds), best.shape[1] - 1
+    limit = best[0, 0] * (1 + 1e-12)
+    cuts = np.zeros(num_stages + 1, dtype=np.int64)
+    if limit == np.inf:
+        return cuts
+    for stage in range(num_stages):
+        start = cuts[stage]
+        for stop in range(start + 1, count + 1):
+            if (
+                best[stage + 1, stop] <= limit
+                and fits(model, chain, stage, start, stop)
+                and stage_bound(model, chain, stage, start, stop) <= limit
+            ):
+                cuts[stage + 1] = stop
+                if not is_largest:
+                    break
+    return cuts
+
+
+@compiled
+def split_seconds(model: Model, chain: Chain, cuts: Ints) -> float:
+    """Objective of one split by the 1F1B recurrence; infinite where it does not fit memory."""
+    num_stages = len(chain.speeds)
+    forward, backward = np.empty(num_stages), np.empty(num_stages)
+    for stage in range(num_stages):
+        if not fits(model, chain, stage, cuts[stage], cuts[stage + 1]):
+            return np.inf
+        forward[stage] = (model.forward[cuts[stage + 1]] - model.forward[cuts[stage]]) / chain.speeds[stage]
+        backward[stage] = (model.backward[cuts[stage + 1]] - model.backward[cuts[stage]]) / chain.speeds[stage]
+    delays = model.delays[cuts[1:-1]]
+    ends = one_forward_one_backward_ends(forward, backward, delays, chain.rest + 1)
+    return float(ends.max() + chain.tail[cuts[1]])
