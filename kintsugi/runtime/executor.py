@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from estimator.program import RECEIVES, Action, ActionKind
 from kintsugi.core.plan import Plan, Reduction
+from kintsugi.runtime.backward import PassedStage
 from kintsugi.runtime.commit import CommitRecord, StepStatus
 from kintsugi.runtime.models import Activations, Batch, ModelShape, TrainingJob, collate, run_layer, seed_for
 from kintsugi.runtime.ownership import owned_parameters, require_reduced
@@ -19,15 +19,6 @@ from restorer.transport import Receiving, Sending
 
 ActionHook = Callable[[int, Action], None]
 """Called with step and action before each action; raises to leave the step."""
-
-
-@dataclass(slots=True)
-class _InFlight:
-    """A micro-batch between its forward and its backward pass in one stage."""
-
-    inputs: Activations
-    outputs: Activations
-    loss: Tensor | None
 
 
 class Executor:
@@ -68,6 +59,8 @@ class Executor:
         self._perform = {
             ActionKind.FORWARD: self._forward,
             ActionKind.BACKWARD: self._backward,
+            ActionKind.BACKWARD_INPUT: self._backward,
+            ActionKind.BACKWARD_WEIGHT: self._backward_weight,
             ActionKind.SEND_ACTIVATION: self._send,
             ActionKind.SEND_GRADIENT: self._send,
             ActionKind.RECEIVE_ACTIVATION: self._receive,
@@ -81,7 +74,7 @@ class Executor:
         self._step = step
         self._loss = torch.zeros((), dtype=torch.float64)
         self._batches: dict[int, Batch] = {}
-        self._in_flight: dict[tuple[int, int], _InFlight] = {}
+        self._in_flight: dict[tuple[int, int], PassedStage] = {}
         self._activations: dict[tuple[int, int], Activations] = {}
         self._gradients: dict[tuple[int, int], Activations] = {}
         self._receiving: dict[Action, list[Receiving]] = {}
@@ -144,23 +137,23 @@ class Executor:
         if action.layer_stop == len(self._job.layers):
             loss = self._job.loss(values, batch) / self._job.num_microbatches
             self._loss += loss.detach().double().cpu()
-        self._in_flight[action.microbatch, action.layer_start] = _InFlight(inputs, values, loss)
+        self._in_flight[action.microbatch, action.layer_start] = PassedStage(inputs, values, loss)
         self._activations[action.microbatch, action.layer_stop] = values
 
     def _backward(self, action: Action) -> None:
-        passed = self._in_flight.pop((action.microbatch, action.layer_start))
+        """The whole backward pass or its input part; either way the stage before gets its gradient."""
+        place = (action.microbatch, action.layer_start)
         gradients = self._gradients.pop((action.microbatch, action.layer_stop), ())
         self._activations.pop((action.microbatch, action.layer_stop), None)
-        if passed.loss is not None:
-            torch.autograd.backward(passed.loss)
+        if action.kind is ActionKind.BACKWARD:
+            self._gradients[place] = self._in_flight.pop(place).backward(gradients)
         else:
-            outputs = [output for output in passed.outputs if output.requires_grad]
-            torch.autograd.backward(outputs, list(gradients))
-        self._gradients[action.microbatch, action.layer_start] = tuple(
-            tensor.grad if tensor.grad is not None else torch.zeros_like(tensor) for tensor in passed.inputs if tensor.requires_grad
-        )
+            self._gradients[place] = self._in_flight[place].backward_input(gradients)
         if action.layer_start == 0:
             self._batches.pop(action.microbatch, None)
+
+    def _backward_weight(self, action: Action) -> None:
+        self._in_flight.pop((action.microbatch, action.layer_start)).backward_weight()
 
     def _send(self, action: Action) -> None:
         store = self._activations if action.kind is ActionKind.SEND_ACTIVATION else self._gradients

@@ -227,6 +227,7 @@ class WorkerProcess:
 _POINTS = {
     ActionKind.FORWARD: FaultPoint.FORWARD,
     ActionKind.BACKWARD: FaultPoint.BACKWARD,
+    ActionKind.BACKWARD_INPUT: FaultPoint.BACKWARD,
     ActionKind.REDUCE: FaultPoint.REDUCE,
     ActionKind.APPLY: FaultPoint.COMMIT,
 }
