@@ -30,7 +30,8 @@ class SolvedProgram:
 def solve_p3(problem: ShardProblem, *, time_limit_seconds: float = math.inf) -> SolvedProgram:
     """P3 with a binary x_uj per neighbour and shard (multi-party paper, equations 18-23): `K m + 1` variables.
 
-    With a minimum of 0 it is the edge paper's P3 (equations 14-18).
+    With a minimum of 0 it is the edge paper's P3 (equations 14-18). HiGHS looks at its time limit between its phases only;
+    programs of more than a few ten thousand variables run over it.
 
     Raises:
         UnavailableError: no assignment was found within the time limit.

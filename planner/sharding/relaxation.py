@@ -11,7 +11,7 @@ arithmetic. The solver only proposes the weights; bad ones give a worse bound, n
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy import sparse
@@ -83,8 +83,9 @@ def relax(demands: Sequence[Demand], times: ExchangeTimes) -> Relaxation:
     """
     lone = [_lone_bound(demand, times) for demand in demands]
     scale, latest = max([1, *lone]), sum(lone)  # one demand after the other is an answer, too
+    demands = [_in_time(demand, times, latest) for demand in demands]
     linked = {times.source_of[link] for demand in demands for link in demand.links}
-    sources = sorted((s for s in linked if times.offsets[s] <= latest), key=lambda s: (times.offsets[s], s))
+    sources = sorted(linked, key=lambda source: (times.offsets[source], source))
     best, low, high = Relaxation(), 0, len(sources)
     tried = high
     while low < high:
@@ -96,6 +97,12 @@ def relax(demands: Sequence[Demand], times: ExchangeTimes) -> Relaxation:
             high = tried - 1
         tried = (low + high + 1) // 2
     return best
+
+
+def _in_time(demand: Demand, times: ExchangeTimes, latest: int) -> Demand:
+    """`demand` with the links alone that can bring a shard by `latest`."""
+    links = (link for link in demand.links if times.offsets[times.source_of[link]] + times.costs[link] <= latest)
+    return replace(demand, links=tuple(links))
 
 
 def lower_bound(demands: Sequence[Demand], times: ExchangeTimes, weights: Mapping[int, int]) -> int:

@@ -15,8 +15,8 @@ def neighbor(name: str, beta: float, ready: float = 0.0, propagation: float = 0.
     return Neighbor(id=name, ready_seconds=ready, propagation_seconds=propagation, beta_seconds_per_byte=beta)
 
 
-def figure_2() -> tuple[Neighbor, ...]:
-    """Neighbours 3, 4 and 6 of the papers' example, in which node 3 alone takes 80 units for ten pieces."""
+def three_neighbors() -> tuple[Neighbor, ...]:
+    """Links of 8, 31 and 62 seconds a byte. Over the first alone ten bytes take 80, as in figure 2b of the papers."""
     return (neighbor("3", 8.0), neighbor("4", 31.0), neighbor("6", 62.0))
 
 

@@ -140,6 +140,15 @@ def test_sources_that_start_too_late_are_left_out():
     assert {shipment.source for shipment in answer.shipments} <= {"s0", "s1"}
 
 
+@settings(max_examples=60, deadline=None)
+@given(exchanges(max_shards=2**63 - 1, times=st.floats(0, 1e200)))
+def test_numbers_of_any_size_are_computed_with(exchange):
+    """The linear program may give up on them; the bound holds and everything is sent all the same."""
+    answer = distribute(exchange)
+    assert sum(s.num_shards for s in answer.shipments) == sum(demand.num_shards for demand in exchange.demands)
+    assert answer.lower_bound_seconds <= answer.makespan_seconds
+
+
 def test_equal_exchanges_give_equal_answers():
     assert distribute(grid()) == distribute(grid())
 

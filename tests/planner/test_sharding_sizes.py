@@ -10,7 +10,7 @@ from planner.sharding.exact import assign_shards
 from planner.sharding.greedy import scan_greedy
 from planner.sharding.sizing import divisibility_chain, search_shard_size, solve_along_chain
 from tests.core.refusals import refuses
-from tests.planner.sharding_samples import figure_2, neighbor, problems
+from tests.planner.sharding_samples import neighbor, problems, three_neighbors
 
 LAYERS = st.lists(st.integers(1, 60), min_size=1, max_size=6)
 
@@ -84,7 +84,7 @@ def test_atomic_size_is_the_smallest_tensor_where_it_divides():
 
 
 def test_too_few_atomic_shards_give_no_assignment():
-    assert solve_along_chain([4], figure_2()) == ()
+    assert solve_along_chain([4], three_neighbors()) == ()
     assert len(solve_along_chain([4], (neighbor("a", 1.0),))) == 1
 
 
@@ -92,4 +92,4 @@ def test_too_few_atomic_shards_give_no_assignment():
 def test_layers_without_bytes_are_refused(layer_bytes, field):
     for function in (search_shard_size, solve_along_chain):
         with refuses(field):
-            function(layer_bytes, figure_2())
+            function(layer_bytes, three_neighbors())
