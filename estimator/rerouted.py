@@ -1,6 +1,6 @@
 """Orders of passes for the pipelines of a plan that gave micro-batches away or took them in."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from estimator.costs import Costs
 from estimator.list_schedule import Hop, Journey, ListScheduler, WorkerSchedule
@@ -18,15 +18,21 @@ def touched_pipelines(plan: Plan) -> frozenset[int]:
     return frozenset(givers | takers)
 
 
-def rerouted_schedules(plan: Plan, costs: Costs, touched: frozenset[int]) -> Schedules:
+def rerouted_schedules(plan: Plan, costs: Costs, touched: frozenset[int], splits: Sequence[bool] = (False, True)) -> Schedules:
     """Every worker's schedule in the touched pipelines, list-scheduled together.
 
     Backward passes are split, so that weight parts fill bubbles, where the gradients are reduced sooner with it than
-    without; the plan's memory decides first. Two to four list schedules, O(A log A) for A passes each.
+    without; whether there is memory decides first. One or two list schedules per option, O(A log A) for A passes each.
+
+    Args:
+        plan: with routes.
+        costs: of its passes, messages and reductions.
+        touched: its pipelines that gave micro-batches away or took them in.
+        splits: whether backward passes may be whole, split, or either.
     """
     journeys = _journeys(plan, costs, touched)
     budgets = _budgets(plan, costs, touched)
-    options = [_within_memory(journeys, plan, budgets, is_split=is_split) for is_split in (False, True)]
+    options = [_within_memory(journeys, plan, budgets, is_split=is_split) for is_split in splits]
     return min(options, key=lambda schedules: (not _fits(schedules, budgets), _reduced(plan, costs, schedules)))
 
 

@@ -1,0 +1,135 @@
+"""Rerouting is never worse than the paper's even spread, nor than without split backward passes, whatever fails."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from estimator.costs import Costs
+from estimator.estimate import estimate
+from estimator.pipeline import rerouted_seconds
+from estimator.reductions import reduced_seconds
+from estimator.rerouted import rerouted_schedules, touched_pipelines
+from kintsugi.core.cluster import Cluster, Worker
+from kintsugi.core.errors import InfeasibleError
+from kintsugi.core.plan import Pipeline, Plan, Policy, Route, Schedule
+from planner.rerouting import reroute
+from restorer.rounds import colour_rounds
+from tests.builders import FREE, grid_plan, layer, profile_of, uniform_profile
+
+NUM_LAYERS = 6
+SCHEDULES = st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZB_H1])
+
+
+@st.composite
+def failures(draw):
+    """A plan of unequal pipelines on unequal workers, its costs, and who is left; some layer range may be lost."""
+    lengths = draw(st.lists(st.integers(1, 4), min_size=2, max_size=4))
+    microbatches = draw(st.lists(st.integers(1, 6), min_size=len(lengths), max_size=len(lengths)))
+    layers = [
+        layer(
+            f"block{n}",
+            forward_seconds=draw(st.sampled_from([0.005, 0.010])),
+            backward_weight_seconds=draw(st.sampled_from([0.0, 0.010, 0.030])),
+        )
+        for n in range(NUM_LAYERS)
+    ]
+    profile = profile_of(layers, memory_bytes=draw(st.sampled_from([80_000_000_000, 4_200_000_000])))
+    plan = grid_plan(NUM_LAYERS, lengths, microbatches, schedule=draw(SCHEDULES))
+    speeds = [draw(st.sampled_from([1.0, 1.0, 0.5])) for _ in plan.workers]
+    workers = tuple(
+        Worker(id=w, host=f"h{n // 2}", speed_ratio=s) for n, (w, s) in enumerate(zip(plan.workers, speeds, strict=True))
+    )
+    dead = draw(st.sets(st.sampled_from(plan.workers), min_size=1, max_size=3))
+    return plan, Costs(profile, Cluster(name="mixed", workers=workers)), [w for w in plan.workers if w not in dead]
+
+
+def mended(plan: Plan, living: list[str], costs: Costs) -> Plan:
+    try:
+        return reroute(plan, living, costs)[0]
+    except InfeasibleError:
+        assume(False)
+        raise
+
+
+def even_spread(plan: Plan, living: list[str], costs: Costs) -> Plan:
+    """Section IV-A of the paper: the holders of a dead slot's layers take its micro-batches in turn."""
+    routes = []
+    for p, pipeline in enumerate(plan.pipelines):
+        for s, stage in enumerate(pipeline.stages):
+            holders = [w for w, held in plan.stage_of.items() if w in living and held.holds(stage)]
+            if stage.worker not in living:
+                routes += [
+                    Route(microbatch=m, pipeline=p, stage=s, worker=holders[turn % len(holders)])
+                    for turn, m in enumerate(plan.microbatches_of(p))
+                ]
+    pipelines = tuple(
+        Pipeline(
+            num_microbatches=pipeline.num_microbatches,
+            stages=tuple(stage if stage.worker in living else replace(stage, worker=None) for stage in pipeline.stages),
+        )
+        for pipeline in plan.pipelines
+    )
+    spread = replace(plan, policy=Policy.DATA_REROUTING, pipelines=pipelines, routes=tuple(routes))
+    return replace(spread, rounds=colour_rounds(spread, costs.profile))
+
+
+@given(failures())
+@settings(max_examples=150, deadline=None)
+def test_never_worse_than_the_even_spread(failure):
+    plan, costs, living = failure
+    found = estimate(mended(plan, living, costs), costs.profile, costs.cluster).iteration_seconds
+    even = estimate(even_spread(plan, living, costs), costs.profile, costs.cluster).iteration_seconds
+    assert found <= even * (1 + 1e-12)
+
+
+@given(failures())
+@settings(max_examples=150, deadline=None)
+def test_never_worse_than_with_whole_backward_passes(failure):
+    plan, costs, living = failure
+    rerouted = mended(plan, living, costs)
+    touched = touched_pipelines(rerouted)
+
+    def reduced(schedules) -> float:
+        return reduced_seconds(rerouted, costs, {worker: own.end_seconds for worker, own in schedules.items()})
+
+    def fits(schedules) -> bool:
+        price = estimate(rerouted, costs.profile, costs.cluster)
+        static = {s.worker: s.peak_memory_bytes - chosen[s.worker].activation_bytes for s in price.stages if s.worker in chosen}
+        return all(static[w] + own.activation_bytes <= costs.usable_bytes(w) for w, own in schedules.items())
+
+    chosen = rerouted_schedules(rerouted, costs, touched)
+    whole = rerouted_schedules(rerouted, costs, touched, splits=(False,))
+    assert fits(chosen) or not fits(whole)
+    if fits(whole) or not fits(chosen):
+        assert reduced(chosen) <= reduced(whole) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("dead", [["w00"], ["w05"], ["w00", "w05"], ["w01", "w05", "w10"], ["w00", "w04"]])
+@pytest.mark.parametrize("microbatches", [4, 12])
+def test_equal_stages_are_mended_faster_than_equation_13_says(dead, microbatches):
+    profile = uniform_profile(4, inter_host=FREE, intra_host=FREE)
+    plan = grid_plan(4, [4, 4, 4], [microbatches] * 3)
+    living = [worker for worker in plan.workers if worker not in dead]
+    price = reroute(plan, living, Costs(profile, Cluster.uniform(12)))[1]
+    lost_per_stage = [sum(int(worker[1:]) % 4 == stage for worker in dead) for stage in range(4)]
+    assert price.pipeline_seconds < rerouted_seconds(lost_per_stage, microbatches, 3, 0.010, 0.020)
+
+
+def test_weight_parts_make_room_for_a_dead_slots_work():
+    """The worker with the most work is the bottleneck; nothing else is left to gain once it never waits."""
+    profile = uniform_profile(4, inter_host=FREE, intra_host=FREE, layer_changes={"gradient_bytes": 0, "optimizer_seconds": 0.0})
+    plan = grid_plan(4, [4, 4], [8, 8])
+    costs = Costs(profile, Cluster.uniform(8))
+    price = reroute(plan, [worker for worker in plan.workers if worker != "w02"], costs)[1]
+    work = 16 * 0.030
+    assert work <= price.pipeline_seconds <= work + 4 * 0.030
+
+
+def test_only_givers_and_takers_are_touched():
+    plan = grid_plan(NUM_LAYERS, [2, 2, 2], [1, 4, 4])
+    living = [worker for worker in plan.workers if worker != "w00"]
+    rerouted = mended(plan, living, Costs(uniform_profile(NUM_LAYERS), Cluster.uniform(6)))
+    assert len(rerouted.routes) == 1
+    assert touched_pipelines(rerouted) == {0, plan.slot_of[rerouted.routes[0].worker].pipeline}
