@@ -1,0 +1,182 @@
+"""`kintsugi regress`: did plans become better or worse than a committed baseline says?"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from kintsugi.cli.output import Format, print_json
+from kintsugi.core import codec
+from kintsugi.core.errors import InfeasibleError, InvalidInputError
+from planner.quality import Baseline, Case, Figures, Verdict, compare, decide
+
+BASELINE, CASES = "baseline.json", "cases"
+WIDTH_OF_FILES = 132
+"""Columns where the output is no terminal."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command("regress", help="Compare the quality of plans with a committed baseline.")(regress)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One case beside its baseline."""
+
+    name: str
+    before: Figures | None
+    """Null for a case that the baseline does not know."""
+    after: Figures | None
+    """Null where there is no case or no plan any more."""
+    illegal: tuple[str, ...] = ()
+    """What is wrong with the plan, or why there is none."""
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether this case fails the run."""
+        return bool(self.illegal) or Verdict.WORSE in self.verdicts.values()
+
+    @property
+    def told(self) -> str:
+        """The verdict on the whole case, in a word."""
+        if self.illegal:
+            return "illegal"
+        if self.before is None:
+            return "new"
+        order = (Verdict.WORSE, Verdict.TRADED, Verdict.BETTER)
+        return next((verdict.value for verdict in order if verdict in self.verdicts.values()), Verdict.SAME.value)
+
+
+def regress(
+    folder: Annotated[Path, typer.Argument(help=f"Holds {CASES}/*.json and {BASELINE}.")],
+    *,
+    update: Annotated[bool, typer.Option("--update", help="Make the present figures the baseline.")] = False,
+    format: Annotated[Format, typer.Option("--format", help="A table for people or one JSON document.")] = Format.TABLE,  # noqa: A002
+) -> int:
+    """Plan every case of FOLDER, check the plans' legality, and compare their figures with the baseline.
+
+    Exits with 1 when a figure is worse by more than 0.1 % without a better goodput to show for it, or when a plan is
+    illegal or missing.
+    """
+    cases = _cases(folder)
+    before = _baseline(folder, is_needed=not update)
+    results = [_result(name, case, before.cases.get(name), folder / CASES) for name, case in _tracked(cases)]
+    results += [_gone(name, figures, update) for name, figures in before.cases.items() if name not in cases]
+    _print(results, format)
+    if not update:
+        return int(any(result.is_loss for result in results))
+    if any(result.illegal for result in results):
+        return 1
+    _write(folder, {result.name: result.after for result in results if result.after is not None})
+    return 0
+
+
+def _tracked(cases: Mapping[str, Case]) -> Iterable[tuple[str, Case]]:
+    """The cases, with their progress on a terminal's standard error."""
+    console = Console(stderr=True)
+    return track(cases.items(), "planning", console=console, transient=True, disable=not console.is_terminal)
+
+
+def _cases(folder: Path) -> dict[str, Case]:
+    """All cases by name.
+
+    Raises:
+        InvalidInputError: there are none, or one cannot be read.
+    """
+    paths = sorted((folder / CASES).glob("*.json"))
+    if not paths:
+        raise InvalidInputError(f"has no {CASES}/*.json", field="folder", value=str(folder))
+    return {path.stem: _named(path) for path in paths}
+
+
+def _named(path: Path) -> Case:
+    try:
+        return codec.load(Case, path)
+    except InvalidInputError as error:
+        raise InvalidInputError(error.message, field=f"{path.stem}: {error.field}", value=error.value) from error
+
+
+def _baseline(folder: Path, *, is_needed: bool) -> Baseline:
+    path = folder / BASELINE
+    if path.exists():
+        return codec.load(Baseline, path)
+    if is_needed:
+        raise InvalidInputError("is not there; --update makes it from the present figures", field="baseline", value=str(path))
+    return Baseline(cases={})
+
+
+def _result(name: str, case: Case, before: Figures | None, folder: Path) -> Result:
+    try:
+        decision, illegal = decide(case, folder)
+    except InfeasibleError as error:
+        return Result(name=name, before=before, after=None, illegal=(f"no plan: {error}",))
+    after = Figures.of(decision)
+    verdicts = {} if before is None else compare(before, after)
+    return Result(name=name, before=before, after=after, illegal=illegal, verdicts=verdicts)
+
+
+def _gone(name: str, before: Figures, update: bool) -> Result:
+    """A case that only the baseline knows: a loss, unless the baseline is being renewed."""
+    return Result(name=name, before=before, after=None, illegal=() if update else ("the case is gone",))
+
+
+def _write(folder: Path, figures: Mapping[str, Figures]) -> None:
+    path = folder / BASELINE
+    text = json.dumps(codec.encode(Baseline(cases=dict(sorted(figures.items())))), indent=1) + "\n"
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise InvalidInputError(f"cannot be written: {error.strerror}", field="baseline", value=str(path)) from error
+
+
+def _print(results: Sequence[Result], format: Format) -> None:  # noqa: A002
+    if format is Format.JSON:
+        print_json(_document(results))
+        return
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH_OF_FILES)
+    changed = [result for result in results if result.told != Verdict.SAME.value]
+    if changed:
+        console.print(_table(changed))
+    console.print(_summary(results), highlight=False)
+
+
+def _document(results: Sequence[Result]) -> dict[str, Any]:
+    cases = [{"verdict": result.told, "is_loss": result.is_loss, **codec.encode(result)} for result in results]
+    return {"passed": not any(result.is_loss for result in results), "cases": cases}
+
+
+def _table(results: Sequence[Result]) -> Table:
+    """One row for every figure that changed, and one for every plan that is illegal or new."""
+    table = Table(title="against the baseline", title_justify="left")
+    for name in ("case", "figure", "baseline", "now", "change", ""):
+        table.add_column(name, justify="right" if name in ("baseline", "now", "change") else "left")
+    for result in results:
+        for message in result.illegal:
+            table.add_row(result.name, message, "", "", "", "illegal")
+        for name, verdict in result.verdicts.items():
+            if verdict is not Verdict.SAME and result.before is not None and result.after is not None:
+                one, other = getattr(result.before, name), getattr(result.after, name)
+                table.add_row(result.name, name, f"{one:.6g}", f"{other:.6g}", _change(one, other), verdict.value)
+        if result.before is None and not result.illegal:
+            table.add_row(result.name, "", "", "", "", "new")
+    return table
+
+
+def _change(before: float, after: float) -> str:
+    return f"{after / before - 1:+.2%}" if before else f"{after:+.3g}"
+
+
+def _summary(results: Sequence[Result]) -> str:
+    told = [result.told for result in results]
+    counts = [f"{told.count(word)} {word}" for word in ("illegal", "worse", "traded", "better", "new", "same") if word in told]
+    return f"{len(results)} cases: {', '.join(counts)}"
