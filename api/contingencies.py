@@ -23,17 +23,25 @@ class _Work:
     """What is to be made ahead for one job."""
 
     job: str
-    base: Callable[[], Snapshot]
-    todo: Iterator[tuple[Snapshot, Loss]] | None = None
-    generation: int = 0
+    look: Callable[[], Snapshot]
+    """Gives the snapshot of the next decision if nothing were lost."""
+    base: Snapshot | None = None
+    todo: Iterator[Loss] = field(default_factory=lambda: iter(()))
+    following: Loss | None = None
     stored: frozenset[str] = frozenset()
     fresh: dict[str, Decided] = field(default_factory=dict)
     """Made, and not stored yet."""
 
+    @property
+    def can_wait(self) -> bool:
+        """Whether only pairs of losses are left."""
+        return self.following is not None and len(self.following.subjects) > 1
+
 
 class Contingencies:
-    """Keeps every job's contingencies made: the job whose plan is newest first, and only for its latest generation.
+    """Keeps every job's contingencies made, for its latest generation only.
 
+    Single losses come before pairs, and then the job whose plan is newest before the others.
     What is made is on disk within a batch, so that a restart does not lose it, and is found in memory until then.
     """
 
@@ -59,11 +67,11 @@ class Contingencies:
         if self._thread.is_alive():
             self._thread.join(CLOSING_SECONDS)
 
-    def submit(self, job: str, base: Callable[[], Snapshot]) -> None:
-        """Make plans ahead from the snapshot that `base` gives, before those of any other job; earlier work is dropped."""
+    def submit(self, job: str, look: Callable[[], Snapshot]) -> None:
+        """Make plans ahead of the snapshot that `look` gives, before those of other jobs; earlier work for this one is dropped."""
         with self._changed:
             self._work.pop(job, None)
-            self._work[job] = _Work(job, base)
+            self._work[job] = _Work(job, look)
             self._changed.notify_all()
 
     def find(self, job: str, snapshot: Snapshot) -> Decided | None:
@@ -86,54 +94,53 @@ class Contingencies:
             except KintsugiError as error:
                 self._log.warning("cannot plan ahead", job=work.job, error=error.as_dict())
                 self._finish(work)
+            except Exception:  # one job's misfortune is not the others'
+                self._log.exception("cannot plan ahead", job=work.job)
+                self._finish(work)
 
     def _next(self) -> _Work | None:
-        """The latest work, once there is any; None when the service stops."""
+        """The most urgent work, once there is any; None when the service stops."""
         with self._changed:
             self._is_idle = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._work or self._closed)
             self._is_idle = False
-            return None if self._closed else next(reversed(self._work.values()))
+            return None if self._closed else min(reversed(self._work.values()), key=lambda work: work.can_wait)
 
     def _advance(self, work: _Work) -> None:
         """Make one plan of `work`, and store what was made once it is a batch or nothing is left."""
-        if work.todo is None:
-            self._begin(work)
-        assert work.todo is not None
-        following = next(work.todo, None)
-        if following is None:
+        if work.base is None:
+            work.base, work.stored = work.look(), self._shelf.fingerprints(work.job)
+            work.todo = losses(work.base, self._pair_work)
+        elif work.following is not None:
+            self._make(work, work.base, work.following)
+        work.following = next(work.todo, None)
+        if work.following is None or len(work.fresh) >= BATCH:
             self._store(work)
+        if work.following is None:
             self._finish(work)
-            return
-        base, loss = following
+
+    def _make(self, work: _Work, base: Snapshot, loss: Loss) -> None:
         if fingerprint(after(base, loss)) in work.stored:
             return
         made = plan_ahead(base, loss)
-        if made is None:
-            return
-        decided = replace(Decided.of(made.decision), plan=None)
-        with self._changed:
-            work.fresh[made.fingerprint] = decided
-        if len(work.fresh) >= BATCH:
-            self._store(work)
-
-    def _begin(self, work: _Work) -> None:
-        base = work.base()
-        work.generation, work.stored = base.generation, self._shelf.fingerprints(work.job)
-        work.todo = ((base, loss) for loss in losses(base, self._pair_work))
+        if made is not None:
+            decided = replace(Decided.of(made.decision), plan=None)
+            with self._changed:
+                work.fresh[made.fingerprint] = decided
 
     def _store(self, work: _Work) -> None:
         """Store what was made, unless newer work has taken its place."""
         with self._changed:
             is_current = self._work.get(work.job) is work
-        if not is_current or not work.fresh:
+        if not is_current or not work.fresh or work.base is None:
             return
+        generation = work.base.generation
         try:
-            self._shelf.put(work.job, work.generation, work.fresh)
+            self._shelf.put(work.job, generation, work.fresh)
         except OvertakenError:
             work.stored = self._shelf.fingerprints(work.job)
-            self._shelf.put(work.job, work.generation, {key: work.fresh[key] for key in work.fresh.keys() - work.stored})
+            self._shelf.put(work.job, generation, {key: work.fresh[key] for key in work.fresh.keys() - work.stored})
         with self._changed:
             work.fresh = {}
 

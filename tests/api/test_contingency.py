@@ -186,11 +186,27 @@ def test_the_newest_is_made_first_and_superseded_work_is_dropped():
         assert ahead.find("old", after(base_of(generation=2), loss)) is not None
 
 
-def test_a_database_that_does_not_answer_stops_the_work_on_a_job_not_the_thread():
+def test_single_losses_of_every_job_come_before_pairs_of_any():
+    shelf = Memory()
+    ahead = Contingencies(shelf, pair_work=1_000)
+    base = base_of(num_workers=20)
+    ahead.submit("older", lambda: base)
+    ahead.submit("newer", lambda: base)
+    ahead.start()
+    assert ahead.wait_until_idle(PATIENCE)
+    ahead.close()
+    batches = [job for job, _ in shelf.jobs]
+    assert batches.index("older") == 1  # its first batch is single losses, and the newer job has pairs to come
+    assert batches[-1] == "older"
+    assert "newer" in batches[2:]
+
+
+@pytest.mark.parametrize("error", [UnavailableError("no"), RuntimeError("never thought of")])
+def test_what_goes_wrong_stops_the_work_on_a_job_not_the_thread(error):
     class Broken(Memory):
         def put(self, job, generation, decided):
             if job == "unlucky":
-                raise UnavailableError("no")
+                raise error
             super().put(job, generation, decided)
 
     ahead = Contingencies(Broken(), pair_work=0)
