@@ -3,14 +3,18 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import cached_property
+from itertools import islice, pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from estimator.costs import Costs
+from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Policy, Schedule, Stage
 from planner.partition import WorkerKind
 from planner.search import Arrangement, kind_of
+from planner.survival import exposure, homes_of, homes_of_slots
 from restorer.matching import FORBIDDEN, match, missing_bytes
 from restorer.migration import state_prefix_bytes
 from restorer.rounds import colour_rounds
@@ -41,7 +45,11 @@ def place(
     generation: int,
     policy: Policy,
 ) -> Plan:
-    """Name the workers of an arrangement so that the fewest bytes move; with nothing to keep, in the order given.
+    """Name the workers of an arrangement.
+
+    The loss of one host or failure domain leaves a holder of every layer wherever some naming does that. After that the
+    fewest bytes move, or, with nothing to keep, workers of one host stand together in the order given; neighbouring
+    stages share hosts where that moves nothing.
 
     Args:
         arrangement: pipelines without names.
@@ -52,8 +60,7 @@ def place(
         generation: of the plan.
         policy: of the plan.
     """
-    slots = [(a, b) for shape in arrangement.shapes for a, b in pairwise(shape.cuts)]
-    chosen = _assign(slots, arrangement.kinds, workers, holdings, costs)
+    chosen = _Assignment(arrangement, workers, holdings, costs).chosen()
     names = iter(chosen)
     pipelines = tuple(
         Pipeline(
@@ -85,27 +92,96 @@ def least_migration_seconds(arrangement: Arrangement, holdings: Holdings, costs:
     return float(lacking) * beta
 
 
-def _assign(
-    slots: list[tuple[int, int]],
-    planned: Sequence[WorkerKind] | None,
-    workers: Sequence[str],
-    holdings: Holdings,
-    costs: Costs,
-) -> tuple[str, ...]:
-    """The worker of every slot."""
-    if holdings.plan is None:
-        return tuple(workers[: len(slots)]) if planned is None else _in_order(planned, workers, costs)
-    held = [holdings.layers_of(worker) for worker in workers]
-    cost = missing_bytes(state_prefix_bytes(costs.profile), held, slots)
-    if planned is not None:
-        kinds = [kind_of(costs.cluster.by_id[worker], costs.profile) for worker in workers]
-        cost += FORBIDDEN * np.array([[kind != wanted for wanted in planned] for kind in kinds])
-    return tuple(workers[row] for row in match(cost))
+class _Assignment:
+    """Who takes which slot of one arrangement."""
+
+    def __init__(self, arrangement: Arrangement, workers: Sequence[str], holdings: Holdings, costs: Costs) -> None:
+        self._arrangement, self._costs, self._is_first = arrangement, costs, holdings.plan is None
+        self._slots = [(a, b) for shape in arrangement.shapes for a, b in pairwise(shape.cuts)]
+        self._planned: tuple[WorkerKind | None, ...] = arrangement.kinds or (None,) * len(self._slots)
+        self._workers = by_host(workers, costs.cluster) if self._is_first else workers
+        self._held = [holdings.layers_of(worker) for worker in self._workers]
+
+    def chosen(self) -> tuple[str, ...]:
+        """The worker of every slot."""
+        first = self._in_order() if self._is_first else self._matched()
+        exposed = self._exposure(first)
+        if not exposed:
+            return self._beside(first)
+        other = self._spread()
+        return self._beside(other if other is not None and self._exposure(other) < exposed else first)
+
+    def _in_order(self) -> tuple[str, ...]:
+        """For every slot the next worker of its kind."""
+        if self._arrangement.kinds is None:
+            return tuple(self._workers[: len(self._slots)])
+        queues: dict[object, deque[str]] = defaultdict(deque)
+        for worker, kind in zip(self._workers, self._kinds, strict=True):
+            queues[kind].append(worker)
+        return tuple(queues[kind].popleft() for kind in self._planned)
+
+    def _matched(self) -> tuple[str, ...]:
+        """The fewest bytes move."""
+        cost = self._cost
+        if self._arrangement.kinds is not None:
+            cost = cost + FORBIDDEN * np.array([[kind != wanted for wanted in self._planned] for kind in self._kinds])
+        return tuple(self._workers[row] for row in match(cost))
+
+    def _spread(self) -> tuple[str, ...] | None:
+        """Replicas in different hosts and failure domains, and then the fewest bytes move; None where that was not found."""
+        by_id = self._costs.cluster.by_id
+        kinds = self._kinds if self._arrangement.kinds is not None else [None] * len(self._workers)
+        slots = list(zip(self._slots, self._planned, strict=True))
+        homes = homes_of([by_id[worker] for worker in self._workers], kinds, len(set(slots)))
+        wanted = homes_of_slots(slots, homes, self._cost)
+        if wanted is None:
+            return None
+        is_elsewhere = np.array([[home != other for other in wanted] for home in homes])
+        return tuple(self._workers[row] for row in match(self._cost + FORBIDDEN * is_elsewhere))
+
+    def _beside(self, chosen: tuple[str, ...]) -> tuple[str, ...]:
+        """Alike pipelines exchange workers of one stage so that neighbours share hosts; no holding changes by that."""
+        hosts = {worker: self._costs.cluster.by_id[worker].host for worker in chosen}
+        if self._is_first or len(set(hosts.values())) in (1, len(chosen)):
+            return chosen
+        alike: dict[tuple[tuple[int, ...], tuple[WorkerKind | None, ...]], list[int]] = defaultdict(list)
+        start = 0
+        for shape in self._arrangement.shapes:
+            alike[shape.cuts, self._planned[start : start + shape.num_stages]].append(start)
+            start += shape.num_stages
+        result = list(chosen)
+        for (_, planned), starts in alike.items():
+            for stage in range(1, len(planned)):
+                present = [result[start + stage] for start in starts]
+                away = np.array([[hosts[worker] != hosts[result[start + stage - 1]] for start in starts] for worker in present])
+                rows = match(away.astype(np.float64), np.eye(len(starts), dtype=bool))
+                for start, row in zip(starts, rows, strict=True):
+                    result[start + stage] = present[row]
+        return tuple(result)
+
+    def _exposure(self, chosen: Sequence[str]) -> float:
+        pairs = iter(zip(self._slots, chosen, strict=True))
+        pipelines = [list(islice(pairs, shape.num_stages)) for shape in self._arrangement.shapes]
+        return exposure(pipelines, self._costs.cluster, self._workers)
+
+    @cached_property
+    def _kinds(self) -> list[WorkerKind]:
+        return [kind_of(self._costs.cluster.by_id[worker], self._costs.profile) for worker in self._workers]
+
+    @cached_property
+    def _cost(self) -> npt.NDArray[np.float64]:
+        """Bytes that a worker lacks for a slot; for a first plan the distance from its place. Shape [workers, slots]."""
+        if self._is_first:
+            return np.abs(np.arange(len(self._workers), dtype=np.float64)[:, None] - np.arange(len(self._slots))[None, :])
+        return missing_bytes(state_prefix_bytes(self._costs.profile), self._held, self._slots)
 
 
-def _in_order(planned: Sequence[WorkerKind], workers: Sequence[str], costs: Costs) -> tuple[str, ...]:
-    """For every slot the next worker of its kind, in cluster order."""
-    queues: dict[WorkerKind, deque[str]] = defaultdict(deque)
-    for worker in workers:
-        queues[kind_of(costs.cluster.by_id[worker], costs.profile)].append(worker)
-    return tuple(queues[kind].popleft() for kind in planned)
+def by_host(workers: Sequence[str], cluster: Cluster) -> tuple[str, ...]:
+    """Workers of one failure domain together, in it those of one host; otherwise in the order given."""
+    first: dict[str, int] = {}
+    keys = {}
+    for index, worker in enumerate(workers):
+        own = cluster.by_id[worker]
+        groups = [f"domain {name}" for name in reversed(own.failure_domains)] + [f"host {own.host}"]
+        keys[worker] = tuple(first.setdefault(group, index) for group in groups)
+    return tuple(sorted(workers, key=lambda worker: keys[worker]))

@@ -1,0 +1,178 @@
+"""Which host every slot goes to, so that the loss of one host or failure domain leaves a holder of every layer."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import lil_array
+
+from kintsugi.core.cluster import Cluster, Worker
+
+HOST_WEIGHT, DOMAIN_WEIGHT = 1000.0, 1.0
+"""What it costs that one host, or one failure domain, holds all replicas of a layer; moving state costs less than one."""
+
+MOST_VARIABLES = 2_000
+"""With so many workers times slot types each worker is looked at by itself; beyond, bytes are those of the closest holder."""
+
+MOST_NODES = 2_000
+"""Branches of the integer program that are explored."""
+
+Layers = tuple[int, int]
+"""Half-open layer range."""
+
+_Exposure = tuple[str, tuple[int, ...], int]
+"""A host or domain, types of slots that hold some layers together, and how many layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What workers that fail together and serve alike have in common."""
+
+    units: frozenset[str]
+    """The host and the failure domains: what may be lost as one."""
+    kind: object
+    """Workers of one kind are interchangeable."""
+    worker: str | None = None
+    """The worker, where each has a home of its own."""
+
+
+def homes_of(workers: Sequence[Worker], kinds: Sequence[object], num_types: int) -> list[Home]:
+    """Where workers live: each for itself while that gives few variables, else those that fail together as one.
+
+    Args:
+        workers: that may be used.
+        kinds: of the workers.
+        num_types: kinds of slots that there are.
+    """
+    is_apart = len(workers) * num_types <= MOST_VARIABLES
+    return [Home(_units(w), kind, w.id if is_apart else None) for w, kind in zip(workers, kinds, strict=True)]
+
+
+def exposure(pipelines: Iterable[Sequence[tuple[Layers, str]]], cluster: Cluster, usable: Iterable[str]) -> float:
+    """Weighted number of (layer, unit) where one unit holds all replicas of the layer, two at least; 0 is safe.
+
+    Units that hold all usable workers do not count: nothing helps against their loss. O(layers) where the first two
+    pipelines share no unit.
+
+    Args:
+        pipelines: layers and worker of every stage.
+        cluster: says where workers live.
+        usable: workers that might be used.
+    """
+    hopeless = frozenset.intersection(*(_units(cluster.by_id[worker]) for worker in usable))
+    common: dict[int, frozenset[str]] = {}
+    for index, stages in enumerate(pipelines):
+        for (start, stop), worker in stages:
+            units = _units(cluster.by_id[worker]) - hopeless
+            for layer in range(start, stop):
+                common[layer] = common[layer] & units if index else units
+        if not any(common.values()):
+            return 0.0
+    return sum(_weight(unit) for units in common.values() for unit in units) if index else 0.0
+
+
+def _units(worker: Worker) -> frozenset[str]:
+    """Hosts and failure domains have names of their own."""
+    return frozenset((f"host {worker.host}", *(f"domain {name}" for name in worker.failure_domains)))
+
+
+def _weight(unit: str) -> float:
+    return HOST_WEIGHT if unit.startswith("host ") else DOMAIN_WEIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The integer program: how many slots of each type go to each home."""
+
+    homes: Sequence[Home]
+    num_workers: Sequence[int]
+    """Shape [homes]."""
+    types: Sequence[tuple[Layers, object]]
+    """Layers of a slot and the kind of worker that it is planned for; None takes any."""
+    num_slots: Sequence[int]
+    """Shape [types]."""
+    cost: npt.NDArray[np.float64]
+    """Of a slot of a type in a home, at most 1 over all slots. Shape [homes, types]."""
+
+    def solve(self) -> npt.NDArray[np.int64] | None:
+        """Slots per home and type, exposed least; None where the search was cut short. Shape [homes, types]."""
+        exposed = list(self._exposures())
+        size = len(self.homes) * len(self.types)
+        weights = [_weight(unit) * num_layers for unit, _, num_layers in exposed]
+        fits = np.array([[kind is None or kind == home.kind for _, kind in self.types] for home in self.homes])
+        most = np.where(fits, np.array(self.num_slots)[None, :], 0).ravel()
+        result = milp(
+            np.array([*self.cost.ravel(), *weights]),
+            integrality=np.array([1] * size + [0] * len(exposed)),
+            bounds=Bounds(0, np.array([*most, *([np.inf] * len(exposed))])),
+            constraints=self._constraints(exposed),
+            options={"node_limit": MOST_NODES, "mip_rel_gap": 0.0},
+        )
+        if result.x is None:
+            return None
+        counts: npt.NDArray[np.int64] = np.rint(result.x[:size]).astype(np.int64).reshape(self.cost.shape)
+        return counts
+
+    def _exposures(self) -> Iterator[_Exposure]:
+        """Every unit with every set of slot types that hold some layers together."""
+        edges = sorted({edge for layers, _ in self.types for edge in layers})
+        num_layers: Counter[tuple[int, ...]] = Counter()
+        for edge, following in pairwise(edges):
+            num_layers[tuple(t for t, ((start, stop), _) in enumerate(self.types) if start <= edge < stop)] += following - edge
+        units = sorted({unit for home in self.homes for unit in home.units})
+        for group, count in num_layers.items():
+            if sum(self.num_slots[t] for t in group) > 1:
+                yield from ((unit, group, count) for unit in units)
+
+    def _constraints(self, exposed: Sequence[_Exposure]) -> LinearConstraint:
+        """Slots are filled, homes are not overfilled, and a unit that holds all replicas of some layers is counted."""
+        num_homes, num_types = self.cost.shape
+        place = np.arange(num_homes * num_types).reshape(num_homes, num_types)
+        columns = [*place.T.tolist(), *place.tolist()]
+        low: list[float] = [*self.num_slots, *([0] * num_homes)]
+        high: list[float] = [*self.num_slots, *self.num_workers]
+        for index, (unit, group, _) in enumerate(exposed):
+            inside = [place[h, t] for h, home in enumerate(self.homes) if unit in home.units for t in group]
+            columns.append([*inside, place.size + index])
+            low.append(-np.inf)
+            high.append(sum(self.num_slots[t] for t in group) - 1)
+        matrix = lil_array((len(columns), place.size + len(exposed)))
+        for row, own in enumerate(columns):
+            matrix[row, own] = 1.0
+            if own[-1] >= place.size:
+                matrix[row, own[-1]] = -1.0
+        return LinearConstraint(matrix.tocsr(), low, high)
+
+
+def homes_of_slots(
+    slots: Sequence[tuple[Layers, object]], homes: Sequence[Home], cost: npt.NDArray[np.float64]
+) -> tuple[Home, ...] | None:
+    """The home of every slot with the least exposure, at the least cost; None where none was found.
+
+    Args:
+        slots: layers, and the kind of worker that the slot is planned for; None takes any.
+        homes: of every usable worker.
+        cost: of every worker in every slot, shape [workers, slots].
+    """
+    distinct, types = list(dict.fromkeys(homes)), list(dict.fromkeys(slots))
+    home_index, type_index = np.array([distinct.index(h) for h in homes]), np.array([types.index(s) for s in slots])
+    least = np.full((len(distinct), len(types)), np.inf)
+    np.minimum.at(least, (home_index[:, None], type_index[None, :]), cost)
+    num_slots, num_workers = Counter(slots), Counter(homes)
+    scale = float(cost.max()) * len(slots)
+    spread = Spread(
+        homes=distinct,
+        num_workers=[num_workers[home] for home in distinct],
+        types=types,
+        num_slots=[num_slots[kind] for kind in types],
+        cost=least / scale if scale else least,
+    )
+    counts = spread.solve()
+    if counts is None:
+        return None
+    queues = [[home for home, count in zip(distinct, column, strict=True) for _ in range(count)] for column in counts.T.tolist()]
+    return tuple(queues[index].pop(0) for index in type_index)

@@ -1,0 +1,175 @@
+"""Placement against every placement of small clusters: what survives, what moves, who stands together."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from estimator.costs import Costs
+from kintsugi.core.cluster import Cluster, Worker
+from kintsugi.core.plan import Plan, Policy, Schedule
+from planner.placement import Holdings, by_host, place
+from planner.policy import survivable
+from planner.search import Arrangement, PipelineShape, kind_of
+from planner.survival import exposure
+from restorer.matching import missing_bytes
+from restorer.migration import state_prefix_bytes
+from tests.builders import uniform_profile
+
+NUM_LAYERS = 4
+PROFILE = uniform_profile(NUM_LAYERS)
+HOSTS = ("h0", "h1", "h2")
+RACKS = {"h0": "rack0", "h1": "rack0", "h2": "rack1"}
+
+
+def cluster_of(hosts: Sequence[str], *, racks: bool = False, speeds: Sequence[float] = ()) -> Cluster:
+    workers = tuple(
+        Worker(
+            id=f"w{n:02d}",
+            host=host,
+            speed_ratio=speeds[n] if speeds else 1.0,
+            failure_domains=(RACKS[host],) if racks else (),
+        )
+        for n, host in enumerate(hosts)
+    )
+    return Cluster(name="small", workers=workers)
+
+
+def arrangement_of(*cuts: tuple[int, ...], kinds=None) -> Arrangement:
+    return Arrangement(tuple(PipelineShape(own, 2) for own in cuts), 1.0, kinds)
+
+
+def placed(arrangement: Arrangement, cluster: Cluster, holdings: Holdings = Holdings(None, ())) -> Plan:  # noqa: B008  # frozen
+    workers = [worker.id for worker in cluster.workers]
+    settings_of = {"schedule": Schedule.ONE_F_ONE_B, "generation": 1, "policy": Policy.FAULT_FREE}
+    return place(arrangement, workers, holdings, Costs(PROFILE, cluster), **settings_of)
+
+
+def staged(arrangement: Arrangement, chosen: Sequence[str]) -> list[list[tuple[tuple[int, int], str]]]:
+    names = iter(chosen)
+    return [[(layers, next(names)) for layers in itertools.pairwise(shape.cuts)] for shape in arrangement.shapes]
+
+
+def exposed(arrangement: Arrangement, chosen: Sequence[str], cluster: Cluster) -> float:
+    return exposure(staged(arrangement, chosen), cluster, cluster.by_id)
+
+
+def survives_a_host(arrangement: Arrangement, chosen: Sequence[str], cluster: Cluster) -> bool:
+    """By trying: without any one host some worker is left for every layer."""
+    for host in cluster.hosts:
+        held = {
+            layer
+            for stages in staged(arrangement, chosen)
+            for (start, stop), worker in stages
+            if cluster.by_id[worker].host != host
+            for layer in range(start, stop)
+        }
+        if len(held) < NUM_LAYERS:
+            return False
+    return True
+
+
+def everything(arrangement: Arrangement, cluster: Cluster) -> Iterator[tuple[str, ...]]:
+    kinds = arrangement.kinds
+    for chosen in itertools.permutations(cluster.by_id, sum(shape.num_stages for shape in arrangement.shapes)):
+        if kinds is None or all(
+            kind_of(cluster.by_id[worker], PROFILE) == kind for worker, kind in zip(chosen, kinds, strict=True)
+        ):
+            yield chosen
+
+
+cuts = st.sets(st.integers(1, NUM_LAYERS - 1), max_size=2).map(lambda inner: (0, *sorted(inner), NUM_LAYERS))
+
+
+@st.composite
+def small_cases(draw):
+    """Two or three pipelines over up to six workers on up to three hosts."""
+    shapes = draw(st.lists(cuts, min_size=2, max_size=3).filter(lambda shapes: sum(len(c) - 1 for c in shapes) <= 6))
+    num_slots = sum(len(own) - 1 for own in shapes)
+    hosts = draw(st.lists(st.sampled_from(HOSTS), min_size=num_slots, max_size=6))
+    return arrangement_of(*shapes), cluster_of(hosts, racks=draw(st.booleans()))
+
+
+@given(small_cases())
+@settings(max_examples=120, deadline=None)
+def test_a_first_plan_is_exposed_as_little_as_any_placement(case):
+    arrangement, cluster = case
+    plan = placed(arrangement, cluster)
+    least = min(exposed(arrangement, chosen, cluster) for chosen in everything(arrangement, cluster))
+    assert exposed(arrangement, plan.workers, cluster) == least
+    if any(survives_a_host(arrangement, chosen, cluster) for chosen in everything(arrangement, cluster)):
+        assert survivable(plan, cluster).hosts >= 1
+        assert survives_a_host(arrangement, plan.workers, cluster)
+
+
+@given(small_cases(), st.data())
+@settings(max_examples=120, deadline=None)
+def test_a_later_plan_is_exposed_as_little_and_moves_as_little_as_any_so_exposed(case, data):
+    arrangement, cluster = case
+    before = placed(arrangement_of(*data.draw(st.lists(cuts, min_size=1, max_size=2))), cluster_of(["h0"] * 6))
+    survivors = [worker for worker in before.workers if worker in cluster.by_id and data.draw(st.booleans())]
+    holdings = Holdings(before, survivors)
+    plan = placed(arrangement, cluster, holdings)
+    slots = [layers for stages in staged(arrangement, plan.workers) for layers, _ in stages]
+    cost = missing_bytes(state_prefix_bytes(PROFILE), [holdings.layers_of(worker) for worker in cluster.by_id], slots)
+    rows = {worker: row for row, worker in enumerate(cluster.by_id)}
+
+    def price(chosen: Sequence[str]) -> tuple[float, float]:
+        return exposed(arrangement, chosen, cluster), sum(cost[rows[worker], slot] for slot, worker in enumerate(chosen))
+
+    assert price(plan.workers) == min(price(chosen) for chosen in everything(arrangement, cluster))
+
+
+@given(small_cases(), st.data())
+@settings(max_examples=60, deadline=None)
+def test_slots_get_workers_of_the_kind_they_were_planned_for(case, data):
+    arrangement, cluster = case
+    speeds = data.draw(st.lists(st.sampled_from([0.5, 1.0]), min_size=len(cluster.workers), max_size=len(cluster.workers)))
+    cluster = cluster_of([worker.host for worker in cluster.workers], speeds=speeds)
+    num_slots = sum(shape.num_stages for shape in arrangement.shapes)
+    kinds = tuple(kind_of(worker, PROFILE) for worker in data.draw(st.permutations(cluster.workers))[:num_slots])
+    arrangement = Arrangement(arrangement.shapes, 1.0, kinds)
+    plan = placed(arrangement, cluster)
+    assert tuple(kind_of(cluster.by_id[worker], PROFILE) for worker in plan.workers) == kinds
+    least = min(exposed(arrangement, chosen, cluster) for chosen in everything(arrangement, cluster))
+    assert exposed(arrangement, plan.workers, cluster) == least
+
+
+def test_a_grid_on_equal_hosts_keeps_the_order():
+    cluster = Cluster.uniform(16, workers_per_host=4)
+    assert placed(arrangement_of(*[(0, 1, 2, 3, 4)] * 4), cluster).workers == tuple(cluster.by_id)
+
+
+def test_neighbouring_stages_share_a_host_whatever_the_order_of_the_file():
+    cluster = cluster_of(["h0", "h1", "h0", "h1"])
+    plan = placed(arrangement_of((0, 2, 4), (0, 2, 4)), cluster)
+    assert [[stage.worker for stage in pipeline.stages] for pipeline in plan.pipelines] == [["w00", "w02"], ["w01", "w03"]]
+
+
+def test_workers_stand_by_rack_and_host():
+    cluster = cluster_of(["h0", "h2", "h1", "h0", "h2"], racks=True)
+    assert by_host(list(cluster.by_id), cluster) == ("w00", "w03", "w02", "w01", "w04")
+
+
+def test_alike_pipelines_exchange_workers_so_that_neighbours_share_hosts():
+    before = placed(arrangement_of((0, 2, 4), (0, 2, 4)), cluster_of(["h0", "h0", "h0", "h0"]))
+    cluster = cluster_of(["h0", "h1", "h1", "h0"])
+    plan = placed(arrangement_of((0, 2, 4), (0, 2, 4)), cluster, Holdings(before, before.workers))
+    assert {stage.worker: (stage.layer_start, stage.layer_stop) for p in plan.pipelines for stage in p.stages} == {
+        worker: (stage.layer_start, stage.layer_stop) for worker, stage in before.stage_of.items()
+    }
+    hosts = [{cluster.by_id[stage.worker].host for stage in pipeline.stages} for pipeline in plan.pipelines]
+    assert hosts == [{"h0"}, {"h1"}]
+
+
+@pytest.mark.parametrize("racks", [False, True])
+def test_replicas_are_kept_apart_although_that_moves_state(racks):
+    before = placed(arrangement_of((0, 2, 4), (0, 2, 4)), cluster_of(["h0"] * 4))
+    cluster = cluster_of(["h0", "h2", "h0", "h2"], racks=racks)
+    plan = placed(arrangement_of((0, 2, 4), (0, 2, 4)), cluster, Holdings(before, before.workers))
+    assert survivable(plan, cluster).hosts == 1
+    assert survivable(plan, cluster).failure_domains == int(racks)
+    assert np.isclose(exposed(arrangement_of((0, 2, 4), (0, 2, 4)), plan.workers, cluster), 0.0)
