@@ -1,5 +1,5 @@
 # Every target does its own set-up: a fresh machine needs Python 3.11 (or newer) and make.
-.PHONY: install demo test check soak bench
+.PHONY: install demo test check soak bench regress
 
 install:
 	@scripts/install
@@ -19,3 +19,6 @@ soak: install
 
 bench: install
 	@scripts/bench
+
+regress: install
+	@scripts/regress

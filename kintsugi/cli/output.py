@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kintsugi.core.codec import encode
-from kintsugi.core.plan import Decision, Estimate, Plan, Search
+from kintsugi.core.plan import Decision, Estimate, FollowUp, Plan, Search
 
 GIGABYTE = 1e9
 
@@ -38,8 +38,20 @@ def print_decision(decision: Decision) -> None:
     console.print(_price(decision.estimate, decision.search))
     if len(decision.alternatives) > 1:
         console.print(_alternatives(decision))
+    if decision.follow_up is not None:
+        _print_follow_up(console, decision.follow_up)
     for idle in decision.plan.idle_workers:
         console.print(f"{idle.worker} is idle: {idle.reason}", highlight=False)
+
+
+def _print_follow_up(console: Console, follow_up: FollowUp) -> None:
+    price = follow_up.estimate
+    console.print(
+        f"after {follow_up.after_steps} steps: {price.reconfiguration_seconds:.6g} s of reconfiguration, "
+        f"then {price.iteration_seconds:.6g} s a step",
+        highlight=False,
+    )
+    console.print(_grid(follow_up.plan, price))
 
 
 def _grid(plan: Plan, estimate: Estimate) -> Table:

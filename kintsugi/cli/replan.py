@@ -50,6 +50,9 @@ def replan(
     join: Annotated[int, typer.Option("--join", help="So many workers join.", min=0)] = 0,
     mtbf_seconds: Annotated[float, typer.Option("--mtbf-seconds", help="Mean time between failures.")] = DEFAULT_MTBF_SECONDS,
     policy: Annotated[Policy | None, typer.Option("--policy", help="Pin the policy.")] = None,
+    allow_follow_up: Annotated[
+        bool, typer.Option("--allow-follow-up", help="The trainer can carry out plans of two steps.")
+    ] = False,
     min_dp: MinDp = 1,
     max_dp: MaxDp = None,
     min_pp: MinPp = 1,
@@ -64,6 +67,7 @@ def replan(
         schedule=schedule,
         mtbf_seconds=mtbf_seconds,
         policy=policy,
+        allows_follow_up=allow_follow_up,
     )
     if plan is None:
         before = _grid_snapshot(profile, settings, (dp, pp), workers_per_host, cluster)

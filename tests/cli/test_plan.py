@@ -8,7 +8,7 @@ from kintsugi.cli import main
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Decision, Plan, Search
-from tests.builders import transformer_profile
+from tests.builders import transformer_profile, uniform_profile
 
 
 @pytest.fixture
@@ -123,3 +123,36 @@ def test_tables_are_for_people(capsys, profile):
     text = capsys.readouterr().out
     assert "alternatives" in text
     assert "w00" in text
+
+
+def heavy(tmp_path):
+    """A profile of much state and small gradients: two steps win."""
+    changes = {"parameter_bytes": 50_000_000_000, "gradient_bytes": 1_000_000}
+    path = tmp_path / "heavy.json"
+    path.write_text(codec.dumps(uniform_profile(8, layer_changes=changes, memory_bytes=10**12)))
+    return ("--profile", str(path), "--dp", "2", "--pp", "4", "--num-microbatches", "16", "--fail", "w03")
+
+
+def test_two_steps_are_considered_where_they_are_allowed(capsys, tmp_path):
+    _, without = run(capsys, "replan", *heavy(tmp_path))
+    status, document = run(capsys, "replan", *heavy(tmp_path), "--allow-follow-up")
+    assert (status, without["follow_up"], document["policy"]) == (0, None, "deferred_parallelism")
+    assert document["follow_up"]["after_steps"] > 0
+    with pytest.raises(SystemExit):
+        main(["replan", *heavy(tmp_path), "--allow-follow-up"])
+    assert f"after {document['follow_up']['after_steps']} steps: " in capsys.readouterr().out
+
+
+def test_two_steps_that_are_not_allowed_cannot_be_pinned(capsys, tmp_path):
+    status, document = run(capsys, "replan", *heavy(tmp_path), "--policy", "deferred_parallelism")
+    assert (status, document["error"]["field"]) == (2, "policy")
+
+
+@pytest.mark.parametrize(("mtbf_seconds", "is_used"), [("10800", True), ("3", False)])
+def test_a_newcomer_is_used_or_ignored(capsys, profile, mtbf_seconds, is_used):
+    arguments = ("--profile", profile, "--dp", "2", "--pp", "4", "--num-microbatches", "16", "--join", "1")
+    status, document = run(capsys, "replan", *arguments, "--mtbf-seconds", mtbf_seconds)
+    decision = codec.decode(Decision, document)
+    assert status == 0
+    assert ("w08" in decision.plan.workers) is is_used
+    assert is_used or "costs more than it brings" in decision.plan.idle_workers[0].reason
