@@ -127,6 +127,12 @@ def test_a_link_that_takes_no_time_gets_what_the_others_cannot_finish_before_it(
     assert assign_shards(problem).makespan_seconds == 3.5
 
 
+def test_a_link_that_takes_no_time_comes_before_equal_completions_of_later_neighbors():
+    neighbors = (neighbor("before", 1.0), neighbor("instant", 0.0, ready=2.0), neighbor("after", 1.0))
+    problem = ShardProblem(num_shards=9, shard_bytes=1, min_shards_per_neighbor=0, neighbors=neighbors)
+    assert assign_shards(problem).counts == scan_greedy(problem).counts == (2, 6, 1)
+
+
 def test_numbers_that_floating_point_cannot_add_are_told_apart():
     """In floating point both offsets plus a cost of 1e-12 are the same number."""
     neighbors = (neighbor("a", 3e-13, ready=1e6), neighbor("b", 1e-13, ready=1e6))
