@@ -43,37 +43,11 @@ class Knapsack:
 
     def lengths(self) -> Counter[int]:
         """How many pipelines of each length are worth most, over as many workers as can be."""
+        with_idle = _trace(self._tables, self._counts, len(self._single), self._first, self._num_workers)
         result: Counter[int] = Counter()
-        states = Counter({(self._num_pipelines, self._num_workers): 1})
-        while states:
-            following: Counter[tuple[int, int]] = Counter()
-            for (count, total), times in states.items():
-                if count == 1:
-                    result[self._first + int(self._best_length[total - self._first])] += times
-                else:
-                    share = self._share(count, total)
-                    following[count // 2, share] += times
-                    following[count - count // 2, total - share] += times
-            states = following
-        return result
-
-    def _share(self, count: int, total: int) -> int:
-        """Workers of the smaller half of `count` pipelines."""
-        few, many = count // 2, count - count // 2
-        worth = self._table(count)[total - self._low(count)]
-        first, second = self._table(few), self._table(many)
-        for index, part in enumerate(first.tolist()):
-            rest = total - self._low(few) - index - self._low(many)
-            if 0 <= rest < len(second) and part + second[rest] == worth:
-                return self._low(few) + index
-        raise AssertionError("a table's entry has a share")
-
-    def _table(self, count: int) -> Worth:
-        result: Worth = self._tables[int(np.flatnonzero(self._counts == count)[0])]
-        return result
-
-    def _low(self, count: int) -> int:
-        return lowest_total(count, len(self._single), self._num_workers, self._num_pipelines)
+        for index, times in enumerate(with_idle.tolist()):
+            result[self._first + int(self._best_length[index])] += times
+        return +result
 
 
 @compiled
@@ -131,3 +105,38 @@ def _combine(first: Worth, second: Worth, shift: int, result: Worth) -> None:
         for b in range(max(0, -shift - a), min(width, width - shift - a)):
             if second[b] >= 0:
                 result[a + b + shift] = max(result[a + b + shift], first[a] + second[b])
+
+
+@compiled
+def _trace(tables: Worth, counts: Worth, num_lengths: int, first_length: int, num_workers: int) -> Worth:
+    """How many pipelines of each length, idle workers included, make up the whole. Shape [lengths]."""
+    num_pipelines, width = counts[0], tables.shape[1]
+    times = np.zeros(tables.shape, dtype=np.int64)
+    times[0, num_lengths - 1] = 1
+    result = np.zeros(num_lengths, dtype=np.int64)
+    for row in range(len(counts)):
+        few, many = counts[row] // 2, counts[row] - counts[row] // 2
+        low = lowest_total(counts[row], num_lengths, num_workers, num_pipelines)
+        if counts[row] == 1:
+            for n in range(width):
+                if times[row, n]:
+                    result[low + n - first_length] += times[row, n]
+            continue
+        shift = low - lowest_total(few, num_lengths, num_workers, num_pipelines)
+        shift -= lowest_total(many, num_lengths, num_workers, num_pipelines)
+        first, second = np.flatnonzero(counts == few)[0], np.flatnonzero(counts == many)[0]
+        for n in range(width):
+            if times[row, n]:
+                part = _part(tables[first], tables[second], n + shift, tables[row, n])
+                times[first, part] += times[row, n]
+                times[second, n + shift - part] += times[row, n]
+    return result
+
+
+@compiled
+def _part(first: Worth, second: Worth, total: int, worth: int) -> int:
+    """Where `first` and `second`, at entries that sum to `total`, are worth so much together."""
+    for a in range(max(0, total - len(second) + 1), min(len(first), total + 1)):
+        if first[a] >= 0 and second[total - a] >= 0 and first[a] + second[total - a] == worth:
+            return a
+    return -1

@@ -31,6 +31,10 @@ class Chain(NamedTuple):
 
     speeds: Floats
     """Shape [stages]."""
+    above: Floats
+    """The highest speed before each stage, shape [stages]."""
+    below: Floats
+    """The highest speed after each stage, shape [stages]."""
     usable_bytes: Ints
     """Shape [stages]."""
     held: Ints
@@ -63,7 +67,7 @@ def fits_somehow(model: Model, chain: Chain) -> bool:
             stop += 1
         if stop == start:
             return False
-    return stop == count
+    return bool(stop == count)
 
 
 @compiled
@@ -73,14 +77,13 @@ def stage_bound(model: Model, chain: Chain, stage: int, start: int, stop: int) -
     Longest paths through the stage: every round trip below it waits for the micro-batches in flight.
     """
     speeds, rest, held, count = chain.speeds, chain.rest, chain.held[stage], len(chain.speeds)
-    above = speeds[:stage].max() if stage > 0 else 1.0
-    below = speeds[stage + 1 :].max() if stage + 1 < count else 1.0
     forward, backward = model.forward, model.backward
     own_forward = (forward[stop] - forward[start]) / speeds[stage]
     own_backward = (backward[stop] - backward[start]) / speeds[stage]
     own = own_forward + own_backward
-    upper = (forward[start] + backward[start]) / above + 2.0 * stage * model.least_delay
-    lower = (forward[-1] + backward[-1] - forward[stop] - backward[stop]) / below + 2.0 * (count - 1 - stage) * model.least_delay
+    upper = (forward[start] + backward[start]) / chain.above[stage] + 2.0 * stage * model.least_delay
+    lower = (forward[-1] + backward[-1] - forward[stop] - backward[stop]) / chain.below[stage]
+    lower += 2.0 * (count - 1 - stage) * model.least_delay
     through = own + lower
     if chain.all_forward:
         waits = rest * own
@@ -114,6 +117,17 @@ def even_ceiling(model: Model, chain: Chain) -> float:
 
 
 @compiled
+def _widest(chain: Chain, ceiling: float) -> Floats:
+    """Passes at full speed that a stage can hold below a ceiling: each stage is busy so long at least. Shape [stages]."""
+    result = np.empty(len(chain.speeds))
+    for stage in range(len(result)):
+        is_full = chain.all_forward or chain.rest >= chain.held[stage]
+        times = chain.rest + 1.0 if is_full else 0.5 * chain.rest + 1.0
+        result[stage] = ceiling / times * chain.speeds[stage] * (1 + 1e-9)
+    return result
+
+
+@compiled
 def minimax(model: Model, chain: Chain) -> tuple[float, Ints, Ints]:
     """The least greatest bound over all splits that fit memory, in seconds, and two splits that attain it.
 
@@ -125,12 +139,14 @@ def minimax(model: Model, chain: Chain) -> tuple[float, Ints, Ints]:
     ceiling = even_ceiling(model, chain) * (1 + 1e-12)
     best = np.full((num_stages + 1, count + 1), np.inf)
     best[num_stages, count] = 0.0
+    widest = _widest(chain, ceiling)
     for stage in range(num_stages - 1, -1, -1):
-        widest = ceiling / (0.5 * chain.rest + 1.0) * chain.speeds[stage] * (1 + 1e-9)
         first, last = (0, 0) if stage == 0 else (stage, count - num_stages + stage)
+        first = max(first, np.searchsorted(both, both[-1] - widest[stage:].sum()))
+        last = min(last, np.searchsorted(both, widest[:stage].sum(), side="right") - 1) if stage > 0 else last
         for start in range(first, last + 1):
             for stop in range(start + 1, count - num_stages + stage + 2):
-                if both[stop] - both[start] > widest:
+                if both[stop] - both[start] > widest[stage]:
                     break
                 if best[stage + 1, stop] < best[stage, start] and fits(model, chain, stage, start, stop):
                     bound = stage_bound(model, chain, stage, start, stop)
@@ -174,3 +190,31 @@ def split_seconds(model: Model, chain: Chain, cuts: Ints) -> float:
     delays = model.delays[cuts[1:-1]]
     ends = one_forward_one_backward_ends(forward, backward, delays, chain.rest + 1)
     return float(ends.max() + chain.tail[cuts[1]])
+
+
+@compiled
+def splits_seconds(model: Model, chain: Chain, options: Ints) -> Floats:
+    """`split_seconds` of several splits. Shape [splits]."""
+    result = np.empty(len(options))
+    for index in range(len(options)):
+        result[index] = split_seconds(model, chain, options[index])
+    return result
+
+
+@compiled
+def neighbours(cuts: Ints) -> Ints:
+    """Splits with one layer taken from one stage and given to another; stages between them shift. Shape [splits, stages + 1]."""
+    num_stages = len(cuts) - 1
+    result = np.empty((num_stages * (num_stages - 1), num_stages + 1), dtype=np.int64)
+    count = 0
+    for giver in range(num_stages):
+        for taker in range(num_stages):
+            if giver == taker or cuts[giver + 1] - cuts[giver] == 1:
+                continue
+            result[count] = cuts
+            if giver < taker:
+                result[count, giver + 1 : taker + 1] -= 1
+            else:
+                result[count, taker + 1 : giver + 1] += 1
+            count += 1
+    return result[:count]

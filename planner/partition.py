@@ -9,12 +9,13 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from estimator.layers import LayerSums
+from estimator.layers import LayerSums, StageTimes
 from estimator.memory import scheduled_in_flight
-from estimator.pipeline import Floats, pipeline_times
+from estimator.pipeline import Floats
+from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LayerProfile, LinkCost
-from planner.minimax import Chain, Model, fits, fits_somehow, minimax, split_seconds
+from planner.minimax import Chain, Ints, Model, fits, fits_somehow, minimax, neighbours, splits_seconds
 from planner.relaxation import Outline, widest_stages
 
 Number = TypeVar("Number", np.int64, np.float64)
@@ -41,6 +42,18 @@ class Split:
     """By the recurrence."""
     seconds: float
     """The objective: pipeline_seconds and what follows on the first stage."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attained:
+    """What was asked of a pipeline, the least bound on its objective, and splits that attain the bound."""
+
+    kinds: tuple[WorkerKind, ...]
+    chain: Chain
+    seconds: float
+    """No split is faster; infinite where no split fits memory."""
+    starts: Ints
+    """Shape [splits, stages + 1]."""
 
 
 class Partitioner:
@@ -71,23 +84,17 @@ class Partitioner:
         self._both = forward + backward
         self._is_range = np.triu(np.ones((count + 1, count + 1), dtype=bool), 1)
         self.tolerance = EXACT if len({self._key(layer) for layer in layers}) == 1 else CLOSE
-        self._descended: dict[tuple[WorkerKind, ...], tuple[int, ...]] = {}
+        self._descended: dict[tuple[WorkerKind, ...], Ints] = {}
         """Where the first descent for these workers ended: a good split for other micro-batch counts too."""
 
     @staticmethod
     def _key(layer: LayerProfile) -> LayerProfile:
         return replace(layer, name="any", tied_to=None)
 
-    def bound(self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats) -> float:
-        """No split over workers of these kinds is faster, in seconds; infinite where no split fits memory."""
-        return float(minimax(self._model, self._chain(kinds, num_microbatches, tail_seconds))[0])
+    def attain(self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats) -> Attained:
+        """The greatest of the stages' lower bounds, minimised by dynamic programming over (stage, first layer).
 
-    def best(self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats) -> Split | None:
-        """The split of all layers over workers of these kinds, in this order; None where no split fits memory.
-
-        A dynamic program over (stage, first layer) minimises the greatest of the stages' lower bounds; the recurrence
-        then prices the splits that attain it and, while the bound is not met, their neighbours; for unequal layers only
-        the first time that workers of these kinds come, later calls start where that ended. O(stages * layers^2).
+        O(stages * layers^2) at worst.
 
         Args:
             kinds: of the workers, first stage first.
@@ -95,26 +102,35 @@ class Partitioner:
             tail_seconds: what follows the last backward pass when the first stage holds n layers, shape [layers + 1].
         """
         chain = self._chain(kinds, num_microbatches, tail_seconds)
-        bound, *attaining = minimax(self._model, chain)
-        if math.isinf(bound):
+        bound, *starts = minimax(self._model, chain)
+        return Attained(tuple(kinds), chain, float(bound), np.stack(starts))
+
+    def best(self, attained: Attained) -> Split | None:
+        """The fastest split that was found for what was asked; None where no split fits memory.
+
+        The recurrence prices the splits that attain the bound and, while the bound is not met, their neighbours; for
+        unequal layers only the first time that workers of these kinds come, later calls start where that ended.
+        """
+        if math.isinf(attained.seconds):
             return None
-        starts = {tuple(cuts.tolist()) for cuts in attaining}
-        known = self._descended.get(tuple(kinds))
-        if known is not None:
-            starts.add(known)
-        seconds, cuts = self._first(sorted(starts), chain)
+        known, chain, bound = self._descended.get(attained.kinds), attained.chain, attained.seconds
+        starts = attained.starts if known is None else np.vstack((attained.starts, [known]))
+        seconds, cuts = self._first(starts, chain)
         while seconds > bound * (1 + self.tolerance) and (known is None or self.tolerance == EXACT):
-            nearby, other = self._first(_neighbours(cuts), chain)
+            nearby, other = self._first(neighbours(cuts), chain)
             if nearby >= seconds * (1 - 1e-12):
                 break
             seconds, cuts = nearby, other
-        self._descended.setdefault(tuple(kinds), cuts)
-        return Split(cuts, seconds - float(tail_seconds[cuts[1]]), seconds)
+        self._descended.setdefault(attained.kinds, cuts)
+        return Split(tuple(cuts.tolist()), seconds - float(chain.tail[cuts[1]]), seconds)
 
     def _chain(self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats) -> Chain:
         held = [scheduled_in_flight(self._schedule, stage, len(kinds), num_microbatches) for stage in range(len(kinds))]
+        speeds = np.array([kind.speed_ratio for kind in kinds])
         return Chain(
-            speeds=np.array([kind.speed_ratio for kind in kinds]),
+            speeds=speeds,
+            above=np.concatenate(([1.0], np.maximum.accumulate(speeds[:-1]))),
+            below=np.concatenate((np.maximum.accumulate(speeds[:0:-1])[::-1], [1.0])),
             usable_bytes=np.array([kind.usable_bytes for kind in kinds], dtype=np.int64),
             held=np.array(held, dtype=np.int64),
             rest=num_microbatches - 1,
@@ -122,24 +138,30 @@ class Partitioner:
             tail=tail_seconds,
         )
 
-    def _first(self, options: Sequence[tuple[int, ...]], chain: Chain) -> tuple[float, tuple[int, ...]]:
-        """The fastest of several splits that fits memory, and its objective; the first among equals."""
-        seconds = [self._seconds(cuts, chain) for cuts in options]
-        best = int(np.argmin(seconds)) if seconds else 0
-        return (seconds[best], options[best]) if seconds else (math.inf, ())
+    def _first(self, options: Ints, chain: Chain) -> tuple[float, Ints]:
+        """The fastest of several splits (shape [splits, stages + 1]) and its objective; the first among equals."""
+        if not len(options):
+            return math.inf, options
+        seconds = self._seconds(options, chain)
+        best = int(seconds.argmin())
+        return float(seconds[best]), options[best]
 
-    def _seconds(self, cuts: tuple[int, ...], chain: Chain) -> float:
-        """Objective of one split; infinite where it does not fit memory."""
-        model, edges = self._model, np.array(cuts, dtype=np.int64)
+    def _seconds(self, options: Ints, chain: Chain) -> Floats:
+        """Objectives of several splits; infinite where they do not fit memory. Shape [splits]."""
         if self._schedule is Schedule.ONE_F_ONE_B:
-            return split_seconds(model, chain, edges)
+            return splits_seconds(self._model, chain, options)
+        return np.array([self._split_seconds(cuts, chain) for cuts in options])
+
+    def _split_seconds(self, cuts: Ints, chain: Chain) -> float:
+        model = self._model
         if not all(fits(model, chain, stage, a, b) for stage, (a, b) in enumerate(pairwise(cuts))):
             return math.inf
-        forward, backward = (np.diff(prefix[edges]) / chain.speeds for prefix in (model.forward, model.backward))
-        times = pipeline_times(
-            self._schedule, forward.tolist(), backward.tolist(), model.delays[edges[1:-1]].tolist(), chain.rest + 1
-        )
+        times = scheduled_times(self._schedule, self._stage_times(cuts, chain), model.delays[cuts[1:-1]].tolist(), chain.rest + 1)
         return times.pipeline_seconds + float(chain.tail[cuts[1]])
+
+    def _stage_times(self, cuts: Ints, chain: Chain) -> list[StageTimes]:
+        speeds = chain.speeds.tolist()
+        return [self._sums.times(a, b, speed) for (a, b), speed in zip(pairwise(cuts.tolist()), speeds, strict=True)]
 
     def outline(self, speed_ratio: float) -> Outline:
         """What closed-form bounds know of the layers on equal workers of a speed."""
@@ -178,16 +200,3 @@ class Partitioner:
 def _ranges(prefix: npt.NDArray[Number]) -> npt.NDArray[Number]:
     """Sums over [a, b) from prefix sums. Shape [layers + 1, layers + 1]."""
     return prefix[None, :] - prefix[:, None]
-
-
-def _neighbours(cuts: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Splits with one layer taken from one stage and given to another; the stages between them shift."""
-    sizes = [b - a for a, b in pairwise(cuts)]
-    result = []
-    for giver in range(len(sizes)):
-        for taker in range(len(sizes)):
-            if giver == taker or sizes[giver] == 1:
-                continue
-            low, high, shift = (giver + 1, taker, -1) if giver < taker else (taker + 1, giver, 1)
-            result.append((*cuts[:low], *(cut + shift for cut in cuts[low : high + 1]), *cuts[high + 1 :]))
-    return result

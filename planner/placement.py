@@ -22,12 +22,17 @@ from restorer.rounds import colour_rounds
 NOT_NEEDED = "no arrangement with this worker has a shorter step"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Holdings:
     """Who holds what before the plan: the plan that ran last and its workers that are alive with their state."""
 
     plan: Plan | None
     survivors: Collection[str]
+
+    @cached_property
+    def ranges(self) -> Counter[tuple[int, int]]:
+        """How many survivors hold each layer range."""
+        return Counter(self.layers_of(worker) for worker in self.survivors)
 
     def layers_of(self, worker: str) -> tuple[int, int]:
         """Half-open layer range that a worker holds; (0, 0) for nothing."""
@@ -72,7 +77,7 @@ def place(
     used = set(chosen)
     idle = tuple(IdleWorker(worker=worker, reason=NOT_NEEDED) for worker in workers if worker not in used)
     plan = Plan(generation=generation, policy=policy, schedule=schedule, pipelines=pipelines, idle_workers=idle)
-    return replace(plan, rounds=colour_rounds(plan, costs.profile))
+    return replace(plan, rounds=colour_rounds(plan, costs.profile, is_descending=arrangement.is_descending))
 
 
 def least_migration_seconds(arrangement: Arrangement, holdings: Holdings, costs: Costs) -> float:
@@ -80,8 +85,11 @@ def least_migration_seconds(arrangement: Arrangement, holdings: Holdings, costs:
 
     Slots whose layers as many survivors hold are free. Exact in which kinds of slots lack holders, not in who takes them.
     """
-    wanted = Counter((a, b) for shape in arrangement.shapes for a, b in pairwise(shape.cuts))
-    held = Counter(holdings.layers_of(worker) for worker in holdings.survivors)
+    wanted: Counter[tuple[int, int]] = Counter()
+    for shape, times in arrangement.groups.items():
+        for stage in pairwise(shape.cuts):
+            wanted[stage] += times
+    held = holdings.ranges
     missing = sorted(wanted - held)
     if not missing:
         return 0.0

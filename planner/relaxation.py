@@ -3,10 +3,13 @@
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from estimator.compiled import compiled
 from estimator.pipeline import Floats
 from planner.minimax import Ints
+
+Numbers = Ints | Floats
 
 
 class Outline(NamedTuple):
@@ -96,7 +99,7 @@ def caps(lengths: Lengths, target: float) -> Ints:
 
 
 @compiled
-def relaxed_worth(worth: Ints, first_length: int, num_workers: int, num_pipelines: int) -> float:
+def relaxed_worth(worth: Numbers, first_length: int, num_workers: int, num_pipelines: int) -> float:
     """No multiset of lengths is worth more: the linear relaxation of the knapsack, on at most two lengths. O(lengths^2)."""
     mean, result = num_workers / num_pipelines, -1.0
     for short in range(len(worth)):
@@ -126,4 +129,59 @@ def table(lengths: Lengths, horizon: float) -> Floats:
     for index in range(len(widths)):
         for column in range(widths[index]):
             result[index, column] = least_seconds(lengths.outline, lengths.first + index, column + 1, lengths.tail)
+    return result
+
+
+@compiled
+def promises(outline: Outline, first: int, degrees: Ints, tails: Floats, work: tuple[int, int]) -> Floats:
+    """About how long so many pipelines take when pipelines can be divided: an order to try them in.
+
+    A pipeline of p stages is taken to finish a micro-batch in every `widest[p]` seconds once it is filled. Shape of `degrees`.
+
+    Args:
+        outline: of the model.
+        first: the shortest length.
+        degrees: numbers of pipelines.
+        tails: what follows the last backward pass for each number of pipelines and length, shape [degrees, lengths].
+        work: workers and micro-batches in all.
+    """
+    num_workers, total = work
+    result, num_lengths = np.empty(len(degrees)), tails.shape[1]
+    fill, worth = np.empty(num_lengths), np.empty(num_lengths)
+    for index in range(len(degrees)):
+        for k in range(num_lengths):
+            length = first + k
+            chain = outline.both[-1] + 2 * (length - 1) * outline.delay
+            fill[k] = chain + max(0.0, outline.both[-1] - (length + 1) * outline.widest[length]) + tails[index, k]
+        low, high = 0.0, outline.both[-1] * (total + num_lengths + first) + tails[index].max() + fill.max()
+        for _ in range(24):
+            middle = (low + high) / 2
+            for k in range(num_lengths):
+                worth[k] = np.floor((middle - fill[k]) / outline.widest[first + k] + 1e-9)
+            if relaxed_worth(worth, first, num_workers, degrees[index]) >= total:
+                high = middle
+            else:
+                low = middle
+        result[index] = high
+    return result
+
+
+@compiled
+def which_can_finish(
+    outline: Outline, offers: tuple[int, Ints, Floats], target: tuple[Ints, Floats], work: tuple[int, int]
+) -> npt.NDArray[np.bool_]:
+    """`can_finish` for many numbers of pipelines. Shape [degrees].
+
+    Args:
+        outline: of the model.
+        offers: the shortest length; `Lengths.most`, shape [degrees, lengths]; and `Lengths.tail`, shape [degrees, layers + 1].
+        target: numbers of pipelines and times within which they have to be through, shape [degrees] each.
+        work: workers and micro-batches in all.
+    """
+    first, most, tails = offers
+    degrees, seconds = target
+    result = np.empty(len(degrees), dtype=np.bool_)
+    for index in range(len(degrees)):
+        lengths = Lengths(outline, first, most[index], tails[index])
+        result[index] = can_finish(lengths, seconds[index], work[0], degrees[index], work[1])
     return result

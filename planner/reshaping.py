@@ -28,6 +28,12 @@ from restorer.migration import plan_migration
 MOST_PRICED = 4
 """So many arrangements are placed and priced in full before only clear improvements are."""
 
+MOST_EAGER = 6
+"""After so many numbers of pipelines only those are pursued that may be faster by more than the search's tolerance."""
+
+MOST_SLACK = 2
+"""After twice as many, by more than twice the tolerance; not more."""
+
 CLEAR = 2e-3
 """Relative difference in goodput that is worth the full price of another arrangement after `MOST_PRICED`."""
 
@@ -125,13 +131,23 @@ class _Option:
 def _options(request: Request, search: EqualSearch | UnequalSearch) -> tuple[list[_Option], float]:
     """The fastest arrangement of every number of pipelines that could win, and a lower bound on any step in seconds."""
     options: list[_Option] = []
-    bounds, most = [math.inf], 0.0
-    for dp in search.by_promise():
-        bound, arrangement = search.arrange(dp, _longest_step_to_win(request, most))
+    bounds, most, pursued, limit = [math.inf], 0.0, 0, math.inf
+    degrees = search.by_promise()
+    while degrees:
+        bound, arrangement = search.arrange(degrees[0], limit)
         bounds.append(bound)
+        degrees = degrees[1:]
+        pursued += bound < limit
         if arrangement is not None:
-            options.append(_Option(arrangement, _most_goodput(request, search.step_seconds(arrangement), arrangement)))
+            step = search.step(arrangement)
+            arrangement = replace(arrangement, is_descending=step.is_descending)
+            options.append(_Option(arrangement, _most_goodput(request, step.seconds, arrangement)))
             most = max(most, options[-1].most_goodput)
+            slack = search.tolerance * min(MOST_SLACK, pursued // MOST_EAGER)
+            limit = _longest_step_to_win(request, most) * (1 - slack)
+            hopeful = search.could_win(degrees, limit)
+            bounds += [limit] * (len(hopeful) < len(degrees))
+            degrees = hopeful
     return options, min(bounds)
 
 

@@ -2,8 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,8 +19,8 @@ from planner.batches import trim
 from planner.knapsack import Knapsack
 from planner.minimax import Ints
 from planner.partition import Partitioner, WorkerKind
-from planner.relaxation import Lengths, can_finish, widest_stages
-from planner.stepping import Stepper
+from planner.relaxation import Lengths, can_finish, caps, promises, which_can_finish, widest_stages
+from planner.stepping import Step, Stepper
 from planner.timetable import Entry, Timetable
 from planner.zero_bubble import partitioner_for
 
@@ -46,7 +47,7 @@ class PipelineShape:
         return len(self.cuts) - 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Arrangement:
     """Pipelines without names, longest first, and what is known of their time."""
 
@@ -55,6 +56,13 @@ class Arrangement:
     """The objective: the pipelines, on their first stages the reduction that follows, and the update."""
     kinds: tuple[WorkerKind, ...] | None = None
     """Kind of worker that each slot was planned for; None where all workers are equal."""
+    is_descending: bool = False
+    """Whether every worker reduces its last layers first."""
+
+    @cached_property
+    def groups(self) -> Counter[PipelineShape]:
+        """How many pipelines there are of each shape."""
+        return Counter(self.shapes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +128,7 @@ class EqualSearch:
         self._outline = self.partitioner(1).outline(problem.kind.speed_ratio)
         updates = np.array(problem.costs.sums.optimizer, dtype=np.float64) / problem.kind.speed_ratio
         self._widest_updates = widest_stages(updates)
-        self._by_dp: dict[int, Lengths] = {}
-        """Of the present number of pipelines."""
+        self._tails: dict[int, Floats] = {}
         self._least_excess = 1.0
         """The least that prices added to a bound so far; what cannot win with so much is not priced."""
 
@@ -131,18 +138,29 @@ class EqualSearch:
         return self.partitioner(1).tolerance
 
     def by_promise(self) -> list[int]:
-        """Numbers of pipelines, the most promising first: as if stages could be cut anywhere and all were alike."""
+        """Numbers of pipelines, the most promising first: as if micro-batches and pipelines could be divided."""
+        problem, lengths = self._problem, self._problem.allowed.pp
+        widest = self._outline.widest[lengths.start : lengths.stop]
+        held = np.minimum(np.searchsorted(self._outline.both, widest), len(self._gradient_bytes) - 1)
+        tails = np.array([self._tail_seconds(dp)[held] + self._after_seconds(dp) for dp in problem.allowed.dp])
+        numbers = np.array(problem.allowed.dp)
+        seconds = promises(self._outline, lengths.start, numbers, tails, (problem.num_workers, problem.num_microbatches))
+        return [int(dp) for dp in numbers[np.argsort(seconds, kind="stable")]]
+
+    def could_win(self, degrees: Sequence[int], limit_seconds: float) -> list[int]:
+        """Those numbers of pipelines for which a step below the limit is not ruled out by closed-form bounds."""
         problem = self._problem
-        dp = np.array(problem.allowed.dp)
-        lengths = np.minimum(problem.num_workers / dp, problem.allowed.pp[-1])
-        stage = np.maximum(self._outline.both[-1] / lengths, self._outline.widest[problem.allowed.pp[-1]])
-        pipelines = self._outline.both[-1] + 2 * (lengths - 1) * self._outline.delay + (problem.num_microbatches / dp - 1) * stage
-        links = [problem.reduction_link(number) for number in problem.allowed.dp]
-        alphas = np.array([link.alpha_seconds for link in links])
-        betas = np.array([link.beta_seconds_per_byte for link in links])
-        reductions = 2 * (dp - 1) * (alphas + self._gradient_bytes[-1] / lengths / dp * betas)
-        order = np.argsort(pipelines + reductions, kind="stable")
-        return [int(number) for number in dp[order]]
+        if not degrees or math.isinf(limit_seconds):
+            return list(degrees)
+        targets = np.array([limit_seconds - self._after_seconds(dp) for dp in degrees])
+        offers = np.stack([self._most_microbatches(dp) for dp in degrees]), np.stack([self._tail_seconds(dp) for dp in degrees])
+        is_possible = which_can_finish(
+            self._outline,
+            (self._first_length, *offers),
+            (np.array(degrees), targets),
+            (problem.num_workers, problem.num_microbatches),
+        )
+        return [dp for dp, possible in zip(degrees, is_possible.tolist(), strict=True) if possible]
 
     def arrange(self, dp: int, limit_seconds: float = math.inf) -> tuple[float, Arrangement | None]:
         """A lower bound on the step of `dp` pipelines, and the best arrangement; none where no step is below the limit.
@@ -151,12 +169,11 @@ class EqualSearch:
         over lengths with lower bounds, tightens the entries that its solution uses, and repeats until it uses tight
         ones only: that is the bound. Then the same with prices; where they equal the bounds the arrangement is optimal.
         """
-        update, most = self._after_seconds(dp), self._most_microbatches(dp)
+        update, problem = self._after_seconds(dp), self._problem
         limit = limit_seconds - update
-        if not self._can_finish(dp, limit):
+        within = self._most_microbatches(dp) if math.isinf(limit) else caps(self._lengths(dp), limit)
+        if Knapsack(within, self._first_length, problem.num_workers, dp).most_worth < problem.num_microbatches:
             return limit_seconds, None
-        if Knapsack(most, self._first_length, self._problem.num_workers, dp).most_worth < self._problem.num_microbatches:
-            return math.inf, None
         horizon = self._relaxed_seconds(dp, limit)
         while True:
             low, arrangement = self._within(dp, horizon / RELAXED_STEP, min(limit, horizon * MARGIN))
@@ -164,12 +181,12 @@ class EqualSearch:
                 return min(limit_seconds, low + update), arrangement
             horizon *= MARGIN
 
-    def step_seconds(self, arrangement: Arrangement) -> float:
+    def step(self, arrangement: Arrangement) -> Step:
         """Step of an arrangement over the fastest links, reductions, commit and update included."""
         problem = self._problem
-        pipelines = Counter((shape.cuts, shape.num_microbatches) for shape in arrangement.shapes)
+        pipelines = Counter({(shape.cuts, shape.num_microbatches): times for shape, times in arrangement.groups.items()})
         stepper = Stepper(problem.costs, problem.schedule, problem.kind.speed_ratio, problem.link)
-        return stepper.seconds(pipelines, problem.reduction_link(len(arrangement.shapes)))
+        return stepper.step(pipelines, problem.reduction_link(len(arrangement.shapes)))
 
     def _within(self, dp: int, low: float, horizon: float) -> tuple[float, Arrangement | None]:
         """Bound without the update, and the best arrangement within a horizon, its objective with the update."""
@@ -181,8 +198,8 @@ class EqualSearch:
         if groups is None:
             return low, None
         shapes: list[PipelineShape] = []
-        for (length, count), times in sorted(groups.items(), reverse=True):
-            shapes += [PipelineShape(table.split((length, count)).cuts, count)] * times
+        for entry, times in sorted(groups.items(), reverse=True):
+            shapes += [PipelineShape(table.split(entry).cuts, entry[1])] * times
         result = Arrangement(tuple(shapes), max(table.split(entry).seconds for entry in groups) + update)
         excess = result.seconds / (low + update)
         self._least_excess = excess if self._least_excess == 1.0 else min(excess, self._least_excess)
@@ -205,11 +222,13 @@ class EqualSearch:
     def _can_finish(self, dp: int, target: float) -> bool:
         return can_finish(self._lengths(dp), target, self._problem.num_workers, dp, self._problem.num_microbatches)
 
+    def _tail_seconds(self, dp: int) -> Floats:
+        if dp not in self._tails:
+            self._tails[dp] = ring_seconds(self._problem.reduction_link(dp), dp, self._gradient_bytes)
+        return self._tails[dp]
+
     def _lengths(self, dp: int) -> Lengths:
-        if dp not in self._by_dp:
-            tail = ring_seconds(self._problem.reduction_link(dp), dp, self._gradient_bytes)
-            self._by_dp = {dp: Lengths(self._outline, self._first_length, self._most_microbatches(dp), tail)}
-        return self._by_dp[dp]
+        return Lengths(self._outline, self._first_length, self._most_microbatches(dp), self._tail_seconds(dp))
 
     def _relaxed_seconds(self, dp: int, limit: float) -> float:
         """A time in which `dp` pipelines might be through, at most RELAXED_STEP of the least such time (or the limit)."""

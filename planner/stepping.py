@@ -9,10 +9,18 @@ from estimator.costs import Costs
 from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
-from restorer.rounds import Bucket, bucket_bytes, colour_buckets
+from restorer.rounds import Bucket, bucket_bytes, colour_buckets, descending_buckets
 
 Kind = tuple[tuple[int, ...], int]
 """Stage boundaries and micro-batches of a pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How long a step takes, and whether its reductions go by descending layers to be so fast."""
+
+    seconds: float
+    is_descending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,27 +33,41 @@ class Stepper:
     link: LinkCost
     """Between neighbouring stages."""
 
-    def seconds(self, pipelines: Counter[Kind], reduction_link: LinkCost) -> float:
-        """Iteration time of pipelines given by kind and number, as the estimator reckons it.
+    def step(self, pipelines: Counter[Kind], reduction_link: LinkCost) -> Step:
+        """A step of pipelines given by kind and number, as the estimator reckons it, with the faster order of reductions.
 
         Args:
             pipelines: how many there are of each kind.
             reduction_link: that paces reductions.
         """
-        free = {(kind, stage): end for kind in pipelines for stage, end in enumerate(self._stage_ends(kind))}
+        ends = {(kind, stage): end for kind in pipelines for stage, end in enumerate(self._stage_ends(kind))}
         cuts = tuple(dict.fromkeys(cuts for cuts, _ in pipelines))
         shapes = tuple(tuple((stop, True) for stop in shape[1:]) for shape in cuts)
-        for buckets in colour_buckets(shapes, self.costs.profile):
-            for bucket in buckets:
-                stages = dict(zip(cuts, bucket.stages, strict=True))
-                members = [(kind, stage) for kind in pipelines for stage in stages[kind[0]]]
-                num_workers = sum(pipelines[kind] for kind, _ in members)
-                end = max(free[member] for member in members) + self._reduction_seconds(bucket, num_workers, reduction_link)
-                free.update(dict.fromkeys(members, end))
+        reduced = [
+            self._reduced_seconds(order(shapes, self.costs.profile), dict(ends), pipelines, reduction_link)
+            for order in ((colour_buckets, descending_buckets) if len(shapes) > 1 else (colour_buckets,))
+        ]
         ranges = [pair for shape in cuts for pair in pairwise(shape)]
         update = max(self.costs.sums.times(a, b, self.speed_ratio).optimizer_seconds for a, b in ranges)
         num_workers = sum(times * (len(shape) - 1) for (shape, _), times in pipelines.items())
-        return max(free.values()) + self.costs.commit_seconds(num_workers) + update
+        return Step(min(reduced) + self.costs.commit_seconds(num_workers) + update, is_descending=reduced[-1] < reduced[0])
+
+    def _reduced_seconds(
+        self,
+        rounds: tuple[tuple[Bucket, ...], ...],
+        free: dict[tuple[Kind, int], float],
+        pipelines: Counter[Kind],
+        link: LinkCost,
+    ) -> float:
+        """End of the last reduction. Advances `free`, which starts at the ends of the last passes."""
+        cuts = tuple(dict.fromkeys(cuts for cuts, _ in pipelines))
+        for bucket in (bucket for buckets in rounds for bucket in buckets):
+            stages = dict(zip(cuts, bucket.stages, strict=True))
+            members = [(kind, stage) for kind in pipelines for stage in stages[kind[0]]]
+            num_workers = sum(pipelines[kind] for kind, _ in members)
+            end = max(free[member] for member in members) + self._reduction_seconds(bucket, num_workers, link)
+            free.update(dict.fromkeys(members, end))
+        return max(free.values())
 
     def _stage_ends(self, kind: Kind) -> tuple[float, ...]:
         """When the stages of a pipeline are through with their last backward pass. Shape [stages]."""

@@ -1,11 +1,9 @@
 """Best time of a pipeline of p equal workers with m micro-batches: bounds first, prices where they matter."""
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
-from planner.partition import Partitioner, Split, WorkerKind
+from planner.partition import Attained, Partitioner, Split, WorkerKind
 from planner.relaxation import Lengths, table
 
 Entry = tuple[int, int]
@@ -26,18 +24,18 @@ class Timetable:
         """
         self._partitioner, self._kind, self._tail = partitioner, kind, lengths.tail
         self.first_length = lengths.first
-        self._bounds: dict[Entry, float] = {}
+        self._attained: dict[Entry, Attained] = {}
         self._splits: dict[Entry, Split] = {}
         self.seconds = table(lengths, horizon_seconds)
         """Least time of first_length + k workers with n + 1 micro-batches; infinite beyond the horizon."""
 
     def tighten(self, entry: Entry) -> bool:
         """Raise an entry to the dynamic program's bound; False when it is one already. All entries stay lower bounds."""
-        if entry in self._bounds:
+        if entry in self._attained:
             return False
-        self._bounds[entry] = self._partitioner.bound((self._kind,) * entry[0], entry[1], self._tail)
+        attained = self._attained[entry] = self._partitioner.attain((self._kind,) * entry[0], entry[1], self._tail)
         row = self.seconds[entry[0] - self.first_length, entry[1] - 1 :]
-        np.maximum(row, self._bounds[entry], out=row)
+        np.maximum(row, attained.seconds, out=row)
         return True
 
     def price(self, entry: Entry) -> bool:
@@ -49,12 +47,12 @@ class Timetable:
         if entry in self._splits:
             return False
         self.tighten(entry)
-        if math.isinf(self._bounds[entry]):
+        attained = self._attained[entry]
+        split = self._partitioner.best(attained)
+        if split is None:
             return True
-        split = self._partitioner.best((self._kind,) * entry[0], entry[1], self._tail)
-        assert split is not None, "a finite bound has a split"
         self._splits[entry] = split
-        if split.seconds <= self._bounds[entry] * (1 + self._partitioner.tolerance):
+        if split.seconds <= attained.seconds * (1 + self._partitioner.tolerance):
             return False
         row = self.seconds[entry[0] - self.first_length]
         np.maximum(row, row * (split.seconds / row[entry[1] - 1]), out=row)

@@ -11,6 +11,7 @@ from kintsugi.core.profile import LinkCost, OptimizerSharding
 from planner.batches import distribute
 from planner.partition import Partitioner, WorkerKind
 from planner.search import Arrangement, Degrees, PipelineShape, tail_seconds
+from planner.stepping import Step
 from planner.zero_bubble import partitioner_for
 
 MOST_DEGREES = 12
@@ -68,6 +69,10 @@ class UnequalSearch:
         one_way = (sums.forward[-1] + waited[-1]) / max(speeds)
         return max(self._way * self._problem.num_microbatches / sum(speeds), one_way)
 
+    def could_win(self, degrees: Sequence[int], limit_seconds: float) -> list[int]:
+        """Those numbers of pipelines for which a step below the limit is not ruled out."""
+        return list(degrees) if limit_seconds > self._bound_seconds else []
+
     def arrange(self, dp: int, limit_seconds: float = math.inf) -> tuple[float, Arrangement | None]:
         """A lower bound on any step, and the best arrangement of `dp` pipelines over all workers or the fastest ones only."""
         slowest = sorted({kind.speed_ratio for kind in self._kinds})
@@ -79,9 +84,9 @@ class UnequalSearch:
                 options.append(option)
         return self._bound_seconds, min(options, key=lambda option: option.seconds, default=None)
 
-    def step_seconds(self, arrangement: Arrangement) -> float:
+    def step(self, arrangement: Arrangement) -> Step:
         """What is known of the step of an arrangement before its workers have names."""
-        return arrangement.seconds
+        return Step(arrangement.seconds)
 
     def _over(self, kinds: Sequence[WorkerKind], dp: int) -> Arrangement | None:
         groups = self._groups(kinds, dp)
@@ -89,7 +94,9 @@ class UnequalSearch:
             return None
         count = self._problem.num_microbatches
         shares = distribute(dp, count, lambda k, m: self._seconds(dp, groups[k], m))
-        splits = [self._partitioner(dp).best(group, share, self._tail(dp)) for group, share in zip(groups, shares, strict=True)]
+        partitioner = self._partitioner(dp)
+        attained = [partitioner.attain(group, share, self._tail(dp)) for group, share in zip(groups, shares, strict=True)]
+        splits = [partitioner.best(item) for item in attained]
         found = [split for split in splits if split is not None]
         if len(found) < dp:
             return None
@@ -113,7 +120,7 @@ class UnequalSearch:
     def _seconds(self, dp: int, group: Kinds, num_microbatches: int) -> float:
         key = dp, group, num_microbatches
         if key not in self._bounds:
-            self._bounds[key] = self._partitioner(dp).bound(group, num_microbatches, self._tail(dp))
+            self._bounds[key] = self._partitioner(dp).attain(group, num_microbatches, self._tail(dp)).seconds
         return self._bounds[key]
 
     def _partitioner(self, dp: int) -> Partitioner:

@@ -27,7 +27,7 @@ def shape_of(pipeline: Pipeline) -> Shape:
     return tuple((stage.layer_stop, stage.worker is not None) for stage in pipeline.stages)
 
 
-def colour_rounds(plan: Plan, profile: Profile) -> tuple[Round, ...]:
+def colour_rounds(plan: Plan, profile: Profile, *, is_descending: bool = False) -> tuple[Round, ...]:
     """All-reduce rounds for `plan`, in which no worker takes part in two reductions at once.
 
     The paper colours layers (section IV-B); buckets of layers with the same holders are coloured here, for layers on
@@ -38,14 +38,14 @@ def colour_rounds(plan: Plan, profile: Profile) -> tuple[Round, ...]:
     Args:
         plan: its pipelines say who holds which layer; its own rounds do not matter.
         profile: gradient bytes and ties; layers tied to each other are reduced over the holders of all of them.
+        is_descending: every worker reduces its last layers first, in as many rounds as that takes, instead of few rounds.
     """
+    order = descending_buckets if is_descending else colour_buckets
     shapes = [shape_of(pipeline) for pipeline in plan.pipelines]
     distinct = tuple(dict.fromkeys(shapes))
     index_of = {shape: index for index, shape in enumerate(distinct)}
     kinds = [index_of[shape] for shape in shapes]
-    rounds = (
-        tuple(_reduction(bucket, plan, kinds, profile) for bucket in buckets) for buckets in colour_buckets(distinct, profile)
-    )
+    rounds = (tuple(_reduction(bucket, plan, kinds, profile) for bucket in buckets) for buckets in order(distinct, profile))
     kept = (tuple(reduction for reduction in round_ if len(reduction.workers) > 1) for round_ in rounds)
     return tuple(round_ for round_ in kept if round_)
 
@@ -66,22 +66,43 @@ def bucket_bytes(bucket: Bucket, profile: Profile) -> int:
 
 
 def colour_buckets(shapes: Sequence[Shape], profile: Profile) -> tuple[tuple[Bucket, ...], ...]:
-    """Buckets in rounds for pipelines of these shapes."""
+    """Buckets in few rounds for pipelines of these shapes."""
     buckets = _buckets(shapes, profile)
     conflicts = nx.Graph()
     conflicts.add_nodes_from(range(len(buckets)))
-    by_stage: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for indices in _by_stage(buckets).values():
+        conflicts.add_edges_from((a, b) for a in indices for b in indices if a < b)
+    colours = nx.greedy_color(conflicts, strategy="largest_first")
+    return tuple(sorted(_grouped(buckets, [colours[index] for index in range(len(buckets))]), key=_mean_layer, reverse=True))
+
+
+def descending_buckets(shapes: Sequence[Shape], profile: Profile) -> tuple[tuple[Bucket, ...], ...]:
+    """Buckets in rounds in which every worker reduces its last layers first, for their gradients are ready first."""
+    buckets = sorted(_buckets(shapes, profile), key=lambda bucket: bucket.layers, reverse=True)
+    following: dict[tuple[int, int], int] = defaultdict(int)
+    rounds = []
+    for bucket in buckets:
+        places = [(shape, stage) for shape, stages in enumerate(bucket.stages) for stage in stages]
+        rounds.append(max((following[place] for place in places), default=0))
+        following.update(dict.fromkeys(places, rounds[-1] + 1))
+    return _grouped(buckets, rounds)
+
+
+def _by_stage(buckets: Sequence[Bucket]) -> dict[tuple[int, int], list[int]]:
+    """Indices of the buckets that each stage of each shape takes part in."""
+    result: dict[tuple[int, int], list[int]] = defaultdict(list)
     for index, bucket in enumerate(buckets):
         for shape, stages in enumerate(bucket.stages):
             for stage in stages:
-                by_stage[shape, stage].append(index)
-    for indices in by_stage.values():
-        conflicts.add_edges_from((a, b) for a in indices for b in indices if a < b)
-    colours = nx.greedy_color(conflicts, strategy="largest_first")
-    rounds: dict[int, list[Bucket]] = defaultdict(list)
-    for index, bucket in enumerate(buckets):
-        rounds[colours[index]].append(bucket)
-    return tuple(sorted(map(tuple, rounds.values()), key=_mean_layer, reverse=True))
+                result[shape, stage].append(index)
+    return result
+
+
+def _grouped(buckets: Sequence[Bucket], rounds: Sequence[int]) -> tuple[tuple[Bucket, ...], ...]:
+    result: dict[int, list[Bucket]] = defaultdict(list)
+    for bucket, number in zip(buckets, rounds, strict=True):
+        result[number].append(bucket)
+    return tuple(tuple(result[number]) for number in sorted(result))
 
 
 def _mean_layer(buckets: Iterable[Bucket]) -> float:
