@@ -73,7 +73,6 @@ class Executor:
     def _begin(self, step: int) -> None:
         self._step = step
         self._loss = torch.zeros((), dtype=torch.float64)
-        self._batches: dict[int, Batch] = {}
         self._in_flight: dict[tuple[int, int], PassedStage] = {}
         self._activations: dict[tuple[int, int], Activations] = {}
         self._gradients: dict[tuple[int, int], Activations] = {}
@@ -116,14 +115,16 @@ class Executor:
         message = action.microbatch * len(self._shape.boundaries) + action.boundary
         return (2 * message + is_gradient) * self._tags_per_message + index
 
-    def _batch(self, microbatch: int) -> Batch:
-        if microbatch not in self._batches:
-            samples = [self._job.dataset[index] for index in self._sampler.indices(self._step, microbatch)]
-            self._batches[microbatch] = collate(samples, self._job.device)
-        return self._batches[microbatch]
+    def _batch(self, action: Action) -> Batch:
+        """The fields of a micro-batch; nothing where neither a layer nor the loss of this stage looks at them."""
+        layers = self._job.layers[action.layer_start : action.layer_stop]
+        if action.layer_stop < len(self._job.layers) and not any(layer.inputs for layer in layers):
+            return {}
+        samples = [self._job.dataset[index] for index in self._sampler.indices(self._step, action.microbatch)]
+        return collate(samples, self._job.device)
 
     def _forward(self, action: Action) -> None:
-        batch = self._batch(action.microbatch)
+        batch = self._batch(action)
         arrived = self._activations.pop((action.microbatch, action.layer_start), ())
         inputs = tuple(
             tensor.detach().requires_grad_(spec.requires_grad)
@@ -149,8 +150,6 @@ class Executor:
             self._gradients[place] = self._in_flight.pop(place).backward(gradients)
         else:
             self._gradients[place] = self._in_flight[place].backward_input(gradients)
-        if action.layer_start == 0:
-            self._batches.pop(action.microbatch, None)
 
     def _backward_weight(self, action: Action) -> None:
         self._in_flight.pop((action.microbatch, action.layer_start)).backward_weight()
