@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -50,6 +51,7 @@ class Contingencies:
         self._pair_work = pair_work
         self._work: dict[str, _Work] = {}
         self._changed = threading.Condition()
+        self._num_writes = 0
         self._closed = False
         self._is_idle = True
         self._thread = threading.Thread(target=self._run, name="contingencies", daemon=True)
@@ -82,6 +84,18 @@ class Contingencies:
             found = None if work is None else work.fresh.get(key)
         return found or self._shelf.find(job, key)
 
+    @contextmanager
+    def giving_way(self) -> Iterator[None]:
+        """No further plan is begun meanwhile: whoever waits for an answer has the interpreter to itself."""
+        with self._changed:
+            self._num_writes += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._num_writes -= 1
+                self._changed.notify_all()
+
     def wait_until_idle(self, seconds: float) -> bool:
         """Whether everything that was submitted is made within so many seconds."""
         with self._changed:
@@ -103,7 +117,7 @@ class Contingencies:
         with self._changed:
             self._is_idle = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._work or self._closed)
+            self._changed.wait_for(lambda: (self._work and not self._num_writes) or self._closed)
             self._is_idle = False
             return None if self._closed else min(reversed(self._work.values()), key=lambda work: work.can_wait)
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -11,6 +12,7 @@ from uuid import uuid4
 import structlog
 
 from api import planning
+from api.admission import check_report, refuse_other_events, refuse_other_generations
 from api.contingencies import Contingencies
 from api.database import OvertakenError
 from api.history import Entry, History
@@ -20,17 +22,10 @@ from api.schemas import NewJob, cluster_of
 from api.shelf import Decided
 from api.store import Document, Store, StoredDecision, StoredJob, WriteKey
 from kintsugi.core import codec
-from kintsugi.core.errors import (
-    ConflictError,
-    KintsugiError,
-    NotFoundError,
-    StaleGenerationError,
-    UnavailableError,
-    error_from,
-)
+from kintsugi.core.errors import ConflictError, KintsugiError, UnavailableError, error_from
 from kintsugi.core.job import Snapshot
 from kintsugi.core.membership import Event
-from kintsugi.core.messages import Report, ReportStatus
+from kintsugi.core.messages import Report
 from kintsugi.core.plan import Decision
 
 ATTEMPTS = 20
@@ -98,12 +93,13 @@ class Service(Records):
 
         def accept(state: JobState) -> tuple[Sequence[Event], Entry | None]:
             seen = self.store.entries_of_events(job, [event.id for event in events])
-            _refuse_other_events(events, seen)
+            refuse_other_events(events, seen)
             new = [event for event in events if event.id not in seen]
-            _refuse_other_generations(new, state.history.generation)
+            refuse_other_generations(new, state.history.generation)
             return new, None if new else seen[events[-1].id]
 
-        return self.decision(job, self._write(job, key, accept).generation)
+        with self._giving_way():
+            return self.decision(job, self._write(job, key, accept).generation)
 
     def post_report(self, job: str, report: Report, idempotency_key: str | None = None) -> Entry:
         """The log entry of a report, durable.
@@ -115,7 +111,7 @@ class Service(Records):
         """
 
         def accept(state: JobState) -> tuple[Sequence[Report], Entry | None]:
-            _check_report(report, state.history)
+            check_report(report, state.history)
             return [report], None
 
         return self._write(job, _key(job, idempotency_key, codec.digest(report)), accept)
@@ -152,6 +148,7 @@ class Service(Records):
             settings=settings.digest,
         )
         self.store.create(stored, (profile, cluster, settings), first, key)
+        self.keep_plan(job, decision.plan)
         self._look_ahead(self.state(job))
 
     def _known_job(self, job: str | None, digest: str, key: WriteKey | None) -> str | None:
@@ -225,6 +222,9 @@ class Service(Records):
             self._tell(snapshot, job, found.policy, found.reason)
         return found
 
+    def _giving_way(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._ahead is None else self._ahead.giving_way()
+
     def _look_ahead(self, state: JobState) -> None:
         if self._ahead is not None:
             self._ahead.submit(state.job.id, lambda: self.snapshot(state, state.history))
@@ -271,36 +271,3 @@ def _first_snapshot(request: NewJob) -> Snapshot:
         alive=tuple(worker.id for worker in cluster.workers),
         generation=0,
     )
-
-
-def _refuse_other_events(events: Sequence[Event], seen: dict[str, Entry]) -> None:
-    for event in events:
-        earlier = seen[event.id].content if event.id in seen else event
-        assert isinstance(earlier, Event)
-        if _subject(earlier) != _subject(event):
-            raise ConflictError("belongs to another event of this job; choose a new id", field="id", value=event.id)
-
-
-def _subject(event: Event) -> tuple[Any, ...]:
-    return event.kind, event.worker, event.host, event.link
-
-
-def _refuse_other_generations(events: Sequence[Event], latest: int) -> None:
-    for event in events:
-        if event.generation != latest:
-            raise StaleGenerationError(
-                f"is not the latest generation, {latest}: fetch its plan and report again what still holds",
-                current_generation=latest,
-                value=event.generation,
-            )
-
-
-def _check_report(report: Report, history: History) -> None:
-    if report.generation > history.generation:
-        raise NotFoundError("nothing was decided for this generation", field="generation", value=report.generation)
-    if report.status is ReportStatus.APPLIED and report.generation < history.applied_generation:
-        raise StaleGenerationError(
-            f"generation {history.applied_generation} was applied already",
-            current_generation=history.generation,
-            value=report.generation,
-        )
