@@ -15,7 +15,7 @@ from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Policy, Schedule, Sta
 from planner.partition import WorkerKind
 from planner.search import Arrangement, kind_of
 from planner.survival import exposure, homes_of, homes_of_slots
-from restorer.matching import FORBIDDEN, match, missing_bytes
+from restorer.matching import FORBIDDEN, match, match_ranges, missing_bytes
 from restorer.migration import state_prefix_bytes
 from restorer.rounds import colour_rounds
 
@@ -130,10 +130,11 @@ class _Assignment:
 
     def _matched(self) -> tuple[str, ...]:
         """The fewest bytes move."""
-        cost = self._cost
-        if self._arrangement.kinds is not None:
-            cost = cost + FORBIDDEN * np.array([[kind != wanted for wanted in self._planned] for kind in self._kinds])
-        return tuple(self._workers[row] for row in match(cost))
+        if self._arrangement.kinds is None:
+            prefix = state_prefix_bytes(self._costs.profile)
+            return tuple(self._workers[row] for row in match_ranges(prefix, self._held, self._slots))
+        is_other = np.array([[kind != wanted for wanted in self._planned] for kind in self._kinds])
+        return tuple(self._workers[row] for row in match(self._cost + FORBIDDEN * is_other))
 
     def _spread(self) -> tuple[str, ...] | None:
         """Replicas in different hosts and failure domains, and then the fewest bytes move; None where that was not found."""

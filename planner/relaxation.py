@@ -152,7 +152,7 @@ def promises(outline: Outline, first: int, degrees: Ints, tails: Floats, work: t
         for k in range(num_lengths):
             length = first + k
             chain = outline.both[-1] + 2 * (length - 1) * outline.delay
-            fill[k] = chain + max(0.0, outline.both[-1] - (length + 1) * outline.widest[length]) + tails[index, k]
+            fill[k] = chain + outline.both[-1] - (length + 1) * outline.widest[length] + tails[index, k]
         low, high = 0.0, outline.both[-1] * (total + num_lengths + first) + tails[index].max() + fill.max()
         for _ in range(24):
             middle = (low + high) / 2
