@@ -174,17 +174,22 @@ def _allowed(case: _Case, candidates: list[Candidate], refusals: list[Refusal], 
 
 
 def _rerouting(case: _Case) -> Candidate:
+    """Dead slots rerouted; where none died anew, also the plan as it runs, which costs no transition."""
     require_state(case.plan, case.survivors)
     plan, price = reroute(case.plan, case.survivors, case.costs)
-    plan = replace(plan, generation=case.snapshot.generation, idle_workers=_idle(case, plan))
+    text = "living replicas take the micro-batches of the dead slots and nothing moves"
+    rerouted = _unmoved(case, plan, price, rerouting_seconds(case.snapshot.profile.recovery), text)
+    if len(case.survivors) < len(case.plan.workers):
+        return rerouted
+    price = estimate(case.plan, case.snapshot.profile, case.snapshot.cluster)
+    return choose([_unmoved(case, case.plan, price, 0.0, "the plan stays"), rerouted])
+
+
+def _unmoved(case: _Case, plan: Plan, price: Estimate, transition_seconds: float, text: str) -> Candidate:
+    """A plan for which nothing has to move."""
     _require_memory(case, price)
-    seconds = 0.0 if _is_untouched(case) else rerouting_seconds(case.snapshot.profile.recovery)
-    text = "living replicas take the micro-batches of the dead slots and nothing moves" if plan.routes else "the plan stays"
-    return Candidate(Policy.DATA_REROUTING, plan, _after(case, price, seconds), Migration(), text)
-
-
-def _is_untouched(case: _Case) -> bool:
-    return len(case.survivors) == len(case.plan.workers)
+    plan = replace(plan, policy=Policy.DATA_REROUTING, generation=case.snapshot.generation, idle_workers=_idle(case, plan))
+    return Candidate(Policy.DATA_REROUTING, plan, _after(case, price, transition_seconds), Migration(), text)
 
 
 def _substitution(case: _Case) -> Candidate:

@@ -1,5 +1,7 @@
 """Workers and hosts that join or return are planned for, and ignored when moving costs more than it brings."""
 
+from dataclasses import replace
+
 import pytest
 
 from kintsugi.core.cluster import Cluster
@@ -91,3 +93,19 @@ def test_growth_and_loss_at_once_are_one_decision():
     assert HOST[0] in decision.plan.workers
     assert "w01" not in decision.plan.workers
     assert decision.plan.generation == before.generation + 1
+
+
+def test_what_costs_no_transition_is_the_very_plan_that_runs():
+    """Where a straggler makes other routes better, taking them is a transition as well."""
+    profile, cluster = uniform_profile(6, recovery=CHEAP), Cluster.uniform(9)
+    grid = Ranges(min_dp=3, max_dp=3, min_pp=3, max_pp=3)
+    first = replan(snapshot_of(profile, cluster, 24, ranges=grid)).plan
+    pinned = {"lost": ["w00"], "policy": Policy.DATA_REROUTING}
+    running = replan(snapshot_of(profile, cluster, 24, plan=first, **pinned)).plan
+    slow = replace(cluster, workers=tuple(replace(w, speed_ratio=0.25 if w.id == "w03" else 1.0) for w in cluster.workers))
+    now = replan(snapshot_of(profile, slow, 24, plan=running, **pinned))
+    assert now.plan.routes != running.routes
+    assert now.estimate.reconfiguration_seconds == 3.0
+    seldom = replan(snapshot_of(profile, slow, 24, plan=running, mtbf_seconds=4.0, **pinned))
+    assert seldom.plan.routes == running.routes
+    assert seldom.estimate.reconfiguration_seconds == 0.0
