@@ -22,7 +22,8 @@ from kintsugi.core.profile import Profile
 
 T = TypeVar("T")
 
-UNAVAILABLE = 503
+UNAVAILABLE = frozenset({502, 503, 504})
+"""What a service that restarts, or the proxy before it, answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +205,7 @@ class Client:
         except httpx2.TransportError as error:
             reason = str(error) or type(error).__name__
             raise _RetriableError(UnavailableError(f"the service does not answer: {reason}", field="url")) from error
-        if response.status_code == UNAVAILABLE:
+        if response.status_code in UNAVAILABLE:
             raise _RetriableError(UnavailableError("the service cannot answer now", field="url"))
         if response.is_error:
             raise _refusal(response)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kintsugi.core.errors import ReconfigurationError
+from kintsugi.core.errors import CommunicationError, ReconfigurationError
 from kintsugi.core.plan import Migration, StateKind, Transfer
 from restorer.transport import Receiving, Sending, TensorSpec, Transport
 
@@ -122,9 +122,8 @@ def migrate(migration: Migration, worker: str, transport: Transport, export: Exp
         The state that arrived, by (layer, kind).
 
     Raises:
-        CommunicationError: a source or target is gone.
-        ReconfigurationError: what arrived does not have the checksum it was sent with, its sources disagree, or optimizer
-            state of a layer that moves would stay behind.
+        CommunicationError: a source or target is gone, or what arrived does not have the checksum it was sent with.
+        ReconfigurationError: the sources disagree, or optimizer state of a layer that moves would stay behind.
     """
     _require_optimizer_state(migration, worker, export)
     parts = parts_of(migration)
@@ -176,7 +175,7 @@ def _receive_all(parts: Sequence[Part], transport: Transport) -> ArrivedState:
     for part, prefix, receiving in messages:
         message = receiving.wait().cpu()
         if _checksum(message) != int(prefix[2]):
-            raise ReconfigurationError(
+            raise CommunicationError(
                 f"{part.transfer.kind.value} state of layer {part.transfer.layer} from {part.transfer.source} arrived damaged",
                 field="transfer",
             )

@@ -17,7 +17,7 @@ from types import TracebackType
 from uuid import uuid4
 
 from estimator.program import compile_program
-from kintsugi.core.errors import ReconfigurationError, UnavailableError, WorkerError
+from kintsugi.core.errors import ReconfigurationError, UnavailableError, WorkerError, error_from
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement
 from kintsugi.core.plan import Decision, Migration, Plan, Policy
@@ -52,6 +52,9 @@ from kintsugi.runtime.result import RunResult, merged_digests, merged_parameters
 from kintsugi.runtime.worker import WorkerOptions
 from restorer.groups import members_of
 
+STOP_SECONDS = 2.0
+"""For workers whose job is done to end by themselves."""
+
 
 class Phase(StrEnum):
     """What the job is doing."""
@@ -76,14 +79,16 @@ class AgentOptions:
     """Silence after which a worker counts as frozen and is fenced; a busy machine starves workers for a second or two."""
     stopped_timeout_seconds: float = 0.5
     """The same for a worker whose process is stopped, as the operating system tells."""
-    quiesce_timeout_seconds: float = 10.0
-    """For a survivor to leave the interrupted step; whoever does not is fenced."""
-    prepare_timeout_seconds: float = 60.0
-    """For all members to be ready for a plan."""
+    quiesce_timeout_seconds: float = 120.0
+    """For a survivor to leave the interrupted step, from its start on; whoever does not is fenced. Longer than any pass."""
+    prepare_timeout_seconds: float = 300.0
+    """For all members to be ready for a plan, beyond twice the time that its migration is estimated to take."""
     link_grace_seconds: float = 3.0
     """How long a broken link waits for the loss that explains it before the same workers regroup."""
     max_idle_attempts: int = 3
-    """Attempts in a row without a loss between them after which the job stops."""
+    """Attempts in a row without a loss or a step between them after which the job stops."""
+    decision_timeout_seconds: float = 300.0
+    """For the service to answer a failure; it may be restarting."""
 
 
 @dataclass(slots=True)
@@ -135,14 +140,18 @@ class Agent(AbstractContextManager["Agent"]):
         self._observer = observer
         self._run_id = uuid4().hex[:12]
         self._fleet = Fleet(make_job, self._options.worker)
-        self._decider = Decider(decisions)
-        self._started: set[str] = set()
+        self._decider = Decider(decisions, self._options.decision_timeout_seconds)
+        self._started: dict[str, float] = {}
+        """When each worker knew its model, on the monotonic clock."""
         self._numbers = itertools.count(1)
         self._attempt = _Attempt(0)
         self._idle_attempts = 0
         self._applied: Plan | None = None
         self._phase_began_at = time.monotonic()
-        self._seconds: dict[int, float] = {}
+        self._timeline: RecoveryTimeline | None = None
+        """Of the recovery under way."""
+        self._seconds: dict[int, tuple[int, float]] = {}
+        """Attempt in which each step was done, and the slowest worker's time."""
         self.phase = Phase.STARTING
         self.losses: dict[int, float] = {}
         """Mean loss over the global batch, by step."""
@@ -182,7 +191,7 @@ class Agent(AbstractContextManager["Agent"]):
         steps = range(len(self.losses))
         return RunResult(
             losses=tuple(self.losses[step] for step in steps),
-            step_seconds=tuple(self._seconds[step] for step in steps),
+            step_seconds=tuple(self._seconds[step][1] for step in steps),
             parameters=merged_parameters(self._attempt.collected),
             digests=merged_digests(self._attempt.collected),
             recoveries=tuple(self.recoveries),
@@ -191,7 +200,7 @@ class Agent(AbstractContextManager["Agent"]):
 
     def close(self) -> None:
         """End every process and thread of the job."""
-        self._fleet.close()
+        self._fleet.close(grace_seconds=STOP_SECONDS if self.phase is Phase.COLLECTING else 0.0)
         self._decider.close()
 
     # The loop: one batch of messages, losses and deadlines at a time.
@@ -200,7 +209,7 @@ class Agent(AbstractContextManager["Agent"]):
         news = self._fleet.listen(self._decider.wake, self._options.worker.heartbeat_seconds)
         for handle, message in news.messages:
             self._on(message, handle)
-        frozen = self._fleet.frozen(self._patience, self._started)
+        frozen = self._fleet.frozen(self._patience, self._started.keys())
         if lost := list(dict.fromkeys([*news.ended, *frozen])):
             self._lose(lost)
         self._check_deadlines()
@@ -210,18 +219,21 @@ class Agent(AbstractContextManager["Agent"]):
 
     def _lose(self, handles: Sequence[WorkerHandle]) -> None:
         """Fence workers, and begin to recover from their loss."""
-        timeline = self._timeline_under_way() or RecoveryTimeline(detected_at=time.monotonic())
-        if timeline not in self.recoveries:
-            self.recoveries.append(timeline)
+        if self._timeline is None:
+            self._timeline = RecoveryTimeline(detected_at=time.monotonic())
+            self.recoveries.append(self._timeline)
+        timeline = self._timeline
         for handle in handles:
             self._fleet.remove(handle)
             timeline.lost.append(handle.worker)
             timeline.failed_at = timeline.failed_at or handle.struck_at
-        names = [handle.worker for handle in handles]
-        events = [Event(kind=EventKind.WORKER_FAILED, id=f"{self._run_id}-{name}", generation=0, worker=name) for name in names]
-        self._decider.submit(events)
+        self._decider.submit([self._failure(handle.worker) for handle in handles])
         self._idle_attempts = 0
         self._begin_attempt(Phase.QUIESCING)
+
+    def _failure(self, worker: str) -> Event:
+        name = f"{self._run_id}-{self._attempt.number}-{worker}"
+        return Event(kind=EventKind.WORKER_FAILED, id=name, generation=0, worker=worker)
 
     def _begin_attempt(self, phase: Phase) -> None:
         self._attempt = _Attempt(next(self._numbers))
@@ -244,17 +256,23 @@ class Agent(AbstractContextManager["Agent"]):
         now, options = time.monotonic(), self._options
         elapsed = now - self._phase_began_at
         unstarted = [worker for worker in self._fleet.handles if worker not in self._started]
-        silent = [
-            h for worker, h in self._fleet.handles.items() if worker in self._started and worker not in self._attempt.statuses
-        ]
+        silent = [handle for worker, handle in self._fleet.handles.items() if self._is_overdue(worker, now)]
         if unstarted and elapsed > options.start_timeout_seconds:
             raise UnavailableError(f"did not start within {options.start_timeout_seconds:g} s", field="workers", value=unstarted)
-        if self.phase is Phase.QUIESCING and silent and elapsed > options.quiesce_timeout_seconds:
+        prepare_seconds = options.prepare_timeout_seconds + 2 * self.decision.migration.makespan_seconds
+        if silent:
             self._lose(silent)
-        elif self.phase is Phase.PREPARING and elapsed > options.prepare_timeout_seconds:
-            self._regroup(f"not ready within {options.prepare_timeout_seconds:g} s")
+        elif self.phase is Phase.PREPARING and elapsed > prepare_seconds:
+            self._regroup(f"not ready within {prepare_seconds:g} s")
         elif self._attempt.broken is not None and now - self._attempt.broken[0] > options.link_grace_seconds:
             self._regroup(self._attempt.broken[1])
+
+    def _is_overdue(self, worker: str, now: float) -> bool:
+        """Whether a worker that could long have left the step has not."""
+        if worker in self._attempt.statuses or worker not in self._started:
+            return False
+        called_off_at = max(self._started[worker], self._phase_began_at)
+        return now - called_off_at > self._options.quiesce_timeout_seconds
 
     def _advance(self) -> None:
         """Take the step of the protocol that everything is there for."""
@@ -264,9 +282,7 @@ class Agent(AbstractContextManager["Agent"]):
         elif self.phase is Phase.PREPARING and self._attempt.ready.keys() >= set(self._attempt.members):
             self._go()
         elif self.phase is Phase.TRAINING and self._attempt.finished >= set(self.decision.plan.workers):
-            self._enter(Phase.COLLECTING)
-            for worker in self.decision.plan.workers:
-                self._fleet.handles[worker].send(Collect(with_parameters=True))
+            self._collect()
 
     # The two messages that move all members.
 
@@ -275,6 +291,10 @@ class Agent(AbstractContextManager["Agent"]):
         planned_at = self._decider.finish()
         self._note(quiesced_at=time.monotonic(), planned_at=planned_at)
         decision, plan = self.decision, self.decision.plan
+        if strangers := [worker for worker in plan.workers if worker not in self._fleet.handles]:
+            self._decider.submit([self._failure(worker) for worker in strangers])
+            self._regroup(f"the plan names workers that are not here: {', '.join(strangers)}")
+            return
         if decision.policy is Policy.CHECKPOINT_RESTART:
             raise ReconfigurationError("the plan restarts from a checkpoint, and this job has written none", field="policy")
         statuses = [status for status in self._attempt.statuses.values() if status is not None]
@@ -315,16 +335,20 @@ class Agent(AbstractContextManager["Agent"]):
         self._applied = self.decision.plan
         self._decider.tell_applied(self._applied.generation)
 
-    def _timeline_under_way(self) -> RecoveryTimeline | None:
-        is_under_way = bool(self.recoveries) and self.recoveries[-1].resumed_at is None
-        return self.recoveries[-1] if is_under_way else None
+    def _collect(self) -> None:
+        """Ask all holders for digests, and the first holder of each layer for its parameters."""
+        self._timeline = None
+        self._enter(Phase.COLLECTING)
+        plan = self.decision.plan
+        for worker in plan.workers:
+            layers = tuple(layer for layer in plan.stage_of[worker].layers if plan.holders[layer][0] == worker)
+            self._fleet.handles[worker].send(Collect(self._attempt.number, layers))
 
     def _note(self, **values: float | str | None) -> None:
         """Write into the timeline of the recovery under way."""
-        timeline = self._timeline_under_way()
-        if timeline is not None:
+        if self._timeline is not None:
             for name, value in values.items():
-                setattr(timeline, name, value)
+                setattr(self._timeline, name, value)
 
     # What workers say. What belongs to an attempt that was superseded does not count.
 
@@ -338,7 +362,7 @@ class Agent(AbstractContextManager["Agent"]):
 
     @_on.register
     def _(self, _: Started, handle: WorkerHandle) -> None:
-        self._started.add(handle.worker)
+        self._started[handle.worker] = time.monotonic()
 
     @_on.register
     def _(self, message: Published, _: WorkerHandle) -> None:
@@ -363,14 +387,17 @@ class Agent(AbstractContextManager["Agent"]):
             self._attempt.resumed[handle.worker] = message.at
             if self._attempt.resumed.keys() >= set(self.decision.plan.workers):
                 self._note(resumed_at=max(self._attempt.resumed.values()))
+                self._timeline = None
 
     @_on.register
     def _(self, message: StepDone, _: WorkerHandle) -> None:
         self.losses[message.step] = message.loss
-        self._seconds[message.step] = max(message.seconds, self._seconds.get(message.step, 0.0))
-        if message.attempt == self._attempt.number and self.recoveries and self.recoveries[-1].committed_at is None:
+        self._seconds[message.step] = max((message.attempt, message.seconds), self._seconds.get(message.step, (0, 0.0)))
+        if message.attempt != self._attempt.number:
+            return
+        self._idle_attempts = 0
+        if self.recoveries and self.recoveries[-1].committed_at is None:
             self.recoveries[-1].committed_at = message.at
-            self._idle_attempts = 0
             measured = Measurement(step=message.step, phase_seconds=self.recoveries[-1].phase_seconds())
             self._decider.tell_measured(self.decision.plan.generation, measured)
 
@@ -387,10 +414,13 @@ class Agent(AbstractContextManager["Agent"]):
 
     @_on.register
     def _(self, message: Collected, handle: WorkerHandle) -> None:
-        self._attempt.collected[handle.worker] = message
+        if message.attempt == self._attempt.number:
+            self._attempt.collected[handle.worker] = message
 
     @_on.register
     def _(self, message: Failed, handle: WorkerHandle) -> None:
+        if message.error is not None:
+            raise error_from(message.error)
         raise WorkerError(f"{handle.worker} raised:\n{message.traceback}", field="worker", value=handle.worker)
 
     @_on.register

@@ -1,25 +1,34 @@
 """Asks for decisions in a thread of its own, so that the agent's protocol never waits for the service."""
 
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from multiprocessing import Pipe
 
-from kintsugi.core.errors import UnavailableError
+import structlog
+
+from kintsugi.core.errors import KintsugiError, UnavailableError
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Measurement
 from kintsugi.core.plan import Decision
 from kintsugi.runtime.decisions import Decisions, JobRequest
 
+_REPEAT_SECONDS = 0.5
+"""Between two times that a source which does not answer is asked."""
+
 
 class Decider:
     """Calls `Decisions` in the order of the agent's words: one thread, nothing overtakes."""
 
-    def __init__(self, decisions: Decisions) -> None:
+    def __init__(self, decisions: Decisions, timeout_seconds: float) -> None:
+        """`timeout_seconds`: how long a decision may take that the source cannot give at once, as while it restarts."""
         self._source = decisions
+        self._timeout_seconds = timeout_seconds
+        self._is_closing = threading.Event()
+        self._log = structlog.get_logger("kintsugi.runtime")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decider")
         self._pending: Future[float] | None = None
         self._unanswered: list[Event] = []
@@ -58,15 +67,32 @@ class Decider:
 
     def tell_measured(self, generation: int, measured: Measurement) -> None:
         """Report what was measured; lost when the service does not answer."""
-        self._thread.submit(partial(self._source.measured, generation, measured))
+        self._thread.submit(self._tell_measured, generation, measured)
 
     def close(self) -> None:
-        """Tell what is left to tell, and end the thread."""
-        self._thread.shutdown(wait=True)
+        """Tell what is left to tell, as far as the source answers, and end the thread."""
+        self._is_closing.set()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._tell()
         self.wake.close()
         self._wake_sender.close()
 
     def _decide(self) -> float:
+        """The decision's instant, on the monotonic clock.
+
+        Raises:
+            UnavailableError: the source did not answer within the time.
+            KintsugiError: there is no decision.
+        """
+        deadline = time.monotonic() + self._timeout_seconds
+        while True:
+            try:
+                return self._decide_once()
+            except UnavailableError:
+                if self._is_closing.wait(_REPEAT_SECONDS) or time.monotonic() > deadline:
+                    raise
+
+    def _decide_once(self) -> float:
         self._tell_all()
         events = tuple(self._unanswered)
         if events:
@@ -75,6 +101,10 @@ class Decider:
             del self._unanswered[: len(events)]
         return time.monotonic()
 
+    def _tell_measured(self, generation: int, measured: Measurement) -> None:
+        with suppress(KintsugiError):
+            self._source.measured(generation, measured)
+
     def _tell(self) -> None:
         with suppress(UnavailableError):
             self._tell_all()
@@ -82,5 +112,10 @@ class Decider:
     def _tell_all(self) -> None:
         """A decision must not be asked for before the service knows where the state lies."""
         while self._untold:
-            self._source.applied(self._untold[0])
+            try:
+                self._source.applied(self._untold[0])
+            except UnavailableError:
+                raise
+            except KintsugiError as error:
+                self._log.warning("the report of an applied plan was refused", generation=self._untold[0], error=str(error))
             self._untold.pop(0)

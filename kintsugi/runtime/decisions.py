@@ -6,7 +6,7 @@ from typing import Protocol
 
 from kintsugi.client import Client
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.errors import StaleGenerationError, UnavailableError
+from kintsugi.core.errors import ConflictError, StaleGenerationError, UnavailableError
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.membership import Event, Membership
 from kintsugi.core.messages import Measurement, Report, ReportStatus
@@ -103,6 +103,8 @@ class ServiceDecisions:
         view = self._client.create_job(
             job=request.name, profile=request.profile, cluster=request.cluster, settings=request.settings, plan=request.plan
         )
+        if view.summary.generation != 0:
+            raise ConflictError("has run before, and workers were lost; choose another name", field="name", value=request.name)
         return view.decision
 
     def after(self, events: Sequence[Event]) -> Decision:

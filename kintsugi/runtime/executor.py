@@ -1,12 +1,14 @@
 """Interprets a worker's action list: one step of training, up to and through the commit point."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from estimator.program import RECEIVES, Action, ActionKind
+from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Plan, Reduction
 from kintsugi.runtime.backward import PassedStage
 from kintsugi.runtime.commit import CommitRecord, StepStatus
@@ -56,18 +58,6 @@ class Executor:
             seed=seed_for(job, 1),
         )
         self._tags_per_message = max(map(len, shape.boundaries))
-        self._perform = {
-            ActionKind.FORWARD: self._forward,
-            ActionKind.BACKWARD: self._backward,
-            ActionKind.BACKWARD_INPUT: self._backward,
-            ActionKind.BACKWARD_WEIGHT: self._backward_weight,
-            ActionKind.SEND_ACTIVATION: self._send,
-            ActionKind.SEND_GRADIENT: self._send,
-            ActionKind.RECEIVE_ACTIVATION: self._receive,
-            ActionKind.RECEIVE_GRADIENT: self._receive,
-            ActionKind.REDUCE: self._reduce,
-            ActionKind.APPLY: self._commit,
-        }
         self._begin(0)
 
     def _begin(self, step: int) -> None:
@@ -92,9 +82,13 @@ class Executor:
         self._post_receives()
         for action in self._actions:
             self._before_action(step, action)
-            self._perform[action.kind](action)
+            _PERFORM[action.kind](self, action)
         assert self.status.last_record is not None
         return self.status.last_record
+
+    def leave(self) -> None:
+        """Let go of what a step that was called off holds; its gradients stay, in case another worker has committed it."""
+        self._begin(self._step)
 
     def roll_forward(self, record: CommitRecord) -> None:
         """Apply the gradients of a step whose commit point another worker has passed."""
@@ -133,13 +127,32 @@ class Executor:
         values = inputs
         for index in range(action.layer_start, action.layer_stop):
             torch.manual_seed(seed_for(self._job, 2, self._step, action.microbatch, index))
-            values = run_layer(self._job.layers[index], self.state.modules[index], values, batch)
+            with self._unchanged_buffers(index):
+                values = run_layer(self._job.layers[index], self.state.modules[index], values, batch)
         loss = None
         if action.layer_stop == len(self._job.layers):
             loss = self._job.loss(values, batch) / self._job.num_microbatches
             self._loss += loss.detach().double().cpu()
         self._in_flight[action.microbatch, action.layer_start] = PassedStage(inputs, values, loss)
         self._activations[action.microbatch, action.layer_stop] = values
+
+    @contextmanager
+    def _unchanged_buffers(self, layer: int) -> Iterator[None]:
+        """Refuse a layer whose forward pass changes its buffers: a step that is discarded could not be run again exactly.
+
+        Raises:
+            InvalidInputError: with the layer and the buffer.
+        """
+        before = {name: (id(value), value._version) for name, value in self.state.modules[layer].named_buffers()}
+        yield
+        for name, value in self.state.modules[layer].named_buffers():
+            if before.get(name) != (id(value), value._version):
+                raise InvalidInputError(
+                    f"layer {self._job.layers[layer].name!r} changes its buffer {name!r} in forward (as batch norm does); "
+                    f"replicas and repeated steps would differ: use a layer without running state",
+                    field="layers",
+                    value=name,
+                )
 
     def _backward(self, action: Action) -> None:
         """The whole backward pass or its input part; either way the stage before gets its gradient."""
@@ -221,3 +234,18 @@ class Executor:
         self.state.set_learning_rate(record.step)
         self.state.optimizer.step()
         self.status = StepStatus(step=record.step + 1, last_record=record)
+
+
+_PERFORM: dict[ActionKind, Callable[[Executor, Action], None]] = {
+    ActionKind.FORWARD: Executor._forward,
+    ActionKind.BACKWARD: Executor._backward,
+    ActionKind.BACKWARD_INPUT: Executor._backward,
+    ActionKind.BACKWARD_WEIGHT: Executor._backward_weight,
+    ActionKind.SEND_ACTIVATION: Executor._send,
+    ActionKind.SEND_GRADIENT: Executor._send,
+    ActionKind.RECEIVE_ACTIVATION: Executor._receive,
+    ActionKind.RECEIVE_GRADIENT: Executor._receive,
+    ActionKind.REDUCE: Executor._reduce,
+    ActionKind.APPLY: Executor._commit,
+}
+"""By function, not by bound method: an executor that held itself would outlive its generation."""

@@ -5,10 +5,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
+from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.messages import FromWorker, Stop
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.processes import WorkerHandle, forkserver
 from kintsugi.runtime.worker import WorkerOptions
+
+_AWAY_SECONDS = 1.0
+"""Longer than this between two looks at the workers, and the agent itself was away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class Fleet:
     def __init__(self, make_job: Callable[[], TrainingJob], options: WorkerOptions) -> None:
         self._make_job = make_job
         self._options = options
+        self._listened_at = time.monotonic()
         self.handles: dict[str, WorkerHandle] = {}
 
     def start(self, workers: Sequence[str]) -> None:
@@ -47,12 +52,21 @@ class Fleet:
         connections = {handle.connection: handle for handle in self.handles.values()}
         sentinels = {handle.process.sentinel: handle for handle in self.handles.values()}
         ready = wait([*connections, *sentinels, wake], timeout=timeout_seconds)
+        self._forgive_own_absence(timeout_seconds)
         ended = tuple(sentinels[item] for item in ready if isinstance(item, int))
         if wake in ready:
             wake.recv()
         speakers = [connections[item] for item in ready if isinstance(item, Connection) and item in connections]
         messages = tuple((handle, message) for handle in dict.fromkeys([*speakers, *ended]) for message in _drain(handle))
         return News(messages, ended)
+
+    def _forgive_own_absence(self, timeout_seconds: float) -> None:
+        """Silence counts from now where this very process was away: paused with its workers, or starved as they were."""
+        now = time.monotonic()
+        if now - self._listened_at > timeout_seconds + _AWAY_SECONDS:
+            for handle in self.handles.values():
+                handle.last_heard_at = now
+        self._listened_at = now
 
     def frozen(self, patience: Patience, started: Collection[str]) -> list[WorkerHandle]:
         """Workers that do not act any more although their process is there.
@@ -68,12 +82,28 @@ class Fleet:
         del self.handles[handle.worker]
         handle.fence()
 
-    def close(self) -> None:
-        """End all processes: those that wait for messages by themselves, the others by SIGKILL."""
+    def close(self, *, grace_seconds: float = 0.0) -> None:
+        """End all processes: by themselves within `grace_seconds`, else by SIGKILL.
+
+        Raises:
+            ReconfigurationError: the operating system could not end some of them; all were tried.
+        """
         for handle in self.handles.values():
             handle.send(Stop())
+        deadline = time.monotonic() + grace_seconds
+        for handle in self.handles.values():
+            handle.process.join(max(0.0, deadline - time.monotonic()))
+        for handle in self.handles.values():
+            handle.strike()
+        immortal = []
         while self.handles:
-            self.remove(next(iter(self.handles.values())))
+            worker, handle = self.handles.popitem()
+            try:
+                handle.fence()
+            except ReconfigurationError:
+                immortal.append(worker)
+        if immortal:
+            raise ReconfigurationError("did not end after SIGKILL", field="workers", value=immortal)
 
 
 def _drain(handle: WorkerHandle) -> Iterator[FromWorker]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kintsugi.core.plan import Migration, Plan, Reduction
 from kintsugi.runtime.commit import CommitRecord, StepStatus
@@ -57,9 +58,11 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """Send a digest of every layer's state and, where asked, the parameters themselves."""
+    """Send a digest of every layer's state, and the parameters of some layers."""
 
-    with_parameters: bool
+    attempt: int
+    layers: tuple[int, ...]
+    """Those whose parameters are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +150,18 @@ class LinkBroken:
 class Collected:
     """The answer to Collect: SHA-256 of each layer's state, and packed parameters by layer."""
 
+    attempt: int
     digests: Mapping[int, str]
     parameters: Mapping[int, tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The trainer's own code raised; the worker ends."""
+    """The worker cannot go on and ends."""
 
     traceback: str
+    error: Mapping[str, Any] | None
+    """Kintsugi's own error as the contract's object; null where the trainer's code raised."""
 
 
 @dataclass(frozen=True, slots=True)

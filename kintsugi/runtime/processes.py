@@ -16,6 +16,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
+from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.messages import FromWorker, ToWorker
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.worker import WorkerOptions, worker_main
@@ -133,18 +134,24 @@ class WorkerHandle:
     def strike(self, signal_number: int = signal.SIGKILL) -> None:
         """Send a signal, and note when."""
         self.struck_at = time.monotonic()
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal_number)
+        self._signal(signal_number)
 
-    def fence(self, timeout_seconds: float = 10.0) -> None:
-        """Make sure that the process will never act again: SIGKILL, and wait for its end."""
+    def _signal(self, signal_number: int) -> None:
         if self.process.is_alive():  # else the id may be another process's by now
             with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self.pid, signal_number)
+
+    def fence(self, timeout_seconds: float = 10.0) -> None:
+        """Make sure that the process will never act again: SIGKILL, and wait for its end.
+
+        Raises:
+            ReconfigurationError: it is still there after `timeout_seconds`.
+        """
+        self._signal(signal.SIGKILL)
         self.process.join(timeout_seconds)
         if self._writer is not None:  # the end of the process frees it; the pipe must not be closed under it
             self._writer.join(timeout_seconds)
         self.connection.close()
         if self.process.is_alive():
-            raise TimeoutError(f"worker {self.worker} (process {self.pid}) did not end {timeout_seconds:g} s after SIGKILL")
+            raise ReconfigurationError(f"did not end {timeout_seconds:g} s after SIGKILL", field=self.worker, value=self.pid)
         self.process.close()

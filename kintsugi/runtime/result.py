@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kintsugi.core.plan import Decision, StateKind
-from kintsugi.runtime.messages import Collected
+from kintsugi.runtime.messages import Collect, Collected
 from kintsugi.runtime.recovery import RecoveryTimeline
 from kintsugi.runtime.state import ModelState
 from restorer.reconfigure import pack, unpack
@@ -35,7 +35,7 @@ class RunResult:
         return all(len(set(by_holder.values())) == 1 for by_holder in self.digests.values())
 
 
-def collected(state: ModelState | None, *, with_parameters: bool) -> Collected:
+def collected(state: ModelState | None, message: Collect) -> Collected:
     """What a worker holds: a digest of each layer's whole state, and its packed parameters where asked."""
     digests, parameters = {}, {}
     for layer in state.modules if state is not None else ():
@@ -44,9 +44,9 @@ def collected(state: ModelState | None, *, with_parameters: bool) -> Collected:
         moments_header, moments = pack(state.export(layer, StateKind.OPTIMIZER))
         values = payload.numpy().tobytes()
         digests[layer] = hashlib.sha256(b"".join((header, values, moments_header, moments.numpy().tobytes()))).hexdigest()
-        if with_parameters:
+        if layer in message.layers:
             parameters[layer] = (header, values)
-    return Collected(digests, parameters)
+    return Collected(message.attempt, digests, parameters)
 
 
 def merged_parameters(collected: Mapping[str, Collected]) -> dict[str, Tensor]:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from uuid import uuid4
 
-from kintsugi.client import Client
+from kintsugi.client import Client, Patience
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
@@ -25,7 +26,7 @@ def train(
     dp: int | None = None,
     pp: int | None = None,
     ranges: Ranges | None = None,
-    name: str = "job",
+    name: str | None = None,
     profile: Profile | None = None,
     service: str | None = None,
     policy: Policy | str | None = None,
@@ -44,7 +45,7 @@ def train(
         dp: data-parallel degree to start with; null leaves it to the planner.
         pp: pipeline-parallel degree to start with; null leaves it to the planner.
         ranges: degrees that later plans may have; as wide as workers and layers allow by default.
-        name: of the job at the service.
+        name: of the job at the service; a new one by default.
         profile: what the layers cost; measured on this machine where none is given.
         service: URL of a Kintsugi service that decides; null plans in this process.
         policy: pins the policy for failures; null lets the planner choose.
@@ -59,6 +60,7 @@ def train(
         WorkerError: the job's own code raised.
     """
     job = make_job()
+    name = name or f"job-{uuid4().hex[:12]}"
     cluster = workers if isinstance(workers, Cluster) else Cluster.uniform(workers)
     settings = JobSettings(
         num_microbatches=job.num_microbatches,
@@ -67,13 +69,14 @@ def train(
         ranges=ranges or Ranges(),
     )
     profile = profile or profile_job(make_job, name=name, num_workers=len(cluster.workers))
+    profile = replace(profile, recovery=replace(profile.recovery, checkpoint_interval_seconds=None))  # none are written
     options = options or AgentOptions()
     options = replace(options, worker=replace(options.worker, faults=(*options.worker.faults, *faults)))
     plan = _starting_plan(profile, cluster, settings, dp, pp)
     request = JobRequest(name=name, profile=profile, cluster=cluster, settings=settings, plan=plan)
     if service is None:
         return _run(make_job, request, LocalDecisions(), options, observer)
-    with Client(service) as client:
+    with Client(service, patience=Patience(timeout_seconds=10.0, attempts=3)) as client:
         return _run(make_job, request, ServiceDecisions(client), options, observer)
 
 

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import torch
 
 from estimator.program import Action, ActionKind, checksum, list_digest, parse_action
-from kintsugi.core.errors import CommunicationError, ReconfigurationError
+from kintsugi.core.errors import CommunicationError, KintsugiError, ReconfigurationError
 from kintsugi.core.plan import StateKind
 from kintsugi.runtime.commit import StepStatus
 from kintsugi.runtime.executor import Executor
@@ -77,8 +77,9 @@ def worker_main(worker: str, connection: Connection, make_job: Callable[[], Trai
     process = WorkerProcess(worker, connection, options)
     try:
         process.run(make_job)
-    except Exception:  # the agent reports it to the user; nothing else would
-        process.tell(Failed(traceback.format_exc()))
+    except Exception as error:  # the agent reports it to the user; nothing else would
+        own = error.as_dict() if isinstance(error, KintsugiError) else None
+        process.tell(Failed(traceback.format_exc(), own))
         sys.exit(1)
 
 
@@ -126,12 +127,14 @@ class WorkerProcess:
             self._train()
         elif isinstance(message, Collect):
             state = self._executor.state if self._executor is not None else None
-            self.tell(collected(state, with_parameters=message.with_parameters))
+            self.tell(collected(state, message))
 
     def _quiesce(self, attempt: int) -> None:
         """Forget what was staged, and say how far the step came."""
         self._attempt = attempt
         self._next_executor = None
+        if self._executor is not None:
+            self._executor.leave()
         if self._groups is not None and (self._executor is None or self._groups is not self._executor.groups):
             self._groups.close()
         self.tell(Quiesced(attempt, self._executor.status if self._executor is not None else None))

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kintsugi.core.errors import ReconfigurationError
+from kintsugi.core.errors import CommunicationError, ReconfigurationError
 from kintsugi.core.plan import Migration, StateKind, Transfer
 from restorer.reconfigure import migrate, pack, parts_of, unpack
 from restorer.transport import TensorSpec
@@ -201,7 +201,7 @@ def test_a_damaged_message_is_refused(place):
         return tensor
 
     exports = {"s0": state_of({("p", "k"): torch.arange(9.0)})}
-    with pytest.raises(ReconfigurationError, match="parameter state of layer 0 from s0 arrived damaged"):
+    with pytest.raises(CommunicationError, match="parameter state of layer 0 from s0 arrived damaged"):
         carry_out(Migration(transfers=(transfer("s0", 1),)), exports, damage)
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.errors import InfeasibleError, UnavailableError
+from kintsugi.core.errors import InfeasibleError, NotFoundError, UnavailableError
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement
 from kintsugi.core.plan import Decision
@@ -42,7 +42,7 @@ def request_():
 
 
 def started(source, request_) -> Decider:
-    decider = Decider(source)
+    decider = Decider(source, timeout_seconds=0.0)
     decider.start(request_)
     return decider
 
@@ -72,6 +72,28 @@ def test_events_that_nobody_answered_are_told_again_with_the_next_ones(request_)
     wait_for(decider)
     assert source.calls == [["w01"], ["w01", "w02"]]
     assert not {"w01", "w02"} & set(decider.decisions[-1].plan.workers)
+    decider.close()
+
+
+def test_a_source_that_returns_in_time_is_waited_for(request_):
+    source = Flaky([UnavailableError("restarting", field="url"), None])
+    decider = Decider(source, timeout_seconds=30.0)
+    decider.start(request_)
+    decider.submit([lost("w01")])
+    wait_for(decider)
+    assert source.calls == [["w01"], ["w01"]]
+    decider.close()
+
+
+def test_a_report_that_is_refused_does_not_stand_in_the_way(request_):
+    class Refusing(Flaky):
+        def applied(self, generation: int) -> None:
+            raise NotFoundError("no such generation", field="generation", value=generation)
+
+    decider = started(Refusing([]), request_)
+    decider.tell_applied(7)
+    decider.submit([lost("w01")])
+    assert wait_for(decider) is not None
     decider.close()
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from kintsugi.client import Client
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import ConflictError
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement
 from kintsugi.runtime.decisions import JobRequest, LocalDecisions, ServiceDecisions
@@ -34,6 +35,16 @@ def test_service_and_planner_decide_alike(job, tmp_path):
             events = [lost(worker, generation)]
             mine, theirs = local.after(events), remote.after(events)
             assert (mine.plan, mine.migration, mine.policy) == (theirs.plan, theirs.migration, theirs.policy)
+
+
+@pytest.mark.processes
+def test_a_name_that_has_run_is_refused(job, tmp_path):
+    with service(tmp_path / "kintsugi.sqlite3") as running, Client(running.url) as client:
+        first = ServiceDecisions(client)
+        first.start(job)
+        first.after([lost("w05", 0)])
+        with pytest.raises(ConflictError, match="name: has run before"):
+            ServiceDecisions(client).start(job)
 
 
 @pytest.mark.processes

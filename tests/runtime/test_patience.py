@@ -1,0 +1,93 @@
+"""Healthy workers are not struck: slow starts, slow steps of the protocol, a job that is paused as a whole."""
+
+import os
+import signal
+import threading
+import time
+from functools import partial
+
+import pytest
+from torch import Tensor, nn
+
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.agent import Agent, AgentOptions
+from kintsugi.runtime.decisions import LocalDecisions
+from kintsugi.runtime.faults import Fault, FaultPoint
+from kintsugi.runtime.models import Layer, TrainingJob
+from kintsugi.runtime.worker import WorkerOptions
+from tests.runtime.jobs import tiny_gpt
+from tests.runtime.runs import gpt_request, leaves_nothing
+
+pytestmark = pytest.mark.processes
+
+
+def slow_job(seconds: float) -> TrainingJob:
+    """Takes its time to be made."""
+    time.sleep(seconds)
+    return tiny_gpt()
+
+
+def test_who_starts_slowly_is_not_taken_for_silent_when_another_dies():
+    fault = Fault(worker="w00", at=FaultPoint.START)
+    options = AgentOptions(worker=WorkerOptions(faults=(fault,)), quiesce_timeout_seconds=1.0)
+    with leaves_nothing(), Agent(partial(slow_job, 2.5), gpt_request(2, 2), LocalDecisions(), options=options) as agent:
+        result = agent.run()
+    assert [recovery.lost for recovery in result.recoveries] == [["w00"]]
+
+
+def test_a_job_that_was_paused_as_a_whole_goes_on():
+    """As a job that is suspended and resumed: for longer than both timeouts nobody acts, the agent included."""
+    paused = []
+
+    def pause(agent: Agent) -> None:
+        if agent.losses and not paused:
+            workers = [agent.handle(worker).pid for worker in agent.alive]
+            paused.extend(workers)
+            for pid in workers:
+                os.kill(pid, signal.SIGSTOP)
+            resume = threading.Timer(2.0, lambda: [os.kill(pid, signal.SIGCONT) for pid in workers])
+            resume.start()
+            resume.join()
+
+    options = AgentOptions(heartbeat_timeout_seconds=1.0, stopped_timeout_seconds=0.5)
+    with leaves_nothing(), Agent(tiny_gpt, gpt_request(2, 2), LocalDecisions(), options=options, observer=pause) as agent:
+        result = agent.run()
+    assert paused
+    assert result.recoveries == ()
+
+
+class Counting(nn.Module):
+    """Changes a buffer in its forward pass, as batch norm does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(nn.init.ones_(nn.Parameter(Tensor(1))))
+        self.register_buffer("seen", Tensor(1).zero_())
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        self.seen += 1
+        return hidden * self.scale
+
+
+def counting_job() -> TrainingJob:
+    job = tiny_gpt()
+    layers = [*job.layers[:1], Layer(name="counting", build=Counting), *job.layers[2:]]
+    return TrainingJob(
+        layers=layers,
+        optimizer=job.optimizer,
+        loss=job.loss,
+        dataset=job.dataset,
+        microbatch_size=job.microbatch_size,
+        num_microbatches=job.num_microbatches,
+        num_steps=job.num_steps,
+        dtype=job.dtype,
+    )
+
+
+def test_a_layer_that_changes_its_buffers_is_refused_with_its_name():
+    with (
+        leaves_nothing(),
+        pytest.raises(InvalidInputError, match=r"layer 'counting' changes its buffer 'seen'"),
+        Agent(counting_job, gpt_request(1, 2), LocalDecisions()) as agent,
+    ):
+        agent.run()
