@@ -17,10 +17,14 @@ class Costs:
         self.profile = profile
         self.cluster = cluster
         self.sums = LayerSums(profile)
+        self._stages: dict[tuple[int, int, float], StageTimes] = {}
 
     def stage(self, worker: str, start: int, stop: int) -> StageTimes:
         """Passes of one micro-batch, and the update, through layers [start, stop) on one worker."""
-        return self.sums.times(start, stop, self.cluster.by_id[worker].speed_ratio)
+        key = start, stop, self.cluster.by_id[worker].speed_ratio
+        if key not in self._stages:
+            self._stages[key] = self.sums.times(*key)
+        return self._stages[key]
 
     def usable_bytes(self, worker: str) -> int:
         """Memory that a stage may fill on each of the worker's devices."""

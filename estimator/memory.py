@@ -54,4 +54,4 @@ def stage_peak_bytes(sums: LayerSums, start: int, stop: int, *, num_in_flight: i
 
 def fewest_replicas(plan: Plan, stage: Stage) -> int:
     """Holders of the least replicated layer of a stage: what its optimizer state is divided by under zero1."""
-    return min(len(plan.holders[layer]) for layer in stage.layers)
+    return plan.dp if not plan.dead_slots else min(plan.num_holders[stage.layer_start : stage.layer_stop])

@@ -1,6 +1,6 @@
 """Who takes a dead slot's micro-batches: living holders of its layers, by estimated load."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -29,7 +29,7 @@ def reroute(plan: Plan, living: Collection[str], costs: Costs) -> tuple[Plan, Es
         InfeasibleError: no living worker holds all layers of a dead slot.
     """
     holders = _holders_of_dead_slots(plan, living)
-    spreads = dict.fromkeys(_routes(plan, holders, choose) for choose in (_by_load(plan, living, costs), _evenly()))
+    spreads = dict.fromkeys(_routes(plan, holders, choose) for choose in (_by_load(plan, holders, costs), _evenly()))
     options = []
     for routes in spreads:
         option = _rerouted(plan, living, routes, costs)
@@ -68,13 +68,12 @@ def _stage(plan: Plan, slot: Slot) -> Stage:
     return plan.pipelines[slot.pipeline].stages[slot.stage]
 
 
-def _by_load(plan: Plan, living: Collection[str], costs: Costs) -> Choose:
+def _by_load(plan: Plan, holders: Mapping[Slot, Sequence[str]], costs: Costs) -> Choose:
     """Chooses the holder that would be through first with what it has and the pass in question; ties go to slot order."""
     load = {
-        stage.worker: pipeline.num_microbatches * _seconds(costs, stage.worker, stage)
-        for pipeline in plan.pipelines
-        for stage in pipeline.stages
-        if stage.worker is not None and stage.worker in living
+        worker: plan.pipelines[plan.slot_of[worker].pipeline].num_microbatches * _seconds(costs, worker, plan.stage_of[worker])
+        for workers in holders.values()
+        for worker in workers
     }
 
     def choose(stage: Stage, workers: Sequence[str]) -> str:
@@ -98,7 +97,9 @@ def _evenly() -> Choose:
 
 def _rerouted(plan: Plan, living: Collection[str], routes: tuple[Route, ...], costs: Costs) -> Plan:
     pipelines = tuple(
-        replace(
+        pipeline
+        if all(stage.worker in living for stage in pipeline.stages)
+        else replace(
             pipeline,
             stages=tuple(stage if stage.worker in living else replace(stage, worker=None) for stage in pipeline.stages),
         )

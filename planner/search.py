@@ -169,10 +169,10 @@ class EqualSearch:
         over lengths with lower bounds, tightens the entries that its solution uses, and repeats until it uses tight
         ones only: that is the bound. Then the same with prices; where they equal the bounds the arrangement is optimal.
         """
-        update, problem = self._after_seconds(dp), self._problem
+        update = self._after_seconds(dp)
         limit = limit_seconds - update
         within = self._most_microbatches(dp) if math.isinf(limit) else caps(self._lengths(dp), limit)
-        if Knapsack(within, self._first_length, problem.num_workers, dp).most_worth < problem.num_microbatches:
+        if not self._is_reachable(dp, within, limit):
             return limit_seconds, None
         horizon = self._relaxed_seconds(dp, limit)
         while True:
@@ -187,6 +187,23 @@ class EqualSearch:
         pipelines = Counter({(shape.cuts, shape.num_microbatches): times for shape, times in arrangement.groups.items()})
         stepper = Stepper(problem.costs, problem.schedule, problem.kind.speed_ratio, problem.link)
         return stepper.step(pipelines, problem.reduction_link(len(arrangement.shapes)))
+
+    def _is_reachable(self, dp: int, most: Ints, limit: float) -> bool:
+        """Whether a solution is left when every entry that it uses is tightened. Lowers `most` where bounds rule entries out."""
+        partitioner, tail = self.partitioner(self._replicas(dp)), self._tail_seconds(dp)
+        known: set[Entry] = set()
+        while True:
+            knapsack = Knapsack(most, self._first_length, self._problem.num_workers, dp)
+            if knapsack.most_worth < self._problem.num_microbatches:
+                return False
+            entries = {(length, int(most[length - self._first_length])) for length in knapsack.lengths()} - known
+            for length, count in sorted(entries):
+                if partitioner.attain((self._problem.kind,) * length, count, tail).seconds > limit:
+                    most[length - self._first_length] -= 1
+                else:
+                    known.add((length, count))
+            if entries <= known:
+                return True
 
     def _within(self, dp: int, low: float, horizon: float) -> tuple[float, Arrangement | None]:
         """Bound without the update, and the best arrangement within a horizon, its objective with the update."""

@@ -3,6 +3,7 @@
 Bytes of a transfer count all devices of a worker; its time is that of one device, for they send side by side.
 """
 
+import heapq
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ def state_prefix_bytes(profile: Profile) -> tuple[int, ...]:
 
 def surviving_holders(previous: Plan, survivors: Collection[str]) -> tuple[tuple[str, ...], ...]:
     """Survivors that hold each layer's state, in slot order. Shape [layers][replicas]."""
-    return tuple(tuple(worker for worker in workers if worker in survivors) for workers in previous.holders)
+    living = frozenset(survivors)
+    return tuple(tuple(worker for worker in workers if worker in living) for workers in previous.holders)
 
 
 def require_state(previous: Plan, survivors: Collection[str]) -> None:
@@ -35,7 +37,8 @@ def require_state(previous: Plan, survivors: Collection[str]) -> None:
     Raises:
         StateLostError: some layer has none.
     """
-    lost = tuple(layer for layer, holders in enumerate(surviving_holders(previous, survivors)) if not holders)
+    living = frozenset(survivors)
+    lost = tuple(layer for layer, holders in enumerate(previous.holders) if living.isdisjoint(holders))
     if lost:
         raise StateLostError(f"no survivor holds layers {list(lost)}; the job can only restart from a checkpoint", layers=lost)
 
@@ -98,7 +101,7 @@ def _needs(previous: Plan, following: Plan, profile: Profile, survivors: Collect
             parameters = layer.parameter_bytes + (owner.parameter_bytes if owner and not layer.parameter_bytes else 0)
             optimizer = layer.optimizer_bytes + (owner.optimizer_bytes if owner and not layer.optimizer_bytes else 0)
             if profile.optimizer_sharding is OptimizerSharding.ZERO1:
-                optimizer = -(-optimizer // len(following.holders[index]))
+                optimizer = -(-optimizer // following.num_holders[index])
             result.append(_Need(worker, index, StateKind.PARAMETER, parameters))
             result.append(_Need(worker, index, StateKind.OPTIMIZER, optimizer))
     return [need for need in result if need.device_bytes]
@@ -118,24 +121,46 @@ class _Ledger:
         self._receiving: dict[str, float] = defaultdict(float)
         self._least_receiving: dict[str, float] = defaultdict(float)
         self._only_sending: dict[str, float] = defaultdict(float)
+        self._queues: dict[int, list[tuple[float, int, str]]] = {}
+        """Sources of each layer by what they send, as far as it was known when they were last looked at."""
         self._host_out: dict[str, float] = defaultdict(float)
         self._host_in: dict[str, float] = defaultdict(float)
 
     def book(self, need: _Need, sources: tuple[str, ...]) -> Transfer:
         """Choose the source of `need` and enter it."""
-        times = {source: self._seconds(source, need) for source in sources}
-        source = min(sources, key=lambda source: (self._sending[source] + times[source], self._cluster.order[source]))
+        source, least_seconds = self._choose(need, sources)
+        seconds = self._seconds(source, need)
         num_bytes = need.device_bytes * self._degree
-        self._sending[source] += times[source]
-        self._receiving[need.target] += times[source]
-        self._least_receiving[need.target] += min(times.values())
+        self._sending[source] += seconds
+        self._receiving[need.target] += seconds
+        self._least_receiving[need.target] += least_seconds
         if len(sources) == 1:
-            self._only_sending[source] += times[source]
+            self._only_sending[source] += seconds
         from_host, to_host = self._cluster.by_id[source].host, self._cluster.by_id[need.target].host
         if from_host != to_host:
             self._host_out[from_host] += num_bytes
             self._host_in[to_host] += num_bytes
         return Transfer(source=source, target=need.target, layer=need.layer, kind=need.kind, num_bytes=num_bytes)
+
+    def _choose(self, need: _Need, sources: tuple[str, ...]) -> tuple[str, float]:
+        """The source that is through with `need` earliest, and the time over the fastest link."""
+        if self._cluster.is_uniform:
+            source = self._least_loaded(need.layer, sources)
+            return source, self._seconds(source, need)
+        times = {source: self._seconds(source, need) for source in sources}
+        source = min(sources, key=lambda source: (self._sending[source] + times[source], self._cluster.order[source]))
+        return source, min(times.values())
+
+    def _least_loaded(self, layer: int, sources: tuple[str, ...]) -> str:
+        """The source that sends least so far: where all links are alike it is through first. O(log sources) amortised."""
+        if layer not in self._queues:
+            self._queues[layer] = [(self._sending[source], self._cluster.order[source], source) for source in sources]
+            heapq.heapify(self._queues[layer])
+        queue = self._queues[layer]
+        while queue[0][0] < self._sending[queue[0][2]]:
+            _, order, source = queue[0]
+            heapq.heapreplace(queue, (self._sending[source], order, source))
+        return queue[0][2]
 
     def _seconds(self, source: str, need: _Need) -> float:
         return self._cluster.link(source, need.target, self._network).transfer_seconds(need.device_bytes)

@@ -279,6 +279,15 @@ class Plan:
         return tuple(tuple(workers) for workers in result)
 
     @cached_property
+    def num_holders(self) -> tuple[int, ...]:
+        """How many workers hold each layer. Shape [layers]."""
+        result = [self.dp] * self.num_layers
+        for slot in self.dead_slots:
+            for layer in self.pipelines[slot.pipeline].stages[slot.stage].layers:
+                result[layer] -= 1
+        return tuple(result)
+
+    @cached_property
     def _first_microbatches(self) -> tuple[int, ...]:
         firsts, total = [], 0
         for pipeline in self.pipelines:
