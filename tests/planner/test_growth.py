@@ -8,7 +8,8 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy
 from kintsugi.core.profile import Recovery
-from planner.replan import JOINED, replan
+from planner.options import JOINED
+from planner.replan import replan
 from tests.builders import snapshot_of, uniform_profile
 
 DEAR = Recovery(detect_seconds=1.0, regroup_seconds=5_000.0, restart_seconds=60.0)
