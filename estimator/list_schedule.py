@@ -1,13 +1,19 @@
 """Orders of passes for micro-batches whose ways share workers, as in rerouted pipelines: event-driven list scheduling."""
 
-import heapq
-from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
-from estimator.schedule import LAST_PASSES, Pass
+import numpy as np
+import numpy.typing as npt
+
+from estimator.schedule import Pass
+from estimator.simulation import DESK, KEY, OP, PLACED, Records, simulate
 from kintsugi.core.plan import Schedule
+
+KINDS = (Pass.FORWARD, Pass.BACKWARD, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT)
+"""By the numbers that the simulation has for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +49,10 @@ class PlacedPass(NamedTuple):
     stage: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class WorkerSchedule:
     """What one worker computes, in order, and what that makes it hold."""
 
-    passes: tuple[PlacedPass, ...]
     end_seconds: float
     """End of the last pass."""
     busy_seconds: float
@@ -55,45 +60,21 @@ class WorkerSchedule:
     """Most micro-batches whose activations are held at once."""
     activation_bytes: int
     """Most bytes of activations held at once."""
+    _journeys: Sequence[Journey]
+    _first_op: npt.NDArray[np.int64]
+    """Where each journey's passes begin, shape [journeys + 1]."""
+    _placed: Records
 
-
-class _Task(NamedTuple):
-    """A pass that is ready; ordered as a worker prefers it: what became ready first, then its turn, then its number."""
-
-    ready_seconds: float
-    turn: int
-    microbatch: int
-    stage: int
-    journey_index: int
-
-
-_LimitKey = tuple[int, int]
-"""Stages left, and the pipeline (or -1 for all): what a limit on micro-batches in flight counts."""
-
-
-class _Desk:
-    """One worker's waiting tasks, and what was placed on it."""
-
-    def __init__(self, budget_bytes: float) -> None:
-        self.budget_bytes = budget_bytes
-        self.is_busy = False
-        self.was_backward = False
-        self.backwards: list[_Task] = []
-        self.forwards: dict[_LimitKey, list[_Task]] = defaultdict(list)
-        self.weights: deque[_Task] = deque()
-        self.in_flight: Counter[_LimitKey] = Counter()
-        self.passes: list[PlacedPass] = []
-        self.end_seconds = self.busy_seconds = 0.0
-        self.held = self.held_bytes = self.most = self.most_bytes = 0
-
-    def hold(self, num_bytes: int) -> None:
-        self.held += 1
-        self.held_bytes += num_bytes
-        self.most, self.most_bytes = max(self.most, self.held), max(self.most_bytes, self.held_bytes)
-
-    def release(self, num_bytes: int) -> None:
-        self.held -= 1
-        self.held_bytes -= num_bytes
+    @cached_property
+    def passes(self) -> tuple[PlacedPass, ...]:
+        """All passes in order."""
+        ops = self._placed["op"]
+        indices = np.searchsorted(self._first_op, ops, side="right") - 1
+        places = zip(self._placed["kind"].tolist(), indices.tolist(), (ops - self._first_op[indices]).tolist(), strict=True)
+        return tuple(
+            PlacedPass(KINDS[kind], self._journeys[index].microbatch, self._journeys[index].pipeline, stage)
+            for kind, index, stage in places
+        )
 
 
 class ListScheduler:
@@ -131,133 +112,89 @@ class ListScheduler:
         self._is_limited = schedule is not Schedule.GPIPE
         self._is_limit_shared = is_limit_shared
         self._is_split = is_split
+        self._workers = sorted({hop.worker for hops in {id(j.hops): j.hops for j in journeys}.values() for hop in hops})
         budgets: Mapping[str, float] = budget_bytes or {}
-        workers = sorted({hop.worker for journey in journeys for hop in journey.hops})
-        self._desks = {worker: _Desk(budgets.get(worker, float("inf"))) for worker in workers}
-        self._events: list[tuple[float, int, bool, Pass, _Task]] = []
-        self._sequence = 0
+        self._budgets = np.array([budgets.get(worker, np.inf) for worker in self._workers], dtype=np.float64)
 
     def run(self) -> dict[str, WorkerSchedule]:
         """Every worker's schedule; every journey is complete."""
-        for index in range(len(self._journeys)):
-            self._arrive(0.0, index, 0, Pass.FORWARD)
-        while self._events:
-            now = self._events[0][0]
-            for worker in sorted(self._take_due(now)):
-                self._dispatch(self._desks[worker], now)
-        num_last = sum(item.kind in LAST_PASSES for desk in self._desks.values() for item in desk.passes)
-        assert num_last == sum(len(journey.hops) for journey in self._journeys), "some journey is incomplete"
+        lengths = [len(journey.hops) for journey in self._journeys]
+        first_op = np.concatenate(([0], np.cumsum(lengths)))
+        ops, keys, desks = self._records(first_op, lengths)
+        placed = np.zeros(3 * len(ops), PLACED)
+        num_finished = simulate(ops, keys, desks, placed, self._is_split)
+        assert num_finished == len(ops), "some journey is incomplete"
         return {
-            worker: WorkerSchedule(tuple(desk.passes), desk.end_seconds, desk.busy_seconds, desk.most, desk.most_bytes)
-            for worker, desk in self._desks.items()
+            worker: WorkerSchedule(
+                end_seconds=float(desk["end"]),
+                busy_seconds=float(desk["busy"]),
+                num_in_flight=int(desk["most"]),
+                activation_bytes=int(desk["most_bytes"]),
+                _journeys=self._journeys,
+                _first_op=first_op,
+                _placed=placed[desk["first_placed"] : desk["first_placed"] + desk["num_placed"]],
+            )
+            for worker, desk in zip(self._workers, desks, strict=True)
         }
 
-    def _arrive(self, seconds: float, index: int, stage: int, kind: Pass) -> None:
-        journey = self._journeys[index]
-        self._push(seconds, False, kind, _Task(seconds, journey.turn, journey.microbatch, stage, index))
+    def _records(self, first_op: npt.NDArray[np.int64], lengths: Sequence[int]) -> tuple[Records, Records, Records]:
+        """Passes, limits and workers for the simulation; journeys over the same hops are read once."""
+        row_of, rows = self._rows()
+        stage = np.arange(first_op[-1]) - np.repeat(first_op[:-1], lengths)
+        row = np.repeat([row_of[id(journey.hops), journey.pipeline] for journey in self._journeys], lengths) + stage
+        turn, microbatch = (np.repeat([getattr(j, name) for j in self._journeys], lengths) for name in ("turn", "microbatch"))
+        workers, limits, key_of = self._keys([counted for _, counted in rows])
+        ops, keys, desks = np.zeros(len(row), OP), np.zeros(len(limits), KEY), np.zeros(len(self._workers), DESK)
+        for name, values in zip(
+            ("forward", "input", "weight", "delay", "num_bytes"), zip(*(own for own, _ in rows), strict=True), strict=True
+        ):
+            ops[name] = np.array(values)[row]
+        ops["key"], ops["worker"] = key_of[row], workers[key_of[row]]
+        ops["is_first"], ops["is_last"] = stage == 0, stage == np.repeat(lengths, lengths) - 1
+        ops["rank"][np.lexsort((stage, microbatch, turn))] = np.arange(len(ops))
+        keys["limit"], keys["head"] = limits, _starts(ops["key"], len(keys))
+        keys["tail"] = keys["head"]
+        everyone = np.arange(len(desks))
+        desks["first_key"], desks["stop_key"] = np.searchsorted(workers, everyone), np.searchsorted(workers, everyone, side="right")
+        places = _starts(ops["worker"], len(desks))
+        for name in ("backward_head", "backward_tail", "weight_head", "weight_tail"):
+            desks[name] = places
+        desks["first_placed"], desks["budget"] = 3 * places, self._budgets
+        return ops, keys, desks
 
-    def _push(self, seconds: float, is_completion: bool, kind: Pass, task: _Task) -> None:
-        self._sequence += 1
-        heapq.heappush(self._events, (seconds, self._sequence, is_completion, kind, task))
+    def _rows(self) -> tuple[dict[tuple[int, int], int], list[tuple[tuple[float, ...], tuple[int, int, int]]]]:
+        """Where the rows of each way begin; per row times, delay and bytes, and what its limit counts.
 
-    def _take_due(self, now: float) -> set[str]:
-        """Move what is due at `now` to the desks; the workers to look at."""
-        events, touched = self._events, set()
-        while events and events[0][0] <= now:
-            _, _, is_completion, kind, task = heapq.heappop(events)
-            hops = self._journeys[task.journey_index].hops
-            worker = hops[task.stage].worker
-            desk = self._desks[worker]
-            if is_completion:
-                desk.is_busy = False
-                self._follow(desk, kind, task, hops, now)
-            elif kind is Pass.FORWARD:
-                heapq.heappush(desk.forwards[self._limit_key(task)], task)
-            else:
-                heapq.heappush(desk.backwards, task)
-            touched.add(worker)
-        return touched
-
-    def _limit_key(self, task: _Task) -> _LimitKey:
-        journey = self._journeys[task.journey_index]
-        return len(journey.hops) - task.stage, -1 if self._is_limit_shared else journey.pipeline
-
-    def _follow(self, desk: _Desk, kind: Pass, task: _Task, hops: tuple[Hop, ...], now: float) -> None:
-        """What a pass that is through makes possible."""
-        stage, index = task.stage, task.journey_index
-        if kind is Pass.FORWARD:
-            if stage + 1 < len(hops):
-                self._arrive(now + hops[stage].delay_seconds, index, stage + 1, Pass.FORWARD)
-            else:
-                self._arrive(now, index, stage, Pass.BACKWARD)
-            return
-        if kind in LAST_PASSES:
-            desk.release(hops[stage].activation_bytes)
-        if kind is Pass.BACKWARD_WEIGHT:
-            return
-        desk.in_flight[self._limit_key(task)] -= 1
-        if kind is Pass.BACKWARD_INPUT:
-            desk.weights.append(task)
-        if stage > 0:
-            self._arrive(now + hops[stage - 1].delay_seconds, index, stage - 1, Pass.BACKWARD)
-
-    def _dispatch(self, desk: _Desk, now: float) -> None:
-        if desk.is_busy:
-            return
-        chosen = self._choose(desk)
-        if chosen is None:
-            return
-        kind, task = chosen
-        journey = self._journeys[task.journey_index]
-        seconds = self._start(desk, kind, journey.hops[task.stage])
-        desk.passes.append(PlacedPass(kind, task.microbatch, journey.pipeline, task.stage))
-        desk.is_busy, desk.end_seconds = True, now + seconds
-        desk.busy_seconds += seconds
-        self._push(now + seconds, True, kind, task)
-
-    @staticmethod
-    def _start(desk: _Desk, kind: Pass, hop: Hop) -> float:
-        """Seconds that a pass takes."""
-        if kind is Pass.BACKWARD_WEIGHT:
-            return hop.backward_weight_seconds
-        desk.was_backward = kind is not Pass.FORWARD
-        if kind is Pass.FORWARD:
-            desk.hold(hop.activation_bytes)
-            return hop.forward_seconds
-        if kind is Pass.BACKWARD_INPUT:
-            return hop.backward_input_seconds
-        return hop.backward_input_seconds + hop.backward_weight_seconds
-
-    def _choose(self, desk: _Desk) -> tuple[Pass, _Task] | None:
-        """In turn, as in 1F1B: after a backward pass a forward one where there is room, else the backward that waits longest.
-
-        Weight parts come last.
+        A limit counts the micro-batches of a worker, with so many stages to go, of a pipeline (or -1 for all).
         """
-        if desk.was_backward or not desk.backwards:
-            forward = self._take_forward(desk)
-            if forward is not None:
-                return Pass.FORWARD, forward
-        if desk.backwards:
-            task = heapq.heappop(desk.backwards)
-            return Pass.BACKWARD_INPUT if self._is_split and task.stage > 0 else Pass.BACKWARD, task
-        if desk.weights:
-            return Pass.BACKWARD_WEIGHT, desk.weights.popleft()
-        return None
+        index_of = {worker: index for index, worker in enumerate(self._workers)}
+        row_of: dict[tuple[int, int], int] = {}
+        rows: list[tuple[tuple[float, ...], tuple[int, int, int]]] = []
+        for journey in self._journeys:
+            if (id(journey.hops), journey.pipeline) in row_of:
+                continue
+            row_of[id(journey.hops), journey.pipeline] = len(rows)
+            pipeline = -1 if self._is_limit_shared else journey.pipeline
+            for s, hop in enumerate(journey.hops):
+                times = hop.forward_seconds, hop.backward_input_seconds, hop.backward_weight_seconds
+                counted = index_of[hop.worker], len(journey.hops) - s, pipeline
+                rows.append(((*times, hop.delay_seconds, hop.activation_bytes), counted))
+        return row_of, rows
 
-    def _take_forward(self, desk: _Desk) -> _Task | None:
-        best: _LimitKey | None = None
-        for key, tasks in desk.forwards.items():
-            is_open = tasks and (not self._is_limited or desk.in_flight[key] < key[0])
-            if is_open and (best is None or tasks[0] < desk.forwards[best][0]):
-                best = key
-        if best is None or not self._has_memory(desk, desk.forwards[best][0]):
-            return None
-        desk.in_flight[best] += 1
-        return heapq.heappop(desk.forwards[best])
+    def _keys(self, counted: Sequence[tuple[int, int, int]]) -> tuple[npt.NDArray[np.int64], ...]:
+        """Worker and limit of everything that is counted apart, sorted by worker, and what each row belongs to."""
+        distinct = sorted(set(counted))
+        index_of = {key: index for index, key in enumerate(distinct)}
+        unlimited = np.iinfo(np.int64).max
+        return (
+            np.array([worker for worker, _, _ in distinct], dtype=np.int64),
+            np.array([stages_left if self._is_limited else unlimited for _, stages_left, _ in distinct], dtype=np.int64),
+            np.array([index_of[key] for key in counted], dtype=np.int64),
+        )
 
-    def _has_memory(self, desk: _Desk, task: _Task) -> bool:
-        """Where weight parts wait they make room first."""
-        if not desk.weights:
-            return True
-        num_bytes = self._journeys[task.journey_index].hops[task.stage].activation_bytes
-        return desk.held_bytes + num_bytes <= desk.budget_bytes
+
+def _starts(owners: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    """Where the part of each of `count` owners begins when everything lies owner by owner. Shape [count]."""
+    sizes = np.bincount(owners, minlength=count)
+    result: npt.NDArray[np.int64] = np.cumsum(sizes) - sizes
+    return result

@@ -66,11 +66,13 @@ def _budgets(plan: Plan, costs: Costs, touched: frozenset[int]) -> dict[str, int
 def _journeys(plan: Plan, costs: Costs, touched: frozenset[int]) -> tuple[Journey, ...]:
     """Ways of the touched pipelines' micro-batches; those over the same workers share their hops."""
     known: dict[tuple[int, tuple[str, ...]], tuple[Hop, ...]] = {}
+    givers = {slot.pipeline for slot in plan.dead_slots}
     result = []
     for pipeline in sorted(touched):
-        stages = range(len(plan.pipelines[pipeline].stages))
+        stages, has_routes = range(len(plan.pipelines[pipeline].stages)), pipeline in givers
         for turn, microbatch in enumerate(plan.microbatches_of(pipeline)):
-            workers = tuple(plan.worker_for(microbatch, pipeline, s) for s in stages)
+            if turn == 0 or has_routes:
+                workers = tuple(plan.worker_for(microbatch, pipeline, s) for s in stages)
             key = pipeline, workers
             if key not in known:
                 known[key] = _hops(plan, costs, pipeline, workers)

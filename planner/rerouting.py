@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 
 from estimator.costs import Costs
 from estimator.estimate import estimate
@@ -10,15 +9,17 @@ from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Estimate, Plan, Policy, Route, Slot, Stage
 from restorer.rounds import colour_rounds
 
-Choose = Callable[[Stage, Sequence[str]], str]
+Choose = Callable[[Stage, Sequence[str], int], str]
+"""The worker for a stage of a micro-batch, of those who hold it; the last argument counts from 0 for every slot."""
 
 
 def reroute(plan: Plan, living: Collection[str], costs: Costs) -> tuple[Plan, Estimate]:
     """`plan`, and its price, with all other workers' slots dead and their micro-batches given to living holders of the layers.
 
     Micro-batches go one by one to the holder that would be through first. The even spread of the paper (section IV-A) is
-    priced too and taken where it is faster, so the result is never worse. A plan that was rerouted before is rerouted
-    anew. Generation and idle workers are left to the caller.
+    priced too and taken where it is faster, so the result is never worse; in both, weight parts of backward passes may
+    be put off to fill bubbles (ReCycle). A plan that was rerouted before is rerouted anew. Generation and idle workers are
+    left to the caller.
 
     Args:
         plan: what runs now.
@@ -29,7 +30,7 @@ def reroute(plan: Plan, living: Collection[str], costs: Costs) -> tuple[Plan, Es
         InfeasibleError: no living worker holds all layers of a dead slot.
     """
     holders = _holders_of_dead_slots(plan, living)
-    spreads = dict.fromkeys(_routes(plan, holders, choose) for choose in (_by_load(plan, holders, costs), _evenly()))
+    spreads = dict.fromkeys(_routes(plan, holders, choose) for choose in (_by_load(plan, holders, costs), _evenly))
     options = []
     for routes in spreads:
         option = _rerouted(plan, living, routes, costs)
@@ -58,9 +59,9 @@ def _holders_of_dead_slots(plan: Plan, living: Collection[str]) -> dict[Slot, tu
 
 def _routes(plan: Plan, holders: dict[Slot, tuple[str, ...]], choose: Choose) -> tuple[Route, ...]:
     return tuple(
-        Route(microbatch=microbatch, pipeline=slot.pipeline, stage=slot.stage, worker=choose(_stage(plan, slot), workers))
+        Route(microbatch=microbatch, pipeline=slot.pipeline, stage=slot.stage, worker=choose(_stage(plan, slot), workers, turn))
         for slot, workers in holders.items()
-        for microbatch in plan.microbatches_of(slot.pipeline)
+        for turn, microbatch in enumerate(plan.microbatches_of(slot.pipeline))
     )
 
 
@@ -76,7 +77,7 @@ def _by_load(plan: Plan, holders: Mapping[Slot, Sequence[str]], costs: Costs) ->
         for worker in workers
     }
 
-    def choose(stage: Stage, workers: Sequence[str]) -> str:
+    def choose(stage: Stage, workers: Sequence[str], _: int) -> str:
         chosen = min(workers, key=lambda worker: load[worker] + _seconds(costs, worker, stage))
         load[chosen] += _seconds(costs, chosen, stage)
         return chosen
@@ -89,10 +90,9 @@ def _seconds(costs: Costs, worker: str, stage: Stage) -> float:
     return times.forward_seconds + times.backward_seconds
 
 
-def _evenly() -> Choose:
+def _evenly(_: Stage, workers: Sequence[str], turn: int) -> str:
     """Chooses holders in turn (the paper's even spread)."""
-    turn = count()
-    return lambda _, workers: workers[next(turn) % len(workers)]
+    return workers[turn % len(workers)]
 
 
 def _rerouted(plan: Plan, living: Collection[str], routes: tuple[Route, ...], costs: Costs) -> Plan:
