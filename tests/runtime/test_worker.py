@@ -103,11 +103,11 @@ def test_a_whole_life():
         worker.until(Finished)
         done = [message for message in worker.heard if isinstance(message, StepDone)]
         assert [message.step for message in done] == [0, 1, 2, 3]
-        worker.handle.send(Collect(with_parameters=True))
+        worker.handle.send(Collect(1, tuple(range(99))))
         collected = worker.until(Collected)
         assert collected.digests.keys() == collected.parameters.keys() == set(range(REQUEST.plan.num_layers))
-        worker.handle.send(Collect(with_parameters=False))
-        assert worker.until(Collected) == Collected(collected.digests, {})
+        worker.handle.send(Collect(1, ()))
+        assert worker.until(Collected) == Collected(1, collected.digests, {})
         worker.handle.send(Stop())
         worker.handle.process.join(PATIENCE_SECONDS)
         assert worker.handle.process.exitcode == 0
@@ -123,8 +123,8 @@ def test_it_says_that_it_is_there_while_it_waits():
 def test_without_a_stage_it_has_nothing_to_show():
     with a_worker() as worker:
         worker.until(Started)
-        worker.handle.send(Collect(with_parameters=True))
-        assert worker.until(Collected) == Collected({}, {})
+        worker.handle.send(Collect(1, tuple(range(99))))
+        assert worker.until(Collected) == Collected(1, {}, {})
 
 
 @pytest.mark.parametrize("changes", [{"actions": ("APPLY",)}, {"checksum": "0" * 64}, {"digests": {"w00": "0" * 64}}])
