@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from estimator.compiled import compiled
 from estimator.layers import StageTimes
-from estimator.pipeline import PipelineTimes, pipeline_times
+from estimator.pipeline import Floats, PipelineTimes, pipeline_times
 from kintsugi.core.plan import Schedule
 
 
@@ -25,25 +28,37 @@ def scheduled_times(
 
 
 def zero_bubble_times(stages: Sequence[StageTimes], delay_seconds: Sequence[float], num_microbatches: int) -> PipelineTimes:
-    """ZB-H1 clock by clock: the clocks of 1F1B, but only the input part is waited for.
+    """Equation 11 under ZB-H1. O(stages * (stages + num_microbatches))."""
+    parts = [(s.forward_seconds, s.backward_input_seconds, s.backward_weight_seconds) for s in stages]
+    forward, backward_input, weight = np.array(parts, dtype=np.float64).T.copy()
+    ends = zero_bubble_ends(forward, backward_input, weight, np.array(delay_seconds, dtype=np.float64), num_microbatches)
+    return PipelineTimes(float(ends.max()), tuple(ends.tolist()))
+
+
+@compiled
+def zero_bubble_ends(forward: Floats, backward_input: Floats, weight: Floats, delays: Floats, num_microbatches: int) -> Floats:
+    """ZB-H1 clock by clock: the clocks of 1F1B, but only the input part is waited for. Shape [stages].
 
     At clock t, stage i passes (t - i) / 2 forward, or m = (t + i + 1) / 2 - P backward, and after that the weight part of
-    m - i where there is one; the others follow in the end. O(stages * (stages + num_microbatches)).
+    m - i where there is one; the others follow in the end.
     """
-    num_stages, last = len(stages), len(stages) - 1
-    free, passed, returned = [0.0] * num_stages, [0.0] * num_stages, [0.0] * num_stages
+    num_stages = len(forward)
+    last = num_stages - 1
+    free, passed, returned = np.zeros(num_stages), np.zeros(num_stages), np.zeros(num_stages)
     for clock in range(2 * (num_microbatches + num_stages) - 1):
-        for i, stage in enumerate(stages):
-            microbatch = (clock + i + 1) // 2 - num_stages
-            if (clock - i) & 1 and 0 <= microbatch < num_microbatches:
-                ready = returned[i + 1] + delay_seconds[i] if i < last else 0.0
-                returned[i] = max(free[i], ready) + stage.backward_input_seconds
-                free[i] = returned[i] + (stage.backward_weight_seconds if microbatch >= i else 0.0)
-            elif not (clock - i) & 1 and 0 <= clock - i < 2 * num_microbatches:
-                ready = passed[i - 1] + delay_seconds[i - 1] if i > 0 else 0.0
-                free[i] = passed[i] = max(free[i], ready) + stage.forward_seconds
-    ends = tuple(
-        end + min(i, num_microbatches) * stage.backward_weight_seconds
-        for i, (end, stage) in enumerate(zip(free, stages, strict=True))
-    )
-    return PipelineTimes(max(ends), ends)
+        for i in range(num_stages):
+            start = free[i]
+            if (clock - i) & 1:
+                microbatch = (clock + i + 1) // 2 - num_stages
+                if 0 <= microbatch < num_microbatches:
+                    if i < last:
+                        start = max(start, returned[i + 1] + delays[i])
+                    returned[i] = start + backward_input[i]
+                    free[i] = returned[i] + (weight[i] if microbatch >= i else 0.0)
+            elif 0 <= clock - i < 2 * num_microbatches:
+                if i > 0:
+                    start = max(start, passed[i - 1] + delays[i - 1])
+                free[i] = passed[i] = start + forward[i]
+    for i in range(num_stages):
+        free[i] += min(i, num_microbatches) * weight[i]
+    return free

@@ -64,7 +64,7 @@ BUDGETS = st.sampled_from([None, dict.fromkeys((f"w{n}" for n in range(5)), 8)])
 
 
 @given(crossing_journeys(), st.booleans(), st.booleans(), BUDGETS)
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_list_scheduling_crossing_ways_is_complete_and_keeps_limits(ways, is_limit_shared, is_split, budgets):
     scheduler = ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=is_limit_shared, is_split=is_split, budget_bytes=budgets)
     placed = scheduler.run()
@@ -88,6 +88,7 @@ def test_list_scheduling_crossing_ways_is_complete_and_keeps_limits(ways, is_lim
 
 
 @given(crossing_journeys(), st.booleans(), BUDGETS)
+@settings(deadline=None)
 def test_what_a_schedule_says_of_itself_is_read_off_its_passes(ways, is_split, budgets):
     way_of = {way.microbatch: way for way in ways}
     scheduler = ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=False, is_split=is_split, budget_bytes=budgets)
@@ -112,6 +113,7 @@ def test_what_a_schedule_says_of_itself_is_read_off_its_passes(ways, is_split, b
 
 
 @given(crossing_journeys(), st.integers(5, 12))
+@settings(deadline=None)
 def test_weight_parts_are_not_put_off_beyond_the_memory(ways, budget):
     """A forward pass that takes a worker over its budget finds no weight part waiting there."""
     way_of = {way.microbatch: way for way in ways}

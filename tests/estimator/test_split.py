@@ -1,7 +1,7 @@
 """ZB-H1: the clocked recurrence against the paper's form, against 1F1B, and under slower stages."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimator.layers import StageTimes
@@ -20,6 +20,7 @@ def pipelines(draw):
 
 
 @given(st.integers(1, 6), st.integers(0, 6), seconds)
+@settings(deadline=None)
 def test_bubbles_are_a_third_of_those_of_1f1b(num_stages, extra, unit):
     """Qi et al., table 1: (p - 1)(F + I - W) where 1F1B has (p - 1)(F + I + W)."""
     stages, microbatches = [StageTimes(unit, unit, unit, 0.0)] * num_stages, num_stages + extra
@@ -28,6 +29,7 @@ def test_bubbles_are_a_third_of_those_of_1f1b(num_stages, extra, unit):
 
 
 @given(pipelines(), st.data())
+@settings(deadline=None)
 def test_a_slower_stage_never_shortens_the_pipeline(pipeline, data):
     stages, delays, microbatches = pipeline
     index, extra = data.draw(st.integers(0, len(stages) - 1)), data.draw(st.floats(0.0, 1.0))
@@ -43,6 +45,7 @@ def test_a_slower_stage_never_shortens_the_pipeline(pipeline, data):
 
 
 @given(pipelines())
+@settings(deadline=None)
 def test_without_weight_parts_it_is_1f1b(pipeline):
     stages, delays, microbatches = pipeline
     bare = [StageTimes(stage.forward_seconds, stage.backward_input_seconds, 0.0, 0.0) for stage in stages]
