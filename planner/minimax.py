@@ -24,6 +24,8 @@ class Model(NamedTuple):
     delays: Floats
     """Link delay in front of layer n, shape [layers + 1]."""
     least_delay: float
+    update: Floats
+    """Optimizer update of the first n layers at full speed, shape [layers + 1]."""
 
 
 class Chain(NamedTuple):
@@ -44,7 +46,9 @@ class Chain(NamedTuple):
     all_forward: bool
     """Whether all forward passes come first (GPipe)."""
     tail: Floats
-    """What follows the last backward pass when the first stage holds n layers, shape [layers + 1]."""
+    """Reduction of the first n layers, shape [layers + 1]."""
+    least_update: float
+    """What the longest update takes at least; it follows everything, so only what a stage's own takes beyond it counts."""
 
 
 @compiled
@@ -71,17 +75,26 @@ def fits_somehow(model: Model, chain: Chain) -> bool:
 
 
 @compiled
+def after_seconds(model: Model, chain: Chain, stage: int, start: int, stop: int) -> float:
+    """What follows a stage's last backward pass: the reduction of its layers, and an update longer than the least."""
+    update = (model.update[stop] - model.update[start]) / chain.speeds[stage] - chain.least_update
+    return float(chain.tail[stop] - chain.tail[start] + chain.tail[0] + max(0.0, update))
+
+
+@compiled
 def stage_bound(model: Model, chain: Chain, stage: int, start: int, stop: int) -> float:
     """Least objective with layers [start, stop) on a stage, whatever the others hold; in seconds.
 
-    Longest paths through the stage: every round trip below it waits for the micro-batches in flight.
+    Longest paths through the stage: every round trip below it waits for the micro-batches in flight. They end with the
+    first stage's last backward pass, or with what follows the stage's own.
     """
     speeds, rest, held, count = chain.speeds, chain.rest, chain.held[stage], len(chain.speeds)
     forward, backward = model.forward, model.backward
     own_forward = (forward[stop] - forward[start]) / speeds[stage]
     own_backward = (backward[stop] - backward[start]) / speeds[stage]
     own = own_forward + own_backward
-    upper = (forward[start] + backward[start]) / chain.above[stage] + 2.0 * stage * model.least_delay
+    upper = forward[start] / chain.above[stage] + stage * model.least_delay
+    back = backward[start] / chain.above[stage] + stage * model.least_delay
     lower = (forward[-1] + backward[-1] - forward[stop] - backward[stop]) / chain.below[stage]
     lower += 2.0 * (count - 1 - stage) * model.least_delay
     through = own + lower
@@ -92,7 +105,7 @@ def stage_bound(model: Model, chain: Chain, stage: int, start: int, stop: int) -
         waits = max(through + (rest - held) * own, rounds * through + (rest - rounds * held) * own, rest * own - lower)
     else:
         waits = rest * max(own_forward, own_backward)
-    return float(upper + through + waits + (chain.tail[stop] if stage == 0 else 0.0))
+    return float(upper + through + waits + max(back, after_seconds(model, chain, stage, start, stop)))
 
 
 @compiled
@@ -189,7 +202,10 @@ def split_seconds(model: Model, chain: Chain, cuts: Ints) -> float:
         backward[stage] = (model.backward[cuts[stage + 1]] - model.backward[cuts[stage]]) / chain.speeds[stage]
     delays = model.delays[cuts[1:-1]]
     ends = one_forward_one_backward_ends(forward, backward, delays, chain.rest + 1)
-    return float(ends.max() + chain.tail[cuts[1]])
+    result = 0.0
+    for stage in range(num_stages):
+        result = max(result, ends[stage] + after_seconds(model, chain, stage, cuts[stage], cuts[stage + 1]))
+    return result
 
 
 @compiled

@@ -15,7 +15,7 @@ from estimator.pipeline import Floats
 from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LayerProfile, LinkCost
-from planner.minimax import Chain, Ints, Model, fits, fits_somehow, minimax, neighbours, splits_seconds
+from planner.minimax import Chain, Ints, Model, after_seconds, fits, fits_somehow, minimax, neighbours, splits_seconds
 from planner.relaxation import Outline, widest_stages
 
 Number = TypeVar("Number", np.int64, np.float64)
@@ -38,10 +38,8 @@ class Split:
 
     cuts: tuple[int, ...]
     """Shape [stages + 1]; stage i holds layers cuts[i] .. cuts[i + 1] - 1."""
-    pipeline_seconds: float
-    """By the recurrence."""
     seconds: float
-    """The objective: pipeline_seconds and what follows on the first stage."""
+    """The objective: the last stage to be through with its passes, by the recurrence, and with what follows them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +78,7 @@ class Partitioner:
             activation_bytes=np.array([sums.activation_bytes(0, n) for n in range(count + 1)], dtype=np.int64),
             delays=delays,
             least_delay=float(delays[1:-1].min()) if count > 1 else 0.0,
+            update=np.array(sums.optimizer, dtype=np.float64),
         )
         self._both = forward + backward
         self._is_range = np.triu(np.ones((count + 1, count + 1), dtype=bool), 1)
@@ -91,7 +90,9 @@ class Partitioner:
     def _key(layer: LayerProfile) -> LayerProfile:
         return replace(layer, name="any", tied_to=None)
 
-    def attain(self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats) -> Attained:
+    def attain(
+        self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats, least_update: float = math.inf
+    ) -> Attained:
         """The greatest of the stages' lower bounds, minimised by dynamic programming over (stage, first layer).
 
         O(stages * layers^2) at worst.
@@ -99,9 +100,10 @@ class Partitioner:
         Args:
             kinds: of the workers, first stage first.
             num_microbatches: that enter the pipeline.
-            tail_seconds: what follows the last backward pass when the first stage holds n layers, shape [layers + 1].
+            tail_seconds: reduction of the first n layers, shape [layers + 1].
+            least_update: what the longest update takes at least, which the objective leaves out.
         """
-        chain = self._chain(kinds, num_microbatches, tail_seconds)
+        chain = self._chain(kinds, num_microbatches, tail_seconds, least_update)
         bound, *starts = minimax(self._model, chain)
         return Attained(tuple(kinds), chain, float(bound), np.stack(starts))
 
@@ -122,9 +124,11 @@ class Partitioner:
                 break
             seconds, cuts = nearby, other
         self._descended.setdefault(attained.kinds, cuts)
-        return Split(tuple(cuts.tolist()), seconds - float(chain.tail[cuts[1]]), seconds)
+        return Split(tuple(cuts.tolist()), seconds)
 
-    def _chain(self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats) -> Chain:
+    def _chain(
+        self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats, least_update: float = math.inf
+    ) -> Chain:
         held = [scheduled_in_flight(self._schedule, stage, len(kinds), num_microbatches) for stage in range(len(kinds))]
         speeds = np.array([kind.speed_ratio for kind in kinds])
         return Chain(
@@ -136,6 +140,7 @@ class Partitioner:
             rest=num_microbatches - 1,
             all_forward=self._schedule is Schedule.GPIPE,
             tail=tail_seconds,
+            least_update=least_update,
         )
 
     def _first(self, options: Ints, chain: Chain) -> tuple[float, Ints]:
@@ -157,7 +162,10 @@ class Partitioner:
         if not all(fits(model, chain, stage, a, b) for stage, (a, b) in enumerate(pairwise(cuts))):
             return math.inf
         times = scheduled_times(self._schedule, self._stage_times(cuts, chain), model.delays[cuts[1:-1]].tolist(), chain.rest + 1)
-        return times.pipeline_seconds + float(chain.tail[cuts[1]])
+        return max(
+            end + after_seconds(model, chain, stage, cuts[stage], cuts[stage + 1])
+            for stage, end in enumerate(times.stage_end_seconds)
+        )
 
     def _stage_times(self, cuts: Ints, chain: Chain) -> list[StageTimes]:
         speeds = chain.speeds.tolist()

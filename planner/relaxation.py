@@ -36,7 +36,9 @@ class Lengths(NamedTuple):
     most: Ints
     """Most micro-batches that a pipeline of length first + k can take at all, shape [lengths]."""
     tail: Floats
-    """What follows the last backward pass when the first stage holds n layers, shape [layers + 1]."""
+    """Reduction of the first n layers, shape [layers + 1]."""
+    least_update: float
+    """What the longest update takes at least, which the objective leaves out."""
 
 
 @compiled
@@ -81,7 +83,7 @@ def least_seconds(outline: Outline, num_stages: int, num_microbatches: int, tail
 @compiled
 def caps(lengths: Lengths, target: float) -> Ints:
     """Most micro-batches that a pipeline of each length might finish within a time. Shape [lengths]."""
-    outline, first_length, most, tail = lengths
+    outline, first_length, most, tail = lengths.outline, lengths.first, lengths.most, lengths.tail
     result = np.zeros(len(most), dtype=np.int64)
     for index in range(len(most)):
         low, high = 0, 1
@@ -182,6 +184,6 @@ def which_can_finish(
     degrees, seconds = target
     result = np.empty(len(degrees), dtype=np.bool_)
     for index in range(len(degrees)):
-        lengths = Lengths(outline, first, most[index], tails[index])
+        lengths = Lengths(outline, first, most[index], tails[index], 0.0)
         result[index] = can_finish(lengths, seconds[index], work[0], degrees[index], work[1])
     return result

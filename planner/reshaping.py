@@ -108,7 +108,7 @@ def _under_schedule(request: Request) -> Found:
         slack = 1.0 if priced < MOST_PRICED else 1 + CLEAR
         if best is not None and option.most_goodput <= best.estimate.goodput_samples_per_second * slack:
             break
-        found = _price(request, _place(request, option.arrangement))
+        found = realise(request, option.arrangement)
         priced += 1
         if best is None or found.estimate.goodput_samples_per_second > best.estimate.goodput_samples_per_second:
             best = found
@@ -131,24 +131,27 @@ class _Option:
 def _options(request: Request, search: EqualSearch | UnequalSearch) -> tuple[list[_Option], float]:
     """The fastest arrangement of every number of pipelines that could win, and a lower bound on any step in seconds."""
     options: list[_Option] = []
-    bounds, most, pursued, limit = [math.inf], 0.0, 0, math.inf
+    bounds, pursued, limit = [math.inf], 0, math.inf
     degrees = search.by_promise()
     while degrees:
-        bound, arrangement = search.arrange(degrees[0], limit)
+        dp, *degrees = degrees
+        bound, arrangement = search.arrange(dp, limit)
         bounds.append(bound)
-        degrees = degrees[1:]
         pursued += bound < limit
         if arrangement is not None:
-            step = search.step(arrangement)
-            arrangement = replace(arrangement, is_descending=step.is_descending)
-            options.append(_Option(arrangement, _most_goodput(request, step.seconds, arrangement)))
-            most = max(most, options[-1].most_goodput)
+            found = {item: None for item in (arrangement, search.even(dp, limit)) if item is not None}
+            options += [_option(request, search, item) for item in found]
             slack = search.tolerance * min(MOST_SLACK, pursued // MOST_EAGER)
-            limit = _longest_step_to_win(request, most) * (1 - slack)
+            limit = _longest_step_to_win(request, max(option.most_goodput for option in options)) * (1 - slack)
             hopeful = search.could_win(degrees, limit)
             bounds += [limit] * (len(hopeful) < len(degrees))
             degrees = hopeful
     return options, min(bounds)
+
+
+def _option(request: Request, search: EqualSearch | UnequalSearch, arrangement: Arrangement) -> _Option:
+    step = search.step(arrangement)
+    return _Option(replace(arrangement, is_descending=step.is_descending), _most_goodput(request, step.seconds, arrangement))
 
 
 def _most_goodput(request: Request, seconds: float, arrangement: Arrangement) -> float:
@@ -205,21 +208,18 @@ def _shortage(request: Request, search: EqualSearch | UnequalSearch) -> Infeasib
     )
 
 
-def _place(request: Request, arrangement: Arrangement) -> Plan:
-    return place(
+def realise(request: Request, arrangement: Arrangement) -> Found:
+    """An arrangement with named workers, its price, and how it is reached; a first plan has no transition."""
+    costs, previous = request.costs, request.holdings.plan
+    plan = place(
         arrangement,
         request.workers,
         request.holdings,
-        request.costs,
+        costs,
         schedule=request.settings.schedule,
         generation=request.generation,
         policy=request.policy,
     )
-
-
-def _price(request: Request, plan: Plan) -> Found:
-    """The plan with its migration and goodput; a first plan has no transition."""
-    costs, previous = request.costs, request.holdings.plan
     price, migration = estimate(plan, costs.profile, costs.cluster), Migration()
     if previous is not None:
         migration = plan_migration(previous, plan, costs.profile, costs.cluster, request.holdings.survivors)

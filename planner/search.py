@@ -129,8 +129,6 @@ class EqualSearch:
         updates = np.array(problem.costs.sums.optimizer, dtype=np.float64) / problem.kind.speed_ratio
         self._widest_updates = widest_stages(updates)
         self._tails: dict[int, Floats] = {}
-        self._least_excess = 1.0
-        """The least that prices added to a bound so far; what cannot win with so much is not priced."""
 
     @property
     def tolerance(self) -> float:
@@ -169,16 +167,28 @@ class EqualSearch:
         over lengths with lower bounds, tightens the entries that its solution uses, and repeats until it uses tight
         ones only: that is the bound. Then the same with prices; where they equal the bounds the arrangement is optimal.
         """
-        update = self._after_seconds(dp)
-        limit = limit_seconds - update
-        within = self._most_microbatches(dp) if math.isinf(limit) else caps(self._lengths(dp), limit)
-        if not self._is_reachable(dp, within, limit):
+        return self._among(dp, self._lengths(dp), limit_seconds)
+
+    def even(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:
+        """The best arrangement of `dp` pipelines that differ by one stage at most: few shapes, so reductions wait less."""
+        own = self._lengths(dp)
+        shortest = min(self._problem.num_workers // dp, self._problem.allowed.pp[-1])
+        most = np.zeros_like(own.most)
+        kept = slice(shortest - own.first, shortest - own.first + 2)
+        most[kept] = own.most[kept]
+        return self._among(dp, own._replace(most=most), limit_seconds)[1]
+
+    def _among(self, dp: int, lengths: Lengths, limit_seconds: float) -> tuple[float, Arrangement | None]:
+        """`arrange` with some lengths."""
+        limit = limit_seconds - self._after_seconds(dp)
+        within = lengths.most.copy() if math.isinf(limit) else caps(lengths, limit)
+        if not self._is_reachable(dp, lengths, within, limit):
             return limit_seconds, None
-        horizon = self._relaxed_seconds(dp, limit)
+        horizon = self._relaxed_seconds(dp, lengths, limit)
         while True:
-            low, arrangement = self._within(dp, horizon / RELAXED_STEP, min(limit, horizon * MARGIN))
-            if arrangement is not None or horizon * MARGIN >= limit or low + update >= limit_seconds:
-                return min(limit_seconds, low + update), arrangement
+            low, arrangement = self._within(dp, lengths, horizon / RELAXED_STEP, min(limit, horizon * MARGIN))
+            if arrangement is not None or horizon * MARGIN >= limit:
+                return min(limit_seconds, low + self._after_seconds(dp)), arrangement
             horizon *= MARGIN
 
     def step(self, arrangement: Arrangement) -> Step:
@@ -188,9 +198,9 @@ class EqualSearch:
         stepper = Stepper(problem.costs, problem.schedule, problem.kind.speed_ratio, problem.link)
         return stepper.step(pipelines, problem.reduction_link(len(arrangement.shapes)))
 
-    def _is_reachable(self, dp: int, most: Ints, limit: float) -> bool:
+    def _is_reachable(self, dp: int, lengths: Lengths, most: Ints, limit: float) -> bool:
         """Whether a solution is left when every entry that it uses is tightened. Lowers `most` where bounds rule entries out."""
-        partitioner, tail = self.partitioner(self._replicas(dp)), self._tail_seconds(dp)
+        partitioner, kind = self.partitioner(self._replicas(dp)), self._problem.kind
         known: set[Entry] = set()
         while True:
             knapsack = Knapsack(most, self._first_length, self._problem.num_workers, dp)
@@ -198,29 +208,28 @@ class EqualSearch:
                 return False
             entries = {(length, int(most[length - self._first_length])) for length in knapsack.lengths()} - known
             for length, count in sorted(entries):
-                if partitioner.attain((self._problem.kind,) * length, count, tail).seconds > limit:
+                attained = partitioner.attain((kind,) * length, count, lengths.tail, lengths.least_update)
+                if attained.seconds > limit:
                     most[length - self._first_length] -= 1
                 else:
                     known.add((length, count))
             if entries <= known:
                 return True
 
-    def _within(self, dp: int, low: float, horizon: float) -> tuple[float, Arrangement | None]:
+    def _within(self, dp: int, lengths: Lengths, low: float, horizon: float) -> tuple[float, Arrangement | None]:
         """Bound without the update, and the best arrangement within a horizon, its objective with the update."""
-        table, update = self._table(dp, horizon), self._after_seconds(dp)
+        partitioner, update = self.partitioner(self._replicas(dp)), self._after_seconds(dp)
+        table = Timetable(partitioner, self._problem.kind, lengths, horizon)
         low, groups = self._settle(table, dp, low, table.tighten)
-        if groups is None or low * self._least_excess >= horizon:
-            return min(low, horizon), None
+        if groups is None:
+            return horizon, None
         _, groups = self._settle(table, dp, low, table.price)
         if groups is None:
             return low, None
         shapes: list[PipelineShape] = []
         for entry, times in sorted(groups.items(), reverse=True):
             shapes += [PipelineShape(table.split(entry).cuts, entry[1])] * times
-        result = Arrangement(tuple(shapes), max(table.split(entry).seconds for entry in groups) + update)
-        excess = result.seconds / (low + update)
-        self._least_excess = excess if self._least_excess == 1.0 else min(excess, self._least_excess)
-        return low, result
+        return low, Arrangement(tuple(shapes), max(table.split(entry).seconds for entry in groups) + update)
 
     def _settle(self, table: Timetable, dp: int, low: float, refine: Callable[[Entry], bool]) -> tuple[float, Groups | None]:
         """Solve and refine what the solution uses until that changes nothing; infinity where the horizon is out of reach."""
@@ -236,8 +245,8 @@ class EqualSearch:
     def _first_length(self) -> int:
         return self._problem.allowed.pp[0]
 
-    def _can_finish(self, dp: int, target: float) -> bool:
-        return can_finish(self._lengths(dp), target, self._problem.num_workers, dp, self._problem.num_microbatches)
+    def _can_finish(self, dp: int, lengths: Lengths, target: float) -> bool:
+        return can_finish(lengths, target, self._problem.num_workers, dp, self._problem.num_microbatches)
 
     def _tail_seconds(self, dp: int) -> Floats:
         if dp not in self._tails:
@@ -245,23 +254,28 @@ class EqualSearch:
         return self._tails[dp]
 
     def _lengths(self, dp: int) -> Lengths:
-        return Lengths(self._outline, self._first_length, self._most_microbatches(dp), self._tail_seconds(dp))
+        return Lengths(
+            self._outline, self._first_length, self._most_microbatches(dp), self._tail_seconds(dp), self._least_update(dp)
+        )
 
-    def _relaxed_seconds(self, dp: int, limit: float) -> float:
+    def _relaxed_seconds(self, dp: int, lengths: Lengths, limit: float) -> float:
         """A time in which `dp` pipelines might be through, at most RELAXED_STEP of the least such time (or the limit)."""
         target = min(limit, float(self._outline.both[-1]))
-        while target < limit and not self._can_finish(dp, target):
+        while target < limit and not self._can_finish(dp, lengths, target):
             target *= 2
         low, high = target / 2, min(target, limit)
         while high > low * RELAXED_STEP:
             middle = math.sqrt(low * high)
-            low, high = (low, middle) if self._can_finish(dp, middle) else (middle, high)
+            low, high = (low, middle) if self._can_finish(dp, lengths, middle) else (middle, high)
         return high
 
     def _after_seconds(self, dp: int) -> float:
-        """The commit and the update take at least this: some pipeline is no longer than the mean."""
-        shortest = min(self._problem.num_workers // dp, self._problem.allowed.pp[-1])
-        return self._problem.costs.commit_seconds(dp * self._first_length) + float(self._widest_updates[shortest])
+        """The commit and the longest update take at least this."""
+        return self._problem.costs.commit_seconds(dp * self._first_length) + self._least_update(dp)
+
+    def _least_update(self, dp: int) -> float:
+        """The longest update takes at least this: some pipeline is no longer than the mean."""
+        return float(self._widest_updates[min(self._problem.num_workers // dp, self._problem.allowed.pp[-1])])
 
     def partitioner(self, num_replicas: int) -> Partitioner:
         """Splits of layers whose optimizer state is shared by so many replicas."""
@@ -283,9 +297,6 @@ class EqualSearch:
                 [partitioner.most_microbatches(length, problem.kind, problem.num_microbatches) for length in problem.allowed.pp]
             )
         return np.minimum(self._most[replicas], problem.num_microbatches - dp + 1)
-
-    def _table(self, dp: int, horizon: float) -> Timetable:
-        return Timetable(self.partitioner(self._replicas(dp)), self._problem.kind, self._lengths(dp), horizon)
 
     def _solve(self, table: Timetable, dp: int, low: float) -> tuple[float, Groups | None]:
         """The table's least value that admits an arrangement, at least `low`, and how many pipelines of each entry it has.

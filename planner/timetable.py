@@ -22,7 +22,7 @@ class Timetable:
             lengths: of pipelines.
             horizon_seconds: longer times are left out.
         """
-        self._partitioner, self._kind, self._tail = partitioner, kind, lengths.tail
+        self._partitioner, self._kind, self._lengths = partitioner, kind, lengths
         self.first_length = lengths.first
         self._attained: dict[Entry, Attained] = {}
         self._splits: dict[Entry, Split] = {}
@@ -33,7 +33,9 @@ class Timetable:
         """Raise an entry to the dynamic program's bound; False when it is one already. All entries stay lower bounds."""
         if entry in self._attained:
             return False
-        attained = self._attained[entry] = self._partitioner.attain((self._kind,) * entry[0], entry[1], self._tail)
+        attained = self._attained[entry] = self._partitioner.attain(
+            (self._kind,) * entry[0], entry[1], self._lengths.tail, self._lengths.least_update
+        )
         row = self.seconds[entry[0] - self.first_length, entry[1] - 1 :]
         np.maximum(row, attained.seconds, out=row)
         return True

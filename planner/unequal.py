@@ -88,6 +88,10 @@ class UnequalSearch:
         """What is known of the step of an arrangement before its workers have names."""
         return Step(arrangement.seconds)
 
+    def even(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:  # noqa: ARG002  # one signature for both
+        """None besides what `arrange` finds: its groups are even already."""
+        return None
+
     def _over(self, kinds: Sequence[WorkerKind], dp: int) -> Arrangement | None:
         groups = self._groups(kinds, dp)
         if groups is None:

@@ -51,7 +51,7 @@ def test_equal_layers_are_split_best(num_layers, stages, microbatches, delay, me
     if split is None:
         assert best == float("inf")
         return
-    assert split.pipeline_seconds == pytest.approx(best, rel=1e-9)
+    assert split.seconds == pytest.approx(best, rel=1e-9)
     assert attained.seconds <= best * (1 + 1e-12)
     assert least_seconds(outline(profile), stages, microbatches, np.zeros(num_layers + 1)) <= best * (1 + 1e-12)
 
@@ -68,9 +68,9 @@ def test_bounds_hold_for_unequal_layers(layers, stages, microbatches):
     bound, split = attained.seconds, partitioner.best(attained)
     assert least_seconds(outline(profile), stages, microbatches, tail) <= best * (1 + 1e-12)
     assert bound <= best * (1 + 1e-12)
-    assert split.pipeline_seconds >= best * (1 - 1e-12)
-    if bound == pytest.approx(split.pipeline_seconds, rel=CLOSE):
-        assert split.pipeline_seconds <= best * (1 + CLOSE)
+    assert split.seconds >= best * (1 - 1e-12)
+    if bound == pytest.approx(split.seconds, rel=CLOSE):
+        assert split.seconds <= best * (1 + CLOSE)
 
 
 @settings(deadline=None, max_examples=25)
