@@ -1,0 +1,56 @@
+"""The service is killed before a worker is, and comes back on its database: the job waits for its answer and goes on."""
+
+import socket
+import threading
+
+import pytest
+
+from kintsugi.client import Client, Patience
+from kintsugi.runtime.agent import Agent, AgentOptions
+from kintsugi.runtime.decisions import ServiceDecisions
+from kintsugi.runtime.faults import fail_at
+from kintsugi.runtime.worker import WorkerOptions
+from tests.processes import service
+from tests.runtime.jobs import tiny_gpt
+from tests.runtime.runs import gpt_request
+
+pytestmark = pytest.mark.processes
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_job_waits_for_a_service_that_was_killed_and_restarts(tmp_path):
+    port, database = str(free_port()), tmp_path / "kintsugi.sqlite3"
+    killed, may_return, may_end = threading.Event(), threading.Event(), threading.Event()
+
+    def serve_again() -> None:
+        assert may_return.wait(60)
+        with service(database, "--port", port):
+            may_end.wait(60)
+
+    def kill_service(agent: Agent) -> None:
+        if agent.losses and not killed.is_set():
+            killed.set()
+            running.kill()
+        if agent.recoveries:
+            may_return.set()
+
+    second = threading.Thread(target=serve_again, daemon=True)
+    second.start()
+    try:
+        with service(database, "--port", port) as running, Client(running.url, patience=Patience(attempts=1)) as client:
+            options = AgentOptions(worker=WorkerOptions(faults=(fail_at(2, "w01", "backward"),)))
+            with Agent(tiny_gpt, gpt_request(2, 2), ServiceDecisions(client), options=options, observer=kill_service) as agent:
+                result = agent.run()
+            log = client.events(gpt_request(2, 2).name).events
+    finally:
+        may_return.set()
+        may_end.set()
+        second.join(60)
+    assert [recovery.lost for recovery in result.recoveries] == [["w01"]]
+    assert [record.event.worker for record in log] == ["w01"]
+    assert result.decisions[-1].plan.generation == 1
