@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kintsugi.runtime.backward import PassedStage
+from kintsugi.runtime.emulation import EmulatedLayer, EmulatedTimes
 from kintsugi.runtime.models import as_activations, collate, run_layer
 from kintsugi.runtime.state import ModelState
 from tests.runtime.jobs import frozen_job, odd_job, tiny_gpt
@@ -255,3 +256,16 @@ def test_stages_of_whole_models(make_job, start, stop):
     assert all(torch.equal(one, other) for one, other in zip(found, expected_inputs, strict=True))
     for one, other in zip(gradients(), expected, strict=True):
         assert_same(one, other)
+
+
+def test_emulated_layers_take_each_part_at_its_time(monkeypatch):
+    slept: list[float] = []
+    monkeypatch.setattr("kintsugi.runtime.emulation.time.sleep", slept.append)
+    times = EmulatedTimes(forward_seconds=0.1, backward_input_seconds=0.2, backward_weight_seconds=0.3)
+    module = nn.Sequential(EmulatedLayer(times, WIDTH), EmulatedLayer(times, WIDTH))
+    passed = stage(module, torch.randn(2, WIDTH), is_last=False)
+    slept.clear()
+    passed.backward_input(gradients_for(passed))
+    assert slept == [0.2, 0.2]
+    passed.backward_weight()
+    assert slept == [0.2, 0.2, 0.3, 0.3]
