@@ -26,7 +26,8 @@ from kintsugi.cli.demo import service
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy
 from kintsugi.core.profile import Profile
-from kintsugi.runtime.agent import Agent, Phase
+from kintsugi.runtime.agent import Agent
+from kintsugi.runtime.attempt import Phase
 from kintsugi.runtime.compare import difference
 from kintsugi.runtime.gpt import GptShape, gpt_job
 from kintsugi.runtime.profiler import profile_job

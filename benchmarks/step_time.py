@@ -18,11 +18,12 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.plan import Plan, Policy
 from kintsugi.core.profile import Profile
-from kintsugi.runtime.agent import Agent, AgentOptions
+from kintsugi.runtime.agent import Agent
 from kintsugi.runtime.decisions import JobRequest, LocalDecisions
 from kintsugi.runtime.emulation import EmulatedTimes, emulated_job
 from kintsugi.runtime.faults import fail_at
 from kintsugi.runtime.models import TrainingJob
+from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.profiler import profile_job
 from kintsugi.runtime.worker import WorkerOptions
 

@@ -10,8 +10,6 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import singledispatchmethod
 from types import TracebackType
 from uuid import uuid4
@@ -21,10 +19,11 @@ from kintsugi.core.errors import ReconfigurationError, UnavailableError, WorkerE
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement
 from kintsugi.core.plan import Decision, Migration, Plan, Policy
-from kintsugi.runtime.commit import StepStatus, resolve
+from kintsugi.runtime.attempt import Attempt, Phase
+from kintsugi.runtime.commit import resolve
 from kintsugi.runtime.decider import Decider
 from kintsugi.runtime.decisions import Decisions, JobRequest
-from kintsugi.runtime.fleet import Fleet, Patience
+from kintsugi.runtime.fleet import Fleet
 from kintsugi.runtime.messages import (
     CallOff,
     Collect,
@@ -46,64 +45,14 @@ from kintsugi.runtime.messages import (
     StepDone,
 )
 from kintsugi.runtime.models import TrainingJob
+from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.recovery import RecoveryTimeline
 from kintsugi.runtime.result import RunResult, merged_digests, merged_parameters
-from kintsugi.runtime.worker import WorkerOptions
 from restorer.groups import members_of
 
 STOP_SECONDS = 2.0
 """For workers whose job is done to end by themselves."""
-
-
-class Phase(StrEnum):
-    """What the job is doing."""
-
-    STARTING = "starting"
-    QUIESCING = "quiescing"
-    """Survivors leave the interrupted step while the next plan is decided."""
-    PREPARING = "preparing"
-    """Survivors connect their groups and transfer state."""
-    TRAINING = "training"
-    COLLECTING = "collecting"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentOptions:
-    """How patient the agent is, and how its workers run."""
-
-    worker: WorkerOptions = field(default_factory=WorkerOptions)
-    start_timeout_seconds: float = 120.0
-    """For a worker process to know its model."""
-    heartbeat_timeout_seconds: float = 5.0
-    """Silence after which a worker counts as frozen and is fenced; a busy machine starves workers for a second or two."""
-    stopped_timeout_seconds: float = 0.5
-    """The same for a worker whose process is stopped, as the operating system tells."""
-    quiesce_timeout_seconds: float = 120.0
-    """For a survivor to leave the interrupted step, from its start on; whoever does not is fenced. Longer than any pass."""
-    prepare_timeout_seconds: float = 300.0
-    """For all members to be ready for a plan, beyond twice the time that its migration is estimated to take."""
-    link_grace_seconds: float = 3.0
-    """How long a broken link waits for the loss that explains it before the same workers regroup."""
-    max_idle_attempts: int = 3
-    """Attempts in a row without a loss or a step between them after which the job stops."""
-    decision_timeout_seconds: float = 300.0
-    """For the service to answer a failure; it may be restarting."""
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """What has come in since an attempt to reach a plan began."""
-
-    number: int
-    statuses: dict[str, StepStatus | None] = field(default_factory=dict)
-    members: tuple[str, ...] = ()
-    ready: dict[str, Ready] = field(default_factory=dict)
-    resumed: dict[str, float] = field(default_factory=dict)
-    finished: set[str] = field(default_factory=set)
-    collected: dict[str, Collected] = field(default_factory=dict)
-    broken: tuple[float, str] | None = None
-    """When a link broke, and what its worker said."""
 
 
 Observer = Callable[["Agent"], None]
@@ -133,10 +82,6 @@ class Agent(AbstractContextManager["Agent"]):
         """
         self._request = request
         self._options = options or AgentOptions()
-        self._patience = Patience(
-            heartbeat_timeout_seconds=self._options.heartbeat_timeout_seconds,
-            stopped_timeout_seconds=self._options.stopped_timeout_seconds,
-        )
         self._observer = observer
         self._run_id = uuid4().hex[:12]
         self._fleet = Fleet(make_job, self._options.worker)
@@ -144,7 +89,7 @@ class Agent(AbstractContextManager["Agent"]):
         self._started: dict[str, float] = {}
         """When each worker knew its model, on the monotonic clock."""
         self._numbers = itertools.count(1)
-        self._attempt = _Attempt(0)
+        self._attempt = Attempt(0)
         self._idle_attempts = 0
         self._applied: Plan | None = None
         self._phase_began_at = time.monotonic()
@@ -209,7 +154,7 @@ class Agent(AbstractContextManager["Agent"]):
         news = self._fleet.listen(self._decider.wake, self._options.worker.heartbeat_seconds)
         for handle, message in news.messages:
             self._on(message, handle)
-        frozen = self._fleet.frozen(self._patience, self._started.keys())
+        frozen = self._fleet.frozen(self._options, self._started.keys())
         if lost := list(dict.fromkeys([*news.ended, *frozen])):
             self._lose(lost)
         self._check_deadlines()
@@ -236,7 +181,7 @@ class Agent(AbstractContextManager["Agent"]):
         return Event(kind=EventKind.WORKER_FAILED, id=name, generation=0, worker=worker)
 
     def _begin_attempt(self, phase: Phase) -> None:
-        self._attempt = _Attempt(next(self._numbers))
+        self._attempt = Attempt(next(self._numbers))
         self._enter(phase)
         for handle in self._fleet.handles.values():
             handle.send(CallOff(self._attempt.number))

@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection, wait
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.messages import FromWorker, Stop
 from kintsugi.runtime.models import TrainingJob
+from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.processes import WorkerHandle, forkserver
 from kintsugi.runtime.worker import WorkerOptions
 
@@ -22,14 +23,6 @@ class News:
     messages: tuple[tuple[WorkerHandle, FromWorker], ...]
     ended: tuple[WorkerHandle, ...]
     """Processes that are gone; what they said before is among the messages."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """Silence after which a worker counts as frozen, in seconds."""
-
-    heartbeat_timeout_seconds: float
-    stopped_timeout_seconds: float
 
 
 class Fleet:
@@ -68,14 +61,14 @@ class Fleet:
                 handle.last_heard_at = now
         self._listened_at = now
 
-    def frozen(self, patience: Patience, started: Collection[str]) -> list[WorkerHandle]:
+    def frozen(self, options: AgentOptions, started: Collection[str]) -> list[WorkerHandle]:
         """Workers that do not act any more although their process is there.
 
         Stopped processes (SIGSTOP, a debugger) are told from starved ones by their state in the process table, so that
         they need not be waited for as long; starting workers are silent for other reasons and only looked at for that.
         """
         now = time.monotonic()
-        return [handle for handle in self.handles.values() if _is_frozen(handle, patience, now, handle.worker in started)]
+        return [handle for handle in self.handles.values() if _is_frozen(handle, options, now, handle.worker in started)]
 
     def remove(self, handle: WorkerHandle) -> None:
         """Fence a worker and forget it."""
@@ -115,12 +108,12 @@ def _drain(handle: WorkerHandle) -> Iterator[FromWorker]:
         yield message
 
 
-def _is_frozen(handle: WorkerHandle, patience: Patience, now: float, has_started: bool) -> bool:
+def _is_frozen(handle: WorkerHandle, options: AgentOptions, now: float, has_started: bool) -> bool:
     silent_seconds = now - handle.last_heard_at
     if handle.is_broken:
         return True
-    if silent_seconds <= patience.stopped_timeout_seconds or handle.connection.poll():
+    if silent_seconds <= options.stopped_timeout_seconds or handle.connection.poll():
         return False
     if handle.is_stopped():
         return True
-    return has_started and silent_seconds > patience.heartbeat_timeout_seconds
+    return has_started and silent_seconds > options.heartbeat_timeout_seconds

@@ -10,10 +10,11 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy
 from kintsugi.core.profile import Profile
-from kintsugi.runtime.agent import Agent, AgentOptions, Observer
+from kintsugi.runtime.agent import Agent, Observer
 from kintsugi.runtime.decisions import Decisions, JobRequest, LocalDecisions, ServiceDecisions
 from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.models import TrainingJob
+from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.profiler import profile_job
 from kintsugi.runtime.result import RunResult
 from planner.replan import replan

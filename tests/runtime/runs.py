@@ -16,10 +16,11 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.plan import Plan, Policy
 from kintsugi.runtime import processes
-from kintsugi.runtime.agent import Agent, AgentOptions
+from kintsugi.runtime.agent import Agent
 from kintsugi.runtime.decisions import JobRequest, LocalDecisions
 from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.models import TrainingJob
+from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.worker import WorkerOptions
 from restorer.rounds import colour_rounds

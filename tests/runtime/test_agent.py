@@ -7,9 +7,11 @@ import pytest
 
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.core.plan import Decision, Policy
-from kintsugi.runtime.agent import Agent, AgentOptions, Phase
+from kintsugi.runtime.agent import Agent
+from kintsugi.runtime.attempt import Phase
 from kintsugi.runtime.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
+from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.worker import WorkerOptions
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import gpt_request, leaves_nothing, options_with, run

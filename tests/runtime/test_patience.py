@@ -10,10 +10,11 @@ import pytest
 from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.runtime.agent import Agent, AgentOptions
+from kintsugi.runtime.agent import Agent
 from kintsugi.runtime.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultPoint
 from kintsugi.runtime.models import Layer, TrainingJob
+from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.worker import WorkerOptions
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import gpt_request, leaves_nothing

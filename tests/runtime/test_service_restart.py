@@ -6,9 +6,10 @@ import threading
 import pytest
 
 from kintsugi.client import Client, Patience
-from kintsugi.runtime.agent import Agent, AgentOptions
+from kintsugi.runtime.agent import Agent
 from kintsugi.runtime.decisions import ServiceDecisions
 from kintsugi.runtime.faults import fail_at
+from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.worker import WorkerOptions
 from tests.processes import service
 from tests.runtime.jobs import tiny_gpt

@@ -1,0 +1,28 @@
+"""How patient the agent is."""
+
+from dataclasses import dataclass, field
+
+from kintsugi.runtime.worker import WorkerOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """How patient the agent is, and how its workers run."""
+
+    worker: WorkerOptions = field(default_factory=WorkerOptions)
+    start_timeout_seconds: float = 120.0
+    """For a worker process to know its model."""
+    heartbeat_timeout_seconds: float = 5.0
+    """Silence after which a worker counts as frozen and is fenced; a busy machine starves workers for a second or two."""
+    stopped_timeout_seconds: float = 0.5
+    """The same for a worker whose process is stopped, as the operating system tells."""
+    quiesce_timeout_seconds: float = 120.0
+    """For a survivor to leave the interrupted step, from its start on; whoever does not is fenced. Longer than any pass."""
+    prepare_timeout_seconds: float = 300.0
+    """For all members to be ready for a plan, beyond twice the time that its migration is estimated to take."""
+    link_grace_seconds: float = 3.0
+    """How long a broken link waits for the loss that explains it before the same workers regroup."""
+    max_idle_attempts: int = 3
+    """Attempts in a row without a loss or a step between them after which the job stops."""
+    decision_timeout_seconds: float = 300.0
+    """For the service to answer a failure; it may be restarting."""
