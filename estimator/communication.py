@@ -1,7 +1,6 @@
 """What messages and reductions take: the alpha-beta model over the cluster's links."""
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.profile import LinkCost, Network
@@ -24,7 +23,12 @@ def ring_all_reduce_seconds(link: LinkCost, num_workers: int, num_bytes: float) 
 
 def slowest_link(workers: Sequence[str], cluster: Cluster, network: Network) -> LinkCost:
     """The link that paces a ring over `workers` in this order: the worst latency and the worst rate on it."""
-    links = {cluster.link(source, target, network) for source, target in pairwise((*workers, workers[0])) if source != target}
+    hosts = [cluster.by_id[worker].host for worker in workers]
+    neighbours = set(zip(hosts, (*hosts[1:], hosts[0]), strict=True)) if len(workers) > 1 else set()
+    if not cluster.links:
+        links = {network.intra_host if source == target else network.inter_host for source, target in neighbours}
+    else:
+        links = {cluster.host_link(source, target, network) for source, target in neighbours}
     return LinkCost(
         alpha_seconds=max((link.alpha_seconds for link in links), default=0.0),
         beta_seconds_per_byte=max((link.beta_seconds_per_byte for link in links), default=0.0),

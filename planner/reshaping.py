@@ -34,6 +34,9 @@ MOST_EAGER = 6
 MOST_SLACK = 2
 """After twice as many, by more than twice the tolerance; not more."""
 
+MOST_PURSUED = 48
+"""Numbers of pipelines that are pursued; what is left then has a closed-form bound."""
+
 CLEAR = 2e-3
 """Relative difference in goodput that is worth the full price of another arrangement after `MOST_PRICED`."""
 
@@ -133,20 +136,30 @@ def _options(request: Request, search: EqualSearch | UnequalSearch) -> tuple[lis
     options: list[_Option] = []
     bounds, pursued, limit = [math.inf], 0, math.inf
     degrees = search.by_promise()
-    while degrees:
+    while degrees and pursued < MOST_PURSUED:
         dp, *degrees = degrees
         bound, arrangement = search.arrange(dp, limit)
         bounds.append(bound)
         pursued += bound < limit
-        if arrangement is not None:
-            found = {item: None for item in (arrangement, search.even(dp, limit)) if item is not None}
-            options += [_option(request, search, item) for item in found]
-            slack = search.tolerance * min(MOST_SLACK, pursued // MOST_EAGER)
-            limit = _longest_step_to_win(request, max(option.most_goodput for option in options)) * (1 - slack)
-            hopeful = search.could_win(degrees, limit)
+        if arrangement is None:
+            continue
+        options.append(_option(request, search, arrangement))
+        even = search.even(dp, limit)
+        if even is not None and even.shapes != arrangement.shapes:
+            options.append(_option(request, search, even))
+        slack = search.tolerance * min(MOST_SLACK, pursued // MOST_EAGER)
+        lower = _longest_step_to_win(request, max(option.most_goodput for option in options)) * (1 - slack)
+        if lower < limit:
+            limit, hopeful = lower, search.could_win(degrees, lower)
             bounds += [limit] * (len(hopeful) < len(degrees))
             degrees = hopeful
-    return options, min(bounds)
+    return options, min(*bounds, _least_step(search, degrees, limit))
+
+
+def _least_step(search: EqualSearch | UnequalSearch, degrees: Sequence[int], limit: float) -> float:
+    """None of these numbers of pipelines has a shorter step; in seconds, infinite for none."""
+    shares = (1 - 2**power * CLEAR for power in range(9))
+    return next((share * limit for share in shares if not search.could_win(degrees, share * limit)), 0.0) if degrees else math.inf
 
 
 def _option(request: Request, search: EqualSearch | UnequalSearch, arrangement: Arrangement) -> _Option:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 
@@ -62,7 +63,10 @@ class Arrangement:
     @cached_property
     def groups(self) -> Counter[PipelineShape]:
         """How many pipelines there are of each shape."""
-        return Counter(self.shapes)
+        result: Counter[PipelineShape] = Counter()
+        for shape, run in groupby(self.shapes):
+            result[shape] += len(list(run))
+        return result
 
 
 @dataclass(frozen=True, slots=True)

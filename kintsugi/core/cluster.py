@@ -129,7 +129,10 @@ class Cluster:
 
     def link(self, source: str, target: str, network: Network) -> LinkCost:
         """Cost of the link between two workers (ids), from the cluster's own links, else from the profile's network."""
-        source_host, target_host = self.by_id[source].host, self.by_id[target].host
+        return self.host_link(self.by_id[source].host, self.by_id[target].host, network)
+
+    def host_link(self, source_host: str, target_host: str, network: Network) -> LinkCost:
+        """Cost of the link between workers of two hosts."""
         if source_host == target_host:
             return network.intra_host
         return self._link_costs.get(frozenset((source_host, target_host)), network.inter_host)
