@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +19,9 @@ from planner.minimax import Chain, Ints, Model, after_seconds, fits, fits_someho
 from planner.relaxation import Outline, widest_stages
 
 Number = TypeVar("Number", np.int64, np.float64)
+
+MOST_SPLITS = 128
+"""So few splits are priced one and all."""
 
 EXACT, CLOSE = 1e-9, 2e-3
 """How far above its bound a split may stay without a look at its neighbours: with equal layers, and otherwise."""
@@ -83,6 +86,7 @@ class Partitioner:
         self._both = forward + backward
         self._is_range = np.triu(np.ones((count + 1, count + 1), dtype=bool), 1)
         self.tolerance = EXACT if len({self._key(layer) for layer in layers}) == 1 else CLOSE
+        self._splits: dict[int, Ints] = {}
         self._descended: dict[tuple[WorkerKind, ...], Ints] = {}
         """Where the first descent for these workers ended: a good split for other micro-batch counts too."""
 
@@ -95,7 +99,7 @@ class Partitioner:
     ) -> Attained:
         """The greatest of the stages' lower bounds, minimised by dynamic programming over (stage, first layer).
 
-        O(stages * layers^2) at worst.
+        O(stages * layers^2) at worst. Where there are few splits all are priced, and the bound is exact.
 
         Args:
             kinds: of the workers, first stage first.
@@ -104,8 +108,18 @@ class Partitioner:
             least_update: what the longest update takes at least, which the objective leaves out.
         """
         chain = self._chain(kinds, num_microbatches, tail_seconds, least_update)
+        if self._schedule is Schedule.ONE_F_ONE_B and math.comb(self._sums.profile.num_layers - 1, len(kinds) - 1) <= MOST_SPLITS:
+            seconds, cuts = self._first(self._all_splits(len(kinds)), chain)
+            return Attained(tuple(kinds), chain, seconds, np.stack([cuts]))
         bound, *starts = minimax(self._model, chain)
         return Attained(tuple(kinds), chain, float(bound), np.stack(starts))
+
+    def _all_splits(self, num_stages: int) -> Ints:
+        if num_stages not in self._splits:
+            count = self._sums.profile.num_layers
+            inner = combinations(range(1, count), num_stages - 1)
+            self._splits[num_stages] = np.array([(0, *cuts, count) for cuts in inner], dtype=np.int64)
+        return self._splits[num_stages]
 
     def best(self, attained: Attained) -> Split | None:
         """The fastest split that was found for what was asked; None where no split fits memory.

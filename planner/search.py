@@ -189,11 +189,12 @@ class EqualSearch:
         if not self._is_reachable(dp, lengths, within, limit):
             return limit_seconds, None
         horizon = self._relaxed_seconds(dp, lengths, limit)
+        low = horizon / RELAXED_STEP
         while True:
-            low, arrangement = self._within(dp, lengths, horizon / RELAXED_STEP, min(limit, horizon * MARGIN))
-            if arrangement is not None or horizon * MARGIN >= limit:
+            horizon = min(limit, horizon * MARGIN)
+            low, arrangement = self._within(dp, lengths, low, horizon)
+            if arrangement is not None or horizon >= limit:
                 return min(limit_seconds, low + self._after_seconds(dp)), arrangement
-            horizon *= MARGIN
 
     def step(self, arrangement: Arrangement) -> Step:
         """Step of an arrangement over the fastest links, reductions, commit and update included."""
@@ -221,14 +222,14 @@ class EqualSearch:
                 return True
 
     def _within(self, dp: int, lengths: Lengths, low: float, horizon: float) -> tuple[float, Arrangement | None]:
-        """Bound without the update, and the best arrangement within a horizon, its objective with the update."""
+        """The bound, at least `low`, and the best arrangement within a horizon; only its objective counts what comes after."""
         partitioner, update = self.partitioner(self._replicas(dp)), self._after_seconds(dp)
         table = Timetable(partitioner, self._problem.kind, lengths, horizon)
         low, groups = self._settle(table, dp, low, table.tighten)
-        if groups is None:
+        if groups is None or low > horizon:
             return horizon, None
-        _, groups = self._settle(table, dp, low, table.price)
-        if groups is None:
+        seconds, groups = self._settle(table, dp, low, table.price)
+        if groups is None or seconds > horizon:
             return low, None
         shapes: list[PipelineShape] = []
         for entry, times in sorted(groups.items(), reverse=True):
