@@ -1,0 +1,41 @@
+"""Steps of arrangements without names against the estimator's price of the plan."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from estimator.costs import Costs
+from estimator.estimate import estimate
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.plan import Schedule
+from planner.stepping import Stepper
+from restorer.rounds import colour_rounds
+from tests.builders import even_cuts, grid_plan, transformer_profile
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=5),
+    st.booleans(),
+    st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZB_H1]),
+)
+def test_a_step_is_what_the_estimator_says(pipelines, tied, schedule):
+    profile = transformer_profile(6, tied=tied)
+    lengths, counts = zip(*pipelines, strict=True)
+    cluster = Cluster.uniform(sum(lengths))
+    plan = grid_plan(8, lengths, counts, schedule=schedule)
+    kinds = Counter((even_cuts(8, length), count) for length, count in pipelines)
+    link = profile.network.inter_host
+    step = Stepper(Costs(profile, cluster), schedule, 1.0, link).step(kinds, link)
+    prices = {
+        is_descending: estimate(
+            replace(plan, rounds=colour_rounds(plan, profile, is_descending=is_descending)), profile, cluster
+        ).iteration_seconds
+        for is_descending in (False, True)
+    }
+    if sum(lengths) > 1:
+        assert step.seconds == pytest.approx(min(prices.values()), rel=1e-12)
+        assert prices[step.is_descending] == pytest.approx(step.seconds, rel=1e-12)
