@@ -255,8 +255,23 @@ class EqualSearch:
 
     def _tail_seconds(self, dp: int) -> Floats:
         if dp not in self._tails:
-            self._tails[dp] = ring_seconds(self._problem.reduction_link(dp), dp, self._gradient_bytes)
+            self._tails[dp] = self._reductions(dp)
         return self._tails[dp]
+
+    def _reductions(self, dp: int) -> Floats:
+        """The least that reducing the first n layers takes. Shape [layers + 1].
+
+        Where the last layer is tied to the first, both ends of every pipeline reduce them together, apart from the rest.
+        """
+        problem, held = self._problem, self._gradient_bytes
+        ends = problem.costs.profile.tie_groups[0]
+        if ends[-1] < len(held) - 2 or ends[-1] == 0 or self._first_length < 2:
+            return ring_seconds(problem.reduction_link(dp), dp, held)
+        tied = float(sum(problem.costs.profile.layers[layer].gradient_bytes for layer in ends))
+        result = ring_seconds(problem.reduction_link(dp), dp, held - held[1])
+        result[:2] = 0.0
+        result[1:] += ring_seconds(problem.reduction_link(2 * dp), 2 * dp, np.array([tied]))[0]
+        return result
 
     def _lengths(self, dp: int) -> Lengths:
         return Lengths(
