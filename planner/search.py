@@ -139,6 +139,11 @@ class EqualSearch:
         """Relative differences below this are not pursued: rounding for equal layers, a fifth of a percent otherwise."""
         return self.partitioner(1).tolerance
 
+    @property
+    def is_step_exact(self) -> bool:
+        """Whether `step` is the estimator's price, whoever gets which slot."""
+        return self._problem.costs.cluster.is_uniform
+
     def by_promise(self) -> list[int]:
         """Numbers of pipelines, the most promising first: as if micro-batches and pipelines could be divided."""
         problem, lengths = self._problem, self._problem.allowed.pp
