@@ -37,9 +37,6 @@ MOST_SLACK = 2
 MOST_PURSUED = 48
 """Numbers of pipelines that are pursued; what is left then has a closed-form bound."""
 
-OPTIMISM = 0.1
-"""By so much a step may turn out longer than reckoned before its workers have names, where they or their links differ."""
-
 CLEAR = 2e-3
 """Relative difference in goodput that is worth the full price of another arrangement after `MOST_PRICED`."""
 
@@ -139,7 +136,6 @@ def _options(request: Request, search: EqualSearch | UnequalSearch) -> tuple[lis
     options: list[_Option] = []
     bounds, pursued, limit = [math.inf], 0, math.inf
     degrees = search.by_promise()
-    margin = 0.0 if search.is_step_exact else OPTIMISM
     while degrees and pursued < MOST_PURSUED:
         dp, *degrees = degrees
         bound, arrangement = search.arrange(dp, limit)
@@ -152,7 +148,7 @@ def _options(request: Request, search: EqualSearch | UnequalSearch) -> tuple[lis
         if even is not None and even.shapes != arrangement.shapes:
             options.append(_option(request, search, even))
         slack = search.tolerance * min(MOST_SLACK, pursued // MOST_EAGER)
-        lower = _longest_step_to_win(request, max(option.most_goodput for option in options)) * (1 - slack + margin)
+        lower = _longest_step_to_win(request, max(option.most_goodput for option in options)) * (1 - slack + search.optimism)
         if lower < limit:
             limit, hopeful = lower, search.could_win(degrees, lower)
             bounds += [limit] * (len(hopeful) < len(degrees))

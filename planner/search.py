@@ -140,9 +140,9 @@ class EqualSearch:
         return self.partitioner(1).tolerance
 
     @property
-    def is_step_exact(self) -> bool:
-        """Whether `step` is the estimator's price, whoever gets which slot."""
-        return self._problem.costs.cluster.is_uniform
+    def optimism(self) -> float:
+        """By what share a step may turn out longer than `step` says once workers have names: where their links differ."""
+        return 0.0 if self._problem.costs.cluster.is_uniform else 0.1
 
     def by_promise(self) -> list[int]:
         """Numbers of pipelines, the most promising first: as if micro-batches and pipelines could be divided."""

@@ -38,7 +38,7 @@ class UnequalSearch:
     """Heuristic search with a proven bound: no step beats the work divided by all speeds, nor one micro-batch's fastest way."""
 
     tolerance = 1e-9
-    is_step_exact = False
+    optimism = math.inf
 
     def __init__(self, problem: UnequalProblem) -> None:
         self._problem = problem
