@@ -18,9 +18,9 @@ from pydantic import TypeAdapter
 from api.problems import MEDIA_TYPE, MalformedBodyError, Problem, UnsupportedMediaTypeError
 from api.schemas import EstimateRequest, EventBatch, NewJob, WhatIf
 from kintsugi.core import codec
+from kintsugi.core.decision import Decision, Estimate
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Answer, EventPage, JobPage, JobView, Report, ReportPage, ReportRecord
-from kintsugi.core.plan import Decision, Estimate
 
 T = TypeVar("T")
 

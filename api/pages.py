@@ -4,10 +4,10 @@ from api.history import Entry
 from api.records import JobState, Records
 from api.store import EVENT, REPORT
 from kintsugi.core import codec
+from kintsugi.core.decision import Decision
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import EventPage, EventRecord, JobPage, JobSummary, JobView, Report, ReportPage, ReportRecord
-from kintsugi.core.plan import Decision
 
 
 def job_view(records: Records, job: str) -> JobView:

@@ -6,9 +6,10 @@ from api.store import Document, Store, StoredDecision, StoredJob
 from estimator.estimate import estimate
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Alternative, Decision, Migration
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings, Snapshot
-from kintsugi.core.plan import Alternative, Decision, Migration, Plan
+from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
 from kintsugi.core.reliability import FailureRecord
 from kintsugi.core.version import __version__

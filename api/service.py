@@ -22,11 +22,11 @@ from api.schemas import NewJob, cluster_of
 from api.shelf import Decided
 from api.store import Document, Store, StoredDecision, StoredJob, WriteKey
 from kintsugi.core import codec
+from kintsugi.core.decision import Decision
 from kintsugi.core.errors import ConflictError, KintsugiError, UnavailableError, error_from
 from kintsugi.core.job import Snapshot
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Report
-from kintsugi.core.plan import Decision
 
 ATTEMPTS = 20
 """How often a write looks again when another process was first."""

@@ -9,7 +9,8 @@ from sqlalchemy import delete, insert, select
 from api.database import Database
 from api.tables import CONTINGENCIES
 from kintsugi.core import codec
-from kintsugi.core.plan import Decision, Plan
+from kintsugi.core.decision import Decision
+from kintsugi.core.plan import Plan
 from kintsugi.core.version import __version__
 
 

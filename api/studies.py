@@ -9,10 +9,10 @@ from api.schemas import EstimateRequest, WhatIf, cluster_of
 from api.service import Service
 from estimator.estimate import estimate
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Decision, Estimate
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.membership import Event, EventKind, Membership
-from kintsugi.core.plan import Decision, Estimate
 from kintsugi.core.profile import Profile
 
 

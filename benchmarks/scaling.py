@@ -15,8 +15,9 @@ from rich.table import Table
 
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Decision
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
-from kintsugi.core.plan import Decision, Plan
+from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
 from planner.replan import replan
 from tests.builders import transformer_profile, uniform_profile

@@ -12,8 +12,9 @@ from estimator.reductions import reduced_seconds
 from estimator.rerouted import rerouted_schedules, touched_pipelines
 from estimator.split import scheduled_times
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Estimate, StageEstimate
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
-from kintsugi.core.plan import Estimate, Pipeline, Plan, StageEstimate
+from kintsugi.core.plan import Pipeline, Plan
 from kintsugi.core.profile import Profile
 
 

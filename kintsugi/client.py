@@ -13,11 +13,12 @@ import stamina
 
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Decision, Estimate
 from kintsugi.core.errors import InvalidInputError, KintsugiError, UnavailableError, error_from
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Answer, EventPage, JobPage, JobView, Report, ReportPage, ReportRecord
-from kintsugi.core.plan import Decision, Estimate, Plan
+from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
 
 T = TypeVar("T")

@@ -11,9 +11,10 @@ from functools import lru_cache
 
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Decision
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings, Snapshot
-from kintsugi.core.plan import Decision, Plan
+from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
 from planner.replan import replan
 

@@ -12,8 +12,9 @@ from dataclasses import replace
 from estimator.costs import Costs
 from estimator.estimate import after_transition
 from estimator.goodput import goodput_samples_per_second
+from kintsugi.core.decision import FollowUp, Migration
 from kintsugi.core.errors import InfeasibleError
-from kintsugi.core.plan import FollowUp, Migration, Policy
+from kintsugi.core.plan import Policy
 from planner.policy import Candidate
 
 

@@ -8,8 +8,9 @@ from estimator.estimate import estimate
 from estimator.goodput import goodput_samples_per_second
 from estimator.program import compile_program
 from estimator.replay import replay
+from kintsugi.core.decision import Decision
 from kintsugi.core.job import Snapshot
-from kintsugi.core.plan import Decision, Plan, Policy
+from kintsugi.core.plan import Plan, Policy
 
 TOLERANCE = 1e-6
 """Relative difference that two ways of reckoning the same time may have."""

@@ -6,9 +6,10 @@ from functools import cached_property
 from estimator.costs import Costs
 from estimator.estimate import after_transition, estimate
 from estimator.goodput import migration_seconds, rerouting_seconds, restart_seconds
+from kintsugi.core.decision import Estimate, Migration
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Snapshot
-from kintsugi.core.plan import Estimate, IdleWorker, Migration, Plan, Policy
+from kintsugi.core.plan import IdleWorker, Plan, Policy
 from planner.deferral import defer
 from planner.placement import Holdings
 from planner.policy import Candidate, choose

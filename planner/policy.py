@@ -7,7 +7,8 @@ from itertools import combinations
 
 from estimator.goodput import break_even_mtbf_seconds
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.plan import Alternative, Estimate, FollowUp, Migration, Plan, Policy, Survivable
+from kintsugi.core.decision import Alternative, Estimate, FollowUp, Migration, Survivable
+from kintsugi.core.plan import Plan, Policy
 
 PREFERENCE = (
     Policy.FAULT_FREE,

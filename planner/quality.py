@@ -8,10 +8,10 @@ from pathlib import Path
 
 from kintsugi.core import checks, codec
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Decision
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
 from kintsugi.core.membership import Event, EventKind, Membership
-from kintsugi.core.plan import Decision
 from kintsugi.core.profile import PYDANTIC_CONFIG, Profile
 from planner.contingency import accepted
 from planner.legality import violations

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 from estimator.estimate import estimate
 from estimator.schedule import require_known
+from kintsugi.core.decision import Decision, Migration, Search
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostError
 from kintsugi.core.job import JobSettings, Snapshot
-from kintsugi.core.plan import Decision, Migration, Policy, Schedule, Search
+from kintsugi.core.plan import Policy, Schedule
 from planner.options import Case, arrangement, deferred, dynamic, rerouting, restart, substitution
 from planner.placement import Holdings
 from planner.policy import Candidate, Refusal, alternatives, break_even, choose, reason, survivable

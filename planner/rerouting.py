@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from estimator.costs import Costs
 from estimator.estimate import estimate
+from kintsugi.core.decision import Estimate
 from kintsugi.core.errors import InfeasibleError
-from kintsugi.core.plan import Estimate, Plan, Policy, Route, Slot, Stage
+from kintsugi.core.plan import Plan, Policy, Route, Slot, Stage
 from restorer.rounds import colour_rounds
 
 Choose = Callable[[Stage, Sequence[str], int], str]

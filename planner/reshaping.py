@@ -14,9 +14,10 @@ from estimator.goodput import (
     throughput_samples_per_second,
 )
 from estimator.schedule import ORDERS, require_known
+from kintsugi.core.decision import Estimate, Migration, Search
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings
-from kintsugi.core.plan import Estimate, Migration, Plan, Policy, Schedule, Search
+from kintsugi.core.plan import Plan, Policy, Schedule
 from kintsugi.core.profile import OptimizerSharding
 from planner.links import Links
 from planner.placement import Holdings, least_migration_seconds, place

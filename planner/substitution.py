@@ -4,8 +4,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from estimator.costs import Costs
+from kintsugi.core.decision import Estimate
 from kintsugi.core.errors import InfeasibleError
-from kintsugi.core.plan import Estimate, Pipeline, Plan, Policy, Slot, Stage
+from kintsugi.core.plan import Pipeline, Plan, Policy, Slot, Stage
 from planner.rerouting import reroute
 
 

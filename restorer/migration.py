@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Migration, StateKind, Transfer
 from kintsugi.core.errors import StateLostError
-from kintsugi.core.plan import Migration, Plan, StateKind, Transfer
+from kintsugi.core.plan import Plan
 from kintsugi.core.profile import OptimizerSharding, Profile
 
 

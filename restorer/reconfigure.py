@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kintsugi.core.decision import Migration, StateKind, Transfer
 from kintsugi.core.errors import CommunicationError, ReconfigurationError
-from kintsugi.core.plan import Migration, StateKind, Transfer
 from restorer.transport import Receiving, Sending, TensorSpec, Transport
 
 StateEntries = dict[tuple[str, str], Any]

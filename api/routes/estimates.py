@@ -6,7 +6,7 @@ from api.bodies import EstimateBody, WhatIfBody, takes, tells
 from api.deps import BODY_PROBLEMS, DeskDep, reply
 from api.schemas import EstimateRequest, WhatIf
 from api.studies import considered, estimated
-from kintsugi.core.plan import Decision, Estimate
+from kintsugi.core.decision import Decision, Estimate
 
 router = APIRouter(prefix="/v1", tags=["studies"])
 

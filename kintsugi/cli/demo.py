@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from kintsugi.cli.live import LiveView
+from kintsugi.core.decision import Decision
 from kintsugi.core.errors import UnavailableError
 from kintsugi.core.job import Ranges
-from kintsugi.core.plan import Decision, Policy
+from kintsugi.core.plan import Policy
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.compare import Difference, difference
 from kintsugi.runtime.faults import Fault, fail_at

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from kintsugi.core.codec import encode
-from kintsugi.core.plan import Decision, Estimate, FollowUp, Plan, Search
+from kintsugi.core.decision import Decision, Estimate, FollowUp, Search
+from kintsugi.core.plan import Plan
 
 GIGABYTE = 1e9
 

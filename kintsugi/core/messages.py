@@ -7,10 +7,11 @@ from typing import Any
 
 from kintsugi.core import checks
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Decision
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event
-from kintsugi.core.plan import Decision, Policy
+from kintsugi.core.plan import Policy
 from kintsugi.core.profile import PYDANTIC_CONFIG
 
 

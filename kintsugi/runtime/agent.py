@@ -15,10 +15,11 @@ from types import TracebackType
 from uuid import uuid4
 
 from estimator.program import compile_program
+from kintsugi.core.decision import Decision, Migration
 from kintsugi.core.errors import ReconfigurationError, UnavailableError, WorkerError, error_from
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement
-from kintsugi.core.plan import Decision, Migration, Plan, Policy
+from kintsugi.core.plan import Plan, Policy
 from kintsugi.runtime.attempt import Attempt, Phase
 from kintsugi.runtime.commit import resolve
 from kintsugi.runtime.decider import Decider

@@ -10,10 +10,10 @@ from multiprocessing import Pipe
 
 import structlog
 
+from kintsugi.core.decision import Decision
 from kintsugi.core.errors import KintsugiError, UnavailableError
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Measurement
-from kintsugi.core.plan import Decision
 from kintsugi.runtime.decisions import Decisions, JobRequest
 
 _REPEAT_SECONDS = 0.5

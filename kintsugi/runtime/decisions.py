@@ -6,11 +6,12 @@ from typing import Protocol
 
 from kintsugi.client import Client
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Decision
 from kintsugi.core.errors import ConflictError, StaleGenerationError, UnavailableError
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.membership import Event, Membership
 from kintsugi.core.messages import Measurement, Report, ReportStatus
-from kintsugi.core.plan import Decision, Plan
+from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
 from planner.replan import replan
 

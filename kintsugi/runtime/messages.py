@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kintsugi.core.plan import Migration, Plan, Reduction
+from kintsugi.core.decision import Migration
+from kintsugi.core.plan import Plan, Reduction
 from kintsugi.runtime.commit import CommitRecord, StepStatus
 
 # From the agent to a worker. `attempt` counts reconfigurations that were begun; a higher one supersedes all lower ones.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kintsugi.core.plan import Decision, StateKind
+from kintsugi.core.decision import Decision, StateKind
 from kintsugi.runtime.messages import Collect, Collected
 from kintsugi.runtime.recovery import RecoveryTimeline
 from kintsugi.runtime.state import ModelState

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
-from kintsugi.core.plan import StateKind
 from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, canonical_name
 from restorer.reconfigure import ArrivedState, StateEntries
 

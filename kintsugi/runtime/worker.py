@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 import torch
 
 from estimator.program import Action, ActionKind, checksum, list_digest, parse_action
+from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import CommunicationError, KintsugiError, ReconfigurationError
-from kintsugi.core.plan import StateKind
 from kintsugi.runtime.commit import StepStatus
 from kintsugi.runtime.executor import Executor
 from kintsugi.runtime.faults import Fault, FaultPoint, FaultScript

@@ -16,8 +16,8 @@ from api.shelf import Decided, Shelf
 from api.store import Store
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Decision
 from kintsugi.core.errors import UnavailableError
-from kintsugi.core.plan import Decision
 from planner.contingency import accepted, after, fingerprint, losses
 from planner.replan import replan
 from tests.api.requests import EVENTS, JOB, REPORTS, event, new_job, report

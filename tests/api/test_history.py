@@ -17,11 +17,11 @@ from api.service import Service
 from api.store import Store
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Decision
 from kintsugi.core.errors import InfeasibleError, StaleGenerationError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind, Membership
 from kintsugi.core.messages import Report, ReportStatus
-from kintsugi.core.plan import Decision
 from kintsugi.core.reliability import FailureRecord
 from tests.builders import uniform_profile
 

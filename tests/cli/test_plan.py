@@ -7,7 +7,8 @@ import pytest
 from kintsugi.cli import main
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.plan import Decision, Plan, Search
+from kintsugi.core.decision import Decision, Search
+from kintsugi.core.plan import Plan
 from tests.builders import transformer_profile, uniform_profile
 
 

@@ -9,10 +9,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster, Worker
+from kintsugi.core.decision import Decision
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
 from kintsugi.core.membership import Event, Membership
-from kintsugi.core.plan import Decision, Plan
+from kintsugi.core.plan import Plan
 from kintsugi.core.profile import LayerProfile, Profile
 from tests.core import samples
 

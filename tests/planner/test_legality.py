@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Migration, Search
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges
-from kintsugi.core.plan import IdleWorker, Migration, Policy, Search
+from kintsugi.core.plan import IdleWorker, Policy
 from planner.contingency import accepted
 from planner.legality import violations
 from planner.replan import replan

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from estimator.costs import Costs
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Estimate, Migration, StateKind, Transfer
 from kintsugi.core.errors import InfeasibleError, InvalidInputError
 from kintsugi.core.job import Ranges
-from kintsugi.core.plan import Estimate, Migration, Policy, StateKind, Transfer
+from kintsugi.core.plan import Policy
 from kintsugi.core.reliability import FailureRecord
 from planner.deferral import defer
 from planner.policy import PREFERENCE, Candidate, break_even, choose

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Migration
 from kintsugi.core.errors import StateLostError
-from kintsugi.core.plan import Migration
 from restorer.matching import match, missing_bytes
 from restorer.migration import plan_migration, require_state
 from tests.builders import grid_plan, transformer_profile, uniform_profile

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kintsugi.core.decision import Migration, StateKind, Transfer
 from kintsugi.core.errors import CommunicationError, ReconfigurationError
-from kintsugi.core.plan import Migration, StateKind, Transfer
 from restorer.reconfigure import migrate, pack, parts_of, unpack
 from restorer.transport import TensorSpec
 

@@ -5,8 +5,9 @@ from functools import partial
 
 import pytest
 
+from kintsugi.core.decision import Decision
 from kintsugi.core.errors import ReconfigurationError
-from kintsugi.core.plan import Decision, Policy
+from kintsugi.core.plan import Policy
 from kintsugi.runtime.agent import Agent
 from kintsugi.runtime.attempt import Phase
 from kintsugi.runtime.decisions import LocalDecisions

@@ -1,10 +1,10 @@
 import pytest
 
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Decision
 from kintsugi.core.errors import InfeasibleError, NotFoundError, UnavailableError
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement
-from kintsugi.core.plan import Decision
 from kintsugi.runtime.decider import Decider
 from kintsugi.runtime.decisions import JobRequest, LocalDecisions
 from tests.builders import snapshot_of, uniform_profile

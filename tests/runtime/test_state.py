@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 import torch
 
+from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
-from kintsugi.core.plan import StateKind
 from kintsugi.runtime.models import TrainingJob, canonical_name
 from kintsugi.runtime.state import ModelState
 from tests.runtime.jobs import odd_job, tiny_gpt

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from estimator.program import compile_program
-from kintsugi.core.plan import Migration
+from kintsugi.core.decision import Migration
 from kintsugi.runtime.commit import StepStatus
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint
 from kintsugi.runtime.messages import (

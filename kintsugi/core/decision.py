@@ -1,0 +1,161 @@
+"""What plans cost, what moves between them, and the decision for one."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kintsugi.core.plan import Plan, Policy
+from kintsugi.core.profile import PYDANTIC_CONFIG
+from kintsugi.core.reliability import FailureRecord
+
+
+class StateKind(StrEnum):
+    """Kinds of state that a migration moves."""
+
+    PARAMETER = "parameter"
+    OPTIMIZER = "optimizer"
+    BUFFER = "buffer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageEstimate:
+    """What one stage costs its worker."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    worker: str
+    pipeline: int
+    stage: int
+    layer_start: int
+    layer_stop: int
+    forward_seconds: float
+    """One micro-batch."""
+    backward_seconds: float
+    """One micro-batch, input and weight part."""
+    num_in_flight: int
+    """Most micro-batches whose activations are held at once."""
+    peak_memory_bytes: int
+    busy_seconds: float
+    """Computing, per step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a plan costs, as the estimator's replay of its program tells it."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    iteration_seconds: float
+    """To the last optimizer update of a step."""
+    pipeline_seconds: float
+    """First action's start to last backward's end, link delays included; the maximum over pipelines."""
+    reduce_seconds: float
+    """The exposed part of the gradient reductions."""
+    reconfiguration_seconds: float
+    """Detection, regrouping and migration: from the failure to training again."""
+    throughput_samples_per_second: float
+    goodput_samples_per_second: float
+    bubble_ratio: float
+    """Share of the living workers' time in the pipelines that is idle (0..1)."""
+    stages: tuple[StageEstimate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """Some bytes of one layer's state from a survivor to a worker that needs them."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    source: str
+    target: str
+    layer: int
+    kind: StateKind
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """All state that moves before a plan can run."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    total_bytes: int = 0
+    makespan_seconds: float = 0.0
+    lower_bound_seconds: float = 0.0
+    transfers: tuple[Transfer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How a plan was found and how far from the best it can be."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    lower_bound_seconds: float
+    """No plan within the ranges and the schedule has a shorter iteration."""
+    gap_ratio: float
+    """iteration_seconds / lower_bound_seconds - 1."""
+    elapsed_seconds: float
+    candidates: int = 0
+    """Plans that were priced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A policy that was considered: its price, or why it is impossible."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    policy: Policy
+    feasible: bool
+    reason: str
+    estimate: Estimate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survivable:
+    """How many simultaneous losses leave a holder of every layer, whichever they are."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    workers: int
+    hosts: int
+    failure_domains: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowUp:
+    """The second step of a policy: the plan to move to while the first one runs."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    after_steps: int
+    """Steps of the first plan, during which the state moves beside the training."""
+    plan: Plan
+    estimate: Estimate
+    """`reconfiguration_seconds`: what the move itself takes once the state is there."""
+    migration: Migration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The plan that was chosen, every alternative with its numbers, and the reason."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    policy: Policy
+    reason: str
+    plan: Plan
+    estimate: Estimate
+    search: Search
+    migration: Migration
+    survivable: Survivable
+    break_even_mtbf_seconds: float | None
+    """Mean time between failures at which the choice would change; null when it never does."""
+    previous_plan: Plan | None
+    alternatives: tuple[Alternative, ...]
+    follow_up: FollowUp | None = None
+    """What comes after `plan` under a policy of two steps; `estimate` is of `plan`, its goodput of both together."""
+    mtbf_seconds: float | None = None
+    """Mean time between failures that was reckoned with; null in decisions older than this field."""
+    failures: FailureRecord | None = None
+    """What that time was estimated from, with the job's prior; null where it is the job's own setting."""
