@@ -9,6 +9,7 @@ its load shows in every figure.
 """
 
 import argparse
+import itertools
 import random
 import statistics
 import tempfile
@@ -19,7 +20,6 @@ from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from kintsugi.cli.demo import service
@@ -37,8 +37,9 @@ from kintsugi.runtime.train import train
 
 GRIDS = {6: (2, 3), 8: (4, 2), 9: (3, 3), 16: (4, 4)}
 ASKED_SECONDS = {6: 0.3, 8: 0.3, 9: 0.3, 16: 0.5}
-KILLS_PER_RUN = {6: 1, 8: 2, 9: 2, 16: 3}
-STEPS_PER_KILL = 4
+KILLS_PER_RUN = {6: 2, 8: 3, 9: 4, 16: 6}
+"""At most: a run ends with fewer when no worker is expendable any more."""
+STEPS_PER_KILL = 3
 PHASES = ("detected", "planned", "quiesced", "regrouped", "transferred", "resumed", "first_step")
 
 SHAPE = GptShape(num_blocks=8, width=32)
@@ -155,11 +156,12 @@ def cells(arguments: argparse.Namespace, console: Console) -> Iterator[Cell]:
             reference = run(url, profile, num_workers, None, seed=arguments.seed, num_kills=num_kills)
             for policy in (Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM):
                 cell = Cell(num_workers, policy)
-                for index in track(
-                    range(-(-arguments.kills // num_kills)), f"{num_workers} workers, {policy.value}", console=console
-                ):
+                for index in itertools.count():
+                    if len(cell.recoveries) >= arguments.kills:
+                        break
                     seed = arguments.seed * 1000 + index
                     cell.take(run(url, profile, num_workers, policy, seed=seed, num_kills=num_kills), reference)
+                    console.print(f"{num_workers} workers, {policy.value}: {len(cell.recoveries)} of {arguments.kills} kills")
                 yield cell
 
 
