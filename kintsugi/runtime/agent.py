@@ -218,7 +218,10 @@ class Agent(AbstractContextManager["Agent"]):
         if worker in self._attempt.statuses or worker not in self._started:
             return False
         called_off_at = max(self._started[worker], self._phase_began_at)
-        return now - called_off_at > self._options.quiesce_timeout_seconds
+        price = self.decision.estimate
+        pass_seconds = max((stage.forward_seconds + stage.backward_seconds for stage in price.stages), default=0.0)
+        patience = self._options.quiesce_timeout_seconds + 3 * pass_seconds + 2 * self.decision.migration.makespan_seconds
+        return now - called_off_at > patience
 
     def _advance(self) -> None:
         """Take the step of the protocol that everything is there for."""

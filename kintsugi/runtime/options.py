@@ -16,8 +16,11 @@ class AgentOptions:
     """Silence after which a worker counts as frozen and is fenced; a busy machine starves workers for a second or two."""
     stopped_timeout_seconds: float = 0.5
     """The same for a worker whose process is stopped, as the operating system tells."""
-    quiesce_timeout_seconds: float = 120.0
-    """For a survivor to leave the interrupted step, from its start on; whoever does not is fenced. Longer than any pass."""
+    quiesce_timeout_seconds: float = 10.0
+    """For a survivor to leave the interrupted step, beyond three times its longest pass and twice the migration, as estimated.
+
+    Whoever does not is fenced: rarely, gloo does not wake a waiter whose message was cut in two.
+    """
     prepare_timeout_seconds: float = 300.0
     """For all members to be ready for a plan, beyond twice the time that its migration is estimated to take."""
     link_grace_seconds: float = 3.0
