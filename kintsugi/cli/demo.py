@@ -132,7 +132,7 @@ class _Stage:
                 workers=layout.dp * layout.pp,
                 dp=layout.dp,
                 pp=layout.pp,
-                ranges=Ranges(min_pp=2),
+                ranges=Ranges(min_dp=2, min_pp=2),
                 name=name,
                 profile=self.profile,
                 service=self.url,
