@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from urllib.parse import quote, unquote
 
@@ -186,14 +187,7 @@ def _shut_down(descriptor: int, target: str) -> None:
 
     Listening sockets are left alone: gloo ends the process when its `accept` fails.
     """
-    try:
-        duplicate = os.dup(descriptor)
-    except OSError:
-        return
-    with socket.socket(fileno=duplicate) as connection:
-        try:
-            connection.getpeername()
-            if os.readlink(f"/proc/self/fd/{duplicate}") == target:
-                connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:  # the number may be another file's by now
+        connection.getpeername()
+        if os.readlink(f"/proc/self/fd/{connection.fileno()}") == target:
+            connection.shutdown(socket.SHUT_RDWR)
