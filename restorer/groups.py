@@ -187,7 +187,11 @@ def _shut_down(descriptor: int, target: str) -> None:
 
     Listening sockets are left alone: gloo ends the process when its `accept` fails.
     """
-    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:  # the number may be another file's by now
-        connection.getpeername()
-        if os.readlink(f"/proc/self/fd/{connection.fileno()}") == target:
+    with suppress(OSError):
+        duplicate = os.dup(descriptor)
+        if os.readlink(f"/proc/self/fd/{duplicate}") != target:  # the number is another file's by now
+            os.close(duplicate)
+            return
+        with socket.socket(fileno=duplicate) as connection:
+            connection.getpeername()
             connection.shutdown(socket.SHUT_RDWR)
