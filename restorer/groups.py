@@ -1,8 +1,9 @@
 """Process groups of one generation: built together, given up at once.
 
-A survivor that waits inside gloo for a dead peer is freed by shutting down the sockets of the group from another
-thread; neither `abort` nor `shutdown` of the group does that (measured). Construction runs in a thread that can be
-abandoned, because the constructor hangs when a member dies after it published its address.
+A survivor never waits inside gloo itself: a thread that can be left behind does (see `waiter`), so giving up always works.
+The group's sockets are shut down as well, which frees the peers and gloo's own threads; neither `abort` nor `shutdown` of the
+group does that (measured). Construction runs in a thread that can be abandoned too, because the constructor hangs when a
+member dies after it published its address.
 """
 
 import os
@@ -17,7 +18,8 @@ import torch
 
 from kintsugi.core.errors import CommunicationError
 from restorer.gloo import GlooGroup, Store, connect
-from restorer.transport import GlooTransport, communication
+from restorer.transport import GlooTransport, Pending, communication
+from restorer.waiter import Waiter
 
 
 class Rendezvous(Store):
@@ -85,6 +87,7 @@ class Groups:
         self._error: Exception | None = None
         self._built = threading.Event()
         self._is_aborted = False
+        self._waiter = Waiter(f"waiter-{name}")
 
     def build(self, *, address: str, timeout_seconds: float, operation_timeout_seconds: float) -> None:
         """Connect all groups, the one that spans the generation first.
@@ -129,7 +132,7 @@ class Groups:
     def transport(self, device: torch.device) -> GlooTransport:
         """Point-to-point messages between all members."""
         rank_of = {member: rank for rank, member in enumerate(self._members)}
-        return GlooTransport(self._groups[self._members], rank_of, device)
+        return GlooTransport(self._groups[self._members], rank_of, device, self._waiter)
 
     def all_reduce(self, tensor: torch.Tensor, members: tuple[str, ...] | None = None) -> None:
         """Sum `tensor` in place over `members` (all by default); bitwise equal on all of them.
@@ -139,13 +142,15 @@ class Groups:
         """
         buffer = tensor if tensor.device.type == "cpu" else tensor.cpu()
         with communication():
-            self._groups[members or self._members].allreduce([buffer]).wait()
+            work = self._groups[members or self._members].allreduce([buffer])
+        self._waiter.wait(Pending(work, buffer))
         if buffer is not tensor:
             tensor.copy_(buffer)
 
     def abort(self) -> None:
         """Free everyone in this process who waits inside these groups; safe from any thread, at any time."""
         self._is_aborted = True
+        self._waiter.abort()
         self._rendezvous.close()
         own = self._own_sockets
         for descriptor in _sockets() - self._foreign_sockets if own is None else own:
@@ -155,6 +160,7 @@ class Groups:
     def close(self) -> None:
         """Tear the groups down in the background: destructors take 13-100 ms each."""
         groups, self._groups = self._groups, {}
+        self._waiter.close()
         self._rendezvous.close()
         threading.Thread(target=groups.clear, name=f"teardown-{self._name}", daemon=True).start()
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from kintsugi.core.errors import CommunicationError
 from restorer.gloo import GlooGroup
+from restorer.waiter import Waiter
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,51 +61,64 @@ def communication() -> Iterator[None]:
 
 
 @dataclass(slots=True)
-class _Sent:
-    work: dist.Work | None
+class Pending:
+    """A gloo operation under way, with the buffer that must live as long."""
+
+    work: dist.Work
     buffer: torch.Tensor
 
     def wait(self) -> None:
-        if self.work is not None:
-            with communication():
-                self.work.wait()
-            self.work = None
+        """Block until it is done. Raises RuntimeError when it fails."""
+        self.work.wait()
+
+
+@dataclass(slots=True)
+class _Sent:
+    pending: Pending | None
+    waiter: Waiter
+
+    def wait(self) -> None:
+        if self.pending is not None:
+            self.waiter.wait(self.pending)
+            self.pending = None
 
 
 @dataclass(slots=True)
 class _Received:
-    work: dist.Work | None
+    pending: Pending | None
     buffer: torch.Tensor
     device: torch.device
+    waiter: Waiter
 
     def wait(self) -> torch.Tensor:
-        if self.work is not None:
-            with communication():
-                self.work.wait()
-            self.work = None
+        if self.pending is not None:
+            self.waiter.wait(self.pending)
+            self.pending = None
         return self.buffer.to(self.device)
 
 
 class GlooTransport:
     """Messages over one gloo group that spans the generation; tensors on other devices are staged through host memory."""
 
-    def __init__(self, group: GlooGroup, rank_of: Mapping[str, int], device: torch.device) -> None:
+    def __init__(self, group: GlooGroup, rank_of: Mapping[str, int], device: torch.device, waiter: Waiter) -> None:
         self._group = group
         self._rank_of = rank_of
         self._device = device
+        self._waiter = waiter
 
     def send(self, tensor: torch.Tensor, peer: str, tag: int) -> Sending:
         """Start to send."""
         buffer = tensor.detach().to("cpu").contiguous()
         if buffer.numel() == 0:
-            return _Sent(None, buffer)
+            return _Sent(None, self._waiter)
         with communication():
-            return _Sent(self._group.send([buffer], self._rank_of[peer], tag), buffer)
+            return _Sent(Pending(self._group.send([buffer], self._rank_of[peer], tag), buffer), self._waiter)
 
     def receive(self, spec: TensorSpec, peer: str, tag: int) -> Receiving:
         """Start to receive."""
         buffer = torch.empty(spec.shape, dtype=spec.dtype, pin_memory=self._device.type == "cuda")
         if buffer.numel() == 0:
-            return _Received(None, buffer, self._device)
+            return _Received(None, buffer, self._device, self._waiter)
         with communication():
-            return _Received(self._group.recv([buffer], self._rank_of[peer], tag), buffer, self._device)
+            pending = Pending(self._group.recv([buffer], self._rank_of[peer], tag), buffer)
+        return _Received(pending, buffer, self._device, self._waiter)

@@ -163,4 +163,7 @@ class Crew(AbstractContextManager["Crew"]):
             self._connections[name].send(("abort",))
 
     def strike(self, name: str, signal_number: int) -> None:
-        os.kill(self._processes[name].pid, signal_number)
+        os.kill(self.process_id(name), signal_number)
+
+    def process_id(self, name: str) -> int:
+        return self._processes[name].pid

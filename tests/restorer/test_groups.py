@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import time
 
 import pytest
 import torch
@@ -120,6 +121,46 @@ def test_abort_frees_who_builds(crew):
     hear_from(crew, "w0", "w2")
     crew.abort("w0", "w2")
     assert_freed(crew.finish("w0", "w2"))
+
+
+HALF_A_MESSAGE = TensorSpec((400_000_000,), torch.uint8)
+
+
+def send_whole(member: Member, peer: str) -> None:
+    member.transport.send(torch.ones(HALF_A_MESSAGE.shape, dtype=torch.uint8), peer, 7).wait()
+
+
+def wait_for_the_rest(member: Member, peer: str, process_id: int) -> None:
+    """Stop the sender as soon as the first bytes are there; gloo itself frees nobody who waits for the rest."""
+    receiving = member.transport.receive(HALF_A_MESSAGE, peer, 7)
+    deadline = time.monotonic() + 10.0
+    while receiving.buffer[1000] == 0 and time.monotonic() < deadline:
+        pass
+    os.kill(process_id, signal.SIGSTOP)
+    assert (receiving.buffer[1000], receiving.buffer[-1]) == (1, 0)
+    member.connection.send(("publish", "said/", b""))
+    receiving.wait()
+
+
+def test_abort_frees_who_received_half_a_message(crew):
+    crew.build("g0")
+    crew.begin({"w1": (send_whole, ("w0",))})
+    crew.begin({"w0": (wait_for_the_rest, ("w1", crew.process_id("w1")))})
+    hear_from(crew, "w0")
+    crew.abort("w0", "w2")
+    assert_freed(crew.finish("w0"))
+    crew.strike("w1", signal.SIGKILL)
+    crew.build("g1", ("w0", "w2"))
+
+
+def test_abort_frees_who_sent_half_a_message(crew):
+    crew.build("g0")
+    crew.begin({"w1": (wait_for_the_rest, ("w0", crew.process_id("w0"))), "w0": (send_whole, ("w1",))})
+    hear_from(crew, "w1")
+    crew.abort("w0", "w1", "w2")
+    assert_freed(crew.finish("w1"))
+    crew.strike("w0", signal.SIGCONT)
+    assert_freed(crew.finish("w0"))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])

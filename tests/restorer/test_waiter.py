@@ -1,0 +1,87 @@
+"""Waits that can always be given up, with operations that end, fail or never end."""
+
+import threading
+
+import pytest
+
+from kintsugi.core.errors import CommunicationError
+from restorer.waiter import Waiter
+
+
+class Done:
+    def wait(self):
+        pass
+
+
+class Failing:
+    def wait(self):
+        raise RuntimeError("Connection closed by peer\nwith a trace")
+
+
+class Stuck:
+    def __init__(self):
+        self.has_begun = threading.Event()
+        self.may_end = threading.Event()
+
+    def wait(self):
+        self.has_begun.set()
+        assert self.may_end.wait(30.0)
+
+
+@pytest.fixture(name="waiter")
+def closed_afterwards():
+    waiter = Waiter("waiter-under-test")
+    yield waiter
+    waiter.close()
+
+
+@pytest.fixture(name="stuck")
+def freed_afterwards():
+    operation = Stuck()
+    yield operation
+    operation.may_end.set()
+
+
+def given_up(waiter, operation):
+    """The error of a wait that is given up from another thread once it has begun."""
+    thread = threading.Thread(target=lambda: operation.has_begun.wait(30.0) and waiter.abort())
+    thread.start()
+    with pytest.raises(CommunicationError) as caught:
+        waiter.wait(operation)
+    thread.join(30.0)
+    return str(caught.value)
+
+
+def test_waits_one_after_the_other(waiter):
+    for _ in range(3):
+        waiter.wait(Done())
+
+
+def test_a_failure_is_told_in_one_line_and_ends_only_its_own_wait(waiter):
+    with pytest.raises(CommunicationError) as caught:
+        waiter.wait(Failing())
+    assert str(caught.value) == "Connection closed by peer"
+    waiter.wait(Done())
+
+
+def test_a_wait_that_never_ends_is_given_up_and_so_is_every_later_one(waiter, stuck):
+    assert "given up" in given_up(waiter, stuck)
+    for operation in (Done(), stuck):
+        with pytest.raises(CommunicationError, match="given up"):
+            waiter.wait(operation)
+
+
+def test_what_was_given_up_before_is_not_waited_for(waiter, stuck):
+    waiter.abort()
+    with pytest.raises(CommunicationError, match="given up"):
+        waiter.wait(stuck)
+    assert not stuck.has_begun.is_set()
+
+
+def test_the_thread_ends_with_its_operation(waiter, stuck):
+    given_up(waiter, stuck)
+    waiter.close()
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "waiter-under-test"]
+    stuck.may_end.set()
+    thread.join(30.0)
+    assert not thread.is_alive()
