@@ -11,7 +11,6 @@ from typing import Protocol
 
 from kintsugi.core.errors import CommunicationError
 
-
 _GIVEN_UP = "the groups were given up"
 
 
