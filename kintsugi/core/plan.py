@@ -241,6 +241,16 @@ class Plan:
         return {stage.worker: stage for pipeline in self.pipelines for stage in pipeline.stages if stage.worker is not None}
 
     @cached_property
+    def layers_of(self) -> dict[str, tuple[int, ...]]:
+        """The layers that each worker holds, ascending."""
+        result: dict[str, list[int]] = {}
+        for pipeline in self.pipelines:
+            for stage in pipeline.stages:
+                if stage.worker is not None:
+                    result.setdefault(stage.worker, []).extend(stage.layers)
+        return {worker: tuple(layers) for worker, layers in result.items()}
+
+    @cached_property
     def slot_of(self) -> dict[str, Slot]:
         """The slot that each worker holds."""
         return {

@@ -143,6 +143,7 @@ def test_microbatches_are_numbered_over_all_pipelines_in_order(plan):
 def test_every_layer_has_one_holder_per_pipeline(plan, data):
     layer = data.draw(st.integers(0, plan.num_layers - 1))
     assert [plan.slot_of[worker].pipeline for worker in plan.holders[layer]] == list(range(plan.dp))
+    assert all(list(layers) == list(plan.stage_of[worker].layers) for worker, layers in plan.layers_of.items())
     assert all(layer in plan.stage_of[worker].layers for worker in plan.holders[layer])
 
 
