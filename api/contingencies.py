@@ -1,17 +1,18 @@
-"""Plans made ahead in the background, by one thread of each process."""
+"""Which plans are made ahead, in which order, and where they are kept until they are asked for."""
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import structlog
 
+from api.ahead import make
 from api.database import OvertakenError
 from api.shelf import Decided, Shelf
+from kintsugi.core import codec
 from kintsugi.core.errors import KintsugiError
 from kintsugi.core.job import Snapshot
-from planner.contingency import Loss, after, fingerprint, losses, plan_ahead
+from planner.contingency import Loss, after, fingerprint, losses
 
 BATCH = 16
 """Decisions that are stored in one transaction."""
@@ -27,6 +28,8 @@ class _Work:
     look: Callable[[], Snapshot]
     """Gives the snapshot of the next decision if nothing were lost."""
     base: Snapshot | None = None
+    document: str = ""
+    """`base` as JSON."""
     todo: Iterator[Loss] = field(default_factory=lambda: iter(()))
     following: Loss | None = None
     stored: frozenset[str] = frozenset()
@@ -40,7 +43,7 @@ class _Work:
 
 
 class Contingencies:
-    """Keeps every job's contingencies made, for its latest generation only.
+    """Keeps every job's contingencies made, for its latest generation only; one thread sees to it.
 
     Single losses come before pairs, and then the job whose plan is newest before the others.
     What is made is on disk within a batch, so that a restart does not lose it, and is found in memory until then.
@@ -51,7 +54,6 @@ class Contingencies:
         self._pair_work = pair_work
         self._work: dict[str, _Work] = {}
         self._changed = threading.Condition()
-        self._num_writes = 0
         self._closed = False
         self._is_idle = True
         self._thread = threading.Thread(target=self._run, name="contingencies", daemon=True)
@@ -84,18 +86,6 @@ class Contingencies:
             found = None if work is None else work.fresh.get(key)
         return found or self._shelf.find(job, key)
 
-    @contextmanager
-    def giving_way(self) -> Iterator[None]:
-        """No further plan is begun meanwhile: whoever waits for an answer has the interpreter to itself."""
-        with self._changed:
-            self._num_writes += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._num_writes -= 1
-                self._changed.notify_all()
-
     def wait_until_idle(self, seconds: float) -> bool:
         """Whether everything that was submitted is made within so many seconds."""
         with self._changed:
@@ -117,7 +107,7 @@ class Contingencies:
         with self._changed:
             self._is_idle = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: (self._work and not self._num_writes) or self._closed)
+            self._changed.wait_for(lambda: self._work or self._closed)
             self._is_idle = False
             return None if self._closed else min(reversed(self._work.values()), key=lambda work: work.can_wait)
 
@@ -125,6 +115,7 @@ class Contingencies:
         """Make one plan of `work`, and store what was made once it is a batch or nothing is left."""
         if work.base is None:
             work.base, work.stored = work.look(), self._shelf.fingerprints(work.job)
+            work.document = codec.dumps(work.base)
             work.todo = losses(work.base, self._pair_work)
         elif work.following is not None:
             self._make(work, work.base, work.following)
@@ -137,11 +128,10 @@ class Contingencies:
     def _make(self, work: _Work, base: Snapshot, loss: Loss) -> None:
         if fingerprint(after(base, loss)) in work.stored:
             return
-        made = plan_ahead(base, loss)
+        made = make(work.document, loss)
         if made is not None:
-            decided = replace(Decided.of(made.decision), plan=None)
             with self._changed:
-                work.fresh[made.fingerprint] = decided
+                work.fresh[made[0]] = made[1]
 
     def _store(self, work: _Work) -> None:
         """Store what was made, unless newer work has taken its place."""

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -98,8 +97,7 @@ class Service(Records):
             refuse_other_generations(new, state.history.generation)
             return new, None if new else seen[events[-1].id]
 
-        with self._giving_way():
-            return self.decision(job, self._write(job, key, accept).generation)
+        return self.decision(job, self._write(job, key, accept).generation)
 
     def post_report(self, job: str, report: Report, idempotency_key: str | None = None) -> Entry:
         """The log entry of a report, durable.
@@ -221,9 +219,6 @@ class Service(Records):
             self._metrics.planned(time.perf_counter() - started)
             self._tell(snapshot, job, found.policy, found.reason)
         return found
-
-    def _giving_way(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._ahead is None else self._ahead.giving_way()
 
     def _look_ahead(self, state: JobState) -> None:
         if self._ahead is not None:

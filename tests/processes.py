@@ -55,3 +55,12 @@ def _announced(process: subprocess.Popen[bytes]) -> str:
             if line.startswith(ANNOUNCEMENT) and line.endswith("\n"):
                 return line.removeprefix(ANNOUNCEMENT).strip()
     raise AssertionError(f"the service announced no address: {text}")
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and has not ended; one that nobody buried has."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

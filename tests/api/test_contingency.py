@@ -201,18 +201,6 @@ def test_single_losses_of_every_job_come_before_pairs_of_any():
     assert "newer" in batches[2:]
 
 
-def test_no_plan_is_begun_while_somebody_waits_for_an_answer():
-    ahead = Contingencies(Memory(), pair_work=0)
-    ahead.start()
-    with ahead.giving_way():
-        ahead.submit("job", base_of)
-        assert not ahead.wait_until_idle(0.1)
-        assert ahead.find("job", after(base_of(), next(losses(base_of())))) is None
-    assert ahead.wait_until_idle(PATIENCE)
-    ahead.close()
-    assert ahead.find("job", after(base_of(), next(losses(base_of())))) is not None
-
-
 @pytest.mark.parametrize("error", [UnavailableError("no"), RuntimeError("never thought of")])
 def test_what_goes_wrong_stops_the_work_on_a_job_not_the_thread(error):
     class Broken(Memory):

@@ -1,0 +1,90 @@
+"""Plans are made ahead by another process: the same plans, its errors told, its end survived, and nothing left behind."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from api import ahead
+from kintsugi.core import codec
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Decision
+from kintsugi.core.errors import InvalidInputError, UnavailableError
+from planner.contingency import accepted, losses, plan_ahead
+from planner.replan import replan
+from tests.builders import snapshot_of, uniform_profile
+from tests.processes import is_running
+from tests.runtime.runs import eventually
+
+pytestmark = pytest.mark.processes
+
+FIRST = snapshot_of(uniform_profile(4), Cluster.uniform(6), 4)
+BASE = accepted(FIRST, replan(FIRST))
+LOSSES = list(losses(BASE, 100))
+
+
+def process():
+    (child,) = [child for child in multiprocessing.active_children() if child.name.startswith("SpawnProcess")]
+    return child
+
+
+def without_time(decision):
+    return replace(decision, search=replace(decision.search, elapsed_seconds=0.0))
+
+
+def test_what_is_made_ahead_is_what_would_be_made_here():
+    assert len(LOSSES) > 6
+    for loss in LOSSES:
+        fingerprint, decided = ahead.make(codec.dumps(BASE), loss)
+        expected = plan_ahead(BASE, loss)
+        assert fingerprint == expected.fingerprint
+        assert without_time(codec.loads(Decision, decided.document)) == without_time(expected.decision)
+    assert process().pid != os.getpid()
+
+
+def test_an_error_is_told_as_what_it_is():
+    with pytest.raises(InvalidInputError) as caught:
+        ahead.make("{}", LOSSES[0])
+    assert caught.value.field
+
+
+def test_the_end_of_the_process_is_told_and_the_next_plan_has_another():
+    ahead.make(codec.dumps(BASE), LOSSES[0])
+    child = process()
+    child.kill()
+    child.join(30.0)
+    with pytest.raises(UnavailableError, match="plans ahead"):
+        ahead.make(codec.dumps(BASE), LOSSES[0])
+    assert ahead.make(codec.dumps(BASE), LOSSES[0]) is not None
+
+
+SERVICE = """
+import multiprocessing, sys, time
+from api import ahead
+from kintsugi.core import codec
+from kintsugi.core.job import Snapshot
+from planner.contingency import losses
+
+if __name__ == "__main__":
+    document = sys.stdin.read()
+    ahead.make(document, next(losses(codec.loads(Snapshot, document))))
+    print(multiprocessing.active_children()[0].pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_service_that_is_killed_leaves_no_process_behind(tmp_path):
+    script = tmp_path / "service.py"
+    script.write_text(SERVICE)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    parent = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    with parent:
+        parent.stdin.write(codec.dumps(BASE))
+        parent.stdin.close()
+        child = int(parent.stdout.readline())
+        parent.send_signal(signal.SIGKILL)
+    assert not eventually(lambda: is_running(child), lambda running: not running)
