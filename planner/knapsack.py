@@ -32,7 +32,7 @@ class Knapsack:
         """
         self._first, self._num_pipelines = first_length, num_pipelines
         self._counts = _halves(num_pipelines)
-        self._single, self._best_length = _with_idle(np.where(worth > 0, worth, IMPOSSIBLE))
+        self._single, self._best_length = _with_idle(worth)
         self._num_workers = min(num_workers, num_pipelines * (first_length + len(worth) - 1))
         self._tables = _tables(self._single, first_length, self._num_workers, num_pipelines, self._counts)
 
@@ -56,21 +56,30 @@ def lowest_total(count: int, num_lengths: int, num_workers: int, num_pipelines: 
     return count * num_workers // num_pipelines - (num_lengths - 1)
 
 
+@compiled
 def _halves(count: int) -> Worth:
     """All numbers of pipelines that halving comes to, the largest first."""
-    result = [count]
-    few = many = count
+    result, size = np.empty(2 * 64, dtype=np.int64), 1
+    result[0] = few = many = count
     while many > 1:
         few, many = few // 2, many - many // 2
-        result += [c for c in (many, few) if c > 0 and c not in result]
-    return np.array(result, dtype=np.int64)
+        for number in (many, few):
+            if number > 0 and not (result[:size] == number).any():
+                result[size] = number
+                size += 1
+    return result[:size]
 
 
+@compiled
 def _with_idle(worth: Worth) -> tuple[Worth, Worth]:
     """Worth when a pipeline may leave some of its workers idle, and the index of the length it then has."""
-    best = np.maximum.accumulate(worth)
-    indices = np.where(worth == best, np.arange(len(worth)), 0)
-    return best, np.maximum.accumulate(indices)
+    best, indices = np.empty_like(worth), np.zeros_like(worth)
+    for length in range(len(worth)):
+        own = worth[length] if worth[length] > 0 else IMPOSSIBLE
+        is_better = length == 0 or own >= best[length - 1]
+        best[length] = own if is_better else best[length - 1]
+        indices[length] = length if is_better else indices[length - 1]
+    return best, indices
 
 
 @compiled

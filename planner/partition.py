@@ -15,6 +15,7 @@ from estimator.pipeline import Floats
 from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LayerProfile, LinkCost
+from planner.kinds import Crew, WorkerKind
 from planner.minimax import Chain, Ints, Model, after_seconds, fits, fits_somehow, minimax, neighbours, splits_seconds
 from planner.relaxation import Outline, widest_stages
 
@@ -25,14 +26,6 @@ MOST_SPLITS = 128
 
 EXACT, CLOSE = 1e-9, 2e-3
 """How far above its bound a split may stay without a look at its neighbours: with equal layers, and otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerKind:
-    """What the search knows of a worker; workers of one kind are interchangeable."""
-
-    speed_ratio: float
-    usable_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +80,7 @@ class Partitioner:
         self._is_range = np.triu(np.ones((count + 1, count + 1), dtype=bool), 1)
         self.tolerance = EXACT if len({self._key(layer) for layer in layers}) == 1 else CLOSE
         self._splits: dict[int, Ints] = {}
+        self._crews: dict[tuple[WorkerKind, ...], Crew] = {}
         self._descended: dict[tuple[WorkerKind, ...], Ints] = {}
         """Where the first descent for these workers ended: a good split for other micro-batch counts too."""
 
@@ -143,13 +137,16 @@ class Partitioner:
     def _chain(
         self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats, least_update: float = math.inf
     ) -> Chain:
-        held = [scheduled_in_flight(self._schedule, stage, len(kinds), num_microbatches) for stage in range(len(kinds))]
-        speeds = np.array([kind.speed_ratio for kind in kinds])
+        kinds = tuple(kinds)
+        if kinds not in self._crews:
+            self._crews[kinds] = Crew.of(kinds)
+        crew, num_stages = self._crews[kinds], len(kinds)
+        held = [scheduled_in_flight(self._schedule, stage, num_stages, num_microbatches) for stage in range(num_stages)]
         return Chain(
-            speeds=speeds,
-            above=np.concatenate(([1.0], np.maximum.accumulate(speeds[:-1]))),
-            below=np.concatenate((np.maximum.accumulate(speeds[:0:-1])[::-1], [1.0])),
-            usable_bytes=np.array([kind.usable_bytes for kind in kinds], dtype=np.int64),
+            speeds=crew.speeds,
+            above=crew.above,
+            below=crew.below,
+            usable_bytes=crew.usable_bytes,
             held=np.array(held, dtype=np.int64),
             rest=num_microbatches - 1,
             all_forward=self._schedule is Schedule.GPIPE,

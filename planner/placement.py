@@ -12,8 +12,8 @@ import numpy.typing as npt
 from estimator.costs import Costs
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Policy, Schedule, Stage
-from planner.partition import WorkerKind
-from planner.search import Arrangement, kind_of
+from planner.arrangement import Arrangement
+from planner.kinds import WorkerKind, kind_of
 from planner.survival import exposure, homes_of, homes_of_slots
 from restorer.matching import FORBIDDEN, match, match_ranges, missing_bytes
 from restorer.migration import state_prefix_bytes

@@ -19,9 +19,12 @@ from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.plan import Plan, Policy, Schedule
 from kintsugi.core.profile import OptimizerSharding
+from planner.arrangement import Arrangement
+from planner.degrees import degrees
+from planner.kinds import kind_of
 from planner.links import Links
 from planner.placement import Holdings, least_migration_seconds, place
-from planner.search import Arrangement, EqualProblem, EqualSearch, degrees, kind_of
+from planner.search import EqualProblem, EqualSearch
 from planner.shortage import memory_error
 from planner.unequal import UnequalProblem, UnequalSearch
 from restorer.migration import plan_migration

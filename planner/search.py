@@ -4,104 +4,27 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import groupby
 
 import numpy as np
 
 from estimator.costs import Costs
-from estimator.pipeline import Floats
-from kintsugi.core.cluster import Worker
-from kintsugi.core.errors import InfeasibleError, InvalidInputError
-from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Schedule
-from kintsugi.core.profile import LinkCost, OptimizerSharding, Profile
-from planner.batches import trim
+from kintsugi.core.profile import LinkCost, OptimizerSharding
+from planner.arrangement import Arrangement, PipelineShape
+from planner.degrees import Degrees
+from planner.filling import Filling
+from planner.kinds import WorkerKind
 from planner.knapsack import Knapsack
 from planner.minimax import Ints
-from planner.partition import Partitioner, WorkerKind
+from planner.partition import Partitioner
 from planner.relaxation import Lengths, can_finish, caps, promises, which_can_finish, widest_stages
 from planner.stepping import Step, Stepper
+from planner.tails import least_tails
 from planner.timetable import Entry, Timetable
 from planner.zero_bubble import partitioner_for
 
-TOLERANCE = 1e-9
-"""Relative difference below which two times are the same."""
-
 RELAXED_STEP, MARGIN = 1.01, 1.1
 """How exactly the least relaxed time is found, and how far above it tables go at first."""
-
-Groups = Counter[Entry]
-"""How many pipelines of each length and number of micro-batches there are."""
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineShape:
-    """One pipeline without names: its stage boundaries and its micro-batches."""
-
-    cuts: tuple[int, ...]
-    num_microbatches: int
-
-    @property
-    def num_stages(self) -> int:
-        """Length of the pipeline."""
-        return len(self.cuts) - 1
-
-
-@dataclass(frozen=True)
-class Arrangement:
-    """Pipelines without names, longest first, and what is known of their time."""
-
-    shapes: tuple[PipelineShape, ...]
-    seconds: float
-    """The objective: the pipelines, on their first stages the reduction that follows, and the update."""
-    kinds: tuple[WorkerKind, ...] | None = None
-    """Kind of worker that each slot was planned for; None where all workers are equal."""
-    is_descending: bool = False
-    """Whether every worker reduces its last layers first."""
-
-    @cached_property
-    def groups(self) -> Counter[PipelineShape]:
-        """How many pipelines there are of each shape."""
-        result: Counter[PipelineShape] = Counter()
-        for shape, run in groupby(self.shapes):
-            result[shape] += len(list(run))
-        return result
-
-
-@dataclass(frozen=True, slots=True)
-class Degrees:
-    """Ranges with their defaults filled in."""
-
-    dp: range
-    pp: range
-
-
-def degrees(ranges: Ranges, num_workers: int, num_layers: int, num_microbatches: int) -> Degrees:
-    """Fill in and check the ranges.
-
-    Raises:
-        InvalidInputError: more pipelines are asked for than there are micro-batches.
-        InfeasibleError: there are too few workers or layers for the ranges.
-    """
-    if ranges.min_dp > num_microbatches:
-        raise InvalidInputError(
-            f"asks for more pipelines than there are micro-batches ({num_microbatches}); every pipeline needs one",
-            field="min_dp",
-            value=ranges.min_dp,
-        )
-    if ranges.min_pp > num_layers:
-        raise InvalidInputError(f"is more stages than the model has layers ({num_layers})", field="min_pp", value=ranges.min_pp)
-    needed = ranges.min_dp * ranges.min_pp
-    if needed > num_workers:
-        raise InfeasibleError(
-            f"{ranges.min_dp} pipelines of {ranges.min_pp} stages need {needed} workers; {num_workers} are left",
-            field="workers",
-            value=num_workers,
-        )
-    max_dp = min(ranges.max_dp or num_workers, num_workers // ranges.min_pp, num_microbatches)
-    max_pp = min(ranges.max_pp or num_workers, num_workers, num_layers)
-    return Degrees(dp=range(ranges.min_dp, max_dp + 1), pp=range(ranges.min_pp, max_pp + 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +50,12 @@ class EqualSearch:
         self._problem = problem
         self._partitioners: dict[int, Partitioner] = {}
         self._most: dict[int, Ints] = {}
-
-        self._gradient_bytes = np.cumsum([0.0, *(layer.gradient_bytes for layer in problem.costs.profile.layers)])
         self._outline = self.partitioner(1).outline(problem.kind.speed_ratio)
         updates = np.array(problem.costs.sums.optimizer, dtype=np.float64) / problem.kind.speed_ratio
         self._widest_updates = widest_stages(updates)
-        self._tails: dict[int, Floats] = {}
+        allowed = problem.allowed
+        self._tails = least_tails(problem.costs.profile, allowed.dp, allowed.pp.start, problem.reduction_link)
+        self._stepper = Stepper(problem.costs, problem.schedule, problem.kind.speed_ratio, problem.link)
 
     @property
     def tolerance(self) -> float:
@@ -148,8 +71,9 @@ class EqualSearch:
         """Numbers of pipelines, the most promising first: as if micro-batches and pipelines could be divided."""
         problem, lengths = self._problem, self._problem.allowed.pp
         widest = self._outline.widest[lengths.start : lengths.stop]
-        held = np.minimum(np.searchsorted(self._outline.both, widest), len(self._gradient_bytes) - 1)
-        tails = np.array([self._tail_seconds(dp)[held] + self._after_seconds(dp) for dp in problem.allowed.dp])
+        held = np.minimum(np.searchsorted(self._outline.both, widest), problem.costs.profile.num_layers)
+        after = np.array([self._after_seconds(dp) for dp in problem.allowed.dp])
+        tails = self._tails[:, held] + after[:, None]
         numbers = np.array(problem.allowed.dp)
         seconds = promises(self._outline, lengths.start, numbers, tails, (problem.num_workers, problem.num_microbatches))
         return [int(dp) for dp in numbers[np.argsort(seconds, kind="stable")]]
@@ -160,7 +84,8 @@ class EqualSearch:
         if not degrees or math.isinf(limit_seconds):
             return list(degrees)
         targets = np.array([limit_seconds - self._after_seconds(dp) for dp in degrees])
-        offers = np.stack([self._most_microbatches(dp) for dp in degrees]), np.stack([self._tail_seconds(dp) for dp in degrees])
+        rows = np.array(degrees) - problem.allowed.dp.start
+        offers = np.stack([self._most_microbatches(dp) for dp in degrees]), self._tails[rows]
         is_possible = which_can_finish(
             self._outline,
             (self._first_length, *offers),
@@ -205,8 +130,7 @@ class EqualSearch:
         """Step of an arrangement over the fastest links, reductions, commit and update included."""
         problem = self._problem
         pipelines = Counter({(shape.cuts, shape.num_microbatches): times for shape, times in arrangement.groups.items()})
-        stepper = Stepper(problem.costs, problem.schedule, problem.kind.speed_ratio, problem.link)
-        return stepper.step(pipelines, problem.reduction_link(len(arrangement.shapes)))
+        return self._stepper.step(pipelines, problem.reduction_link(len(arrangement.shapes)))
 
     def _is_reachable(self, dp: int, lengths: Lengths, most: Ints, limit: float) -> bool:
         """Whether a solution is left when every entry that it uses is tightened. Lowers `most` where bounds rule entries out."""
@@ -230,26 +154,17 @@ class EqualSearch:
         """The bound, at least `low`, and the best arrangement within a horizon; only its objective counts what comes after."""
         partitioner, update = self.partitioner(self._replicas(dp)), self._after_seconds(dp)
         table = Timetable(partitioner, self._problem.kind, lengths, horizon)
-        low, groups = self._settle(table, dp, low, table.tighten)
+        filling = Filling(table, self._problem.num_workers, dp, self._problem.num_microbatches)
+        low, groups = filling.settle(low, table.tighten)
         if groups is None or low > horizon:
             return horizon, None
-        seconds, groups = self._settle(table, dp, low, table.price)
+        seconds, groups = filling.settle(low, table.price)
         if groups is None or seconds > horizon:
             return low, None
         shapes: list[PipelineShape] = []
         for entry, times in sorted(groups.items(), reverse=True):
             shapes += [PipelineShape(table.split(entry).cuts, entry[1])] * times
         return low, Arrangement(tuple(shapes), max(table.split(entry).seconds for entry in groups) + update)
-
-    def _settle(self, table: Timetable, dp: int, low: float, refine: Callable[[Entry], bool]) -> tuple[float, Groups | None]:
-        """Solve and refine what the solution uses until that changes nothing; infinity where the horizon is out of reach."""
-        while True:
-            low, groups = self._solve(table, dp, low)
-            if groups is None:
-                return math.inf, None
-            changed = [refine(entry) for entry in sorted(groups)]
-            if not any(changed):
-                return low, groups
 
     @property
     def _first_length(self) -> int:
@@ -258,29 +173,13 @@ class EqualSearch:
     def _can_finish(self, dp: int, lengths: Lengths, target: float) -> bool:
         return can_finish(lengths, target, self._problem.num_workers, dp, self._problem.num_microbatches)
 
-    def _tail_seconds(self, dp: int) -> Floats:
-        if dp not in self._tails:
-            self._tails[dp] = self._reductions(dp)
-        return self._tails[dp]
-
-    def _reductions(self, dp: int) -> Floats:
-        """The least that reducing the first n layers takes. Shape [layers + 1].
-
-        Where the last layer is tied to the first, both ends of every pipeline reduce them together, apart from the rest.
-        """
-        problem, held = self._problem, self._gradient_bytes
-        ends = problem.costs.profile.tie_groups[0]
-        if ends[-1] < len(held) - 2 or ends[-1] == 0 or self._first_length < 2:
-            return ring_seconds(problem.reduction_link(dp), dp, held)
-        tied = float(sum(problem.costs.profile.layers[layer].gradient_bytes for layer in ends))
-        result = ring_seconds(problem.reduction_link(dp), dp, held - held[1])
-        result[:2] = 0.0
-        result[1:] += ring_seconds(problem.reduction_link(2 * dp), 2 * dp, np.array([tied]))[0]
-        return result
-
     def _lengths(self, dp: int) -> Lengths:
         return Lengths(
-            self._outline, self._first_length, self._most_microbatches(dp), self._tail_seconds(dp), self._least_update(dp)
+            self._outline,
+            self._first_length,
+            self._most_microbatches(dp),
+            self._tails[dp - self._problem.allowed.dp.start],
+            self._least_update(dp),
         )
 
     def _relaxed_seconds(self, dp: int, lengths: Lengths, limit: float) -> float:
@@ -322,51 +221,3 @@ class EqualSearch:
                 [partitioner.most_microbatches(length, problem.kind, problem.num_microbatches) for length in problem.allowed.pp]
             )
         return np.minimum(self._most[replicas], problem.num_microbatches - dp + 1)
-
-    def _solve(self, table: Timetable, dp: int, low: float) -> tuple[float, Groups | None]:
-        """The table's least value that admits an arrangement, at least `low`, and how many pipelines of each entry it has.
-
-        Gallops from `low`, which is close once the table is tight, then bisects.
-        """
-        values = table.values(low)
-        infeasible, step = -1, 1
-        feasible, best = len(values), None
-        while infeasible + 1 < feasible:
-            probe = min(infeasible + step, (infeasible + feasible) // 2)
-            knapsack = self._knapsack(table, dp, float(values[probe]))
-            if knapsack.most_worth < self._problem.num_microbatches:
-                infeasible, step = probe, step * 2
-            else:
-                feasible, best = probe, knapsack
-        if best is None:
-            return low, None
-        target = float(values[feasible])
-        return target, self._fill(table, best.lengths(), target)
-
-    def _fill(self, table: Timetable, lengths: Counter[int], target: float) -> Groups:
-        """Micro-batches for pipelines of these lengths, none slower than the target."""
-        caps = table.caps(target * (1 + TOLERANCE))
-        groups = {(length, int(caps[length - table.first_length])): times for length, times in lengths.items()}
-        return trim(groups, self._problem.num_microbatches, lambda length, count: table.at((length, count)))
-
-    def _knapsack(self, table: Timetable, dp: int, target: float) -> Knapsack:
-        return Knapsack(table.caps(target * (1 + TOLERANCE)), table.first_length, self._problem.num_workers, dp)
-
-
-def tail_seconds(profile: Profile, link: LinkCost, dp: int) -> Floats:
-    """Reduction of the first n layers over `dp` holders, which follows their last backward pass. Shape [layers + 1]."""
-    return ring_seconds(link, dp, np.cumsum([0.0, *(layer.gradient_bytes for layer in profile.layers)]))
-
-
-def ring_seconds(link: LinkCost, num_workers: int, num_bytes: Floats) -> Floats:
-    """Ring all-reduces of several sizes, in seconds. Shape of `num_bytes`."""
-    if num_workers < 2:
-        return np.zeros(len(num_bytes))
-    return 2 * (num_workers - 1) * (link.alpha_seconds + num_bytes / num_workers * link.beta_seconds_per_byte)
-
-
-def kind_of(worker: Worker, profile: Profile) -> WorkerKind:
-    """What the search knows of a worker."""
-    device = profile.device
-    usable = device.usable_bytes if worker.memory_bytes is None else worker.memory_bytes - device.reserved_bytes
-    return WorkerKind(worker.speed_ratio, usable)

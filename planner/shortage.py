@@ -6,7 +6,8 @@ import numpy as np
 
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges
-from planner.partition import Partitioner, WorkerKind
+from planner.kinds import WorkerKind
+from planner.partition import Partitioner
 
 
 @dataclass(frozen=True, slots=True)

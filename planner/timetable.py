@@ -1,9 +1,12 @@
 """Best time of a pipeline of p equal workers with m micro-batches: bounds first, prices where they matter."""
 
 import numpy as np
-import numpy.typing as npt
 
-from planner.partition import Attained, Partitioner, Split, WorkerKind
+from estimator.compiled import compiled
+from estimator.pipeline import Floats
+from planner.kinds import WorkerKind
+from planner.minimax import Ints
+from planner.partition import Attained, Partitioner, Split
 from planner.relaxation import Lengths, table
 
 Entry = tuple[int, int]
@@ -69,11 +72,38 @@ class Timetable:
         """Present value of an entry, in seconds."""
         return float(self.seconds[entry[0] - self.first_length, entry[1] - 1])
 
-    def caps(self, target_seconds: float) -> npt.NDArray[np.int64]:
+    def caps(self, target_seconds: float) -> Ints:
         """Most micro-batches that a pipeline of each length can take within a time. Shape [lengths]."""
-        result: npt.NDArray[np.int64] = (self.seconds <= target_seconds).sum(axis=1)
-        return result
+        return _caps(self.seconds, target_seconds)
 
-    def values(self, low: float) -> npt.NDArray[np.float64]:
+    def values(self, low: float) -> Floats:
         """`low` and the table's distinct values above it, ascending."""
-        return np.concatenate(([low], np.unique(self.seconds[(self.seconds > low) & np.isfinite(self.seconds)])))
+        return _values(self.seconds, low)
+
+
+@compiled
+def _caps(seconds: Floats, target: float) -> Ints:
+    """How many entries of each row are within a time."""
+    result = np.zeros(len(seconds), dtype=np.int64)
+    for row in range(len(seconds)):
+        for column in range(seconds.shape[1]):
+            result[row] += seconds[row, column] <= target
+    return result
+
+
+@compiled
+def _values(seconds: Floats, low: float) -> Floats:
+    """`low` and the distinct finite entries above it, ascending."""
+    found, size = np.empty(seconds.size + 1), 1
+    found[0] = low
+    for value in seconds.flat:
+        if low < value < np.inf:
+            found[size] = value
+            size += 1
+    found[:size].sort()
+    distinct = 1
+    for index in range(1, size):
+        if found[index] != found[distinct - 1]:
+            found[distinct] = found[index]
+            distinct += 1
+    return found[:distinct]

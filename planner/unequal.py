@@ -8,10 +8,13 @@ from estimator.costs import Costs
 from estimator.pipeline import Floats
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost, OptimizerSharding
+from planner.arrangement import Arrangement, PipelineShape
 from planner.batches import distribute
-from planner.partition import Partitioner, WorkerKind
-from planner.search import Arrangement, Degrees, PipelineShape, tail_seconds
+from planner.degrees import Degrees
+from planner.kinds import WorkerKind
+from planner.partition import Partitioner
 from planner.stepping import Step
+from planner.tails import tail_seconds
 from planner.zero_bubble import partitioner_for
 
 MOST_DEGREES = 12

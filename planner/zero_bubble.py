@@ -12,8 +12,9 @@ from estimator.pipeline import Floats
 from estimator.split import zero_bubble_ends
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
+from planner.kinds import WorkerKind
 from planner.minimax import Chain, Ints, Model, after_seconds, fits, stage_bound
-from planner.partition import Attained, Partitioner, WorkerKind
+from planner.partition import Attained, Partitioner
 
 
 def partitioner_for(schedule: Schedule) -> type[Partitioner]:

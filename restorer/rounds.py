@@ -40,12 +40,13 @@ def colour_rounds(plan: Plan, profile: Profile, *, is_descending: bool = False) 
         profile: gradient bytes and ties; layers tied to each other are reduced over the holders of all of them.
         is_descending: every worker reduces its last layers first, in as many rounds as that takes, instead of few rounds.
     """
-    order = descending_buckets if is_descending else colour_buckets
+    order = descending_rounds if is_descending else few_rounds
     shapes = [shape_of(pipeline) for pipeline in plan.pipelines]
     distinct = tuple(dict.fromkeys(shapes))
     index_of = {shape: index for index, shape in enumerate(distinct)}
     kinds = [index_of[shape] for shape in shapes]
-    rounds = (tuple(_reduction(bucket, plan, kinds, profile) for bucket in buckets) for buckets in order(distinct, profile))
+    ordered = order(buckets_of(distinct, profile))
+    rounds = (tuple(_reduction(bucket, plan, kinds, profile) for bucket in buckets) for buckets in ordered)
     kept = (tuple(reduction for reduction in round_ if len(reduction.workers) > 1) for round_ in rounds)
     return tuple(round_ for round_ in kept if round_)
 
@@ -65,9 +66,8 @@ def bucket_bytes(bucket: Bucket, profile: Profile) -> int:
     return sum(profile.layers[layer].gradient_bytes for layer in bucket.layers)
 
 
-def colour_buckets(shapes: Sequence[Shape], profile: Profile) -> tuple[tuple[Bucket, ...], ...]:
-    """Buckets in few rounds for pipelines of these shapes."""
-    buckets = _buckets(shapes, profile)
+def few_rounds(buckets: Sequence[Bucket]) -> tuple[tuple[Bucket, ...], ...]:
+    """Buckets in few rounds, those of the last layers first."""
     conflicts = nx.Graph()
     conflicts.add_nodes_from(range(len(buckets)))
     for indices in _by_stage(buckets).values():
@@ -76,9 +76,9 @@ def colour_buckets(shapes: Sequence[Shape], profile: Profile) -> tuple[tuple[Buc
     return tuple(sorted(_grouped(buckets, [colours[index] for index in range(len(buckets))]), key=_mean_layer, reverse=True))
 
 
-def descending_buckets(shapes: Sequence[Shape], profile: Profile) -> tuple[tuple[Bucket, ...], ...]:
+def descending_rounds(buckets: Sequence[Bucket]) -> tuple[tuple[Bucket, ...], ...]:
     """Buckets in rounds in which every worker reduces its last layers first, for their gradients are ready first."""
-    buckets = sorted(_buckets(shapes, profile), key=lambda bucket: bucket.layers, reverse=True)
+    buckets = sorted(buckets, key=lambda bucket: bucket.layers, reverse=True)
     following: dict[tuple[int, int], int] = defaultdict(int)
     rounds = []
     for bucket in buckets:
@@ -111,13 +111,15 @@ def _mean_layer(buckets: Iterable[Bucket]) -> float:
     return sum(means) / len(means)
 
 
-def _buckets(shapes: Sequence[Shape], profile: Profile) -> list[Bucket]:
-    """One bucket per set of holders, ordered by lowest layer."""
-    stage_of = [_stages_of_layers(shape) for shape in shapes]
-    layers_of: dict[tuple[tuple[int, ...], ...], list[int]] = defaultdict(list)
+def buckets_of(shapes: Sequence[Shape], profile: Profile) -> list[Bucket]:
+    """One bucket per set of holders for pipelines of these shapes, ordered by lowest layer."""
+    places = list(zip(*map(_stages_of_layers, shapes), strict=True))
+    layers_at: dict[frozenset[tuple[int, ...]], list[int]] = defaultdict(list)
     for group in profile.tie_groups:
-        holders = tuple(_alive({stages[layer] for layer in group}, shape) for stages, shape in zip(stage_of, shapes, strict=True))
-        layers_of[holders].extend(group)
+        layers_at[frozenset(places[layer] for layer in group)].extend(group)
+    layers_of: dict[tuple[tuple[int, ...], ...], list[int]] = defaultdict(list)
+    for stages, layers in layers_at.items():
+        layers_of[tuple(map(_alive, zip(*stages, strict=True), shapes))].extend(layers)
     buckets = [Bucket(tuple(sorted(layers)), holders) for holders, layers in layers_of.items()]
     return sorted(buckets, key=lambda bucket: bucket.layers)
 
@@ -130,5 +132,5 @@ def _stages_of_layers(shape: Shape) -> tuple[int, ...]:
     return tuple(result)
 
 
-def _alive(stages: set[int], shape: Shape) -> tuple[int, ...]:
-    return tuple(sorted(stage for stage in stages if shape[stage][1]))
+def _alive(stages: Iterable[int], shape: Shape) -> tuple[int, ...]:
+    return tuple(sorted({stage for stage in stages if shape[stage][1]}))

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from estimator.costs import Costs
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.plan import Plan, Policy, Schedule
+from planner.arrangement import Arrangement, PipelineShape
+from planner.kinds import kind_of
 from planner.placement import Holdings, by_host, place
 from planner.policy import survivable
-from planner.search import Arrangement, PipelineShape, kind_of
 from planner.survival import exposure
 from restorer.matching import missing_bytes
 from restorer.migration import state_prefix_bytes

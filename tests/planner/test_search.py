@@ -13,8 +13,9 @@ from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
 from planner.batches import distribute, trim
+from planner.kinds import WorkerKind
 from planner.knapsack import Knapsack
-from planner.partition import CLOSE, Partitioner, WorkerKind
+from planner.partition import CLOSE, Partitioner
 from planner.relaxation import Outline, least_seconds, relaxed_worth, widest_stages
 from planner.replan import replan
 from tests.builders import layer, profile_of, snapshot_of, uniform_profile

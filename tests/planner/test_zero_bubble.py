@@ -13,7 +13,7 @@ from estimator.split import scheduled_times
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy, Schedule
-from planner.partition import WorkerKind
+from planner.kinds import WorkerKind
 from planner.replan import replan
 from planner.zero_bubble import ZeroBubblePartitioner
 from tests.builders import FREE, layer, profile_of, snapshot_of, transformer_profile, uniform_profile
