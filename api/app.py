@@ -33,6 +33,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or Settings()
     store, metrics = Store(settings.database_url), Metrics()
     ahead = Contingencies(store.shelf, pair_work=settings.pair_work) if settings.plans_ahead else None
+    if ahead is not None:
+        metrics.pending.set_function(ahead.num_pending)
     service = Service(store, metrics, ahead=ahead)
     watch = Watch(service.latest_generations)
 

@@ -86,6 +86,10 @@ class Contingencies:
             found = None if work is None else work.fresh.get(key)
         return found or self._shelf.find(job, key)
 
+    def num_pending(self) -> int:
+        """Jobs whose plans are not all made."""
+        return len(self._work)
+
     def wait_until_idle(self, seconds: float) -> bool:
         """Whether everything that was submitted is made within so many seconds."""
         with self._changed:
