@@ -8,7 +8,9 @@ from estimator.goodput import goodput_samples_per_second, throughput_samples_per
 from estimator.layers import StageTimes
 from estimator.memory import fewest_replicas, scheduled_in_flight
 from estimator.pipeline import PipelineTimes, asymmetric_seconds
+from estimator.program import compile_program
 from estimator.reductions import reduced_seconds
+from estimator.replay import replay
 from estimator.rerouted import rerouted_schedules, touched_pipelines
 from estimator.split import scheduled_times
 from kintsugi.core.cluster import Cluster
@@ -94,7 +96,7 @@ def _timed(plan: Plan, costs: Costs) -> StepTimes:
     if touched:
         _add_rerouted(passes, plan, costs, touched)
     _add_fixed(passes, plan, costs, touched)
-    reduced = reduced_seconds(plan, costs, passes.end_seconds)
+    reduced = _reduced_seconds(plan, costs, passes.end_seconds)
     return StepTimes(
         asymmetric_seconds(passes.pipeline_seconds),
         reduced,
@@ -102,6 +104,15 @@ def _timed(plan: Plan, costs: Costs) -> StepTimes:
         passes.busy_seconds,
         passes.in_flight,
     )
+
+
+def _reduced_seconds(plan: Plan, costs: Costs, end_seconds: Mapping[str, float]) -> float:
+    """End of the last reduction; replayed where a worker is through with some of its layers before its last pass."""
+    taken = {(route.worker, plan.pipelines[route.pipeline].stages[route.stage]) for route in plan.routes}
+    own = plan.stage_of
+    if all((own[w].layer_start, own[w].layer_stop) == (s.layer_start, s.layer_stop) for w, s in taken):
+        return reduced_seconds(plan, costs, end_seconds)
+    return replay(compile_program(plan, costs.profile, costs.cluster), costs).reduced_seconds
 
 
 def _add_rerouted(passes: _Passes, plan: Plan, costs: Costs, touched: frozenset[int]) -> None:

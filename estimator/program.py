@@ -2,12 +2,18 @@
 
 The estimator replays these lists to predict a step; the executor interprets the very same lists. They are free of
 deadlock by construction: passes are ordered as some execution had them (a fixed schedule or a simulated one), sends
-never wait, every receive has its send earlier in that execution, and reductions follow all passes in one global order.
+never wait, and every receive has its send earlier in that execution.
+
+REDUCE starts a reduction and does not wait; it stands right after the last pass through its layers on that worker. A
+worker carries its reductions out one at a time, in the order of its list, beside its passes; APPLY waits for all of them.
+All lists have their reductions in one global order. No pass waits for a reduction, so all are started; of those that are not
+done, the first in that order has all its workers free for it. Hence nobody waits for ever.
 """
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -139,13 +145,45 @@ def compile_program(plan: Plan, profile: Profile, cluster: Cluster) -> Program:
     if touched:
         passes |= {worker: schedule.passes for worker, schedule in rerouted_schedules(plan, costs, touched).items()}
     reductions = tuple(reduction for round_ in plan.rounds for reduction in round_)
-    shared: dict[str, list[Action]] = {worker: [] for worker in plan.workers}
+    shared: dict[str, list[int]] = {worker: [] for worker in plan.workers}
     for index, reduction in enumerate(reductions):
         for worker in reduction.workers:
-            shared[worker].append(Action(ActionKind.REDUCE, reduction=index))
-    apply = Action(ActionKind.APPLY)
-    actions = {worker: (*_with_messages(worker, passes[worker], plan), *shared[worker], apply) for worker in plan.workers}
+            shared[worker].append(index)
+    actions = {}
+    for worker in plan.workers:
+        begun = _begun_after(passes[worker], plan, reductions, shared[worker])
+        actions[worker] = (*_with_reductions(worker, passes[worker], plan, begun), Action(ActionKind.APPLY))
     return Program(actions=actions, reductions=reductions)
+
+
+def _begun_after(
+    passes: Sequence[PlacedPass], plan: Plan, reductions: Sequence[Reduction], own: Sequence[int]
+) -> dict[int, list[Action]]:
+    """Which reductions begin after each pass of a worker, by its index; -1 for those whose layers it passes never.
+
+    That is the last pass through their layers, or where a reduction that precedes in the global order begins.
+    """
+    last: dict[tuple[int, int], int] = {}
+    for index, item in enumerate(passes):
+        stage = plan.pipelines[item.pipeline].stages[item.stage]
+        last[stage.layer_start, stage.layer_stop] = index
+    result: dict[int, list[Action]] = defaultdict(list)
+    place = -1
+    for reduction in own:
+        touched = (at for (start, stop), at in last.items() if any(start <= n < stop for n in reductions[reduction].layers))
+        place = max(place, max(touched, default=-1))
+        result[place].append(Action(ActionKind.REDUCE, reduction=reduction))
+    return result
+
+
+def _with_reductions(
+    worker: str, passes: Sequence[PlacedPass], plan: Plan, begun: Mapping[int, Sequence[Action]]
+) -> Iterator[Action]:
+    """Passes with their messages, and the reductions that begin after each."""
+    yield from begun.get(-1, ())
+    for index, item in enumerate(passes):
+        yield from _with_messages(worker, item, plan)
+        yield from begun.get(index, ())
 
 
 def _fixed_passes(plan: Plan, touched: frozenset[int]) -> dict[str, tuple[PlacedPass, ...]]:
@@ -161,26 +199,25 @@ def _fixed_passes(plan: Plan, touched: frozenset[int]) -> dict[str, tuple[Placed
     return result
 
 
-def _with_messages(worker: str, passes: tuple[PlacedPass, ...], plan: Plan) -> Iterator[Action]:
-    """Each pass with the receive before it and the send after it; no message where the neighbour is the worker itself."""
-    for item in passes:
-        stages = plan.pipelines[item.pipeline].stages
-        stage = stages[item.stage]
-        at = (item.microbatch, item.stage, stage.layer_start, stage.layer_stop)
-        below = plan.worker_for(item.microbatch, item.pipeline, item.stage - 1) if item.stage > 0 else worker
-        above = plan.worker_for(item.microbatch, item.pipeline, item.stage + 1) if item.stage + 1 < len(stages) else worker
-        kind = ActionKind(item.kind.value)
-        if item.kind is Pass.FORWARD:
-            if below != worker:
-                yield Action(ActionKind.RECEIVE_ACTIVATION, *at, peer=below)
-            yield Action(kind, *at)
-            if above != worker:
-                yield Action(ActionKind.SEND_ACTIVATION, *at, peer=above)
-        elif item.kind is Pass.BACKWARD_WEIGHT:
-            yield Action(kind, *at)
-        else:
-            if above != worker:
-                yield Action(ActionKind.RECEIVE_GRADIENT, *at, peer=above)
-            yield Action(kind, *at)
-            if below != worker:
-                yield Action(ActionKind.SEND_GRADIENT, *at, peer=below)
+def _with_messages(worker: str, item: PlacedPass, plan: Plan) -> Iterator[Action]:
+    """A pass with the receive before it and the send after it; no message where the neighbour is the worker itself."""
+    stages = plan.pipelines[item.pipeline].stages
+    stage = stages[item.stage]
+    at = (item.microbatch, item.stage, stage.layer_start, stage.layer_stop)
+    below = plan.worker_for(item.microbatch, item.pipeline, item.stage - 1) if item.stage > 0 else worker
+    above = plan.worker_for(item.microbatch, item.pipeline, item.stage + 1) if item.stage + 1 < len(stages) else worker
+    kind = ActionKind(item.kind.value)
+    if item.kind is Pass.FORWARD:
+        if below != worker:
+            yield Action(ActionKind.RECEIVE_ACTIVATION, *at, peer=below)
+        yield Action(kind, *at)
+        if above != worker:
+            yield Action(ActionKind.SEND_ACTIVATION, *at, peer=above)
+    elif item.kind is Pass.BACKWARD_WEIGHT:
+        yield Action(kind, *at)
+    else:
+        if above != worker:
+            yield Action(ActionKind.RECEIVE_GRADIENT, *at, peer=above)
+        yield Action(kind, *at)
+        if below != worker:
+            yield Action(ActionKind.SEND_GRADIENT, *at, peer=below)

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from estimator.costs import Costs
@@ -12,7 +12,10 @@ from estimator.program import BACKWARDS, PASSES, RECEIVES, SENDS, Action, Action
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When one action of one worker starts and ends, in seconds from the start of the step."""
+    """When one action of one worker starts and ends, in seconds from the start of the step.
+
+    Reductions, whose start is when they begin to move bytes, may overlap with passes.
+    """
 
     worker: str
     action: Action
@@ -27,6 +30,8 @@ class Replay:
     timings: Mapping[str, tuple[Timing, ...]]
     pipeline_seconds: float
     """To the end of the last backward pass of any worker."""
+    reduced_seconds: float
+    """To the end of the last reduction, or of the last pass."""
     iteration_seconds: float
     """To the end of the last update."""
 
@@ -45,7 +50,9 @@ class _Replayer:
         self._timings: dict[str, list[Timing]] = {worker: [] for worker in program.actions}
         self._arrivals: dict[_MessageKey, float] = {}
         self._waiting: dict[_MessageKey, str] = {}
-        self._at_reduction: dict[int, dict[str, float]] = defaultdict(dict)
+        self._begun: dict[int, dict[str, int]] = defaultdict(dict)
+        """Where in the timings of each of its workers a reduction stands."""
+        self._link_free = dict.fromkeys(program.actions, 0.0)
         self._runnable = list(program.actions)
 
     def run(self) -> Replay:
@@ -54,8 +61,11 @@ class _Replayer:
         pipeline_seconds = max(
             (t.end_seconds for items in self._timings.values() for t in items if t.action.kind in BACKWARDS), default=0.0
         )
-        iteration_seconds = self._apply()
-        return Replay({w: tuple(items) for w, items in self._timings.items()}, pipeline_seconds, iteration_seconds)
+        self._reduce_all()
+        reduced_seconds = max(*self._free.values(), *self._link_free.values())
+        iteration_seconds = self._apply(reduced_seconds)
+        timings = {worker: tuple(items) for worker, items in self._timings.items()}
+        return Replay(timings, pipeline_seconds, reduced_seconds, iteration_seconds)
 
     def _advance(self, worker: str) -> None:
         actions = self._program.actions[worker]
@@ -74,7 +84,9 @@ class _Replayer:
             return self._send(worker, action)
         if action.kind in RECEIVES:
             return self._receive(worker, action)
-        return self._reduce(worker, action)
+        self._begun[action.reduction][worker] = len(self._timings[worker])
+        self._record(worker, action, self._free[worker], 0.0)
+        return True
 
     def _send(self, worker: str, action: Action) -> bool:
         key = _message_key(action)
@@ -93,26 +105,22 @@ class _Replayer:
         self._record(worker, action, start, max(self._arrivals[key] - start, 0.0))
         return True
 
-    def _reduce(self, worker: str, action: Action) -> bool:
-        """Reductions start when all their workers have come; the last to come times it for all."""
-        present = self._at_reduction[action.reduction]
-        reduction = self._program.reductions[action.reduction]
-        present[worker] = self._free[worker]
-        if len(present) < len(reduction.workers):
-            return False
-        end = max(present.values()) + self._costs.reduction_seconds(reduction)
-        for member in reduction.workers:
-            self._record(member, action, present[member], end - present[member])
-            if member != worker:
-                self._position[member] += 1
-                self._runnable.append(member)
-        return True
+    def _reduce_all(self) -> None:
+        """Reductions run beside passes, one at a time on each worker; each when all its workers have begun it and are free."""
+        for index, reduction in enumerate(self._program.reductions):
+            begun = {worker: self._timings[worker][place] for worker, place in self._begun[index].items()}
+            assert begun.keys() == set(reduction.workers), f"not all workers of reduction {index} begin it"
+            start = max(max(self._link_free[worker], timing.start_seconds) for worker, timing in begun.items())
+            end = start + self._costs.reduction_seconds(reduction)
+            for worker, timing in begun.items():
+                self._link_free[worker] = end
+                self._timings[worker][self._begun[index][worker]] = replace(timing, start_seconds=start, end_seconds=end)
 
-    def _apply(self) -> float:
+    def _apply(self, reduced_seconds: float) -> float:
         """Nobody updates before the norm is reduced over all workers: the commit point."""
         for worker, actions in self._program.actions.items():
             assert self._position[worker] == len(actions) - 1, f"deadlock: {worker} waits at {actions[self._position[worker]]}"
-        commit = max(self._free.values()) + self._costs.commit_seconds(len(self._program.actions))
+        commit = reduced_seconds + self._costs.commit_seconds(len(self._program.actions))
         for worker, actions in self._program.actions.items():
             start, stop = self._layers[worker]
             self._free[worker] = commit

@@ -1,6 +1,5 @@
 """Who computes which micro-batch when: the bars and rows of a schedule's picture."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -87,7 +86,6 @@ def panel(title: str, plan: Plan, profile: Profile, cluster: Cluster, *, lost: S
 
 
 def _bars(plan: Plan, step: Replay) -> Iterator[Bar]:
-    last_arrivals = _last_arrivals(step)
     pipeline_of = {microbatch: index for index in range(plan.dp) for microbatch in plan.microbatches_of(index)}
     for worker, timings in step.timings.items():
         for timing in timings:
@@ -95,20 +93,10 @@ def _bars(plan: Plan, step: Replay) -> Iterator[Bar]:
             is_pass = action.kind in PASSES
             is_own = not is_pass or plan.slot_of[worker] == Slot(pipeline=pipeline_of[action.microbatch], stage=action.stage)
             kind = _kind(action, is_own=is_own)
-            start = last_arrivals[action.reduction] if kind is BarKind.REDUCE else timing.start_seconds
-            if kind is not None and timing.end_seconds > start:
+            start, end = timing.start_seconds, timing.end_seconds
+            if kind is not None and end > start:
                 number = action.microbatch if is_pass else None
-                yield Bar(worker=worker, kind=kind, microbatch=number, start_seconds=start, end_seconds=timing.end_seconds)
-
-
-def _last_arrivals(step: Replay) -> dict[int, float]:
-    """When each reduction begins to move bytes: when the last of its workers has come."""
-    arrivals: dict[int, float] = defaultdict(float)
-    for timings in step.timings.values():
-        for timing in timings:
-            if timing.action.kind is ActionKind.REDUCE:
-                arrivals[timing.action.reduction] = max(arrivals[timing.action.reduction], timing.start_seconds)
-    return arrivals
+                yield Bar(worker=worker, kind=kind, microbatch=number, start_seconds=start, end_seconds=end)
 
 
 def _kind(action: Action, *, is_own: bool) -> BarKind | None:

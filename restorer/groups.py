@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import quote, unquote
 
@@ -18,8 +19,8 @@ import torch
 
 from kintsugi.core.errors import CommunicationError
 from restorer.gloo import GlooGroup, Store, connect
-from restorer.transport import GlooTransport, Pending, communication
-from restorer.waiter import Waiter
+from restorer.transport import GlooTransport, to_host
+from restorer.waiter import Waiter, Waiting
 
 
 class Rendezvous(Store):
@@ -69,6 +70,37 @@ class Rendezvous(Store):
         return all(key in self._values for key in keys)
 
 
+@dataclass(slots=True)
+class _AllReduce:
+    """A sum over a group, started when it is waited for; keeps its buffer for as long."""
+
+    group: GlooGroup
+    buffer: torch.Tensor
+
+    def wait(self) -> None:
+        self.group.allreduce([self.buffer]).wait()
+
+
+@dataclass(slots=True)
+class Reducing:
+    """A sum under way."""
+
+    waiting: Waiting
+    tensor: torch.Tensor
+    buffer: torch.Tensor
+    """In host memory; the tensor's own where that is."""
+
+    def wait(self) -> None:
+        """Block until the sum is in the tensor.
+
+        Raises:
+            CommunicationError: a member is gone or the groups were given up.
+        """
+        self.waiting.wait()
+        if self.buffer.data_ptr() != self.tensor.data_ptr():
+            self.tensor.copy_(self.buffer)
+
+
 class Groups:
     """The process groups that one worker takes part in during one attempt at a generation."""
 
@@ -88,6 +120,7 @@ class Groups:
         self._built = threading.Event()
         self._is_aborted = False
         self._waiter = Waiter(f"waiter-{name}")
+        self._reducer = Waiter(f"reducer-{name}")
 
     def build(self, *, address: str, timeout_seconds: float, operation_timeout_seconds: float) -> None:
         """Connect all groups, the one that spans the generation first.
@@ -140,17 +173,28 @@ class Groups:
         Raises:
             CommunicationError: a member is gone or `abort` was called.
         """
-        buffer = tensor if tensor.device.type == "cpu" else tensor.cpu()
-        with communication():
-            work = self._groups[members or self._members].allreduce([buffer])
-        self._waiter.wait(Pending(work, buffer))
-        if buffer is not tensor:
-            tensor.copy_(buffer)
+        self._reduction(tensor, members, self._waiter).wait()
+
+    def begin_all_reduce(self, tensor: torch.Tensor, members: tuple[str, ...]) -> "Reducing":
+        """Sum `tensor` in place over `members`, beside what this thread does next.
+
+        Sums that were begun so are carried out one at a time, in the order in which they were begun: every member must
+        begin those that it shares with others in one global order. The tensor must not be touched until the sum is there.
+
+        Raises:
+            CommunicationError: `abort` was called.
+        """
+        return self._reduction(tensor, members, self._reducer)
+
+    def _reduction(self, tensor: torch.Tensor, members: tuple[str, ...] | None, waiter: Waiter) -> "Reducing":
+        buffer = to_host(tensor)
+        return Reducing(waiter.begin(_AllReduce(self._groups[members or self._members], buffer)), tensor, buffer)
 
     def abort(self) -> None:
         """Free everyone in this process who waits inside these groups; safe from any thread, at any time."""
         self._is_aborted = True
         self._waiter.abort()
+        self._reducer.abort()
         self._rendezvous.close()
         own = self._own_sockets
         for descriptor in _sockets() - self._foreign_sockets if own is None else own:
@@ -161,6 +205,7 @@ class Groups:
         """Tear the groups down in the background: destructors take 13-100 ms each."""
         groups, self._groups = self._groups, {}
         self._waiter.close()
+        self._reducer.close()
         self._rendezvous.close()
         threading.Thread(target=groups.clear, name=f"teardown-{self._name}", daemon=True).start()
 

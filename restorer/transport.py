@@ -60,6 +60,14 @@ def communication() -> Iterator[None]:
         raise CommunicationError(str(error).partition("\n")[0]) from None
 
 
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself where it lies in host memory, contiguous; a copy in pinned memory otherwise."""
+    if tensor.device.type == "cpu":
+        return tensor.detach().contiguous()
+    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
+    return pinned.copy_(tensor.detach())
+
+
 @dataclass(slots=True)
 class Pending:
     """A gloo operation under way, with the buffer that must live as long."""
@@ -108,7 +116,7 @@ class GlooTransport:
 
     def send(self, tensor: torch.Tensor, peer: str, tag: int) -> Sending:
         """Start to send."""
-        buffer = tensor.detach().to("cpu").contiguous()
+        buffer = to_host(tensor)
         if buffer.numel() == 0:
             return _Sent(None, self._waiter)
         with communication():

@@ -7,6 +7,7 @@ thread that can be left behind; it ends with its operation's own timeout at the 
 
 import queue
 import threading
+from dataclasses import dataclass
 from typing import Protocol
 
 from kintsugi.core.errors import CommunicationError
@@ -15,21 +16,55 @@ _GIVEN_UP = "the groups were given up"
 
 
 class Operation(Protocol):
-    """Something that gloo works on; keeps its buffers for as long as it is referred to."""
+    """Something that gloo works on, or starts to when it is waited for; keeps its buffers for as long as it is referred to."""
 
     def wait(self) -> object:
         """Block until it is done. Raises RuntimeError when it fails."""
 
 
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A place in the queue of a waiter."""
+
+    waiter: "Waiter"
+    operation: Operation | None
+    """None once it is over: a reference would keep the group's sockets open."""
+    failure: str | None = None
+
+    def wait(self) -> None:
+        """Block until the operation is done.
+
+        Raises:
+            CommunicationError: it failed, or the waiter was told to `abort`.
+        """
+        self.waiter.settle(self)
+        if self.failure is not None:
+            raise CommunicationError(self.failure)
+
+
 class Waiter:
-    """Waits on behalf of one thread at a time; `abort`, from any thread, ends this wait and all later ones."""
+    """Waits for operations one after the other; `abort`, from any thread, ends all waits, and no later operation is begun."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._operations: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
-        self._outcomes: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_aborted = False
+
+    def begin(self, operation: Operation) -> Waiting:
+        """Have the thread wait for the operation once it is through with all earlier ones.
+
+        Raises:
+            CommunicationError: `abort` was called.
+        """
+        self._require_use()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread.start()
+        waiting = Waiting(self, operation)
+        self._queue.put(waiting)
+        return waiting
 
     def wait(self, operation: Operation) -> None:
         """Block until the operation is done.
@@ -37,33 +72,45 @@ class Waiter:
         Raises:
             CommunicationError: it failed, or `abort` was called.
         """
-        if self._is_aborted:
-            raise CommunicationError(_GIVEN_UP)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-            self._thread.start()
-        self._operations.put(operation)
-        failure = self._outcomes.get()
-        if self._is_aborted:
-            raise CommunicationError(_GIVEN_UP)
-        if failure is not None:
-            raise CommunicationError(failure)
+        self.begin(operation).wait()
+
+    def settle(self, waiting: Waiting) -> None:
+        """Block until the operation is over.
+
+        Raises:
+            CommunicationError: `abort` was called.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: waiting.operation is None or self._is_aborted)
+        self._require_use()
 
     def abort(self) -> None:
-        """Free the waiting thread, whatever the operation does."""
-        self._is_aborted = True
-        self._outcomes.put(None)
+        """Free whoever waits, whatever the operations do."""
+        with self._changed:
+            self._is_aborted = True
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Let the thread end once its last operation has."""
-        self._operations.put(None)
+        self._queue.put(None)
+
+    def _require_use(self) -> None:
+        if self._is_aborted:
+            raise CommunicationError(_GIVEN_UP)
 
     def _work(self) -> None:
-        while (operation := self._operations.get()) is not None:
-            failure = None
-            try:
-                operation.wait()
-            except RuntimeError as error:
-                failure = str(error).partition("\n")[0]
-            del operation  # a reference would keep the group's sockets open
-            self._outcomes.put(failure)
+        while (waiting := self._queue.get()) is not None:
+            if not self._is_aborted:
+                _finish(waiting)
+            with self._changed:
+                waiting.operation = None
+                self._changed.notify_all()
+            del waiting
+
+
+def _finish(waiting: Waiting) -> None:
+    assert waiting.operation is not None
+    try:
+        waiting.operation.wait()
+    except RuntimeError as error:
+        waiting.failure = str(error).partition("\n")[0]

@@ -11,7 +11,8 @@ from estimator.program import RECEIVES, Action, ActionKind
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Plan, Reduction
 from kintsugi.runtime.backward import PassedStage
-from kintsugi.runtime.commit import CommitRecord, StepStatus
+from kintsugi.runtime.buckets import BucketInFlight, taken_gradients
+from kintsugi.runtime.commit import CommitRecord, StepStatus, require_each_once
 from kintsugi.runtime.models import Activations, Batch, ModelShape, TrainingJob, collate, run_layer, seed_for
 from kintsugi.runtime.ownership import owned_parameters, require_reduced
 from kintsugi.runtime.sampler import Sampler
@@ -63,11 +64,13 @@ class Executor:
     def _begin(self, step: int) -> None:
         self._step = step
         self._loss = torch.zeros((), dtype=torch.float64)
+        self._counted = torch.zeros(self._job.num_microbatches, dtype=torch.float64)
         self._in_flight: dict[tuple[int, int], PassedStage] = {}
         self._activations: dict[tuple[int, int], Activations] = {}
         self._gradients: dict[tuple[int, int], Activations] = {}
         self._receiving: dict[Action, list[Receiving]] = {}
         self._sending: list[Sending] = []
+        self._reducing: list[BucketInFlight] = []
 
     def run(self, step: int) -> CommitRecord:
         """Train one step: every action in order.
@@ -133,6 +136,7 @@ class Executor:
         if action.layer_stop == len(self._job.layers):
             loss = self._job.loss(values, batch) / self._job.num_microbatches
             self._loss += loss.detach().double().cpu()
+            self._counted[action.microbatch] += 1
         self._in_flight[action.microbatch, action.layer_start] = PassedStage(inputs, values, loss)
         self._activations[action.microbatch, action.layer_stop] = values
 
@@ -177,37 +181,29 @@ class Executor:
         store[action.microbatch, action.boundary] = tuple(receiving.wait() for receiving in self._receiving.pop(action))
 
     def _reduce(self, action: Action) -> None:
-        """Sum one bucket's gradients over its holders; what a holder does not have counts as zero."""
+        """Begin to sum one bucket's gradients over its holders; `_commit` waits for the sum."""
         reduction = self._reductions[action.reduction]
         shapes = {name: shape for layer in reduction.layers for name, shape in self._shape.parameters[layer].items()}
-        parts = [self._gradient(name, shape) for name, shape in shapes.items()]
-        if not parts:
+        if not shapes:
             return
-        flat = torch.cat([part.reshape(-1) for part in parts])
-        self.groups.all_reduce(flat, reduction.workers)
-        offset = 0
-        for name, shape in shapes.items():
-            count = math.prod(shape)
-            if name in self.state.parameters:
-                self.state.parameters[name].grad = flat[offset : offset + count].reshape(shape)
-            offset += count
-
-    def _gradient(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        parameter = self.state.parameters.get(name)
-        if parameter is None or parameter.grad is None:
-            return torch.zeros(shape, dtype=self._job.dtype, device=self._job.device)
-        return parameter.grad
+        flat = taken_gradients(self.state.parameters, shapes, dtype=self._job.dtype, device=self._job.device)
+        self._reducing.append(BucketInFlight(self.groups.begin_all_reduce(flat, reduction.workers), flat, shapes))
 
     def _commit(self, _: Action) -> None:
         for sending in self._sending:
             sending.wait()
         self._sending.clear()
+        for bucket in self._reducing:
+            bucket.settle(self.state.parameters)
+        self._reducing.clear()
         self._complete_gradients()
         squared_norm = self._owned_squared_norm()
         self.status = StepStatus(step=self._step, is_reduced=True, last_record=self.status.last_record)
-        total = torch.stack([squared_norm, self._loss])
+        total = torch.cat([torch.stack([squared_norm, self._loss]), self._counted])
         self.groups.all_reduce(total, self._plan.workers)
-        record = CommitRecord(step=self._step, squared_norm=float(total[0]), loss=float(total[1]))
+        counts = tuple(int(count) for count in total[2:].tolist())
+        record = CommitRecord(step=self._step, squared_norm=float(total[0]), loss=float(total[1]), microbatches=counts)
+        require_each_once(record)
         self.status = StepStatus(step=self._step, is_reduced=True, last_record=record)
         self._apply(record)
 

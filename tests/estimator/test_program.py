@@ -2,7 +2,9 @@
 
 import itertools
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -97,6 +99,20 @@ def all_cluster(plan: Plan) -> Cluster:
 
 def reckoned(program: Program, plan: Plan, costs: Costs) -> dict[tuple[str, int], float]:
     """End of every action as the longest way to it, by a recursion that fails on a cycle."""
+    ends = begun_or_done(program, plan, costs)
+    done = reduced(program, costs, ends)
+    commit = max([*ends.values(), *done.values()]) + costs.commit_seconds(len(program.actions))
+    for worker, actions in program.actions.items():
+        own = plan.stage_of[worker]
+        for index, action in enumerate(actions):
+            if action.kind is ActionKind.REDUCE:
+                ends[worker, index] = done[action.reduction]
+        ends[worker, len(actions) - 1] = commit + costs.stage(worker, own.layer_start, own.layer_stop).optimizer_seconds
+    return ends
+
+
+def begun_or_done(program: Program, plan: Plan, costs: Costs) -> dict[tuple[str, int], float]:
+    """End of every pass and message, and beginning of every reduction; all but the updates."""
     index_of = {(w, action): i for w, actions in program.actions.items() for i, action in enumerate(actions)}
     assert len(index_of) == sum(map(len, program.actions.values())), "no action stands twice in a list"
     ends: dict[tuple[str, int], float] = {}
@@ -118,23 +134,32 @@ def reckoned(program: Program, plan: Plan, costs: Costs) -> dict[tuple[str, int]
         if action.kind in PASSES:
             times = costs.stage(worker, action.layer_start, action.layer_stop)
             return start + pass_seconds(action.kind, times)
-        if action.kind in SENDS:
-            return start
         if action.kind in RECEIVES:
             sent = index_of[action.peer, partner(action, worker, plan)]
             return max(start, end(action.peer, sent) + costs.boundary_seconds(action.peer, worker, action.boundary))
-        if action.kind is ActionKind.REDUCE:
-            reduction = program.reductions[action.reduction]
-            arrivals = [end(member, index_of[member, action] - 1) for member in reduction.workers]
-            return max(arrivals) + costs.reduction_seconds(reduction)
-        commit = max(end(member, len(actions) - 2) for member, actions in program.actions.items())
-        own = plan.stage_of[worker]
-        update = costs.stage(worker, own.layer_start, own.layer_stop).optimizer_seconds
-        return commit + costs.commit_seconds(len(program.actions)) + update
+        assert action.kind in SENDS | {ActionKind.REDUCE}
+        return start
 
     for worker, actions in program.actions.items():
-        end(worker, len(actions) - 1)
+        end(worker, len(actions) - 2)
     return ends
+
+
+def reduced(program: Program, costs: Costs, begun: Mapping[tuple[str, int], float]) -> dict[int, float]:
+    """End of every reduction: after all its workers began it, and after the reduction before it on each of them."""
+
+    @cache
+    def end(index: int) -> float:
+        action = Action(ActionKind.REDUCE, reduction=index)
+        arrivals = []
+        for member in program.reductions[index].workers:
+            place = program.actions[member].index(action)
+            arrivals.append(begun[member, place])
+            earlier = [a.reduction for a in program.actions[member][:place] if a.kind is ActionKind.REDUCE]
+            arrivals += [end(earlier[-1])] if earlier else []
+        return max(arrivals) + costs.reduction_seconds(program.reductions[index])
+
+    return {index: end(index) for index in range(len(program.reductions))}
 
 
 def partner(action: Action, worker: str, plan: Plan) -> Action:
@@ -188,15 +213,24 @@ def test_every_message_has_two_ends_and_no_worker_writes_to_itself(plan):
 
 @given(mended_plans())
 @settings(max_examples=150, deadline=None)
-def test_reductions_follow_all_passes_in_one_global_order_and_the_update_is_last(plan):
+def test_reductions_begin_in_one_global_order_when_their_layers_are_done_and_the_update_is_last(plan):
     program = compile_program(plan, PROFILE, all_cluster(plan))
     for worker, actions in program.actions.items():
         kinds = [action.kind for action in actions]
         assert kinds[-1] is ActionKind.APPLY
         assert kinds.count(ActionKind.APPLY) == 1
-        reduced = [action.reduction for action in actions if action.kind is ActionKind.REDUCE]
-        assert reduced == [i for i, reduction in enumerate(program.reductions) if worker in reduction.workers]
-        assert kinds[len(kinds) - 1 - len(reduced) : -1] == [ActionKind.REDUCE] * len(reduced)
+        begun = [(place, action.reduction) for place, action in enumerate(actions) if action.kind is ActionKind.REDUCE]
+        assert [index for _, index in begun] == [i for i, r in enumerate(program.reductions) if worker in r.workers]
+        due = -1
+        for place, index in begun:
+            layers = program.reductions[index].layers
+            passes = [
+                at for at, a in enumerate(actions) if a.kind in PASSES and any(a.layer_start <= n < a.layer_stop for n in layers)
+            ]
+            due = max([due, *passes])
+            assert due < place
+            later = [a for a in actions[due + 1 : place] if a.kind in PASSES]
+            assert not later, "nothing is computed between the last pass through its layers and its beginning"
 
 
 @given(mended_plans(), st.booleans())
@@ -210,7 +244,9 @@ def test_the_replay_equals_an_independent_reckoning(plan, is_tight):
     for worker, timings in step.timings.items():
         assert [t.action for t in timings] == list(program.actions[worker])
         assert [t.end_seconds for t in timings] == pytest.approx([ends[worker, i] for i in range(len(timings))])
-        assert all(one.end_seconds <= two.start_seconds + 1e-12 for one, two in itertools.pairwise(timings))
+        for is_reduction in (False, True):
+            own = [t for t in timings if (t.action.kind is ActionKind.REDUCE) == is_reduction]
+            assert all(one.end_seconds <= two.start_seconds + 1e-12 for one, two in itertools.pairwise(own))
     assert step.iteration_seconds == pytest.approx(max(ends.values()))
 
 
