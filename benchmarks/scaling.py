@@ -112,12 +112,18 @@ def plot(path: Path) -> None:
     mpl.use("svg")
     mpl.rcParams["svg.hashsalt"] = "planning"
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import NullFormatter, NullLocator
 
     figure, panels = plt.subplots(2, 2, figsize=(9, 6), layout="constrained")
     for panel, (what, lines) in zip(panels.flat, growth().items(), strict=True):
         for name, points in lines.items():
             panel.plot(*zip(*points, strict=True), marker="o", markersize=3, label=f"{name} layers")
         panel.set(xscale="log", yscale="log", xlabel=what, ylabel="search, ms")
+        values = [n for n, _ in points]
+        panel.set_xticks(values, labels=[f"{n:,}" for n in values], minor=False)
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_minor_formatter(NullFormatter())
         panel.grid(visible=True, which="both", alpha=0.2)
     panels.flat[0].legend(frameon=False)
     figure.savefig(path, metadata={"Date": None})
