@@ -41,6 +41,7 @@ class LayerSums:
         self._weights = _prefix(layer.parameter_bytes + layer.gradient_bytes for layer in layers)
         self._optimizer_bytes = _prefix(layer.optimizer_bytes for layer in layers)
         self._activation_bytes = _prefix(layer.activation_bytes for layer in layers)
+        self._static_bytes: dict[tuple[int, int, int], int] = {}
 
     def times(self, start: int, stop: int, speed_ratio: float = 1.0) -> StageTimes:
         """Times of layers start..stop-1 on a worker of the given speed."""
@@ -53,6 +54,12 @@ class LayerSums:
 
     def static_bytes(self, start: int, stop: int, num_replicas: int) -> int:
         """Parameters, gradients and this replica's optimizer state, shared parameters of absent owners included."""
+        key = start, stop, num_replicas
+        if key not in self._static_bytes:
+            self._static_bytes[key] = self._counted_static_bytes(*key)
+        return self._static_bytes[key]
+
+    def _counted_static_bytes(self, start: int, stop: int, num_replicas: int) -> int:
         weights = self._weights[stop] - self._weights[start]
         optimizer = self._optimizer_bytes[stop] - self._optimizer_bytes[start]
         for tied, owner in self._tied_layers:

@@ -10,6 +10,9 @@ from estimator.pipeline import Floats, one_forward_one_backward_ends
 
 Ints = npt.NDArray[np.int64]
 
+ROUNDING = 1e-9
+"""A bound that is above a time by a larger share than this is above it not by rounding alone."""
+
 
 class Model(NamedTuple):
     """Layers as arrays."""
@@ -209,11 +212,16 @@ def split_seconds(model: Model, chain: Chain, cuts: Ints) -> float:
 
 
 @compiled
-def splits_seconds(model: Model, chain: Chain, options: Ints) -> Floats:
-    """`split_seconds` of several splits. Shape [splits]."""
-    result = np.empty(len(options))
+def splits_seconds(model: Model, chain: Chain, options: Ints, below: float) -> Floats:
+    """`split_seconds` of several splits; infinite where bounds rule out less than `below` or than another. Shape [splits]."""
+    result = np.full(len(options), np.inf)
     for index in range(len(options)):
-        result[index] = split_seconds(model, chain, options[index])
+        cuts, bound = options[index], 0.0
+        for stage in range(len(chain.speeds)):
+            bound = max(bound, stage_bound(model, chain, stage, cuts[stage], cuts[stage + 1]))
+        if bound <= below * (1 + ROUNDING):
+            result[index] = split_seconds(model, chain, cuts)
+            below = min(below, result[index])
     return result
 
 

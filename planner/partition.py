@@ -127,7 +127,7 @@ class Partitioner:
         starts = attained.starts if known is None else np.vstack((attained.starts, [known]))
         seconds, cuts = self._first(starts, chain)
         while seconds > bound * (1 + self.tolerance) and (known is None or self.tolerance == EXACT):
-            nearby, other = self._first(neighbours(cuts), chain)
+            nearby, other = self._first(neighbours(cuts), chain, seconds)
             if nearby >= seconds * (1 - 1e-12):
                 break
             seconds, cuts = nearby, other
@@ -154,18 +154,21 @@ class Partitioner:
             least_update=least_update,
         )
 
-    def _first(self, options: Ints, chain: Chain) -> tuple[float, Ints]:
-        """The fastest of several splits (shape [splits, stages + 1]) and its objective; the first among equals."""
+    def _first(self, options: Ints, chain: Chain, below: float = math.inf) -> tuple[float, Ints]:
+        """The fastest of several splits (shape [splits, stages + 1]) and its objective; the first among equals.
+
+        Objectives from `below` on do not matter.
+        """
         if not len(options):
             return math.inf, options
-        seconds = self._seconds(options, chain)
+        seconds = self._seconds(options, chain, below)
         best = int(seconds.argmin())
         return float(seconds[best]), options[best]
 
-    def _seconds(self, options: Ints, chain: Chain) -> Floats:
-        """Objectives of several splits; infinite where they do not fit memory. Shape [splits]."""
+    def _seconds(self, options: Ints, chain: Chain, below: float) -> Floats:
+        """Objectives of several splits; infinite where they do not fit memory or others are faster. Shape [splits]."""
         if self._schedule is Schedule.ONE_F_ONE_B:
-            return splits_seconds(self._model, chain, options)
+            return splits_seconds(self._model, chain, options, below)
         return np.array([self._split_seconds(cuts, chain) for cuts in options])
 
     def _split_seconds(self, cuts: Ints, chain: Chain) -> float:

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from planner.filling import Filling
 from planner.kinds import WorkerKind
 from planner.knapsack import Knapsack
 from planner.minimax import Ints
-from planner.partition import Partitioner
+from planner.partition import Attained, Partitioner
 from planner.relaxation import Lengths, can_finish, caps, promises, which_can_finish, widest_stages
 from planner.stepping import Step, Stepper
 from planner.tails import least_tails
@@ -50,6 +51,7 @@ class EqualSearch:
         self._problem = problem
         self._partitioners: dict[int, Partitioner] = {}
         self._most: dict[int, Ints] = {}
+        self._attained: dict[tuple[int, Entry], Attained] = {}
         self._outline = self.partitioner(1).outline(problem.kind.speed_ratio)
         updates = np.array(problem.costs.sums.optimizer, dtype=np.float64) / problem.kind.speed_ratio
         self._widest_updates = widest_stages(updates)
@@ -116,7 +118,7 @@ class EqualSearch:
         """`arrange` with some lengths."""
         limit = limit_seconds - self._after_seconds(dp)
         within = lengths.most.copy() if math.isinf(limit) else caps(lengths, limit)
-        if not self._is_reachable(dp, lengths, within, limit):
+        if not self._is_reachable(dp, within, limit):
             return limit_seconds, None
         horizon = self._relaxed_seconds(dp, lengths, limit)
         low = horizon / RELAXED_STEP
@@ -132,9 +134,8 @@ class EqualSearch:
         pipelines = Counter({(shape.cuts, shape.num_microbatches): times for shape, times in arrangement.groups.items()})
         return self._stepper.step(pipelines, problem.reduction_link(len(arrangement.shapes)))
 
-    def _is_reachable(self, dp: int, lengths: Lengths, most: Ints, limit: float) -> bool:
+    def _is_reachable(self, dp: int, most: Ints, limit: float) -> bool:
         """Whether a solution is left when every entry that it uses is tightened. Lowers `most` where bounds rule entries out."""
-        partitioner, kind = self.partitioner(self._replicas(dp)), self._problem.kind
         known: set[Entry] = set()
         while True:
             knapsack = Knapsack(most, self._first_length, self._problem.num_workers, dp)
@@ -142,8 +143,7 @@ class EqualSearch:
                 return False
             entries = {(length, int(most[length - self._first_length])) for length in knapsack.lengths()} - known
             for length, count in sorted(entries):
-                attained = partitioner.attain((kind,) * length, count, lengths.tail, lengths.least_update)
-                if attained.seconds > limit:
+                if self._attain(dp, (length, count)).seconds > limit:
                     most[length - self._first_length] -= 1
                 else:
                     known.add((length, count))
@@ -153,7 +153,7 @@ class EqualSearch:
     def _within(self, dp: int, lengths: Lengths, low: float, horizon: float) -> tuple[float, Arrangement | None]:
         """The bound, at least `low`, and the best arrangement within a horizon; only its objective counts what comes after."""
         partitioner, update = self.partitioner(self._replicas(dp)), self._after_seconds(dp)
-        table = Timetable(partitioner, self._problem.kind, lengths, horizon)
+        table = Timetable(partitioner, partial(self._attain, dp), lengths, horizon)
         filling = Filling(table, self._problem.num_workers, dp, self._problem.num_microbatches)
         low, groups = filling.settle(low, table.tighten)
         if groups is None or low > horizon:
@@ -165,6 +165,14 @@ class EqualSearch:
         for entry, times in sorted(groups.items(), reverse=True):
             shapes += [PipelineShape(table.split(entry).cuts, entry[1])] * times
         return low, Arrangement(tuple(shapes), max(table.split(entry).seconds for entry in groups) + update)
+
+    def _attain(self, dp: int, entry: Entry) -> Attained:
+        """The bound of one of `dp` pipelines with so many stages and micro-batches."""
+        if (dp, entry) not in self._attained:
+            (length, count), tail = entry, self._tails[dp - self._problem.allowed.dp.start]
+            kinds, partitioner = (self._problem.kind,) * length, self.partitioner(self._replicas(dp))
+            self._attained[dp, entry] = partitioner.attain(kinds, count, tail, self._least_update(dp))
+        return self._attained[dp, entry]
 
     @property
     def _first_length(self) -> int:

@@ -53,7 +53,7 @@ class Stepper:
         timed = self._timed(cuts, buckets, pipelines, reduction_link)
         ends = {(kind, stage): end for kind in pipelines for stage, end in enumerate(self._stage_ends(kind))}
         reduced = [
-            _reduced_seconds([timed[bucket] for buckets in order(buckets) for bucket in buckets], dict(ends))
+            _reduced_seconds([timed[bucket.layers] for buckets in order(buckets) for bucket in buckets], dict(ends))
             for order in ((few_rounds, descending_rounds) if len(cuts) > 1 else (few_rounds,))
         ]
         ranges = {pair for shape in cuts for pair in pairwise(shape)}
@@ -63,8 +63,8 @@ class Stepper:
 
     def _timed(
         self, cuts: Sequence[tuple[int, ...]], buckets: Sequence[Bucket], pipelines: Counter[Kind], link: LinkCost
-    ) -> dict[Bucket, Reducing]:
-        """Who reduces each bucket, and how long that takes."""
+    ) -> dict[tuple[int, ...], Reducing]:
+        """Who reduces each bucket, named by its layers, and how long that takes."""
         kinds_of: dict[tuple[int, ...], list[Kind]] = {shape: [] for shape in cuts}
         for kind in pipelines:
             kinds_of[kind[0]].append(kind)
@@ -73,7 +73,7 @@ class Stepper:
             stages = zip(cuts, bucket.stages, strict=True)
             members = [(kind, stage) for shape, own in stages for stage in own for kind in kinds_of[shape]]
             num_workers = sum(pipelines[kind] for kind, _ in members)
-            result[bucket] = members, ring_all_reduce_seconds(link, num_workers, bucket_bytes(bucket, self.costs.profile))
+            result[bucket.layers] = members, ring_all_reduce_seconds(link, num_workers, bucket_bytes(bucket, self.costs.profile))
         return result
 
     def _stage_ends(self, kind: Kind) -> tuple[float, ...]:

@@ -1,10 +1,11 @@
 """Best time of a pipeline of p equal workers with m micro-batches: bounds first, prices where they matter."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from estimator.compiled import compiled
 from estimator.pipeline import Floats
-from planner.kinds import WorkerKind
 from planner.minimax import Ints
 from planner.partition import Attained, Partitioner, Split
 from planner.relaxation import Lengths, table
@@ -16,16 +17,18 @@ Entry = tuple[int, int]
 class Timetable:
     """A table over (length, micro-batches) up to a horizon: lower bounds, tightened entry by entry, and then prices."""
 
-    def __init__(self, partitioner: Partitioner, kind: WorkerKind, lengths: Lengths, horizon_seconds: float) -> None:
+    def __init__(
+        self, partitioner: Partitioner, attain: Callable[[Entry], Attained], lengths: Lengths, horizon_seconds: float
+    ) -> None:
         """Fill the table with closed-form bounds, O(layers) each.
 
         Args:
             partitioner: splits layers.
-            kind: of all workers.
+            attain: the dynamic program's bound of an entry.
             lengths: of pipelines.
             horizon_seconds: longer times are left out.
         """
-        self._partitioner, self._kind, self._lengths = partitioner, kind, lengths
+        self._partitioner, self._attain = partitioner, attain
         self.first_length = lengths.first
         self._attained: dict[Entry, Attained] = {}
         self._splits: dict[Entry, Split] = {}
@@ -36,9 +39,7 @@ class Timetable:
         """Raise an entry to the dynamic program's bound; False when it is one already. All entries stay lower bounds."""
         if entry in self._attained:
             return False
-        attained = self._attained[entry] = self._partitioner.attain(
-            (self._kind,) * entry[0], entry[1], self._lengths.tail, self._lengths.least_update
-        )
+        attained = self._attained[entry] = self._attain(entry)
         row = self.seconds[entry[0] - self.first_length, entry[1] - 1 :]
         np.maximum(row, attained.seconds, out=row)
         return True

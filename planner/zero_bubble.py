@@ -13,7 +13,7 @@ from estimator.split import zero_bubble_ends
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
 from planner.kinds import WorkerKind
-from planner.minimax import Chain, Ints, Model, after_seconds, fits, stage_bound
+from planner.minimax import ROUNDING, Chain, Ints, Model, after_seconds, fits, stage_bound
 from planner.partition import Attained, Partitioner
 
 
@@ -41,8 +41,8 @@ class ZeroBubblePartitioner(Partitioner):
         bound, cuts = zero_bubble_minimax(self._waited, self._weight, whole.chain)
         return replace(whole, seconds=float(bound), starts=np.vstack((whole.starts, [cuts])))
 
-    def _seconds(self, options: Ints, chain: Chain) -> Floats:
-        return zero_bubble_seconds(self._waited, self._weight, chain, options)
+    def _seconds(self, options: Ints, chain: Chain, below: float) -> Floats:
+        return zero_bubble_seconds(self._waited, self._weight, chain, options, below)
 
 
 @compiled
@@ -95,14 +95,15 @@ def zero_bubble_minimax(model: Model, weight: Floats, chain: Chain) -> tuple[flo
 
 
 @compiled
-def zero_bubble_seconds(model: Model, weight: Floats, chain: Chain, options: Ints) -> Floats:
-    """Objectives of several splits; infinite where they do not fit memory. Shape [splits]."""
+def zero_bubble_seconds(model: Model, weight: Floats, chain: Chain, options: Ints, below: float) -> Floats:
+    """Objectives of several splits; infinite where they do not fit memory or others, or `below`, are less. Shape [splits]."""
     result = np.full(len(options), np.inf)
     for index in range(len(options)):
-        cuts, is_fitting = options[index], True
+        cuts, is_fitting, bound = options[index], True, 0.0
         for stage in range(len(chain.speeds)):
             is_fitting = is_fitting and fits(model, chain, stage, cuts[stage], cuts[stage + 1])
-        if is_fitting:
+            bound = max(bound, zero_bubble_bound(model, weight, chain, stage, (cuts[stage], cuts[stage + 1])))
+        if is_fitting and bound <= below * (1 + ROUNDING):
             forward = (model.forward[cuts[1:]] - model.forward[cuts[:-1]]) / chain.speeds
             backward = (model.backward[cuts[1:]] - model.backward[cuts[:-1]]) / chain.speeds
             weights = (weight[cuts[1:]] - weight[cuts[:-1]]) / chain.speeds
@@ -111,4 +112,5 @@ def zero_bubble_seconds(model: Model, weight: Floats, chain: Chain, options: Int
             for stage in range(len(ends)):
                 after = after_seconds(model, chain, stage, cuts[stage], cuts[stage + 1])
                 result[index] = max(result[index], ends[stage] + after)
+            below = min(below, result[index])
     return result
