@@ -1,7 +1,7 @@
 """Who takes which slot of an arrangement."""
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, pairwise
@@ -12,12 +12,15 @@ import numpy.typing as npt
 from estimator.costs import Costs
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Policy, Schedule, Stage
+from kintsugi.core.profile import OptimizerSharding
 from planner.arrangement import Arrangement
 from planner.kinds import WorkerKind, kind_of
 from planner.survival import exposure, homes_of, homes_of_slots
-from restorer.matching import FORBIDDEN, match, match_ranges, missing_bytes
-from restorer.migration import state_prefix_bytes
+from restorer.matching import FORBIDDEN, Crew, Layers, match, match_layers, missing_bytes
+from restorer.migration import layer_state_bytes
+from restorer.proximity import Proximity
 from restorer.rounds import colour_rounds
+from restorer.units import StateUnits
 
 NOT_NEEDED = "no arrangement with this worker has a shorter step"
 
@@ -30,14 +33,17 @@ class Holdings:
     survivors: Collection[str]
 
     @cached_property
-    def ranges(self) -> Counter[tuple[int, int]]:
-        """How many survivors hold each layer range."""
+    def kinds(self) -> Counter[Layers]:
+        """How many survivors hold the same layers."""
         return Counter(self.layers_of(worker) for worker in self.survivors)
 
-    def layers_of(self, worker: str) -> tuple[int, int]:
-        """Half-open layer range that a worker holds; (0, 0) for nothing."""
-        stage = self.plan.stage_of.get(worker) if self.plan is not None and worker in self.survivors else None
-        return (0, 0) if stage is None else (stage.layer_start, stage.layer_stop)
+    def layers_of(self, worker: str) -> Layers:
+        """Layers that a worker holds, ascending; none where it holds no state."""
+        return self.plan.layers_of.get(worker, ()) if self.plan is not None and worker in self.survivors else ()
+
+    def num_holders(self, num_layers: int) -> Sequence[int]:
+        """How many workers held each layer under the plan, the dead included. Shape [layers]."""
+        return self.plan.num_holders if self.plan is not None else (0,) * num_layers
 
 
 def place(
@@ -81,23 +87,31 @@ def place(
 
 
 def least_migration_seconds(arrangement: Arrangement, holdings: Holdings, costs: Costs) -> float:
-    """What reaching an arrangement takes at least: some worker must receive what the closest holding lacks.
+    """What reaching an arrangement takes at least: all survivors together send some worker what the closest holding lacks.
 
     Slots whose layers as many survivors hold are free. Exact in which kinds of slots lack holders, not in who takes them.
     """
-    wanted: Counter[tuple[int, int]] = Counter()
+    wanted: Counter[Layers] = Counter()
     for shape, times in arrangement.groups.items():
-        for stage in pairwise(shape.cuts):
-            wanted[stage] += times
-    held = holdings.ranges
+        for start, stop in pairwise(shape.cuts):
+            wanted[tuple(range(start, stop))] += times
+    held = holdings.kinds
     missing = sorted(wanted - held)
     if not missing:
         return 0.0
-    free = sorted(held - wanted) or [(0, 0)]
-    lacking = missing_bytes(state_prefix_bytes(costs.profile), free, missing).min(axis=0).max()
+    free = sorted(held - wanted) or [()]
+    is_sharded = costs.profile.optimizer_sharding is OptimizerSharding.ZERO1  # then some of it may come from a checkpoint
+    layer_bytes = StateUnits(costs.profile).parameter_bytes if is_sharded else layer_state_bytes(costs.profile)
+    lacking = missing_bytes(layer_bytes, free, missing).min(axis=0).max()
     network = costs.profile.network
-    beta = min(link.beta_seconds_per_byte for link in (network.intra_host, network.inter_host))
-    return float(lacking) * beta
+    links = (network.intra_host, network.inter_host, *(link.cost for link in costs.cluster.links))
+    beta = min(link.beta_seconds_per_byte for link in links)
+    return float(lacking) * beta / len(holdings.survivors)
+
+
+def _num_slots(arrangement: Arrangement) -> list[int]:
+    """How many slots want each layer. Shape [layers]."""
+    return [len(arrangement.shapes)] * arrangement.shapes[0].cuts[-1]
 
 
 class _Assignment:
@@ -109,6 +123,8 @@ class _Assignment:
         self._planned: tuple[WorkerKind | None, ...] = arrangement.kinds or (None,) * len(self._slots)
         self._workers = by_host(workers, costs.cluster) if self._is_first else workers
         self._held = [holdings.layers_of(worker) for worker in self._workers]
+        self._units = StateUnits(costs.profile)
+        self._num_holders = holdings.num_holders(costs.profile.num_layers)
 
     def chosen(self) -> tuple[str, ...]:
         """The worker of every slot."""
@@ -131,10 +147,17 @@ class _Assignment:
     def _matched(self) -> tuple[str, ...]:
         """The fewest bytes move."""
         if self._arrangement.kinds is None:
-            prefix = state_prefix_bytes(self._costs.profile)
-            return tuple(self._workers[row] for row in match_ranges(prefix, self._held, self._slots))
-        is_other = np.array([[kind != wanted for wanted in self._planned] for kind in self._kinds])
-        return tuple(self._workers[row] for row in match(self._cost + FORBIDDEN * is_other))
+            return self._by_layers(None, None)
+        return self._by_layers(self._kinds, self._planned)
+
+    def _by_layers(self, classes: Sequence[Hashable] | None, asked: Sequence[Hashable] | None) -> tuple[str, ...]:
+        """The fewest bytes move, each slot taken by a worker of the class that it asks for."""
+        crew = Crew(names=self._workers, held=[self._units.held(own) for own in self._held], classes=classes)
+        wanted = [self._units.wanted(range(start, stop)) for start, stop in self._slots]
+        proximity = Proximity(self._costs.cluster, self._costs.profile.network)
+        rows = match_layers(self._unit_bytes, crew, wanted, classes=asked, proximity=proximity)
+        assert rows is not None
+        return tuple(self._workers[row] for row in rows)
 
     def _spread(self) -> tuple[str, ...] | None:
         """Replicas in different hosts and failure domains, and then the fewest bytes move; None where that was not found."""
@@ -145,6 +168,8 @@ class _Assignment:
         wanted = homes_of_slots(slots, homes, self._cost)
         if wanted is None:
             return None
+        if not self._is_first:
+            return self._by_layers(homes, wanted)
         is_elsewhere = np.array([[home != other for other in wanted] for home in homes])
         return tuple(self._workers[row] for row in match(self._cost + FORBIDDEN * is_elsewhere))
 
@@ -182,7 +207,12 @@ class _Assignment:
         """Bytes that a worker lacks for a slot; for a first plan the distance from its place. Shape [workers, slots]."""
         if self._is_first:
             return np.abs(np.arange(len(self._workers), dtype=np.float64)[:, None] - np.arange(len(self._slots))[None, :])
-        return missing_bytes(state_prefix_bytes(self._costs.profile), self._held, self._slots)
+        held, wanted = map(self._units.held, self._held), (self._units.wanted(range(*slot)) for slot in self._slots)
+        return missing_bytes(self._unit_bytes, list(held), list(wanted)).astype(np.float64)
+
+    @cached_property
+    def _unit_bytes(self) -> tuple[int, ...]:
+        return self._units.moving_bytes(self._num_holders, _num_slots(self._arrangement))
 
 
 def by_host(workers: Sequence[str], cluster: Cluster) -> tuple[str, ...]:

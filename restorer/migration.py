@@ -7,7 +7,6 @@ import heapq
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Migration, StateKind, Transfer
@@ -19,11 +18,6 @@ from kintsugi.core.profile import OptimizerSharding, Profile
 def layer_state_bytes(profile: Profile) -> tuple[int, ...]:
     """Parameters and optimizer state of each layer on one device, in bytes. Shape [layers]."""
     return tuple(layer.parameter_bytes + layer.optimizer_bytes for layer in profile.layers)
-
-
-def state_prefix_bytes(profile: Profile) -> tuple[int, ...]:
-    """State of the first n layers on one device, in bytes. Shape [layers + 1]."""
-    return tuple(accumulate(layer_state_bytes(profile), initial=0))
 
 
 def surviving_holders(previous: Plan, survivors: Collection[str]) -> tuple[tuple[str, ...], ...]:

@@ -17,7 +17,7 @@ from planner.placement import Holdings, by_host, place
 from planner.policy import survivable
 from planner.survival import exposure
 from restorer.matching import missing_bytes
-from restorer.migration import state_prefix_bytes
+from restorer.migration import layer_state_bytes
 from tests.builders import uniform_profile
 
 NUM_LAYERS = 4
@@ -114,8 +114,8 @@ def test_a_later_plan_is_exposed_as_little_and_moves_as_little_as_any_so_exposed
     survivors = [worker for worker in before.workers if worker in cluster.by_id and data.draw(st.booleans())]
     holdings = Holdings(before, survivors)
     plan = placed(arrangement, cluster, holdings)
-    slots = [layers for stages in staged(arrangement, plan.workers) for layers, _ in stages]
-    cost = missing_bytes(state_prefix_bytes(PROFILE), [holdings.layers_of(worker) for worker in cluster.by_id], slots)
+    slots = [tuple(range(*layers)) for stages in staged(arrangement, plan.workers) for layers, _ in stages]
+    cost = missing_bytes(layer_state_bytes(PROFILE), [holdings.layers_of(worker) for worker in cluster.by_id], slots)
     rows = {worker: row for row, worker in enumerate(cluster.by_id)}
 
     def price(chosen: Sequence[str]) -> tuple[float, float]:
