@@ -69,6 +69,13 @@ def estimate(
     )
 
 
+def pass_end_seconds(plan: Plan, costs: Costs) -> dict[str, float]:
+    """End of each worker's last pass in a plan without routes, in seconds; pipelines that are alike are timed once."""
+    passes = _Passes([], {}, {}, {})
+    _add_fixed(passes, plan, costs, frozenset())
+    return passes.end_seconds
+
+
 def after_transition(price: Estimate, reconfiguration_seconds: float, mtbf_seconds: float) -> Estimate:
     """The same step after another transition: only reconfiguration and goodput (equation 8) differ."""
     goodput = goodput_samples_per_second(price.throughput_samples_per_second, reconfiguration_seconds, mtbf_seconds)

@@ -30,8 +30,6 @@ class Arrangement:
     """The objective: the pipelines, on their first stages the reduction that follows, and the update."""
     kinds: tuple[WorkerKind, ...] | None = None
     """Kind of worker that each slot was planned for; None where all workers are equal."""
-    is_descending: bool = False
-    """Whether every worker reduces its last layers first."""
 
     @cached_property
     def groups(self) -> Counter[PipelineShape]:

@@ -19,7 +19,7 @@ from planner.survival import exposure, homes_of, homes_of_slots
 from restorer.matching import FORBIDDEN, Crew, Layers, match, match_layers, missing_bytes
 from restorer.migration import layer_state_bytes
 from restorer.proximity import Proximity
-from restorer.rounds import colour_rounds
+from restorer.rounds import fastest_rounds
 from restorer.units import StateUnits
 
 NOT_NEEDED = "no arrangement with this worker has a shorter step"
@@ -83,7 +83,7 @@ def place(
     used = set(chosen)
     idle = tuple(IdleWorker(worker=worker, reason=NOT_NEEDED) for worker in workers if worker not in used)
     plan = Plan(generation=generation, policy=policy, schedule=schedule, pipelines=pipelines, idle_workers=idle)
-    return replace(plan, rounds=colour_rounds(plan, costs.profile, is_descending=arrangement.is_descending))
+    return replace(plan, rounds=fastest_rounds(plan, costs))
 
 
 def least_migration_seconds(arrangement: Arrangement, holdings: Holdings, costs: Costs) -> float:

@@ -167,8 +167,7 @@ def _least_step(search: EqualSearch | UnequalSearch, degrees: Sequence[int], lim
 
 
 def _option(request: Request, search: EqualSearch | UnequalSearch, arrangement: Arrangement) -> _Option:
-    step = search.step(arrangement)
-    return _Option(replace(arrangement, is_descending=step.is_descending), _most_goodput(request, step.seconds, arrangement))
+    return _Option(arrangement, _most_goodput(request, search.step_seconds(arrangement), arrangement))
 
 
 def _most_goodput(request: Request, seconds: float, arrangement: Arrangement) -> float:

@@ -19,7 +19,7 @@ from planner.knapsack import Knapsack
 from planner.minimax import Ints
 from planner.partition import Attained, Partitioner
 from planner.relaxation import Lengths, can_finish, caps, promises, which_can_finish, widest_stages
-from planner.stepping import Step, Stepper
+from planner.stepping import Stepper
 from planner.tails import least_tails
 from planner.timetable import Entry, Timetable
 from planner.zero_bubble import partitioner_for
@@ -128,11 +128,11 @@ class EqualSearch:
             if arrangement is not None or horizon >= limit:
                 return min(limit_seconds, low + self._after_seconds(dp)), arrangement
 
-    def step(self, arrangement: Arrangement) -> Step:
+    def step_seconds(self, arrangement: Arrangement) -> float:
         """Step of an arrangement over the fastest links, reductions, commit and update included."""
         problem = self._problem
         pipelines = Counter({(shape.cuts, shape.num_microbatches): times for shape, times in arrangement.groups.items()})
-        return self._stepper.step(pipelines, problem.reduction_link(len(arrangement.shapes)))
+        return self._stepper.seconds(pipelines, problem.reduction_link(len(arrangement.shapes)))
 
     def _is_reachable(self, dp: int, most: Ints, limit: float) -> bool:
         """Whether a solution is left when every entry that it uses is tightened. Lowers `most` where bounds rule entries out."""

@@ -13,7 +13,6 @@ from planner.batches import distribute
 from planner.degrees import Degrees
 from planner.kinds import WorkerKind
 from planner.partition import Partitioner
-from planner.stepping import Step
 from planner.tails import tail_seconds
 from planner.zero_bubble import partitioner_for
 
@@ -88,9 +87,9 @@ class UnequalSearch:
                 options.append(option)
         return self._bound_seconds, min(options, key=lambda option: option.seconds, default=None)
 
-    def step(self, arrangement: Arrangement) -> Step:
+    def step_seconds(self, arrangement: Arrangement) -> float:
         """What is known of the step of an arrangement before its workers have names."""
-        return Step(arrangement.seconds)
+        return arrangement.seconds
 
     def even(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:  # noqa: ARG002  # one signature for both
         """None besides what `arrange` finds: its groups are even already."""

@@ -1,0 +1,55 @@
+"""Layers that are reduced together: those with the same holders, for pipelines without names."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kintsugi.core.plan import Pipeline
+from kintsugi.core.profile import Profile
+
+Shape = tuple[tuple[int, bool], ...]
+"""One pipeline without names: where each stage stops and whether its slot has a worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Layers whose gradients are reduced together, and who holds them: live stages of every shape."""
+
+    layers: tuple[int, ...]
+    stages: tuple[tuple[int, ...], ...]
+    """Shape [shapes][stages of that shape that hold some of the layers]."""
+
+
+def shape_of(pipeline: Pipeline) -> Shape:
+    """What a pipeline has in common with those that reduce alike."""
+    return tuple((stage.layer_stop, stage.worker is not None) for stage in pipeline.stages)
+
+
+def bucket_bytes(bucket: Bucket, profile: Profile) -> int:
+    """Gradients of a bucket's layers."""
+    return sum(profile.layers[layer].gradient_bytes for layer in bucket.layers)
+
+
+def buckets_of(shapes: Sequence[Shape], profile: Profile) -> list[Bucket]:
+    """One bucket per set of holders for pipelines of these shapes, ordered by lowest layer."""
+    places = list(zip(*map(_stages_of_layers, shapes), strict=True))
+    layers_at: dict[frozenset[tuple[int, ...]], list[int]] = defaultdict(list)
+    for group in profile.tie_groups:
+        layers_at[frozenset(places[layer] for layer in group)].extend(group)
+    layers_of: dict[tuple[tuple[int, ...], ...], list[int]] = defaultdict(list)
+    for stages, layers in layers_at.items():
+        layers_of[tuple(map(_alive, zip(*stages, strict=True), shapes))].extend(layers)
+    buckets = [Bucket(tuple(sorted(layers)), holders) for holders, layers in layers_of.items()]
+    return sorted(buckets, key=lambda bucket: bucket.layers)
+
+
+def _stages_of_layers(shape: Shape) -> tuple[int, ...]:
+    """The stage that each layer belongs to. Shape [layers]."""
+    result: list[int] = []
+    for stage, (stop, _) in enumerate(shape):
+        result += [stage] * (stop - len(result))
+    return tuple(result)
+
+
+def _alive(stages: Iterable[int], shape: Shape) -> tuple[int, ...]:
+    return tuple(sorted({stage for stage in stages if shape[stage][1]}))
