@@ -1,10 +1,13 @@
 """An attempt of the agent to bring its workers onto a plan: its phases, and what has come in."""
 
+import time
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import singledispatchmethod
 
 from kintsugi.runtime.commit import StepStatus
-from kintsugi.runtime.messages import Collected, Ready
+from kintsugi.runtime.links import LinkProbe
+from kintsugi.runtime.messages import Collected, Finished, FromWorker, Heartbeat, LinkBroken, Quiesced, Reached, Ready, Resumed
 
 
 class Phase(StrEnum):
@@ -24,6 +27,7 @@ class Attempt:
     """What has come in since an attempt to reach a plan began."""
 
     number: int
+    phase_began_at: float = field(default_factory=time.monotonic)
     statuses: dict[str, StepStatus | None] = field(default_factory=dict)
     members: tuple[str, ...] = ()
     ready: dict[str, Ready] = field(default_factory=dict)
@@ -32,3 +36,55 @@ class Attempt:
     collected: dict[str, Collected] = field(default_factory=dict)
     broken: tuple[float, str] | None = None
     """When a link broke, and what its worker said."""
+    probe: LinkProbe | None = None
+    """The question whom the members can reach, while it is open."""
+    asked_at: float = 0.0
+    """When such a question was answered."""
+
+    @singledispatchmethod
+    def hear(self, message: FromWorker, worker: str) -> None:
+        """Take in what a worker says about this attempt; what belongs to a superseded one does not count.
+
+        Raises:
+            TypeError: that is nothing a worker says about an attempt.
+        """
+        raise TypeError(f"{worker} sent {message!r}")
+
+    @hear.register
+    def _(self, _: Heartbeat, __: str) -> None:
+        """That it was heard is all there is to it."""
+
+    @hear.register
+    def _(self, message: Quiesced, worker: str) -> None:
+        if message.attempt == self.number:
+            self.statuses[worker] = message.status
+
+    @hear.register
+    def _(self, message: Ready, worker: str) -> None:
+        if message.attempt == self.number:
+            self.ready[worker] = message
+
+    @hear.register
+    def _(self, message: Resumed, worker: str) -> None:
+        if message.attempt == self.number:
+            self.resumed[worker] = message.at
+
+    @hear.register
+    def _(self, message: Finished, worker: str) -> None:
+        if message.attempt == self.number:
+            self.finished.add(worker)
+
+    @hear.register
+    def _(self, message: LinkBroken, worker: str) -> None:
+        if message.attempt == self.number and self.broken is None and self.members:
+            self.broken = (time.monotonic(), f"{worker}: {message.reason}")
+
+    @hear.register
+    def _(self, message: Collected, worker: str) -> None:
+        if message.attempt == self.number:
+            self.collected[worker] = message
+
+    @hear.register
+    def _(self, message: Reached, worker: str) -> None:
+        if self.probe is not None:
+            self.probe.take(worker, message)

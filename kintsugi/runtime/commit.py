@@ -20,6 +20,8 @@ class CommitRecord:
     """Squared 2-norm of the whole model's gradient."""
     loss: float
     """Mean over the global batch."""
+    microbatches: tuple[int, ...] = ()
+    """How often the loss of each counted, over all workers. Shape [micro-batches]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,19 @@ class StepStatus:
     """Whether the gradients of that step are complete here."""
     last_record: CommitRecord | None = None
     """Of the last commit point that this worker passed."""
+
+
+def require_each_once(record: CommitRecord) -> None:
+    """Require that every micro-batch of a step was trained on, and none twice, before anybody applies it.
+
+    Raises:
+        ReconfigurationError: with the first that was not; all workers find the same.
+    """
+    for microbatch, count in enumerate(record.microbatches):
+        if count != 1:
+            raise ReconfigurationError(
+                f"micro-batch {microbatch} of step {record.step} was trained {count} times", field="microbatch", value=microbatch
+            )
 
 
 def resolve(statuses: Iterable[StepStatus]) -> CommitRecord | None:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -37,19 +37,33 @@ class Decider:
         """Readable once a decision is there."""
         self.decisions: list[Decision] = []
 
-    def start(self, request: JobRequest) -> None:
+    def start(self, request: JobRequest) -> Decision:
         """Get the first decision; blocks."""
         self.decisions.append(self._source.start(request))
+        return self.decisions[-1]
+
+    def start_over(self, request: JobRequest) -> None:
+        """Ask for the first decision of a job that begins anew; what was to be told about the old one is over."""
+        self._unanswered.clear()
+        self._untold.clear()
+        self._ask(lambda: self.start(request))
 
     def submit(self, events: Sequence[Event]) -> None:
         """Ask for the decision after `events` and all that no decision answered yet; generations are filled in at their turn."""
         self._unanswered.extend(events)
-        self._pending = self._thread.submit(self._decide)
+        self._ask(self._decide_once)
+
+    def _ask(self, question: Callable[[], object]) -> None:
+        self._pending = self._thread.submit(self._decide, question)
         self._pending.add_done_callback(lambda _: self._wake_sender.send(None))
 
     def is_done(self) -> bool:
         """Whether the decision that was asked for last is there, or failed."""
         return self._pending is None or self._pending.done()
+
+    def has_answer(self) -> bool:
+        """Whether a decision is there to be taken."""
+        return self._pending is not None and self._pending.done()
 
     def finish(self) -> float | None:
         """Take the decision that is done: when it came, on the monotonic clock; None where none was asked for.
@@ -77,7 +91,7 @@ class Decider:
         self.wake.close()
         self._wake_sender.close()
 
-    def _decide(self) -> float:
+    def _decide(self, question: Callable[[], object]) -> float:
         """The decision's instant, on the monotonic clock.
 
         Raises:
@@ -87,19 +101,19 @@ class Decider:
         deadline = time.monotonic() + self._timeout_seconds
         while True:
             try:
-                return self._decide_once()
+                question()
+                return time.monotonic()
             except UnavailableError:
                 if self._is_closing.wait(_REPEAT_SECONDS) or time.monotonic() > deadline:
                     raise
 
-    def _decide_once(self) -> float:
+    def _decide_once(self) -> None:
         self._tell_all()
         events = tuple(self._unanswered)
         if events:
             generation = self.decisions[-1].plan.generation
             self.decisions.append(self._source.after([replace(event, generation=generation) for event in events]))
             del self._unanswered[: len(events)]
-        return time.monotonic()
 
     def _tell_measured(self, generation: int, measured: Measurement) -> None:
         with suppress(KintsugiError):

@@ -63,12 +63,14 @@ class LocalDecisions:
         decision = replan(replace(self._snapshot(0, request.plan), settings=replace(request.settings, policy=None)))
         self._plans = {0: decision.plan}
         self._applied = decision.plan
+        self._lost_after: dict[str, int] = {}
+        """The latest generation when each worker was lost last."""
         return decision
 
     def after(self, events: Sequence[Event]) -> Decision:
         """Replan from the plan that was applied last."""
         for event in events:
-            self._membership = self._membership.after(event)
+            self._take(event)
         generation = max(self._plans) + 1
         decision = replan(self._snapshot(generation, self._applied))
         self._plans[generation] = decision.plan
@@ -81,6 +83,17 @@ class LocalDecisions:
     def measured(self, generation: int, measured: Measurement) -> None:
         """Nothing is stored."""
 
+    def _take(self, event: Event) -> None:
+        before = self._membership.alive
+        self._membership = self._membership.after(event)
+        gone = set(before) - set(self._membership.alive)
+        self._lost_after |= dict.fromkeys(gone, max(self._plans))
+
+    def _stateless(self, plan: Plan) -> tuple[str, ...]:
+        """Workers that came back after their loss took the state with it that `plan` gave them."""
+        since = plan.generation
+        return tuple(w for w in self._membership.alive if w in plan.stage_of and self._lost_after.get(w, -1) >= since)
+
     def _snapshot(self, generation: int, plan: Plan | None) -> Snapshot:
         return Snapshot(
             profile=self._request.profile,
@@ -89,6 +102,7 @@ class LocalDecisions:
             plan=plan,
             alive=self._membership.alive,
             generation=generation,
+            stateless=() if plan is None or generation == 0 else self._stateless(plan),
         )
 
 

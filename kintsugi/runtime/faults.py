@@ -22,6 +22,8 @@ class FaultPoint(StrEnum):
     """Gradients are complete, the commit point is ahead."""
     APPLIED = "applied"
     """The step is applied, nobody was told."""
+    QUIESCE = "quiesce"
+    """Called off, nobody was told how far it came."""
     REGROUP = "regroup"
     """A reconfiguration begins."""
     TRANSFER = "transfer"
@@ -59,18 +61,24 @@ class FaultScript:
 
     def __init__(self, worker: str, faults: Iterable[Fault], announce: Callable[[float], None]) -> None:
         """`announce` is told the instant, on the monotonic clock, right before each strike."""
-        self._left = [fault for fault in faults if fault.worker == worker]
+        self._worker = worker
         self._announce = announce
+        self.arm(faults)
         self.generation = 0
         """Of the plan that the worker is in or moves to."""
 
+    def arm(self, faults: Iterable[Fault]) -> None:
+        """Replace what is left to strike; from any thread."""
+        self._left = [fault for fault in faults if fault.worker == self._worker]
+
     def strike_if(self, point: FaultPoint | None, step: int | None = None, microbatch: int | None = None) -> None:
         """Strike this process if a fault is due here."""
-        for fault in self._left:
+        left = self._left
+        for fault in left:
             here = (point, step, microbatch, self.generation)
             wanted = (fault.at, fault.step, fault.microbatch, fault.generation)
             if all(asked in (None, given) for asked, given in zip(wanted, here, strict=True)):
-                self._left.remove(fault)
+                left.remove(fault)
                 self._announce(time.monotonic())
                 os.kill(os.getpid(), signal.SIGKILL if fault.how is FaultKind.KILL else signal.SIGSTOP)
                 return

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import NoReturn
 
 from kintsugi.core.errors import CommunicationError
-from kintsugi.runtime.messages import CallOff, Delivered, FromWorker, Heartbeat, Prepare, Published, ToWorker
+from kintsugi.runtime.messages import Arm, CallOff, Delivered, FromWorker, Heartbeat, Prepare, Probe, Published, ToWorker
 from restorer.groups import Groups, Rendezvous
 
 
@@ -24,8 +24,10 @@ def attempt_name(attempt: int) -> str:
 class Listener:
     """Both directions of the pipe to the agent. The process ends with the pipe."""
 
-    def __init__(self, connection: Connection, heartbeat_seconds: float) -> None:
+    def __init__(self, connection: Connection, heartbeat_seconds: float, at_once: Callable[[Arm | Probe], None]) -> None:
+        """`at_once` obeys, without waiting, what concerns neither the plan nor the state."""
         self._connection = connection
+        self._at_once = at_once
         self._heartbeat_seconds = heartbeat_seconds
         self._send_lock = threading.Lock()
         self._inbox: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
@@ -79,6 +81,9 @@ class Listener:
     def _hear(self, message: ToWorker) -> None:
         if isinstance(message, Delivered):
             self._deliver(message)
+            return
+        if isinstance(message, Arm | Probe):
+            self._at_once(message)
             return
         if isinstance(message, Prepare):
             self._rendezvous = Rendezvous(self._publisher(message.attempt))

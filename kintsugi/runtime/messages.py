@@ -7,6 +7,8 @@ from typing import Any
 from kintsugi.core.decision import Migration
 from kintsugi.core.plan import Plan, Reduction
 from kintsugi.runtime.commit import CommitRecord, StepStatus
+from kintsugi.runtime.faults import Fault
+from kintsugi.runtime.reach import Address
 
 # From the agent to a worker. `attempt` counts reconfigurations that were begun; a higher one supersedes all lower ones.
 
@@ -71,7 +73,23 @@ class Stop:
     """End the process."""
 
 
-ToWorker = CallOff | Prepare | Go | Delivered | Collect | Stop
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Strike at these points, instead of those that were armed before; for trying out what happens."""
+
+    faults: tuple[Fault, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """See which of these workers can be reached, beside whatever else is going on."""
+
+    number: int
+    addresses: Mapping[str, Address]
+    timeout_seconds: float
+
+
+ToWorker = CallOff | Prepare | Go | Delivered | Collect | Stop | Arm | Probe
 
 # From a worker to the agent.
 
@@ -79,6 +97,9 @@ ToWorker = CallOff | Prepare | Go | Delivered | Collect | Stop
 @dataclass(frozen=True, slots=True)
 class Started:
     """The model is known; ready for a plan."""
+
+    address: Address | None
+    """Where others can try to reach this worker; null where its host's address does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +151,8 @@ class StepDone:
     loss: float
     seconds: float
     at: float
+    microbatches: tuple[int, ...]
+    """How often the loss of each counted, over all workers: once each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +177,14 @@ class Collected:
     attempt: int
     digests: Mapping[int, str]
     parameters: Mapping[int, tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The answer to Probe."""
+
+    number: int
+    unreachable: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +214,7 @@ FromWorker = (
     | Finished
     | LinkBroken
     | Collected
+    | Reached
     | Failed
     | FaultInjected
 )

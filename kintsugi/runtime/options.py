@@ -25,6 +25,13 @@ class AgentOptions:
     """For all members to be ready for a plan, beyond twice the time that its migration is estimated to take."""
     link_grace_seconds: float = 3.0
     """How long a broken link waits for the loss that explains it before the same workers regroup."""
+    stall_timeout_seconds: float = 10.0
+    """Without a step, beyond ten times the longest one, after which workers are asked whom they can reach.
+
+    That disturbs nobody; a link that is cut in silence is found so.
+    """
+    probe_timeout_seconds: float = 2.0
+    """For a worker to reach another."""
     max_idle_attempts: int = 3
     """Attempts in a row without a loss or a step between them after which the job stops."""
     decision_timeout_seconds: float = 300.0

@@ -19,6 +19,7 @@ from pathlib import Path
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.messages import FromWorker, ToWorker
 from kintsugi.runtime.models import TrainingJob
+from kintsugi.runtime.reach import Address
 from kintsugi.runtime.worker import WorkerOptions, worker_main
 
 _PRELOAD = ["torch", "torch._dynamo", "kintsugi.runtime.worker"]
@@ -54,7 +55,11 @@ class WorkerHandle:
         self, worker: str, make_job: Callable[[], TrainingJob], options: WorkerOptions, context: ForkServerContext
     ) -> None:
         self.worker = worker
-        self.last_heard_at = time.monotonic()
+        self.created_at = self.last_heard_at = time.monotonic()
+        self.started_at: float | None = None
+        """When the worker knew its model, on the monotonic clock."""
+        self.address: Address | None = None
+        """Where others can try to reach it."""
         self._outbox: deque[bytes] = deque()
         self._outbox_lock = threading.Lock()
         self._writer: threading.Thread | None = None

@@ -1,13 +1,16 @@
-"""The timeline of one recovery: when each phase ended, on the host's monotonic clock."""
+"""The timelines of recoveries: when each phase ended, on the host's monotonic clock."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, kw_only=True)
 class RecoveryTimeline:
-    """From a failure to training again. Times are instants in seconds; null until they come."""
+    """From a failure, or a worker's coming, to training again. Times are instants in seconds; null until they come."""
 
     lost: list[str] = field(default_factory=list)
+    joined: list[str] = field(default_factory=list)
+    """Workers that came to take part."""
     generation: int = -1
     """Of the plan that ended the recovery."""
     policy: str = ""
@@ -40,3 +43,49 @@ class RecoveryTimeline:
             "first_step": self.committed_at,
         }
         return {phase: max(instant - self.began_at, 0.0) for phase, instant in instants.items() if instant is not None}
+
+
+class Recoveries:
+    """All recoveries of a run, in order; at most one is under way."""
+
+    def __init__(self) -> None:
+        self.all: list[RecoveryTimeline] = []
+        self._under_way: RecoveryTimeline | None = None
+
+    def lost(self, worker: str, struck_at: float | None, now: float) -> None:
+        """A loss begins a recovery, or belongs to the one under way; a joining that it interrupts begins anew with it."""
+        timeline = self._under_way
+        if timeline is None or not timeline.lost:
+            joined = timeline.joined if timeline is not None else []
+            timeline = self._begin(RecoveryTimeline(detected_at=now, joined=joined))
+        timeline.lost.append(worker)
+        timeline.failed_at = timeline.failed_at or struck_at
+
+    def joined(self, workers: Sequence[str], now: float, planned_at: float | None) -> None:
+        """The job leaves its step for workers that came."""
+        self._begin(RecoveryTimeline(detected_at=now, joined=list(workers), planned_at=planned_at))
+
+    def _begin(self, timeline: RecoveryTimeline) -> RecoveryTimeline:
+        if self._under_way is not None:
+            self.all.remove(self._under_way)
+        self._under_way = timeline
+        self.all.append(timeline)
+        return timeline
+
+    def note(self, **values: float | str | None) -> None:
+        """Write into the timeline of the recovery under way; what is null stays as it was."""
+        if self._under_way is not None:
+            for name, value in values.items():
+                if value is not None:
+                    setattr(self._under_way, name, value)
+
+    def end(self) -> None:
+        """The job trains again."""
+        self._under_way = None
+
+    def committed(self, at: float) -> RecoveryTimeline | None:
+        """A step is committed: the recovery whose first step it is."""
+        if not self.all or self.all[-1].committed_at is not None:
+            return None
+        self.all[-1].committed_at = at
+        return self.all[-1]

@@ -1,7 +1,7 @@
 """What a run came to."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kintsugi.core.decision import Decision, StateKind
 from kintsugi.runtime.messages import Collect, Collected
+from kintsugi.runtime.progress import Progress
 from kintsugi.runtime.recovery import RecoveryTimeline
 from kintsugi.runtime.state import ModelState
 from restorer.reconfigure import pack, unpack
@@ -28,11 +29,32 @@ class RunResult:
     """SHA-256 of each layer's state (parameters, buffers, optimizer) by holder: equal where replicas are bitwise equal."""
     recoveries: tuple[RecoveryTimeline, ...]
     decisions: tuple[Decision, ...]
+    microbatches: tuple[tuple[int, ...], ...] = ()
+    """How often the loss of each micro-batch counted, by step: once each. Shape [steps][micro-batches]."""
 
     @property
     def has_equal_replicas(self) -> bool:
         """Whether all holders of every layer hold bitwise the same state."""
         return all(len(set(by_holder.values())) == 1 for by_holder in self.digests.values())
+
+
+def run_result(
+    progress: Progress,
+    collected: Mapping[str, Collected],
+    recoveries: Sequence[RecoveryTimeline],
+    decisions: Sequence[Decision],
+) -> RunResult:
+    """What came of a run whose steps are all done."""
+    steps = range(len(progress.losses))
+    return RunResult(
+        losses=tuple(progress.losses[step] for step in steps),
+        step_seconds=tuple(progress.seconds(step) for step in steps),
+        parameters=merged_parameters(collected),
+        digests=merged_digests(collected),
+        recoveries=tuple(recoveries),
+        decisions=tuple(decisions),
+        microbatches=tuple(progress.microbatches[step] for step in steps),
+    )
 
 
 def collected(state: ModelState | None, message: Collect) -> Collected:

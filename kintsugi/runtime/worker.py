@@ -9,10 +9,11 @@ import gc
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
@@ -27,6 +28,7 @@ from kintsugi.runtime.executor import Executor
 from kintsugi.runtime.faults import Fault, FaultPoint, FaultScript
 from kintsugi.runtime.listener import Listener, attempt_name
 from kintsugi.runtime.messages import (
+    Arm,
     CallOff,
     Collect,
     Failed,
@@ -36,7 +38,9 @@ from kintsugi.runtime.messages import (
     Go,
     LinkBroken,
     Prepare,
+    Probe,
     Quiesced,
+    Reached,
     Ready,
     Resumed,
     Started,
@@ -45,6 +49,7 @@ from kintsugi.runtime.messages import (
     ToWorker,
 )
 from kintsugi.runtime.models import TrainingJob, model_shape
+from kintsugi.runtime.reach import Doorbell
 from kintsugi.runtime.result import collected
 from kintsugi.runtime.state import ModelState
 from restorer.groups import Groups
@@ -59,6 +64,8 @@ class WorkerOptions:
 
     address: str = "127.0.0.1"
     """Of this host, where the other workers reach it."""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Of workers that have one of their own."""
     num_threads: int = 1
     """For torch's own arithmetic."""
     heartbeat_seconds: float = 0.1
@@ -67,6 +74,10 @@ class WorkerOptions:
     operation_timeout_seconds: float = 600.0
     """For one message or reduction; failures are noticed and called off long before."""
     faults: tuple[Fault, ...] = ()
+
+    def address_of(self, worker: str) -> str:
+        """Where a worker listens."""
+        return self.addresses.get(worker, self.address)
 
 
 def worker_main(worker: str, connection: Connection, make_job: Callable[[], TrainingJob], options: WorkerOptions) -> None:
@@ -89,7 +100,8 @@ class WorkerProcess:
     def __init__(self, worker: str, connection: Connection, options: WorkerOptions) -> None:
         self._worker = worker
         self._options = options
-        self._listener = Listener(connection, options.heartbeat_seconds)
+        self._listener = Listener(connection, options.heartbeat_seconds, self._obey_at_once)
+        self._doorbell = Doorbell(options.address_of(worker))
         self._faults = FaultScript(worker, options.faults, lambda at: self.tell(FaultInjected(at)))
         self._attempt = 0
         self._groups: Groups | None = None
@@ -110,12 +122,22 @@ class WorkerProcess:
         self._shape = model_shape(self._job)
         gc.collect()
         gc.freeze()
-        self.tell(Started())
+        self.tell(Started(self._doorbell.address))
         while not isinstance(message := self._listener.next(), Stop):
             try:
                 self._obey(message)
             except CommunicationError as error:
                 self.tell(LinkBroken(self._attempt, str(error)))
+
+    def _obey_at_once(self, message: Arm | Probe) -> None:
+        """In the listener's thread."""
+        if isinstance(message, Arm):
+            self._faults.arm(message.faults)
+        else:
+            threading.Thread(target=self._probe, args=(message,), name="probe", daemon=True).start()
+
+    def _probe(self, message: Probe) -> None:
+        self.tell(Reached(message.number, self._doorbell.unreachable(message.addresses, message.timeout_seconds)))
 
     def _obey(self, message: ToWorker) -> None:
         if isinstance(message, CallOff):
@@ -132,6 +154,7 @@ class WorkerProcess:
     def _quiesce(self, attempt: int) -> None:
         """Forget what was staged, and say how far the step came."""
         self._attempt = attempt
+        self._faults.strike_if(FaultPoint.QUIESCE)
         self._next_executor = None
         if self._executor is not None:
             self._executor.leave()
@@ -163,7 +186,7 @@ class WorkerProcess:
             message.attempt, lambda rendezvous: Groups(self._worker, message.members, subgroups, rendezvous, name)
         )
         self._groups.build(
-            address=self._options.address,
+            address=self._options.address_of(self._worker),
             timeout_seconds=self._options.connect_timeout_seconds,
             operation_timeout_seconds=self._options.operation_timeout_seconds,
         )
@@ -216,7 +239,7 @@ class WorkerProcess:
             record = executor.run(step)
             ended = time.monotonic()
             self._faults.strike_if(FaultPoint.APPLIED, step)
-            self.tell(StepDone(self._attempt, step, record.loss, ended - began, ended))
+            self.tell(StepDone(self._attempt, step, record.loss, ended - began, ended, record.microbatches))
         self.tell(Finished(self._attempt))
 
     def _before_action(self, step: int, action: Action) -> None:

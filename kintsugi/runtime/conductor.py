@@ -1,0 +1,286 @@
+"""Conducts the workers of a job from plan to plan. One thread runs it; a loss at any moment begins a new attempt.
+
+    lost -> fence -> call off (all survivors) -> quiesced (all)  -> prepare (all) -> ready (all) -> go -> training
+                  -> decisions.after(events), in a thread        /
+
+An attempt supersedes whatever was under way. A worker that joins is started and planned for while the others train; only
+then they are called off.
+"""
+
+import itertools
+import time
+from collections.abc import Sequence
+from functools import singledispatchmethod
+
+import structlog
+
+from kintsugi.core.decision import Decision
+from kintsugi.core.errors import InfeasibleError, ReconfigurationError, StateLostError, WorkerError, error_from
+from kintsugi.core.messages import Measurement
+from kintsugi.core.plan import Plan, Policy
+from kintsugi.runtime.attempt import Attempt, Phase
+from kintsugi.runtime.decider import Decider
+from kintsugi.runtime.decisions import JobRequest
+from kintsugi.runtime.fleet import Fleet
+from kintsugi.runtime.messages import (
+    CallOff,
+    Collect,
+    Delivered,
+    Failed,
+    FaultInjected,
+    FromWorker,
+    Go,
+    Published,
+    Started,
+    StepDone,
+)
+from kintsugi.runtime.options import AgentOptions
+from kintsugi.runtime.patience import Patience
+from kintsugi.runtime.preparation import Settlement, preparation
+from kintsugi.runtime.processes import WorkerHandle
+from kintsugi.runtime.progress import Progress
+from kintsugi.runtime.recovery import Recoveries
+from kintsugi.runtime.result import RunResult, run_result
+from kintsugi.runtime.roster import Roster
+from restorer.groups import members_of
+
+
+class Conductor:
+    """The protocol between one job's workers and its decisions."""
+
+    def __init__(self, request: JobRequest, fleet: Fleet, decider: Decider, options: AgentOptions) -> None:
+        self._request = request
+        self._fleet = fleet
+        self._decider = decider
+        self._options = options
+        self._log = structlog.get_logger("kintsugi.runtime")
+        self._roster = Roster(request)
+        self._numbers = itertools.count(1)
+        self._attempt = Attempt(0)
+        self._idle_attempts = 0
+        self._decision: Decision | None = None
+        self._applied: Plan | None = None
+        """Says where the state lies; null before any was made."""
+        self.phase = Phase.STARTING
+        self.progress = Progress()
+        self.recoveries = Recoveries()
+        self._patience = Patience(options, fleet, self.progress)
+
+    @property
+    def decision(self) -> Decision:
+        """The decision that the workers carry out, or move to."""
+        assert self._decision is not None
+        return self._decision
+
+    def start(self) -> None:
+        """Get the first decision, and start all workers."""
+        self._decision = self._decider.start(self._request)
+        self._fleet.start([worker.id for worker in self._request.cluster.workers])
+        self._begin_attempt(Phase.STARTING)
+
+    def invite(self, worker: str, host: str | None) -> None:
+        """Start a process for a worker that comes back or is new; it is taken in once it knows its model."""
+        self._fleet.invite(worker)
+        self._roster.live(worker, host)
+
+    def is_done(self) -> bool:
+        """Whether everything is trained and collected."""
+        return self.phase is Phase.COLLECTING and set(self.decision.plan.workers) <= self._attempt.collected.keys()
+
+    def result(self) -> RunResult:
+        """What came of the run, once it is done."""
+        return run_result(self.progress, self._attempt.collected, self.recoveries.all, self._decider.decisions)
+
+    def poll(self) -> None:
+        """Take in one batch of messages, losses and deadlines, and do what follows from them."""
+        news = self._fleet.listen(self._decider.wake, self._options.worker.heartbeat_seconds)
+        for handle, message in news.messages:
+            self._on(message, handle)
+        lost = dict.fromkeys([*news.ended, *self._fleet.frozen(self._options)])
+        if missing := [handle for handle in lost if not self._fleet.dismiss(handle)]:
+            self._lose(missing)
+        self._check_deadlines()
+        self._advance()
+
+    def _lose(self, handles: Sequence[WorkerHandle], detail: str = "") -> None:
+        """Fence workers, and begin to recover from their loss; those who train go on where none of them was lost."""
+        for handle in handles:
+            self._fleet.remove(handle)
+        self._decider.submit([self._roster.failed(handle.worker, detail) for handle in handles])
+        busy = self._applied.workers if self._applied is not None else ()
+        if self.phase is Phase.TRAINING and not {handle.worker for handle in handles} & set(busy):
+            return
+        for handle in handles:
+            self.recoveries.lost(handle.worker, handle.struck_at, time.monotonic())
+        self._idle_attempts = 0
+        self._begin_attempt(Phase.QUIESCING)
+
+    def _begin_attempt(self, phase: Phase) -> None:
+        self._attempt = Attempt(next(self._numbers))
+        self._enter(phase)
+        for handle in self._fleet.handles.values():
+            handle.send(CallOff(self._attempt.number))
+
+    def _regroup(self, why: str) -> None:
+        """Try again with the same workers."""
+        self._idle_attempts += 1
+        if self._idle_attempts >= self._options.max_idle_attempts:
+            raise ReconfigurationError(f"gave up after {self._idle_attempts} attempts without a loss between them: {why}")
+        self._begin_attempt(Phase.QUIESCING)
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self._attempt.phase_began_at = time.monotonic()
+
+    def _advance(self) -> None:
+        """Take the step of the protocol that everything is there for."""
+        if self.phase in (Phase.STARTING, Phase.QUIESCING):
+            if self._attempt.statuses.keys() >= self._fleet.handles.keys() and self._decider.is_done():
+                self._prepare()
+        elif self.phase is Phase.PREPARING and self._attempt.ready.keys() >= set(self._attempt.members):
+            self._go()
+        elif self.phase is Phase.TRAINING:
+            self._look_after_training()
+
+    def _look_after_training(self) -> None:
+        workers = set(self.decision.plan.workers)
+        if self._attempt.resumed.keys() >= workers:
+            self.recoveries.note(resumed_at=max(self._attempt.resumed[worker] for worker in workers))
+            self.recoveries.end()
+        if self._attempt.finished >= workers:
+            self._collect()
+        elif self._decider.has_answer():
+            self._take_up()
+        elif self._decider.is_done() and (admitted := self._fleet.admit()):
+            self._decider.submit([self._roster.joined(handle.worker) for handle in admitted])
+
+    def _check_deadlines(self) -> None:
+        overdue = self._patience.overdue(self.phase, self._attempt, self.decision, self._applied)
+        if overdue is None:
+            return
+        if overdue.lost:
+            self._log.warning("going on without workers", workers=[h.worker for h in overdue.lost], reason=overdue.reason)
+            self._lose(overdue.lost, overdue.reason)
+        else:
+            self._regroup(overdue.reason)
+
+    # The messages that move all members.
+
+    def _prepare(self) -> None:
+        """Settle the interrupted step, and have all members stage the plan."""
+        settlement = Settlement.of(self._attempt.statuses.values())
+        try:
+            planned_at = self._decider.finish()
+        except StateLostError:
+            if self.progress.losses or settlement.start_step > 0:
+                raise
+            self._applied = None
+            self._decider.start_over(self._roster.restart(self._fleet.handles))  # every layer starts from its seed again
+            return
+        self.recoveries.note(quiesced_at=time.monotonic(), planned_at=planned_at)
+        self._decision = decision = self._decider.decisions[-1]
+        if strangers := [worker for worker in decision.plan.workers if worker not in self._fleet.handles]:
+            self._decider.submit([self._roster.failed(worker) for worker in strangers])
+            self._regroup(f"the plan names workers that are not here: {', '.join(strangers)}")
+            return
+        if decision.policy is Policy.CHECKPOINT_RESTART:
+            raise ReconfigurationError("the plan restarts from a checkpoint, and this job has written none", field="policy")
+        involved = {*decision.plan.workers, *(self._applied.workers if self._applied else ())}
+        self._attempt.members = members = tuple(worker for worker in self._fleet.handles if worker in involved)
+        self._enter(Phase.PREPARING)
+        messages = preparation(
+            self._attempt.number,
+            decision,
+            members,
+            settlement,
+            applied=self._applied,
+            profile=self._request.profile,
+            cluster=self._roster.cluster,
+        )
+        for worker, message in messages.items():
+            self._fleet.handles[worker].send(message)
+
+    def _go(self) -> None:
+        """Have all members swap the staged state in: from here on it lies where the plan puts it."""
+        self.recoveries.note(
+            regrouped_at=max(ready.regrouped_at for ready in self._attempt.ready.values()),
+            transferred_at=max(ready.transferred_at for ready in self._attempt.ready.values()),
+            generation=self.decision.plan.generation,
+            policy=self.decision.plan.policy.value,
+        )
+        self._enter(Phase.TRAINING)
+        for worker in self._attempt.members:
+            self._fleet.handles[worker].send(Go(self._attempt.number))
+        self._note_applied(self.decision.plan)
+
+    def _note_applied(self, plan: Plan) -> None:
+        self._applied = plan
+        self._decider.tell_applied(plan.generation)
+
+    def _take_up(self) -> None:
+        """A decision that came while the job trains: leave the step for it, unless it changes nothing for those who train."""
+        try:
+            planned_at = self._decider.finish()
+        except InfeasibleError as error:
+            self._log.warning("those who joined or left without a slot change no plan", error=str(error))
+            return
+        decision, applied = self._decider.decisions[-1], self.decision.plan
+        if (decision.plan.pipelines, decision.plan.routes, decision.plan.rounds) == (
+            applied.pipelines,
+            applied.routes,
+            applied.rounds,
+        ):
+            self._decision = decision
+            self._note_applied(decision.plan)
+            return
+        joined = [worker for worker in decision.plan.workers if worker not in applied.workers]
+        self.recoveries.joined(joined, time.monotonic(), planned_at)
+        self._begin_attempt(Phase.QUIESCING)
+
+    def _collect(self) -> None:
+        """Ask all holders for digests, and the first holder of each layer for its parameters."""
+        self._enter(Phase.COLLECTING)
+        plan = self.decision.plan
+        for worker in plan.workers:
+            layers = tuple(layer for layer in plan.stage_of[worker].layers if plan.holders[layer][0] == worker)
+            self._fleet.handles[worker].send(Collect(self._attempt.number, layers))
+
+    # What workers say about themselves; the rest is about the attempt.
+
+    @singledispatchmethod
+    def _on(self, message: FromWorker, handle: WorkerHandle) -> None:
+        self._attempt.hear(message, handle.worker)
+
+    @_on.register
+    def _(self, message: Started, handle: WorkerHandle) -> None:
+        handle.started_at, handle.address = time.monotonic(), message.address
+
+    @_on.register
+    def _(self, message: Published, _: WorkerHandle) -> None:
+        if message.attempt == self._attempt.number:
+            for member in members_of(message.key):
+                if member in self._fleet.handles:
+                    self._fleet.handles[member].send(Delivered(message.attempt, message.key, message.value))
+
+    @_on.register
+    def _(self, message: StepDone, _: WorkerHandle) -> None:
+        self.progress.take(message)
+        if message.attempt != self._attempt.number:
+            return
+        self._idle_attempts = 0
+        if (recovery := self.recoveries.committed(message.at)) is not None:
+            measured = Measurement(step=message.step, phase_seconds=recovery.phase_seconds())
+            self._decider.tell_measured(self.decision.plan.generation, measured)
+
+    @_on.register
+    def _(self, message: Failed, handle: WorkerHandle) -> None:
+        if self._fleet.dismiss(handle):
+            self._log.warning("a worker that joined failed", worker=handle.worker, traceback=message.traceback)
+            return
+        if message.error is not None:
+            raise error_from(message.error)
+        raise WorkerError(f"{handle.worker} raised:\n{message.traceback}", field="worker", value=handle.worker)
+
+    @_on.register
+    def _(self, message: FaultInjected, handle: WorkerHandle) -> None:
+        handle.struck_at = message.at

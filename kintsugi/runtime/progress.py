@@ -1,0 +1,35 @@
+"""What the job has trained so far, step by step."""
+
+import time
+
+from kintsugi.runtime.messages import StepDone
+
+
+class Progress:
+    """Loss and time of every committed step. A step that was told twice was committed once: all tell the same loss."""
+
+    def __init__(self) -> None:
+        self.losses: dict[int, float] = {}
+        """Mean loss over the global batch, by step."""
+        self.microbatches: dict[int, tuple[int, ...]] = {}
+        """How often the loss of each micro-batch counted, by step. Shape [steps][micro-batches]."""
+        self._seconds: dict[int, tuple[int, float]] = {}
+        """Attempt in which each step was done, and the slowest worker's time."""
+        self.moved_at = time.monotonic()
+        """When the latest step was told of."""
+
+    def take(self, message: StepDone) -> None:
+        """A worker did a step."""
+        self.losses[message.step] = message.loss
+        self.microbatches[message.step] = message.microbatches
+        self._seconds[message.step] = max((message.attempt, message.seconds), self._seconds.get(message.step, (0, 0.0)))
+        self.moved_at = time.monotonic()
+
+    def seconds(self, step: int) -> float:
+        """What the slowest worker took for a step."""
+        return self._seconds[step][1]
+
+    @property
+    def longest_seconds(self) -> float:
+        """The longest step so far; 0 before the first."""
+        return max((seconds for _, seconds in self._seconds.values()), default=0.0)

@@ -1,0 +1,174 @@
+"""Workers that come back or are new take part, with the state that the others send them; the run stays exact."""
+
+import time
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+
+from kintsugi.core.errors import ConflictError
+from kintsugi.core.plan import Policy
+from kintsugi.runtime.agent import Agent
+from kintsugi.runtime.decisions import LocalDecisions
+from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
+from kintsugi.runtime.messages import Arm
+from kintsugi.runtime.models import Dataset, TrainingJob
+from kintsugi.runtime.result import RunResult
+from tests.runtime.jobs import tiny_gpt
+from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, options_with, run, survivors
+
+pytestmark = pytest.mark.processes
+
+NUM_STEPS = 60
+TOLERANCE = 1e-9
+"""AdamW divides rounding differences by tiny second moments, step by step."""
+
+
+@dataclass
+class Slow:
+    """A data set that takes its time until a gate opens, so that there are steps left when a worker has joined."""
+
+    inner: Dataset
+    gate: Path
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int):
+        time.sleep(0.0 if self.gate.exists() else 0.005)
+        return self.inner[index]
+
+
+def slow_gpt(gate: Path) -> TrainingJob:
+    job = tiny_gpt(num_steps=NUM_STEPS)
+    return replace(job, dataset=Slow(job.dataset, gate))
+
+
+def has_recovered(agent: Agent) -> bool:
+    return bool(agent.recoveries) and agent.recoveries[-1].committed_at is not None
+
+
+def has_joined(agent: Agent) -> bool:
+    return has_recovered(agent) and bool(agent.recoveries[-1].joined)
+
+
+@cache
+def reference() -> RunResult:
+    return run(partial(tiny_gpt, num_steps=NUM_STEPS), gpt_request(2, 2))
+
+
+class Inviting:
+    """Invites workers once, when `is_time` says so, and strikes those that `arm` names before they have a slot."""
+
+    def __init__(self, *workers: str, is_time=lambda agent: bool(agent.losses), arm: tuple[Fault, ...] = ()) -> None:
+        self.left = list(workers)
+        self.is_time = is_time
+        self.arm = list(arm)
+        self.seen: set[str] = set()
+
+    def __call__(self, agent: Agent) -> None:
+        self.seen |= set(agent.alive)
+        if self.left and self.is_time(agent):
+            for worker in self.left:
+                agent.invite(worker)
+            self.left.clear()
+        for fault in [fault for fault in self.arm if fault.worker in agent.alive]:
+            agent.handle(fault.worker).send(Arm((fault,)))
+            self.arm.remove(fault)
+
+
+@pytest.fixture
+def run_with(tmp_path):
+    """Runs the slow job under an observer; it trains fast from when `is_over`."""
+    gate = tmp_path / "gate"
+
+    def run(request, observer, *faults: Fault, is_over=has_joined) -> RunResult:
+        def observe(agent: Agent) -> None:
+            observer(agent)
+            if is_over(agent):
+                gate.touch()
+
+        options = options_with(*faults)
+        job = partial(slow_gpt, gate)
+        with leaves_nothing(), Agent(job, request, LocalDecisions(), options=options, observer=observe) as agent:
+            return agent.run()
+
+    return run
+
+
+def test_a_lost_worker_comes_back(run_with):
+    observer = Inviting("w03", is_time=lambda agent: "w03" not in agent.alive)
+    result = run_with(gpt_request(2, 2), observer, fail_at(1, "w03"))
+    assert_same(result, reference(), TOLERANCE)
+    assert [(recovery.lost, recovery.joined) for recovery in result.recoveries] == [(["w03"], []), ([], ["w03"])]
+    assert survivors(result).workers.count("w03") == 1
+    assert all(counts == (1,) * 8 for counts in result.microbatches)
+
+
+def test_new_workers_widen_the_job(run_with):
+    observer = Inviting("w04", "w05")
+    result = run_with(gpt_request(2, 2), observer, is_over=lambda agent: {"w04", "w05"} <= set(agent.decision.plan.workers))
+    assert_same(result, reference(), TOLERANCE)
+    assert {"w04", "w05"} <= set(survivors(result).workers)
+    assert [recovery.lost for recovery in result.recoveries] == [[] for _ in result.recoveries]
+
+
+def test_a_worker_that_joins_dies_while_it_receives_its_state(run_with):
+    observer = Inviting("w04", arm=(Fault(worker="w04", at=FaultPoint.TRANSFER),))
+    result = run_with(gpt_request(2, 2), observer)
+    assert_same(result, reference(), TOLERANCE)
+    assert [(recovery.lost, recovery.joined) for recovery in result.recoveries] == [(["w04"], ["w04"])]
+    assert "w04" not in survivors(result).workers
+
+
+def test_a_source_dies_while_a_worker_joins(run_with):
+    observer = Inviting("w04", arm=(Fault(worker="w01", at=FaultPoint.TRANSFER),))
+    result = run_with(gpt_request(2, 2, min_dp=1), observer)
+    assert_same(result, reference(), TOLERANCE)
+    assert "w04" in survivors(result).workers
+    assert "w01" not in survivors(result).workers
+
+
+def test_a_worker_that_joins_and_dies_before_it_knows_its_model_is_forgotten(run_with):
+    def observer(agent: Agent) -> None:
+        if agent.losses and not invited:
+            invited.append("w04")
+            agent.invite("w04")
+            with pytest.raises(ConflictError, match="is here already"):
+                agent.invite("w04")
+            agent.handle("w04").strike()
+
+    invited: list[str] = []
+    result = run_with(gpt_request(2, 2), observer, is_over=lambda agent: bool(invited) and not agent.arriving)
+    assert_same(result, reference(), TOLERANCE)
+    assert result.recoveries == ()
+    assert len(result.decisions) == 1
+
+
+def test_a_joining_that_the_pinned_policy_refuses_stops_nothing(run_with):
+    observer = Inviting("w04")
+    request = gpt_request(2, 2, Policy.SPARE_SUBSTITUTION)
+    result = run_with(request, observer, is_over=lambda agent: "w04" in agent.alive)
+    assert_same(result, reference(), TOLERANCE)
+    assert "w04" in observer.seen
+    assert result.recoveries == ()
+
+
+def test_an_idle_worker_that_is_lost_stops_nothing(run_with):
+    """What the pinned policy left idle dies; then a member does, which has to be mended without it."""
+    observer = Inviting("w04", is_time=lambda agent: bool(agent.losses))
+
+    def strike(agent: Agent) -> None:
+        observer(agent)
+        if "w04" in agent.alive and not struck:
+            struck.append("w04")
+            agent.handle("w04").strike()
+
+    struck: list[str] = []
+    fault = fail_at(NUM_STEPS - 2, "w01")
+    is_over = lambda agent: bool(struck) and "w04" not in agent.alive  # noqa: E731
+    result = run_with(gpt_request(2, 2, Policy.DATA_REROUTING), strike, fault, is_over=is_over)
+    assert_same(result, reference(), TOLERANCE)
+    assert [recovery.lost for recovery in result.recoveries] == [["w01"]]
+    assert survivors(result).workers == ("w00", "w02", "w03")
