@@ -56,7 +56,7 @@ class History:
     def stateless(self, applied: Plan) -> tuple[str, ...]:
         """Living workers that `applied` gives a slot but that were lost after it was decided, in cluster order."""
         since = self.decided_at[self.applied_generation]
-        return tuple(w for w in self.membership.alive if w in applied.stage_of and self.lost_at.get(w, 0) > since)
+        return tuple(w for w in self.membership.alive if w in applied.pipeline_of and self.lost_at.get(w, 0) > since)
 
     def after(self, content: Event | Report) -> "History":
         """The history once `content` was logged, before anything is decided about it.

@@ -79,9 +79,9 @@ class Striker:
 def _is_expendable(agent: Agent, worker: str) -> bool:
     """Whether every slot's layers are still held, as a whole, by some other worker: both policies can mend that."""
     plan = agent.decision.plan
-    others = [stage for holder, stage in plan.stage_of.items() if holder != worker]
+    others = [other for other in plan.workers if other != worker]
     slots = [stage for pipeline in plan.pipelines for stage in pipeline.stages]
-    return all(any(other.holds(slot) for other in others) for slot in slots)
+    return all(any(plan.holds(other, slot) for other in others) for slot in slots)
 
 
 @dataclass(slots=True)

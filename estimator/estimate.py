@@ -1,15 +1,15 @@
 """What a plan costs: the one entry point of the estimator."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from estimator.costs import Costs
 from estimator.goodput import goodput_samples_per_second, throughput_samples_per_second
 from estimator.layers import StageTimes
-from estimator.memory import fewest_replicas, scheduled_in_flight
+from estimator.memory import held_activations, worker_static_bytes
 from estimator.pipeline import PipelineTimes, asymmetric_seconds
 from estimator.program import compile_program
-from estimator.reductions import reduced_seconds
+from estimator.reductions import reduced_seconds, staged_reduced_seconds
 from estimator.replay import replay
 from estimator.rerouted import rerouted_schedules, touched_pipelines
 from estimator.split import scheduled_times
@@ -71,7 +71,7 @@ def estimate(
 
 def pass_end_seconds(plan: Plan, costs: Costs) -> dict[str, float]:
     """End of each worker's last pass in a plan without routes, in seconds; pipelines that are alike are timed once."""
-    passes = _Passes([], {}, {}, {})
+    passes = _Passes()
     _add_fixed(passes, plan, costs, frozenset())
     return passes.end_seconds
 
@@ -91,19 +91,21 @@ def _bubble_ratio(step: StepTimes) -> float:
 class _Passes:
     """What the passes of a plan make of its workers, filled pipeline by pipeline."""
 
-    pipeline_seconds: list[float]
-    end_seconds: dict[str, float]
-    busy_seconds: dict[str, float]
-    in_flight: dict[str, tuple[int, int]]
+    pipeline_seconds: list[float] = field(default_factory=list)
+    end_seconds: dict[str, float] = field(default_factory=dict)
+    stage_end_seconds: dict[str, Sequence[float]] = field(default_factory=dict)
+    """Where no failure touched them: the end of the last pass through each of a worker's stages."""
+    busy_seconds: dict[str, float] = field(default_factory=dict)
+    in_flight: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def _timed(plan: Plan, costs: Costs) -> StepTimes:
-    passes = _Passes([], {}, {}, {})
+    passes = _Passes()
     touched = touched_pipelines(plan) if plan.routes else frozenset()
     if touched:
         _add_rerouted(passes, plan, costs, touched)
     _add_fixed(passes, plan, costs, touched)
-    reduced = _reduced_seconds(plan, costs, passes.end_seconds)
+    reduced = _reduced_seconds(plan, costs, passes)
     return StepTimes(
         asymmetric_seconds(passes.pipeline_seconds),
         reduced,
@@ -113,24 +115,24 @@ def _timed(plan: Plan, costs: Costs) -> StepTimes:
     )
 
 
-def _reduced_seconds(plan: Plan, costs: Costs, end_seconds: Mapping[str, float]) -> float:
-    """End of the last reduction; replayed where a worker is through with some of its layers before its last pass."""
-    taken = {(route.worker, plan.pipelines[route.pipeline].stages[route.stage]) for route in plan.routes}
-    own = plan.stage_of
-    if all((own[w].layer_start, own[w].layer_stop) == (s.layer_start, s.layer_stop) for w, s in taken):
-        return reduced_seconds(plan, costs, end_seconds)
+def _reduced_seconds(plan: Plan, costs: Costs, passes: _Passes) -> float:
+    """End of the last reduction; replayed where rerouting has a worker through with some of its layers before the others."""
+    is_round = any(pipeline.stages_per_worker > 1 for pipeline in plan.pipelines)
+    if is_round and not plan.routes:
+        return staged_reduced_seconds(plan, costs, passes.stage_end_seconds)
+    taken = {(route.worker, plan.pipelines[route.pipeline].stages[route.stage].layers) for route in plan.routes}
+    if not is_round and all(plan.stages_of[worker][0].layers == layers for worker, layers in taken):
+        return reduced_seconds(plan, costs, passes.end_seconds)
     return replay(compile_program(plan, costs.profile, costs.cluster), costs).reduced_seconds
 
 
 def _add_rerouted(passes: _Passes, plan: Plan, costs: Costs, touched: frozenset[int]) -> None:
     schedules = rerouted_schedules(plan, costs, touched)
-    for index in sorted(touched):
-        for stage in plan.pipelines[index].stages:
-            if stage.worker is not None:
-                own = schedules[stage.worker]
-                passes.end_seconds[stage.worker] = own.end_seconds
-                passes.busy_seconds[stage.worker] = own.busy_seconds
-                passes.in_flight[stage.worker] = own.num_in_flight, own.activation_bytes
+    for worker in (worker for worker, index in plan.pipeline_of.items() if index in touched):
+        own = schedules[worker]
+        passes.end_seconds[worker] = own.end_seconds
+        passes.busy_seconds[worker] = own.busy_seconds
+        passes.in_flight[worker] = own.num_in_flight, own.activation_bytes
     passes.pipeline_seconds.append(max(schedule.end_seconds for schedule in schedules.values()))
 
 
@@ -144,16 +146,18 @@ def _add_fixed(passes: _Passes, plan: Plan, costs: Costs, touched: frozenset[int
         stages = _stage_times(pipeline, workers, costs)
         delays = _delays(pipeline, workers, costs)
         count = pipeline.num_microbatches
-        key = (count, tuple(stages), delays)
+        num_workers = pipeline.num_workers
+        key = (num_workers, count, tuple(stages), delays)
         times = known.get(key)
         if times is None:
-            times = known[key] = scheduled_times(plan.schedule, stages, delays, count)
+            times = known[key] = scheduled_times(plan.schedule, stages, delays, count, num_workers=num_workers)
         passes.pipeline_seconds.append(times.pipeline_seconds)
-        for index, (worker, stage, cost) in enumerate(zip(workers, pipeline.stages, stages, strict=True)):
-            passes.end_seconds[worker] = times.stage_end_seconds[index]
-            passes.busy_seconds[worker] = count * (cost.forward_seconds + cost.backward_seconds)
-            held = scheduled_in_flight(plan.schedule, index, len(stages), count)
-            passes.in_flight[worker] = held, held * costs.sums.activation_bytes(stage.layer_start, stage.layer_stop)
+        for place, worker in enumerate(workers[:num_workers]):
+            ends = passes.stage_end_seconds[worker] = times.stage_end_seconds[place::num_workers]
+            passes.end_seconds[worker] = max(ends)
+            passes.busy_seconds[worker] = count * sum(s.forward_seconds + s.backward_seconds for s in stages[place::num_workers])
+            own = [costs.sums.activation_bytes(stage.layer_start, stage.layer_stop) for stage in plan.stages_of[worker]]
+            passes.in_flight[worker] = held_activations(plan.schedule, place, num_workers, count, own)
 
 
 def _stage_times(pipeline: Pipeline, workers: list[str], costs: Costs) -> list[StageTimes]:
@@ -172,20 +176,21 @@ def _delays(pipeline: Pipeline, workers: list[str], costs: Costs) -> tuple[float
 def _applied_seconds(plan: Plan, costs: Costs, reduced_seconds: float) -> float:
     """End of the last update: nobody updates before all have reduced."""
     update = max(
-        costs.stage(worker, stage.layer_start, stage.layer_stop).optimizer_seconds for worker, stage in plan.stage_of.items()
+        sum(costs.stage(worker, stage.layer_start, stage.layer_stop).optimizer_seconds for stage in stages)
+        for worker, stages in plan.stages_of.items()
     )
     return reduced_seconds + costs.commit_seconds(len(plan.workers)) + update
 
 
 def _stages(plan: Plan, costs: Costs, step: StepTimes) -> tuple[StageEstimate, ...]:
     result = []
+    static = {worker: worker_static_bytes(plan, worker, costs.sums) for worker in plan.workers}
     for p, pipeline in enumerate(plan.pipelines):
         for s, stage in enumerate(pipeline.stages):
             if stage.worker is None:
                 continue
             times = costs.stage(stage.worker, stage.layer_start, stage.layer_stop)
             num_in_flight, activations = step.in_flight[stage.worker]
-            replicas = fewest_replicas(plan, stage)
             result.append(
                 StageEstimate(
                     worker=stage.worker,
@@ -196,7 +201,7 @@ def _stages(plan: Plan, costs: Costs, step: StepTimes) -> tuple[StageEstimate, .
                     forward_seconds=times.forward_seconds,
                     backward_seconds=times.backward_seconds,
                     num_in_flight=num_in_flight,
-                    peak_memory_bytes=costs.sums.static_bytes(stage.layer_start, stage.layer_stop, replicas) + activations,
+                    peak_memory_bytes=static[stage.worker] + activations,
                     busy_seconds=step.busy_seconds[stage.worker],
                 )
             )

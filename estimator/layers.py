@@ -1,6 +1,6 @@
 """Sums over layer ranges: what a stage takes and holds, in O(1) per range after one pass over the layers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -56,14 +56,16 @@ class LayerSums:
         """Parameters, gradients and this replica's optimizer state, shared parameters of absent owners included."""
         key = start, stop, num_replicas
         if key not in self._static_bytes:
-            self._static_bytes[key] = self._counted_static_bytes(*key)
+            self._static_bytes[key] = self.held_bytes([(start, stop)], num_replicas)
         return self._static_bytes[key]
 
-    def _counted_static_bytes(self, start: int, stop: int, num_replicas: int) -> int:
-        weights = self._weights[stop] - self._weights[start]
-        optimizer = self._optimizer_bytes[stop] - self._optimizer_bytes[start]
+    def held_bytes(self, ranges: Sequence[tuple[int, int]], num_replicas: int) -> int:
+        """`static_bytes` of several layer ranges on one worker; what layers of two of them share is there once."""
+        weights = sum(self._weights[stop] - self._weights[start] for start, stop in ranges)
+        optimizer = sum(self._optimizer_bytes[stop] - self._optimizer_bytes[start] for start, stop in ranges)
         for tied, owner in self._tied_layers:
-            if start <= tied < stop and not start <= owner < stop:
+            holds_tied, holds_owner = (any(a <= layer < b for a, b in ranges) for layer in (tied, owner))
+            if holds_tied and not holds_owner:
                 layer = self.profile.layers[owner]
                 weights += layer.parameter_bytes + layer.gradient_bytes
                 optimizer += layer.optimizer_bytes

@@ -12,6 +12,9 @@ from estimator.schedule import Pass
 from estimator.simulation import DESK, KEY, OP, PLACED, Records, simulate
 from kintsugi.core.plan import Schedule
 
+Row = tuple[tuple[float, ...], int, tuple[int, int, int]]
+"""Times, delay and bytes of a stage of some way; its limit; and what that counts."""
+
 KINDS = (Pass.FORWARD, Pass.BACKWARD, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT)
 """By the numbers that the simulation has for them."""
 
@@ -28,6 +31,8 @@ class Hop:
     """Link delay between this stage and the next, each way; 0 after the last."""
     activation_bytes: int = 0
     """Held from the forward pass to the last backward pass."""
+    limit: int | None = None
+    """Most micro-batches between forward and backward pass; None for as many as there are stages to go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +86,9 @@ class ListScheduler:
     """Event-driven list scheduling of micro-batches whose ways share workers (rerouted pipelines).
 
     The order is read off one simulated execution, so it admits an execution. What a worker serves has a limit on the
-    micro-batches between forward and backward pass: its stage's number of stages to go, for each pipeline apart or, where
-    memory is tight, shared by all pipelines, so that rerouting needs no more activation memory than the plan it departs
-    from. Either way the last stages, whose limit is one, always drain.
+    micro-batches between forward and backward pass: its stage's own or its number of stages to go, for each pipeline apart
+    or, where memory is tight, shared by all pipelines, so that rerouting needs no more activation memory than the plan it
+    departs from. Either way what has as many stages to go drains once what has fewer does, and last stages always drain.
 
     With a split backward pass (ReCycle; Gandhi et al., SOSP 2024) input parts are scheduled as backward passes are, and
     weight parts wait until their worker has nothing else to do, or no memory left for another forward pass; first stages,
@@ -143,10 +148,10 @@ class ListScheduler:
         stage = np.arange(first_op[-1]) - np.repeat(first_op[:-1], lengths)
         row = np.repeat([row_of[id(journey.hops), journey.pipeline] for journey in self._journeys], lengths) + stage
         turn, microbatch = (np.repeat([getattr(j, name) for j in self._journeys], lengths) for name in ("turn", "microbatch"))
-        workers, limits, key_of = self._keys([counted for _, counted in rows])
+        workers, limits, key_of = self._keys(rows)
         ops, keys, desks = np.zeros(len(row), OP), np.zeros(len(limits), KEY), np.zeros(len(self._workers), DESK)
         for name, values in zip(
-            ("forward", "input", "weight", "delay", "num_bytes"), zip(*(own for own, _ in rows), strict=True), strict=True
+            ("forward", "input", "weight", "delay", "num_bytes"), zip(*(own for own, _, _ in rows), strict=True), strict=True
         ):
             ops[name] = np.array(values)[row]
         ops["key"], ops["worker"] = key_of[row], workers[key_of[row]]
@@ -162,14 +167,14 @@ class ListScheduler:
         desks["first_placed"], desks["budget"] = 3 * places, self._budgets
         return ops, keys, desks
 
-    def _rows(self) -> tuple[dict[tuple[int, int], int], list[tuple[tuple[float, ...], tuple[int, int, int]]]]:
-        """Where the rows of each way begin; per row times, delay and bytes, and what its limit counts.
+    def _rows(self) -> tuple[dict[tuple[int, int], int], list[Row]]:
+        """Where the rows of each way begin; per row times, delay and bytes, its limit, and what that counts.
 
         A limit counts the micro-batches of a worker, with so many stages to go, of a pipeline (or -1 for all).
         """
         index_of = {worker: index for index, worker in enumerate(self._workers)}
         row_of: dict[tuple[int, int], int] = {}
-        rows: list[tuple[tuple[float, ...], tuple[int, int, int]]] = []
+        rows: list[Row] = []
         for journey in self._journeys:
             if (id(journey.hops), journey.pipeline) in row_of:
                 continue
@@ -178,18 +183,22 @@ class ListScheduler:
             for s, hop in enumerate(journey.hops):
                 times = hop.forward_seconds, hop.backward_input_seconds, hop.backward_weight_seconds
                 counted = index_of[hop.worker], len(journey.hops) - s, pipeline
-                rows.append(((*times, hop.delay_seconds, hop.activation_bytes), counted))
+                limit = counted[1] if hop.limit is None else hop.limit
+                rows.append(((*times, hop.delay_seconds, hop.activation_bytes), limit, counted))
         return row_of, rows
 
-    def _keys(self, counted: Sequence[tuple[int, int, int]]) -> tuple[npt.NDArray[np.int64], ...]:
+    def _keys(self, rows: Sequence[Row]) -> tuple[npt.NDArray[np.int64], ...]:
         """Worker and limit of everything that is counted apart, sorted by worker, and what each row belongs to."""
-        distinct = sorted(set(counted))
+        unlimited = int(np.iinfo(np.int64).max)
+        limits: dict[tuple[int, int, int], int] = {}
+        for _, limit, key in rows:
+            limits[key] = min(limits.get(key, unlimited), limit if self._is_limited else unlimited)
+        distinct = sorted(limits)
         index_of = {key: index for index, key in enumerate(distinct)}
-        unlimited = np.iinfo(np.int64).max
         return (
             np.array([worker for worker, _, _ in distinct], dtype=np.int64),
-            np.array([stages_left if self._is_limited else unlimited for _, stages_left, _ in distinct], dtype=np.int64),
-            np.array([index_of[key] for key in counted], dtype=np.int64),
+            np.array([limits[key] for key in distinct], dtype=np.int64),
+            np.array([index_of[key] for _, _, key in rows], dtype=np.int64),
         )
 
 

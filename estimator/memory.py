@@ -1,5 +1,10 @@
 """Peak memory of a stage: the paper's formula (equation 14) and the one that planning uses."""
 
+from collections.abc import Sequence
+
+import numpy as np
+
+from estimator.interleaved import held_passes
 from estimator.layers import LayerSums
 from estimator.schedule import limit
 from kintsugi.core.plan import Plan, Schedule, Stage
@@ -39,6 +44,25 @@ def scheduled_in_flight(schedule: Schedule, stage: int, num_stages: int, num_mic
     return limit(schedule, stage, num_stages, num_microbatches)
 
 
+def held_activations(
+    schedule: Schedule, place: int, num_workers: int, num_microbatches: int, stage_bytes: Sequence[int]
+) -> tuple[int, int]:
+    """Most micro-batches in stages that one worker holds at once under a fixed order, and the most bytes of activations.
+
+    Args:
+        schedule: order of passes.
+        place: of the worker in its pipeline, from 0.
+        num_workers: that the stages go round.
+        num_microbatches: that enter the pipeline.
+        stage_bytes: activations of one micro-batch in each of the worker's stages.
+    """
+    if len(stage_bytes) == 1:
+        held = scheduled_in_flight(schedule, place, num_workers, num_microbatches)
+        return held, held * stage_bytes[0]
+    moments = held_passes(place, num_workers, len(stage_bytes), num_microbatches)
+    return int(moments.sum(axis=1).max()), int((moments @ np.array(stage_bytes, dtype=np.int64)).max())
+
+
 def stage_peak_bytes(sums: LayerSums, start: int, stop: int, *, num_in_flight: int, num_replicas: int) -> int:
     """Peak memory of layers start..stop-1, in bytes: equation 14 with the layers' own sums.
 
@@ -50,6 +74,13 @@ def stage_peak_bytes(sums: LayerSums, start: int, stop: int, *, num_in_flight: i
         num_replicas: holders of each layer, which share the optimizer state under zero1.
     """
     return sums.static_bytes(start, stop, num_replicas) + num_in_flight * sums.activation_bytes(start, stop)
+
+
+def worker_static_bytes(plan: Plan, worker: str, sums: LayerSums) -> int:
+    """Parameters, gradients and optimizer state of all stages that a worker holds, in bytes."""
+    stages = plan.stages_of[worker]
+    replicas = min(fewest_replicas(plan, stage) for stage in stages)
+    return sums.held_bytes([(stage.layer_start, stage.layer_stop) for stage in stages], replicas)
 
 
 def fewest_replicas(plan: Plan, stage: Stage) -> int:

@@ -75,7 +75,7 @@ def pipeline_times(
     delay_seconds: Sequence[float],
     num_microbatches: int,
 ) -> PipelineTimes:
-    """Equation 11 for any stage times, micro-batch count and link delays.
+    """Equation 11 for any stage times, micro-batch count and link delays, with a worker for every stage.
 
     Args:
         schedule: order of passes within a stage.
@@ -86,7 +86,7 @@ def pipeline_times(
 
     Complexity O(stages * (stages + num_microbatches)).
     """
-    if schedule is Schedule.ONE_F_ONE_B:
+    if schedule in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED):
         return _one_forward_one_backward(forward_seconds, backward_seconds, delay_seconds, num_microbatches)
     num_stages = len(forward_seconds)
     orders = [order(schedule, stage, num_stages, num_microbatches) for stage in range(num_stages)]

@@ -19,9 +19,10 @@ from enum import StrEnum
 from functools import cached_property
 
 from estimator.costs import Costs
+from estimator.interleaved import worker_order
 from estimator.list_schedule import PlacedPass
 from estimator.rerouted import rerouted_schedules, touched_pipelines
-from estimator.schedule import Pass, order
+from estimator.schedule import Pass
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Plan, Reduction
@@ -191,11 +192,11 @@ def _fixed_passes(plan: Plan, touched: frozenset[int]) -> dict[str, tuple[Placed
     for index, pipeline in enumerate(plan.pipelines):
         if index in touched:
             continue
-        first = plan.microbatches_of(index).start
-        for s, stage in enumerate(pipeline.stages):
+        first, num_workers = plan.microbatches_of(index).start, pipeline.num_workers
+        for place, stage in enumerate(pipeline.stages[:num_workers]):
             assert stage.worker is not None
-            steps = order(plan.schedule, s, len(pipeline.stages), pipeline.num_microbatches)
-            result[stage.worker] = tuple(PlacedPass(step.kind, first + step.microbatch, index, s) for step in steps)
+            steps = worker_order(plan.schedule, place, num_workers, len(pipeline.stages), pipeline.num_microbatches)
+            result[stage.worker] = tuple(PlacedPass(step.kind, first + step.microbatch, index, s) for s, step in steps)
     return result
 
 

@@ -1,6 +1,7 @@
 """When all gradients are reduced: the rounds of a plan after its workers' last passes."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from estimator.costs import Costs
 from kintsugi.core.plan import Plan
@@ -24,3 +25,26 @@ def reduced_seconds(plan: Plan, costs: Costs, end_seconds: Mapping[str, float]) 
             for worker in reduction.workers:
                 free[worker] = end
     return max(free.values())
+
+
+def staged_reduced_seconds(plan: Plan, costs: Costs, stage_end_seconds: Mapping[str, Sequence[float]]) -> float:
+    """`reduced_seconds` where workers hold several stages and reduce the layers of one beside the passes of the others.
+
+    A worker begins its reductions in their global order, each after the last pass through its layers, and carries them out
+    one at a time. O(workers * rounds * stages per worker).
+
+    Args:
+        plan: its rounds say who reduces what.
+        costs: of the reductions.
+        stage_end_seconds: of the last pass through each of a worker's stages.
+    """
+    begun: dict[str, float] = defaultdict(float)
+    free: dict[str, float] = defaultdict(float)
+    for reduction in (reduction for reductions in plan.rounds for reduction in reductions):
+        layers = frozenset(reduction.layers)
+        for worker in reduction.workers:
+            stages = zip(plan.stages_of[worker], stage_end_seconds[worker], strict=True)
+            begun[worker] = max([begun[worker], *(end for stage, end in stages if not layers.isdisjoint(stage.layers))])
+        start = max(max(begun[worker], free[worker]) for worker in reduction.workers)
+        free.update(dict.fromkeys(reduction.workers, start + costs.reduction_seconds(reduction)))
+    return max(*(max(ends) for ends in stage_end_seconds.values()), *free.values(), 0.0)

@@ -122,19 +122,23 @@ class _Replayer:
             assert self._position[worker] == len(actions) - 1, f"deadlock: {worker} waits at {actions[self._position[worker]]}"
         commit = reduced_seconds + self._costs.commit_seconds(len(self._program.actions))
         for worker, actions in self._program.actions.items():
-            start, stop = self._layers[worker]
             self._free[worker] = commit
-            self._record(worker, actions[-1], commit, self._costs.stage(worker, start, stop).optimizer_seconds)
+            seconds = sum(self._costs.stage(worker, start, stop).optimizer_seconds for start, stop in self._layers[worker])
+            self._record(worker, actions[-1], commit, seconds)
         return max(self._free.values())
 
     @cached_property
-    def _layers(self) -> dict[str, tuple[int, int]]:
-        """The widest layer range that each worker passes: its own stage."""
-        ranges = {}
+    def _layers(self) -> dict[str, list[tuple[int, int]]]:
+        """The layers that each worker passes, as disjoint ranges: its own stages, for those it stands in for lie in them."""
+        result: dict[str, list[tuple[int, int]]] = {}
         for worker, actions in self._program.actions.items():
-            passes = [action for action in actions if action.kind in PASSES]
-            ranges[worker] = (min((a.layer_start for a in passes), default=0), max((a.layer_stop for a in passes), default=0))
-        return ranges
+            ranges = result[worker] = []
+            for start, stop in sorted({(a.layer_start, a.layer_stop) for a in actions if a.kind in PASSES}):
+                if ranges and start < ranges[-1][1]:
+                    ranges[-1] = ranges[-1][0], max(stop, ranges[-1][1])
+                else:
+                    ranges.append((start, stop))
+        return result
 
     def _record(self, worker: str, action: Action, start: float, seconds: float) -> None:
         self._free[worker] = start + seconds

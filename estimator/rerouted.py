@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from estimator.costs import Costs
+from estimator.interleaved import stage_limit
 from estimator.list_schedule import Hop, Journey, ListScheduler, WorkerSchedule
-from estimator.memory import fewest_replicas
+from estimator.memory import worker_static_bytes
 from estimator.reductions import reduced_seconds
 from kintsugi.core.plan import Plan
 
@@ -14,7 +15,7 @@ Schedules = Mapping[str, WorkerSchedule]
 def touched_pipelines(plan: Plan) -> frozenset[int]:
     """Pipelines with a dead slot, and those whose workers stand in for one."""
     givers = {slot.pipeline for slot in plan.dead_slots}
-    takers = {plan.slot_of[route.worker].pipeline for route in plan.routes}
+    takers = {plan.pipeline_of[route.worker] for route in plan.routes}
     return frozenset(givers | takers)
 
 
@@ -55,11 +56,9 @@ def _fits(schedules: Schedules, budgets: Mapping[str, int]) -> bool:
 def _budgets(plan: Plan, costs: Costs, touched: frozenset[int]) -> dict[str, int]:
     """Bytes that each worker has for activations."""
     return {
-        stage.worker: costs.usable_bytes(stage.worker)
-        - costs.sums.static_bytes(stage.layer_start, stage.layer_stop, fewest_replicas(plan, stage))
-        for index in sorted(touched)
-        for stage in plan.pipelines[index].stages
-        if stage.worker is not None
+        worker: costs.usable_bytes(worker) - worker_static_bytes(plan, worker, costs.sums)
+        for worker, index in plan.pipeline_of.items()
+        if index in touched
     }
 
 
@@ -82,7 +81,8 @@ def _journeys(plan: Plan, costs: Costs, touched: frozenset[int]) -> tuple[Journe
 
 def _hops(plan: Plan, costs: Costs, pipeline: int, workers: tuple[str, ...]) -> tuple[Hop, ...]:
     hops = []
-    for worker, following, stage in zip(workers, (*workers[1:], None), plan.pipelines[pipeline].stages, strict=True):
+    stages, limits = plan.pipelines[pipeline].stages, _limits(plan, pipeline)
+    for worker, following, stage, limit in zip(workers, (*workers[1:], None), stages, limits, strict=True):
         times = costs.stage(worker, stage.layer_start, stage.layer_stop)
         hops.append(
             Hop(
@@ -92,6 +92,16 @@ def _hops(plan: Plan, costs: Costs, pipeline: int, workers: tuple[str, ...]) -> 
                 backward_weight_seconds=times.backward_weight_seconds,
                 delay_seconds=costs.boundary_seconds(worker, following, stage.layer_stop) if following else 0.0,
                 activation_bytes=costs.sums.activation_bytes(stage.layer_start, stage.layer_stop),
+                limit=limit,
             )
         )
     return tuple(hops)
+
+
+def _limits(plan: Plan, pipeline: int) -> tuple[int | None, ...]:
+    """Most micro-batches in flight in every stage of a pipeline, where it is not the number of stages to go."""
+    own = plan.pipelines[pipeline]
+    num_workers, num_stages = own.num_workers, len(own.stages)
+    if num_workers == num_stages:
+        return (None,) * num_stages
+    return tuple(stage_limit(stage, num_workers, num_stages, own.num_microbatches) for stage in range(num_stages))

@@ -101,7 +101,9 @@ ORDERS: dict[Schedule, Callable[[int, int, int], tuple[Step, ...]]] = {
     Schedule.ONE_F_ONE_B: one_forward_one_backward,
     Schedule.GPIPE: gpipe,
     Schedule.ZB_H1: zero_bubble_h1,
+    Schedule.INTERLEAVED: one_forward_one_backward,
 }
+"""Orders where every worker holds one stage of its pipeline; `estimator.interleaved` has those for several."""
 
 
 def require_known(schedule: Schedule) -> Schedule:

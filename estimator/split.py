@@ -1,17 +1,23 @@
-"""Time of a pipeline under ZB-H1, whose backward passes are split into input and weight part."""
+"""Time of a pipeline under any schedule; ZB-H1, whose backward passes are split into input and weight part."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from estimator.compiled import compiled
+from estimator.interleaved import interleaved_ends
 from estimator.layers import StageTimes
 from estimator.pipeline import Floats, PipelineTimes, pipeline_times
 from kintsugi.core.plan import Schedule
 
 
 def scheduled_times(
-    schedule: Schedule, stages: Sequence[StageTimes], delay_seconds: Sequence[float], num_microbatches: int
+    schedule: Schedule,
+    stages: Sequence[StageTimes],
+    delay_seconds: Sequence[float],
+    num_microbatches: int,
+    *,
+    num_workers: int | None = None,
 ) -> PipelineTimes:
     """Equation 11 under any schedule.
 
@@ -20,10 +26,15 @@ def scheduled_times(
         stages: times of one micro-batch.
         delay_seconds: of the link between neighbouring stages, each way, shape [stages - 1].
         num_microbatches: that enter the pipeline.
+        num_workers: that the stages go round; None for one per stage.
     """
     if schedule is Schedule.ZB_H1:
         return zero_bubble_times(stages, delay_seconds, num_microbatches)
     forward, backward = [stage.forward_seconds for stage in stages], [stage.backward_seconds for stage in stages]
+    if num_workers is not None and num_workers < len(stages):
+        passing, returning, between = (np.array(values, dtype=np.float64) for values in (forward, backward, delay_seconds))
+        ends = interleaved_ends(passing, returning, between, num_workers, num_microbatches)
+        return PipelineTimes(float(ends.max()), tuple(ends.tolist()))
     return pipeline_times(schedule, forward, backward, delay_seconds, num_microbatches)
 
 

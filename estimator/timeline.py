@@ -69,7 +69,7 @@ def timeline(plan: Plan, profile: Profile, cluster: Cluster) -> tuple[Bar, ...]:
 
 
 def panel(title: str, plan: Plan, profile: Profile, cluster: Cluster, *, lost: Sequence[str] = ()) -> Panel:
-    """The schedule of `plan` as a panel; `lost` names the workers of its dead slots, in order, and any more that are gone."""
+    """The schedule of `plan` as a panel; `lost` names the workers that its dead slots had, in order, and any more that are gone."""
     names = iter(lost)
     rows = [
         Row(
@@ -79,7 +79,7 @@ def panel(title: str, plan: Plan, profile: Profile, cluster: Cluster, *, lost: S
             is_lost=stage.worker is None,
         )
         for p, pipeline in enumerate(plan.pipelines)
-        for stage in pipeline.stages
+        for stage in pipeline.stages[: pipeline.num_workers]
     ]
     rows += [Row(worker=name, group="", label=name, is_lost=True) for name in names]
     return Panel(title=title, rows=tuple(rows), bars=timeline(plan, profile, cluster))
@@ -91,7 +91,7 @@ def _bars(plan: Plan, step: Replay) -> Iterator[Bar]:
         for timing in timings:
             action = timing.action
             is_pass = action.kind in PASSES
-            is_own = not is_pass or plan.slot_of[worker] == Slot(pipeline=pipeline_of[action.microbatch], stage=action.stage)
+            is_own = not is_pass or Slot(pipeline=pipeline_of[action.microbatch], stage=action.stage) in plan.slots_of[worker]
             kind = _kind(action, is_own=is_own)
             start, end = timing.start_seconds, timing.end_seconds
             if kind is not None and end > start:

@@ -57,9 +57,9 @@ def _ranges(snapshot: Snapshot, decision: Decision) -> Iterator[str]:
     if plan.dp < ranges.min_dp or (ranges.max_dp is not None and plan.dp > ranges.max_dp):
         yield f"has {plan.dp} pipelines, beyond the job's range"
     for pipeline in plan.pipelines:
-        stages = len(pipeline.stages)
-        if stages < ranges.min_pp or (ranges.max_pp is not None and stages > ranges.max_pp):
-            yield f"has a pipeline of {stages} stages, beyond the job's range"
+        length = pipeline.num_workers
+        if length < ranges.min_pp or (ranges.max_pp is not None and length > ranges.max_pp):
+            yield f"has a pipeline of {length} workers, beyond the job's range"
 
 
 def _reductions(snapshot: Snapshot, decision: Decision) -> Iterator[str]:
@@ -120,8 +120,7 @@ def _migration(snapshot: Snapshot, decision: Decision) -> Iterator[str]:
 
 
 def _held(plan: Plan, worker: str) -> set[int]:
-    stage = plan.stage_of.get(worker)
-    return set() if stage is None else set(stage.layers)
+    return set(plan.layers_of.get(worker, ()))
 
 
 def _stateful(snapshot: Snapshot, layers: set[int]) -> set[int]:

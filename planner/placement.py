@@ -13,7 +13,7 @@ from estimator.costs import Costs
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Policy, Schedule, Stage
 from kintsugi.core.profile import OptimizerSharding
-from planner.arrangement import Arrangement
+from planner.arrangement import Arrangement, PipelineShape
 from planner.kinds import WorkerKind, kind_of
 from planner.survival import exposure, homes_of, homes_of_slots
 from restorer.matching import FORBIDDEN, Crew, Layers, match, match_layers, missing_bytes
@@ -73,17 +73,19 @@ def place(
     """
     chosen = _Assignment(arrangement, workers, holdings, costs).chosen()
     names = iter(chosen)
-    pipelines = tuple(
-        Pipeline(
-            num_microbatches=shape.num_microbatches,
-            stages=tuple(Stage(layer_start=a, layer_stop=b, worker=next(names)) for a, b in pairwise(shape.cuts)),
-        )
-        for shape in arrangement.shapes
-    )
+    pipelines = tuple(_pipeline(shape, tuple(islice(names, shape.num_workers))) for shape in arrangement.shapes)
     used = set(chosen)
     idle = tuple(IdleWorker(worker=worker, reason=NOT_NEEDED) for worker in workers if worker not in used)
     plan = Plan(generation=generation, policy=policy, schedule=schedule, pipelines=pipelines, idle_workers=idle)
     return replace(plan, rounds=fastest_rounds(plan, costs))
+
+
+def _pipeline(shape: PipelineShape, workers: Sequence[str]) -> Pipeline:
+    stages = enumerate(pairwise(shape.cuts))
+    return Pipeline(
+        num_microbatches=shape.num_microbatches,
+        stages=tuple(Stage(layer_start=a, layer_stop=b, worker=workers[s % len(workers)]) for s, (a, b) in stages),
+    )
 
 
 def least_migration_seconds(arrangement: Arrangement, holdings: Holdings, costs: Costs) -> float:
@@ -93,8 +95,8 @@ def least_migration_seconds(arrangement: Arrangement, holdings: Holdings, costs:
     """
     wanted: Counter[Layers] = Counter()
     for shape, times in arrangement.groups.items():
-        for start, stop in pairwise(shape.cuts):
-            wanted[tuple(range(start, stop))] += times
+        for slot in shape.slots:
+            wanted[slot] += times
     held = holdings.kinds
     missing = sorted(wanted - held)
     if not missing:
@@ -119,7 +121,7 @@ class _Assignment:
 
     def __init__(self, arrangement: Arrangement, workers: Sequence[str], holdings: Holdings, costs: Costs) -> None:
         self._arrangement, self._costs, self._is_first = arrangement, costs, holdings.plan is None
-        self._slots = [(a, b) for shape in arrangement.shapes for a, b in pairwise(shape.cuts)]
+        self._slots = [slot for shape in arrangement.shapes for slot in shape.slots]
         self._planned: tuple[WorkerKind | None, ...] = arrangement.kinds or (None,) * len(self._slots)
         self._workers = by_host(workers, costs.cluster) if self._is_first else workers
         self._held = [holdings.layers_of(worker) for worker in self._workers]
@@ -153,7 +155,7 @@ class _Assignment:
     def _by_layers(self, classes: Sequence[Hashable] | None, asked: Sequence[Hashable] | None) -> tuple[str, ...]:
         """The fewest bytes move, each slot taken by a worker of the class that it asks for."""
         crew = Crew(names=self._workers, held=[self._units.held(own) for own in self._held], classes=classes)
-        wanted = [self._units.wanted(range(start, stop)) for start, stop in self._slots]
+        wanted = [self._units.wanted(slot) for slot in self._slots]
         proximity = Proximity(self._costs.cluster, self._costs.profile.network)
         rows = match_layers(self._unit_bytes, crew, wanted, classes=asked, proximity=proximity)
         assert rows is not None
@@ -181,8 +183,8 @@ class _Assignment:
         alike: dict[tuple[tuple[int, ...], tuple[WorkerKind | None, ...]], list[int]] = defaultdict(list)
         start = 0
         for shape in self._arrangement.shapes:
-            alike[shape.cuts, self._planned[start : start + shape.num_stages]].append(start)
-            start += shape.num_stages
+            alike[shape.cuts, self._planned[start : start + shape.num_workers]].append(start)
+            start += shape.num_workers
         result = list(chosen)
         for (_, planned), starts in alike.items():
             for stage in range(1, len(planned)):
@@ -195,7 +197,7 @@ class _Assignment:
 
     def _exposure(self, chosen: Sequence[str]) -> float:
         pairs = iter(zip(self._slots, chosen, strict=True))
-        pipelines = [list(islice(pairs, shape.num_stages)) for shape in self._arrangement.shapes]
+        pipelines = [list(islice(pairs, shape.num_workers)) for shape in self._arrangement.shapes]
         return exposure(pipelines, self._costs.cluster, self._workers)
 
     @cached_property
@@ -207,7 +209,7 @@ class _Assignment:
         """Bytes that a worker lacks for a slot; for a first plan the distance from its place. Shape [workers, slots]."""
         if self._is_first:
             return np.abs(np.arange(len(self._workers), dtype=np.float64)[:, None] - np.arange(len(self._slots))[None, :])
-        held, wanted = map(self._units.held, self._held), (self._units.wanted(range(*slot)) for slot in self._slots)
+        held, wanted = map(self._units.held, self._held), map(self._units.wanted, self._slots)
         return missing_bytes(self._unit_bytes, list(held), list(wanted)).astype(np.float64)
 
     @cached_property

@@ -46,7 +46,7 @@ def _holders_of_dead_slots(plan: Plan, living: Collection[str]) -> dict[Slot, tu
         for s, stage in enumerate(pipeline.stages):
             if stage.worker in living:
                 continue
-            holders = tuple(w for w, held in plan.stage_of.items() if w in living and held.holds(stage))
+            holders = tuple(w for w in plan.workers if w in living and plan.holds(w, stage))
             if not holders:
                 raise InfeasibleError(
                     f"no living worker holds all of layers {stage.layer_start} to {stage.layer_stop - 1}; "
@@ -73,7 +73,8 @@ def _stage(plan: Plan, slot: Slot) -> Stage:
 def _by_load(plan: Plan, holders: Mapping[Slot, Sequence[str]], costs: Costs) -> Choose:
     """Chooses the holder that would be through first with what it has and the pass in question; ties go to slot order."""
     load = {
-        worker: plan.pipelines[plan.slot_of[worker].pipeline].num_microbatches * _seconds(costs, worker, plan.stage_of[worker])
+        worker: plan.pipelines[plan.pipeline_of[worker]].num_microbatches
+        * sum(_seconds(costs, worker, stage) for stage in plan.stages_of[worker])
         for workers in holders.values()
         for worker in workers
     }

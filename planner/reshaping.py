@@ -21,6 +21,7 @@ from kintsugi.core.plan import Plan, Policy, Schedule
 from kintsugi.core.profile import OptimizerSharding
 from planner.arrangement import Arrangement
 from planner.degrees import degrees
+from planner.interleaving import InterleavedProblem, InterleavedSearch
 from planner.kinds import kind_of
 from planner.links import Links
 from planner.placement import Holdings, least_migration_seconds, place
@@ -40,6 +41,8 @@ MOST_SLACK = 2
 
 MOST_PURSUED = 48
 """Numbers of pipelines that are pursued; what is left then has a closed-form bound."""
+
+AnySearch = EqualSearch | UnequalSearch | InterleavedSearch
 
 CLEAR = 2e-3
 """Relative difference in goodput that is worth the full price of another arrangement after `MOST_PRICED`."""
@@ -135,7 +138,7 @@ class _Option:
     most_goodput: float
 
 
-def _options(request: Request, search: EqualSearch | UnequalSearch) -> tuple[list[_Option], float]:
+def _options(request: Request, search: AnySearch) -> tuple[list[_Option], float]:
     """The fastest arrangement of every number of pipelines that could win, and a lower bound on any step in seconds."""
     options: list[_Option] = []
     bounds, pursued, limit = [math.inf], 0, math.inf
@@ -160,13 +163,13 @@ def _options(request: Request, search: EqualSearch | UnequalSearch) -> tuple[lis
     return options, min(*bounds, _least_step(search, degrees, limit))
 
 
-def _least_step(search: EqualSearch | UnequalSearch, degrees: Sequence[int], limit: float) -> float:
+def _least_step(search: AnySearch, degrees: Sequence[int], limit: float) -> float:
     """None of these numbers of pipelines has a shorter step; in seconds, infinite for none."""
     shares = (1 - 2**power * CLEAR for power in range(9))
     return next((share * limit for share in shares if not search.could_win(degrees, share * limit)), 0.0) if degrees else math.inf
 
 
-def _option(request: Request, search: EqualSearch | UnequalSearch, arrangement: Arrangement) -> _Option:
+def _option(request: Request, search: AnySearch, arrangement: Arrangement) -> _Option:
     return _Option(arrangement, _most_goodput(request, search.step_seconds(arrangement), arrangement))
 
 
@@ -180,11 +183,21 @@ def _most_goodput(request: Request, seconds: float, arrangement: Arrangement) ->
     return goodput_samples_per_second(throughput, migration_seconds(profile.recovery, moving), settings.mtbf_seconds)
 
 
-def _search(request: Request) -> EqualSearch | UnequalSearch:
+def _search(request: Request) -> AnySearch:
     profile, cluster, settings = request.costs.profile, request.costs.cluster, request.settings
     allowed = degrees(settings.ranges, len(request.workers), profile.num_layers, settings.num_microbatches)
     kinds = tuple(kind_of(cluster.by_id[worker], profile) for worker in request.workers)
     links = Links(request.workers, cluster, profile.network)
+    if settings.schedule is Schedule.INTERLEAVED:
+        interleaved = InterleavedProblem(
+            costs=request.costs,
+            kinds=kinds,
+            num_microbatches=settings.num_microbatches,
+            allowed=allowed,
+            link=links.fastest,
+            reduction_link=links.pacing,
+        )
+        return InterleavedSearch(interleaved)
     if len(set(kinds)) > 1:
         unequal = UnequalProblem(
             costs=request.costs,
@@ -209,7 +222,9 @@ def _search(request: Request) -> EqualSearch | UnequalSearch:
     return EqualSearch(equal)
 
 
-def _shortage(request: Request, search: EqualSearch | UnequalSearch) -> InfeasibleError:
+def _shortage(request: Request, search: AnySearch) -> InfeasibleError:
+    if isinstance(search, InterleavedSearch):
+        return search.shortage()
     profile, cluster = request.costs.profile, request.costs.cluster
     ranges = request.settings.ranges
     kinds = [kind_of(cluster.by_id[worker], profile) for worker in request.workers]

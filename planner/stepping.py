@@ -42,7 +42,7 @@ class Stepper:
             reduction_link: that paces reductions.
         """
         cuts = tuple(dict.fromkeys(cuts for cuts, _ in pipelines))
-        buckets = buckets_of([tuple((stop, True) for stop in shape[1:]) for shape in cuts], self.costs.profile)
+        buckets = buckets_of([tuple((stop, stage) for stage, stop in enumerate(shape[1:])) for shape in cuts], self.costs.profile)
         ranges = {pair for shape in cuts for pair in pairwise(shape)}
         update = max(self.costs.sums.times(a, b, self.speed_ratio).optimizer_seconds for a, b in ranges)
         num_workers = sum(times * (len(shape) - 1) for (shape, _), times in pipelines.items())

@@ -1,9 +1,8 @@
 """Which host every slot goes to, so that the loss of one host or failure domain leaves a holder of every layer."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +20,8 @@ MOST_VARIABLES = 2_000
 MOST_NODES = 2_000
 """Branches of the integer program that are explored."""
 
-Layers = tuple[int, int]
-"""Half-open layer range."""
+Layers = tuple[int, ...]
+"""Ascending layers of one worker."""
 
 _Exposure = tuple[str, tuple[int, ...], int]
 """A host or domain, types of slots that hold some layers together, and how many layers."""
@@ -59,16 +58,16 @@ def exposure(pipelines: Iterable[Sequence[tuple[Layers, str]]], cluster: Cluster
     pipelines share no unit.
 
     Args:
-        pipelines: layers and worker of every stage.
+        pipelines: layers of every worker, and the worker.
         cluster: says where workers live.
         usable: workers that might be used.
     """
     hopeless = frozenset.intersection(*(_units(cluster.by_id[worker]) for worker in usable))
     common: dict[int, frozenset[str]] = {}
     for index, stages in enumerate(pipelines):
-        for (start, stop), worker in stages:
+        for layers, worker in stages:
             units = _units(cluster.by_id[worker]) - hopeless
-            for layer in range(start, stop):
+            for layer in layers:
                 common[layer] = common[layer] & units if index else units
         if not any(common.values()):
             return 0.0
@@ -119,10 +118,11 @@ class Spread:
 
     def _exposures(self) -> Iterator[_Exposure]:
         """Every unit with every set of slot types that hold some layers together."""
-        edges = sorted({edge for layers, _ in self.types for edge in layers})
-        num_layers: Counter[tuple[int, ...]] = Counter()
-        for edge, following in pairwise(edges):
-            num_layers[tuple(t for t, ((start, stop), _) in enumerate(self.types) if start <= edge < stop)] += following - edge
+        types_of: dict[int, list[int]] = defaultdict(list)
+        for index, (layers, _) in enumerate(self.types):
+            for layer in layers:
+                types_of[layer].append(index)
+        num_layers = Counter(tuple(types_of[layer]) for layer in sorted(types_of))
         units = sorted({unit for home in self.homes for unit in home.units})
         for group, count in num_layers.items():
             if sum(self.num_slots[t] for t in group) > 1:

@@ -7,22 +7,26 @@ from dataclasses import dataclass
 from kintsugi.core.plan import Pipeline
 from kintsugi.core.profile import Profile
 
-Shape = tuple[tuple[int, bool], ...]
-"""One pipeline without names: where each stage stops and whether its slot has a worker."""
+Shape = tuple[tuple[int, int | None], ...]
+"""One pipeline without names: where each stage stops, and the first stage of the worker that holds it; None for a dead slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Layers whose gradients are reduced together, and who holds them: live stages of every shape."""
+    """Layers whose gradients are reduced together, and who holds them: live workers of every shape."""
 
     layers: tuple[int, ...]
     stages: tuple[tuple[int, ...], ...]
-    """Shape [shapes][stages of that shape that hold some of the layers]."""
+    """Shape [shapes][workers of that shape that hold some of the layers, each named by its first stage]."""
 
 
 def shape_of(pipeline: Pipeline) -> Shape:
     """What a pipeline has in common with those that reduce alike."""
-    return tuple((stage.layer_stop, stage.worker is not None) for stage in pipeline.stages)
+    first: dict[str, int] = {}
+    return tuple(
+        (stage.layer_stop, None if stage.worker is None else first.setdefault(stage.worker, index))
+        for index, stage in enumerate(pipeline.stages)
+    )
 
 
 def bucket_bytes(bucket: Bucket, profile: Profile) -> int:
@@ -52,4 +56,4 @@ def _stages_of_layers(shape: Shape) -> tuple[int, ...]:
 
 
 def _alive(stages: Iterable[int], shape: Shape) -> tuple[int, ...]:
-    return tuple(sorted({stage for stage in stages if shape[stage][1]}))
+    return tuple(sorted({first for stage in stages if (first := shape[stage][1]) is not None}))

@@ -84,15 +84,13 @@ def plan_migration(previous: Plan, following: Plan, profile: Profile, cluster: C
 def _needs(previous: Plan, following: Plan, profile: Profile, survivors: Collection[str]) -> list[_Need]:
     index_of = {layer.name: index for index, layer in enumerate(profile.layers)}
     result = []
-    for worker, stage in following.stage_of.items():
-        old = previous.stage_of.get(worker) if worker in survivors else None
-        for index in stage.layers:
-            if old is not None and index in old.layers:
+    for worker, layers in following.layers_of.items():
+        held = frozenset(previous.layers_of.get(worker, ())) if worker in survivors else frozenset()
+        for index in layers:
+            if index in held:
                 continue
             layer = profile.layers[index]
-            owner = (
-                profile.layers[index_of[layer.tied_to]] if layer.tied_to and index_of[layer.tied_to] not in stage.layers else None
-            )
+            owner = profile.layers[index_of[layer.tied_to]] if layer.tied_to and index_of[layer.tied_to] not in layers else None
             parameters = layer.parameter_bytes + (owner.parameter_bytes if owner and not layer.parameter_bytes else 0)
             optimizer = layer.optimizer_bytes + (owner.optimizer_bytes if owner and not layer.optimizer_bytes else 0)
             if profile.optimizer_sharding is OptimizerSharding.ZERO1:

@@ -103,13 +103,18 @@ def grid_plan(
     *,
     schedule: Schedule = Schedule.ONE_F_ONE_B,
     generation: int = 0,
+    stages_per_worker: int = 1,
 ) -> Plan:
-    """Pipelines of the given lengths over evenly split layers, workers w00, w01, ... slot by slot; without rounds."""
+    """Pipelines of the given lengths over evenly split layers, workers w00, w01, ... place by place; without rounds."""
     names = iter(worker_name(n) for n in range(sum(lengths)))
     pipelines = []
     for length, count in zip(lengths, microbatches, strict=True):
-        cuts = even_cuts(num_layers, length)
-        stages = tuple(Stage(layer_start=a, layer_stop=b, worker=next(names)) for a, b in itertools.pairwise(cuts))
+        cuts = even_cuts(num_layers, length * stages_per_worker)
+        workers = [next(names) for _ in range(length)] * stages_per_worker
+        stages = tuple(
+            Stage(layer_start=a, layer_stop=b, worker=worker)
+            for (a, b), worker in zip(itertools.pairwise(cuts), workers, strict=True)
+        )
         pipelines.append(Pipeline(num_microbatches=count, stages=stages))
     return Plan(generation=generation, policy=Policy.FAULT_FREE, schedule=schedule, pipelines=tuple(pipelines))
 

@@ -32,10 +32,11 @@ class StageEstimate:
     backward_seconds: float
     """One micro-batch, input and weight part."""
     num_in_flight: int
-    """Most micro-batches whose activations are held at once."""
+    """Most micro-batches whose activations the worker holds at once; counted once per stage of its own."""
     peak_memory_bytes: int
+    """Of the worker: of all stages that it holds."""
     busy_seconds: float
-    """Computing, per step."""
+    """The worker computing, per step: in all stages that it holds and in those it stands in for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

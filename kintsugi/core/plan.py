@@ -85,6 +85,24 @@ class Pipeline:
         """Number of layers of the model."""
         return self.stages[-1].layer_stop
 
+    @property
+    def num_workers(self) -> int:
+        """Workers, dead ones included, that the stages go round: stage s is on worker s mod `num_workers`.
+
+        The distance at which a worker's name comes again. Where none does, as under every schedule but the interleaved one,
+        each stage has a worker of its own.
+        """
+        seen: dict[str, int] = {}
+        for index, stage in enumerate(self.stages):
+            if stage.worker is not None and seen.setdefault(stage.worker, index) != index:
+                return index - seen[stage.worker]
+        return len(self.stages)
+
+    @property
+    def stages_per_worker(self) -> int:
+        """Virtual stages: how many stages of the pipeline each of its workers holds."""
+        return len(self.stages) // self.num_workers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Slot:
@@ -159,15 +177,18 @@ class Plan:
         self._check_pipelines()
         self._check_routes()
         self._check_rounds()
-        taken = self.stage_of
+        taken = self.pipeline_of
         for index, idle in enumerate(self.idle_workers):
             if idle.worker in taken:
                 raise InvalidInputError("is not idle: it holds a stage", field=f"idle_workers[{index}].worker", value=idle.worker)
         checks.distinct([idle.worker for idle in self.idle_workers], lambda index: f"idle_workers[{index}].worker")
 
     def _check_pipelines(self) -> None:
-        checks.distinct(self.workers, self._worker_path)
+        seats = self._seats()
+        names = [self.pipelines[p].stages[s].worker or "" for p, s in seats]
+        checks.distinct(names, lambda index: "pipelines[{}].stages[{}].worker".format(*seats[index]))
         for index, pipeline in enumerate(self.pipelines):
+            self._check_turns(pipeline, f"pipelines[{index}]")
             if pipeline.num_layers != self.num_layers:
                 raise InvalidInputError(
                     f"holds {pipeline.num_layers} layers where pipelines[0] holds {self.num_layers}",
@@ -175,12 +196,33 @@ class Plan:
                     value=pipeline.num_layers,
                 )
 
-    def _worker_path(self, index: int) -> str:
-        """Field of the worker at `index` of `workers`."""
-        places = [
-            (p, s) for p, pipe in enumerate(self.pipelines) for s, stage in enumerate(pipe.stages) if stage.worker is not None
+    def _seats(self) -> list[tuple[int, int]]:
+        """Pipeline and stage of every place that takes a worker of its own, and has one."""
+        is_round = self.schedule is Schedule.INTERLEAVED
+        return [
+            (p, s)
+            for p, pipeline in enumerate(self.pipelines)
+            for s, stage in enumerate(pipeline.stages[: pipeline.num_workers if is_round else None])
+            if stage.worker is not None
         ]
-        return "pipelines[{}].stages[{}].worker".format(*places[index])
+
+    def _check_turns(self, pipeline: Pipeline, field: str) -> None:
+        """The stages of an interleaved pipeline go round its workers, dead ones included, some whole times."""
+        num_workers = pipeline.num_workers
+        for s, stage in enumerate(pipeline.stages):
+            expected = pipeline.stages[s % num_workers].worker
+            if stage.worker != expected:
+                raise InvalidInputError(
+                    f"must be {expected or 'null'}: the stages go round the {num_workers} workers of the pipeline",
+                    field=f"{field}.stages[{s}].worker",
+                    value=stage.worker,
+                )
+        if len(pipeline.stages) % num_workers:
+            raise InvalidInputError(
+                f"must be a multiple of the {num_workers} workers that the stages go round",
+                field=f"{field}.stages",
+                value=len(pipeline.stages),
+            )
 
     def _check_routes(self) -> None:
         for index, route in enumerate(self.routes):
@@ -199,8 +241,7 @@ class Plan:
         if not 0 <= route.pipeline < self.dp or not 0 <= route.stage < len(self.pipelines[route.pipeline].stages):
             raise InvalidInputError("names no slot of the plan", field=field, value=[route.pipeline, route.stage])
         slot = self.pipelines[route.pipeline].stages[route.stage]
-        holder = self.stage_of.get(route.worker)
-        if slot.worker is not None or holder is None or not holder.holds(slot):
+        if slot.worker is not None or not self.holds(route.worker, slot):
             raise InvalidInputError(
                 "must lead from a dead slot to a worker that holds its layers", field=f"{field}.worker", value=route.worker
             )
@@ -212,7 +253,7 @@ class Plan:
             workers = [worker for reduction in reductions for worker in reduction.workers]
             checks.unique(f"rounds[{r}]", workers)
             for worker in workers:
-                if worker not in self.stage_of:
+                if worker not in self.pipeline_of:
                     raise InvalidInputError("is no worker of the plan", field=f"rounds[{r}]", value=worker)
 
     @property
@@ -233,32 +274,35 @@ class Plan:
     @cached_property
     def workers(self) -> tuple[str, ...]:
         """Workers that hold a stage, in slot order."""
-        return tuple(stage.worker for pipeline in self.pipelines for stage in pipeline.stages if stage.worker is not None)
+        return tuple(self.pipeline_of)
 
     @cached_property
-    def stage_of(self) -> dict[str, Stage]:
-        """The stage that each worker holds."""
-        return {stage.worker: stage for pipeline in self.pipelines for stage in pipeline.stages if stage.worker is not None}
+    def pipeline_of(self) -> dict[str, int]:
+        """The pipeline that each worker works in, in slot order."""
+        return {worker: slots[0].pipeline for worker, slots in self.slots_of.items()}
+
+    @cached_property
+    def stages_of(self) -> dict[str, tuple[Stage, ...]]:
+        """The stages that each worker holds, ascending: one, or several of one pipeline under the interleaved schedule."""
+        return {
+            worker: tuple(self.pipelines[slot.pipeline].stages[slot.stage] for slot in slots)
+            for worker, slots in self.slots_of.items()
+        }
 
     @cached_property
     def layers_of(self) -> dict[str, tuple[int, ...]]:
         """The layers that each worker holds, ascending."""
-        result: dict[str, list[int]] = {}
-        for pipeline in self.pipelines:
-            for stage in pipeline.stages:
-                if stage.worker is not None:
-                    result.setdefault(stage.worker, []).extend(stage.layers)
-        return {worker: tuple(layers) for worker, layers in result.items()}
+        return {worker: tuple(layer for stage in stages for layer in stage.layers) for worker, stages in self.stages_of.items()}
 
     @cached_property
-    def slot_of(self) -> dict[str, Slot]:
-        """The slot that each worker holds."""
-        return {
-            stage.worker: Slot(pipeline=p, stage=s)
-            for p, pipeline in enumerate(self.pipelines)
-            for s, stage in enumerate(pipeline.stages)
-            if stage.worker is not None
-        }
+    def slots_of(self) -> dict[str, tuple[Slot, ...]]:
+        """The slots that each worker holds, ascending: one, or several of one pipeline under the interleaved schedule."""
+        result: dict[str, list[Slot]] = {}
+        for p, pipeline in enumerate(self.pipelines):
+            for s, stage in enumerate(pipeline.stages):
+                if stage.worker is not None:
+                    result.setdefault(stage.worker, []).append(Slot(pipeline=p, stage=s))
+        return {worker: tuple(slots) for worker, slots in result.items()}
 
     @cached_property
     def dead_slots(self) -> tuple[Slot, ...]:
@@ -274,8 +318,8 @@ class Plan:
     def holders(self) -> tuple[tuple[str, ...], ...]:
         """Workers that hold each layer, in slot order. Shape [layers][replicas]."""
         result: list[list[str]] = [[] for _ in range(self.num_layers)]
-        for worker, stage in self.stage_of.items():
-            for layer in stage.layers:
+        for worker, layers in self.layers_of.items():
+            for layer in layers:
                 result[layer].append(worker)
         return tuple(tuple(workers) for workers in result)
 
@@ -304,6 +348,10 @@ class Plan:
     def microbatches_of(self, pipeline: int) -> range:
         """Numbers of the micro-batches that enter a pipeline."""
         return range(self._first_microbatches[pipeline], self._first_microbatches[pipeline + 1])
+
+    def holds(self, worker: str, stage: Stage) -> bool:
+        """Whether a worker holds all layers of a stage, of whichever pipeline it is."""
+        return any(held.holds(stage) for held in self.stages_of.get(worker, ()))
 
     def worker_for(self, microbatch: int, pipeline: int, stage: int) -> str:
         """The worker that computes one stage of one micro-batch, by its slot or by its route."""

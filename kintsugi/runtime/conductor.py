@@ -242,7 +242,7 @@ class Conductor:
         self._enter(Phase.COLLECTING)
         plan = self.decision.plan
         for worker in plan.workers:
-            layers = tuple(layer for layer in plan.stage_of[worker].layers if plan.holders[layer][0] == worker)
+            layers = tuple(layer for layer in plan.layers_of[worker] if plan.holders[layer][0] == worker)
             self._fleet.handles[worker].send(Collect(self._attempt.number, layers))
 
     # What workers say about themselves; the rest is about the attempt.

@@ -92,7 +92,7 @@ class LocalDecisions:
     def _stateless(self, plan: Plan) -> tuple[str, ...]:
         """Workers that came back after their loss took the state with it that `plan` gave them."""
         since = plan.generation
-        return tuple(w for w in self._membership.alive if w in plan.stage_of and self._lost_after.get(w, -1) >= since)
+        return tuple(w for w in self._membership.alive if w in plan.pipeline_of and self._lost_after.get(w, -1) >= since)
 
     def _snapshot(self, generation: int, plan: Plan | None) -> Snapshot:
         return Snapshot(

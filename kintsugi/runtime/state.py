@@ -1,6 +1,6 @@
 """The layers that a worker holds: modules, parameters, buffers and optimizer state, and how they move."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ BUFFER = "buffer"
 
 
 class ModelState:
-    """Layers [start, stop) on this worker. Replaced as a whole by a reconfiguration, never changed by one."""
+    """Layers on this worker, in one range or several. Replaced as a whole by a reconfiguration, never changed by one."""
 
     def __init__(self, job: TrainingJob, modules: Mapping[int, nn.Module], parameters: Mapping[str, nn.Parameter]) -> None:
         self._job = job
@@ -26,7 +26,7 @@ class ModelState:
         self._base_rates = [group["lr"] for group in self.optimizer.param_groups]
 
     @classmethod
-    def initial(cls, job: TrainingJob, layers: range) -> "ModelState":
+    def initial(cls, job: TrainingJob, layers: Sequence[int]) -> "ModelState":
         """Freshly initialised layers, the same values in every process."""
         modules = {index: build_layer(job, index) for index in layers}
         parameters = _tie(job, modules)
@@ -38,7 +38,7 @@ class ModelState:
                     parameters[name].copy_(build_layer(job, owner_index).get_parameter(own_name))
         return cls(job, modules, parameters)
 
-    def rebuilt(self, layers: range, arrived: ArrivedState) -> "ModelState":
+    def rebuilt(self, layers: Sequence[int], arrived: ArrivedState) -> "ModelState":
         """The state for other layers: those held here are kept, the others come from what arrived.
 
         Raises:

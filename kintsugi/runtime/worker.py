@@ -193,15 +193,15 @@ class WorkerProcess:
         return self._groups
 
     def _staged_state(self, message: Prepare, groups: Groups) -> ModelState | None:
-        stage = message.plan.stage_of.get(self._worker)
+        layers = message.plan.layers_of.get(self._worker)
         old = self._executor.state if self._executor is not None else None
         if message.is_initial:
-            return ModelState.initial(self._job, stage.layers) if stage is not None else None
+            return ModelState.initial(self._job, layers) if layers is not None else None
         export = old.export if old is not None else _holds_nothing
         arrived = migrate(message.migration, self._worker, groups.transport(torch.device(self._job.device)), export)
-        if stage is None:
+        if layers is None:
             return None
-        return (old or ModelState(self._job, {}, {})).rebuilt(stage.layers, arrived)
+        return (old or ModelState(self._job, {}, {})).rebuilt(layers, arrived)
 
     def _staged_executor(
         self, message: Prepare, actions: tuple[Action, ...], groups: Groups, state: ModelState | None

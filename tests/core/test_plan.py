@@ -130,7 +130,7 @@ def test_views_of_a_rerouted_plan():
     assert plan.holders == (("w00",), ("w00",), ("w01", "w03"), ("w01", "w03"))
     assert plan.microbatches_of(1) == range(2, 4)
     assert [plan.worker_for(2, 1, n) for n in (0, 1)] == ["w00", "w03"]
-    assert plan.slot_of["w03"] == Slot(pipeline=1, stage=1)
+    assert plan.slots_of["w03"] == (Slot(pipeline=1, stage=1),)
 
 
 @given(samples.plans())
@@ -142,9 +142,9 @@ def test_microbatches_are_numbered_over_all_pipelines_in_order(plan):
 @given(samples.plans(), st.data())
 def test_every_layer_has_one_holder_per_pipeline(plan, data):
     layer = data.draw(st.integers(0, plan.num_layers - 1))
-    assert [plan.slot_of[worker].pipeline for worker in plan.holders[layer]] == list(range(plan.dp))
-    assert all(list(layers) == list(plan.stage_of[worker].layers) for worker, layers in plan.layers_of.items())
-    assert all(layer in plan.stage_of[worker].layers for worker in plan.holders[layer])
+    assert [plan.pipeline_of[worker] for worker in plan.holders[layer]] == list(range(plan.dp))
+    assert all(list(layers) == [n for s in plan.stages_of[worker] for n in s.layers] for worker, layers in plan.layers_of.items())
+    assert all(layer in plan.layers_of[worker] for worker in plan.holders[layer])
 
 
 @given(st.integers(0, 5), st.integers(1, 5), st.integers(0, 5), st.integers(1, 5))

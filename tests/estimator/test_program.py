@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from estimator.costs import Costs
 from estimator.estimate import estimate
+from estimator.interleaved import stage_limit
 from estimator.layers import LayerSums
-from estimator.memory import fewest_replicas
 from estimator.pipeline import symmetric_seconds
 from estimator.program import (
     PASSES,
@@ -27,13 +27,14 @@ from estimator.program import (
     parse_action,
 )
 from estimator.replay import pass_seconds, replay
+from estimator.schedule import ORDERS
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Pipeline, Plan, Policy, Route, Schedule, Stage
 from restorer.rounds import colour_rounds
 from tests.builders import FREE, grid_plan, layer, profile_of, uniform_profile
 
-NUM_LAYERS = 5
+NUM_LAYERS = 6
 LAYERS = [
     layer(f"block{n}", forward_seconds=0.01 * (1 + n % 3), backward_weight_seconds=0.02 * (1 + n % 2), output_bytes=n * 10**7)
     for n in range(NUM_LAYERS)
@@ -55,20 +56,24 @@ def cluster_of(plan_workers, speeds) -> Cluster:
 def mended_plans(draw) -> Plan:
     """Pipelines of different cuts; some slots are dead, and their micro-batches go to living holders at random."""
     pipelines, count = [], 0
+    schedule = draw(st.sampled_from(list(ORDERS)))
+    is_interleaved = schedule is Schedule.INTERLEAVED
     for _ in range(draw(st.integers(1, 3))):
-        inner = draw(st.sets(st.integers(1, NUM_LAYERS - 1), max_size=3))
+        inner = draw(st.sets(st.integers(1, NUM_LAYERS - 1), max_size=5 if is_interleaved else 3))
         cuts = [0, *sorted(inner), NUM_LAYERS]
-        stages = []
-        for start, stop in itertools.pairwise(cuts):
-            stages.append(Stage(layer_start=start, layer_stop=stop, worker=f"w{count:02d}"))
-            count += 1
-        pipelines.append(Pipeline(num_microbatches=draw(st.integers(1, 4)), stages=tuple(stages)))
-    schedule = draw(st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZB_H1]))
+        lengths = [n for n in range(1, len(cuts)) if (len(cuts) - 1) % n == 0]
+        length = draw(st.sampled_from(lengths)) if is_interleaved else len(cuts) - 1
+        stages = [
+            Stage(layer_start=start, layer_stop=stop, worker=f"w{count + s % length:02d}")
+            for s, (start, stop) in enumerate(itertools.pairwise(cuts))
+        ]
+        count += length
+        pipelines.append(Pipeline(num_microbatches=draw(st.integers(1, 5)), stages=tuple(stages)))
     plan = Plan(schedule=schedule, pipelines=tuple(pipelines))
     living = list(plan.workers)
     for worker in draw(st.permutations(living))[: draw(st.integers(0, 3))]:
-        dead = [plan.stage_of[w] for w in plan.workers if w not in living or w == worker]
-        if all(any(plan.stage_of[w].holds(stage) for w in living if w != worker) for stage in dead):
+        dead = [stage for w in plan.workers if w not in living or w == worker for stage in plan.stages_of[w]]
+        if all(any(plan.holds(w, stage) for w in living if w != worker) for stage in dead):
             living.remove(worker)
     return with_rounds(without(plan, living, draw))
 
@@ -80,7 +85,7 @@ def without(plan: Plan, living, draw) -> Plan:
         for s, stage in enumerate(pipeline.stages):
             is_alive = stage.worker in living
             stages.append(stage if is_alive else replace(stage, worker=None))
-            holders = [w for w in living if plan.stage_of[w].holds(stage)]
+            holders = [w for w in living if plan.holds(w, stage)]
             if not is_alive:
                 routes += [
                     Route(microbatch=m, pipeline=p, stage=s, worker=draw(st.sampled_from(holders))) for m in plan.microbatches_of(p)
@@ -103,11 +108,11 @@ def reckoned(program: Program, plan: Plan, costs: Costs) -> dict[tuple[str, int]
     done = reduced(program, costs, ends)
     commit = max([*ends.values(), *done.values()]) + costs.commit_seconds(len(program.actions))
     for worker, actions in program.actions.items():
-        own = plan.stage_of[worker]
+        update = sum(costs.stage(worker, s.layer_start, s.layer_stop).optimizer_seconds for s in plan.stages_of[worker])
         for index, action in enumerate(actions):
             if action.kind is ActionKind.REDUCE:
                 ends[worker, index] = done[action.reduction]
-        ends[worker, len(actions) - 1] = commit + costs.stage(worker, own.layer_start, own.layer_stop).optimizer_seconds
+        ends[worker, len(actions) - 1] = commit + update
     return ends
 
 
@@ -264,7 +269,15 @@ def test_no_stage_holds_more_between_forward_and_backward_than_its_stages_to_go(
                     pipeline = next(p for p in range(plan.dp) if action.microbatch in plan.microbatches_of(p))
                     key = (pipeline, len(plan.pipelines[pipeline].stages) - action.stage)
                     held[key] += 1 if action.kind is ActionKind.FORWARD else -1
-                    assert held[key] <= key[1], worker
+                    assert held[key] <= limit_of(plan, pipeline, action.stage), worker
+
+
+def limit_of(plan: Plan, pipeline: int, stage: int) -> int:
+    """Most micro-batches in flight in a stage of a rerouted pipeline."""
+    own = plan.pipelines[pipeline]
+    if own.stages_per_worker == 1:
+        return len(own.stages) - stage
+    return stage_limit(stage, own.num_workers, len(own.stages), own.num_microbatches)
 
 
 def held_bytes(actions, sums: LayerSums) -> tuple[int, int]:
@@ -291,7 +304,10 @@ def test_the_estimate_is_that_of_the_program(plan, is_tight):
     assert price.iteration_seconds == pytest.approx(step.iteration_seconds, rel=1e-12)
     for stage in price.stages:
         most, num_bytes = held_bytes(program.actions[stage.worker], costs.sums)
-        static = costs.sums.static_bytes(stage.layer_start, stage.layer_stop, fewest_replicas(plan, plan.stage_of[stage.worker]))
+        static = sum(
+            layer.parameter_bytes + layer.gradient_bytes + layer.optimizer_bytes
+            for layer in (profile.layers[index] for index in plan.layers_of[stage.worker])
+        )
         assert (stage.num_in_flight, stage.peak_memory_bytes) == (most, static + num_bytes)
         passes = [t for t in step.timings[stage.worker] if t.action.kind in PASSES]
         assert stage.busy_seconds == pytest.approx(sum(t.end_seconds - t.start_seconds for t in passes))

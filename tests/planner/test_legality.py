@@ -64,7 +64,7 @@ SPOILT = {
     "micro-batches of 17": lambda s, d: (replace(s, settings=replace(s.settings, num_microbatches=17)), d),
     "generation 1, not 9": lambda s, d: (replace(s, generation=9), d),
     "pipelines, beyond": lambda s, d: (replace(s, settings=replace(s.settings, ranges=Ranges(min_dp=7))), d),
-    "stages, beyond": lambda s, d: (replace(s, settings=replace(s.settings, ranges=Ranges(min_pp=7))), d),
+    "workers, beyond": lambda s, d: (replace(s, settings=replace(s.settings, ranges=Ranges(min_pp=7))), d),
     "does not reduce layer 0": lambda s, d: (s, with_plan(d, rounds=())),
     "bytes of memory on": lambda s, d: (replace(s, profile=uniform_profile(8, memory_bytes=1_000_000_000)), d),
     "priced at iteration_seconds": lambda s, d: (s, replace(d, estimate=replace(d.estimate, iteration_seconds=0.1))),

@@ -49,9 +49,9 @@ def placed(arrangement: Arrangement, cluster: Cluster, holdings: Holdings = Hold
     return place(arrangement, workers, holdings, Costs(PROFILE, cluster), **settings_of)
 
 
-def staged(arrangement: Arrangement, chosen: Sequence[str]) -> list[list[tuple[tuple[int, int], str]]]:
+def staged(arrangement: Arrangement, chosen: Sequence[str]) -> list[list[tuple[tuple[int, ...], str]]]:
     names = iter(chosen)
-    return [[(layers, next(names)) for layers in itertools.pairwise(shape.cuts)] for shape in arrangement.shapes]
+    return [[(slot, next(names)) for slot in shape.slots] for shape in arrangement.shapes]
 
 
 def exposed(arrangement: Arrangement, chosen: Sequence[str], cluster: Cluster) -> float:
@@ -64,9 +64,9 @@ def survives_a_host(arrangement: Arrangement, chosen: Sequence[str], cluster: Cl
         held = {
             layer
             for stages in staged(arrangement, chosen)
-            for (start, stop), worker in stages
+            for layers, worker in stages
             if cluster.by_id[worker].host != host
-            for layer in range(start, stop)
+            for layer in layers
         }
         if len(held) < NUM_LAYERS:
             return False
@@ -114,7 +114,7 @@ def test_a_later_plan_is_exposed_as_little_and_moves_as_little_as_any_so_exposed
     survivors = [worker for worker in before.workers if worker in cluster.by_id and data.draw(st.booleans())]
     holdings = Holdings(before, survivors)
     plan = placed(arrangement, cluster, holdings)
-    slots = [tuple(range(*layers)) for stages in staged(arrangement, plan.workers) for layers, _ in stages]
+    slots = [layers for stages in staged(arrangement, plan.workers) for layers, _ in stages]
     cost = missing_bytes(layer_state_bytes(PROFILE), [holdings.layers_of(worker) for worker in cluster.by_id], slots)
     rows = {worker: row for row, worker in enumerate(cluster.by_id)}
 
@@ -160,7 +160,7 @@ def test_alike_pipelines_exchange_workers_so_that_neighbours_share_hosts():
     cluster = cluster_of(["h0", "h1", "h1", "h0"])
     plan = placed(arrangement_of((0, 2, 4), (0, 2, 4)), cluster, Holdings(before, before.workers))
     assert {stage.worker: (stage.layer_start, stage.layer_stop) for p in plan.pipelines for stage in p.stages} == {
-        worker: (stage.layer_start, stage.layer_stop) for worker, stage in before.stage_of.items()
+        worker: (stage.layer_start, stage.layer_stop) for worker, (stage,) in before.stages_of.items()
     }
     hosts = [{cluster.by_id[stage.worker].host for stage in pipeline.stages} for pipeline in plan.pipelines]
     assert hosts == [{"h0"}, {"h1"}]

@@ -58,7 +58,7 @@ def even_spread(plan: Plan, living: list[str], costs: Costs) -> Plan:
     routes = []
     for p, pipeline in enumerate(plan.pipelines):
         for s, stage in enumerate(pipeline.stages):
-            holders = [w for w, held in plan.stage_of.items() if w in living and held.holds(stage)]
+            holders = [w for w in plan.workers if w in living and plan.holds(w, stage)]
             if stage.worker not in living:
                 routes += [
                     Route(microbatch=m, pipeline=p, stage=s, worker=holders[turn % len(holders)])
@@ -132,4 +132,4 @@ def test_only_givers_and_takers_are_touched():
     living = [worker for worker in plan.workers if worker != "w00"]
     rerouted = mended(plan, living, Costs(uniform_profile(NUM_LAYERS), Cluster.uniform(6)))
     assert len(rerouted.routes) == 1
-    assert touched_pipelines(rerouted) == {0, plan.slot_of[rerouted.routes[0].worker].pipeline}
+    assert touched_pipelines(rerouted) == {0, plan.pipeline_of[rerouted.routes[0].worker]}

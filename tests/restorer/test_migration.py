@@ -21,12 +21,12 @@ def test_everybody_gets_what_it_lacks_from_a_survivor_that_holds_it(before, afte
     survivors = set(previous.workers)
     migration = plan_migration(previous, following, profile, CLUSTER, survivors)
     got = {(transfer.target, transfer.layer) for transfer in migration.transfers}
-    for worker, stage in following.stage_of.items():
-        held = previous.stage_of[worker].layers if worker in survivors else ()
-        shared = {5} if tied and 0 in stage.layers else set()  # the tied head comes with the embedding
-        assert {layer for target, layer in got if target == worker} == set(stage.layers) - set(held) - shared
+    for worker, layers in following.layers_of.items():
+        held = previous.layers_of[worker] if worker in survivors else ()
+        shared = {5} if tied and 0 in layers else set()  # the tied head comes with the embedding
+        assert {layer for target, layer in got if target == worker} == set(layers) - set(held) - shared
     for transfer in migration.transfers:
-        assert transfer.layer in previous.stage_of[transfer.source].layers
+        assert transfer.layer in previous.layers_of[transfer.source]
     assert migration.total_bytes == sum(transfer.num_bytes for transfer in migration.transfers)
     assert migration.lower_bound_seconds <= migration.makespan_seconds * (1 + 1e-12)
 

@@ -20,7 +20,7 @@ def cases(draw, most_layers: int = 24, most_shapes: int = 4):
     """Buckets of pipelines of several lengths, what each takes, and when it is ready."""
     num_layers = draw(st.integers(3, most_layers))
     lengths = draw(st.lists(st.integers(1, min(6, num_layers)), min_size=1, max_size=most_shapes, unique=True))
-    shapes = [tuple((stop, True) for stop in even_cuts(num_layers, length)[1:]) for length in lengths]
+    shapes = [tuple((stop, stage) for stage, stop in enumerate(even_cuts(num_layers, length)[1:])) for length in lengths]
     buckets = buckets_of(shapes, transformer_profile(num_layers - 2, tied=draw(st.booleans())))
     numbers = st.integers(1, 1000)
     sizes = draw(st.lists(numbers, min_size=len(buckets), max_size=len(buckets)))
@@ -121,7 +121,7 @@ def test_what_an_order_takes_is_what_its_workers_take(case):
 
 
 def test_large_graphs_are_coloured_with_the_fewest_rounds():
-    shapes = [tuple((stop, True) for stop in even_cuts(98, length)[1:]) for length in range(3, 15)]
+    shapes = [tuple((stop, stage) for stage, stop in enumerate(even_cuts(98, length)[1:])) for length in range(3, 15)]
     buckets = buckets_of(shapes, transformer_profile(96, tied=False))
     rounds = few_rounds(buckets, [1 + index % 7 for index in range(len(buckets))])
     require_valid(rounds, conflicts_of(buckets))

@@ -1,0 +1,172 @@
+"""Orders of interleaved pipelines keep the five invariants, are Megatron's where it has any, and are timed as they run."""
+
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from estimator.costs import Costs
+from estimator.estimate import estimate
+from estimator.interleaved import groups_of, held_passes, interleaved_ends, stage_limit, worker_order
+from estimator.layers import StageTimes
+from estimator.memory import held_activations
+from estimator.schedule import Pass, Step
+from estimator.split import scheduled_times
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.plan import Schedule
+from tests.builders import FREE, grid_plan, transformer_profile, uniform_profile
+
+SHAPES = [(workers, virtual, count) for workers in range(1, 6) for virtual in range(2, 5) for count in range(1, 13)]
+Order = tuple[tuple[int, Step], ...]
+
+
+def orders(num_workers: int, num_virtual: int, num_microbatches: int) -> list[Order]:
+    num_stages = num_workers * num_virtual
+    return [worker_order(Schedule.INTERLEAVED, w, num_workers, num_stages, num_microbatches) for w in range(num_workers)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_microbatch_passes_every_stage_of_its_worker_once_each_way_forward_first(shape):
+    num_workers, num_virtual, count = shape
+    for worker, order in enumerate(orders(*shape)):
+        own = range(worker, num_workers * num_virtual, num_workers)
+        passed = Counter((step.kind, stage, step.microbatch) for stage, step in order)
+        assert passed == Counter((kind, s, m) for kind in (Pass.FORWARD, Pass.BACKWARD) for s in own for m in range(count))
+        places = {(step.kind, stage, step.microbatch): place for place, (stage, step) in enumerate(order)}
+        assert all(places[Pass.FORWARD, s, m] < places[Pass.BACKWARD, s, m] for s in own for m in range(count))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_microbatches_pass_every_stage_in_order(shape):
+    for order in orders(*shape):
+        passed = defaultdict(list)
+        for stage, step in order:
+            passed[stage, step.kind].append(step.microbatch)
+        assert all(microbatches == sorted(microbatches) for microbatches in passed.values())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_worker_and_no_stage_holds_more_than_its_limit(shape):
+    num_workers, num_virtual, count = shape
+    stride = groups_of(num_workers, count)[3]
+    for worker, order in enumerate(orders(*shape)):
+        held, most, moments = Counter(), Counter(), set()
+        for stage, step in order:
+            held[stage] += 1 if step.kind is Pass.FORWARD else -1
+            most[stage] = max(most[stage], held[stage])
+            moments.add(tuple(held[s] for s in range(worker, num_workers * num_virtual, num_workers)))
+        assert max(map(sum, moments)) <= (num_virtual - 1) * stride + 2 * (num_workers - 1 - worker) + 1
+        assert {s: stage_limit(s, num_workers, num_workers * num_virtual, count) for s in most} == most
+        peaks = held_passes(worker, num_workers, num_virtual, count)
+        assert {tuple(row) for row in peaks.tolist()} <= moments
+        weights = [3, 5, 2, 7][:num_virtual]
+        expected = max(map(sum, moments)), max(int(np.dot(moment, weights)) for moment in moments)
+        assert held_activations(Schedule.INTERLEAVED, worker, num_workers, count, weights) == expected
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_all_workers_together_admit_an_execution(shape):
+    num_stages = shape[0] * shape[1]
+    lists = [list(order) for order in orders(*shape)]
+    done: set[tuple[Pass, int, int]] = set()
+    while any(lists):
+        before = len(done)
+        for left in lists:
+            while left and is_ready(*left[0], num_stages, done):
+                stage, step = left.pop(0)
+                done.add((step.kind, stage, step.microbatch))
+        assert len(done) > before, "deadlock"
+
+
+def is_ready(stage: int, step: Step, num_stages: int, done: set[tuple[Pass, int, int]]) -> bool:
+    if step.kind is Pass.FORWARD:
+        return stage == 0 or (Pass.FORWARD, stage - 1, step.microbatch) in done
+    return stage == num_stages - 1 or (Pass.BACKWARD, stage + 1, step.microbatch) in done
+
+
+def megatron(worker: int, num_workers: int, num_virtual: int, num_microbatches: int) -> list[tuple[int, Step]]:
+    """The order of Megatron-LM's forward_backward_pipelining_with_interleaving, for a multiple of the workers."""
+    total = num_virtual * num_microbatches
+
+    def passed(index: int, kind: Pass) -> tuple[int, Step]:
+        chunk = index % (num_workers * num_virtual) // num_workers
+        chunk = chunk if kind is Pass.FORWARD else num_virtual - 1 - chunk
+        microbatch = index // (num_workers * num_virtual) * num_workers + index % num_workers
+        return chunk * num_workers + worker, Step(kind, microbatch)
+
+    warmup = min(total, (num_workers - worker - 1) * 2 + (num_virtual - 1) * num_workers)
+    result = [passed(k, Pass.FORWARD) for k in range(warmup)]
+    for k in range(total - warmup):
+        result += [passed(warmup + k, Pass.FORWARD), passed(k, Pass.BACKWARD)]
+    return result + [passed(k, Pass.BACKWARD) for k in range(total - warmup, total)]
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape[2] % shape[0] == 0])
+def test_with_a_multiple_of_the_workers_the_orders_are_megatrons(shape):
+    assert [list(order) for order in orders(*shape)] == [megatron(worker, *shape) for worker in range(shape[0])]
+
+
+@given(st.integers(1, 40), st.integers(1, 200))
+def test_groups_have_a_microbatch_for_every_worker_and_hardly_more(num_workers, count):
+    groups, size, larger, stride = groups_of(num_workers, count)
+    assert groups * size + larger == count
+    assert larger < groups
+    assert stride >= max(num_workers, size + (larger > 0))
+    assert size >= min(num_workers, count)
+    if count >= num_workers**2:
+        assert stride <= num_workers + 1
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(1, 4), st.integers(2, 4), st.integers(1, 12), st.data())
+def test_the_recurrence_is_the_longest_way_through_the_orders(num_workers, num_virtual, count, data):
+    num_stages = num_workers * num_virtual
+    seconds = st.lists(st.integers(1, 9), min_size=num_stages, max_size=num_stages)
+    forward, backward = data.draw(seconds), data.draw(seconds)
+    delays = data.draw(st.lists(st.integers(0, 3), min_size=num_stages - 1, max_size=num_stages - 1))
+    lists = orders(num_workers, num_virtual, count)
+    ends: dict[tuple[Pass, int, int], float] = {}
+    free, places = [0.0] * num_workers, [0] * num_workers
+    while any(place < len(order) for place, order in zip(places, lists, strict=True)):
+        for worker, order in enumerate(lists):
+            while places[worker] < len(order) and is_ready(*order[places[worker]], num_stages, set(ends)):
+                stage, step = order[places[worker]]
+                is_forward = step.kind is Pass.FORWARD
+                neighbour = stage - 1 if is_forward else stage + 1
+                arrival = ends.get((step.kind, neighbour, step.microbatch), 0.0)
+                if 0 <= neighbour < num_stages:
+                    arrival += delays[min(stage, neighbour)]
+                duration = forward[stage] if is_forward else backward[stage]
+                free[worker] = ends[step.kind, stage, step.microbatch] = max(free[worker], arrival) + duration
+                places[worker] += 1
+    expected = [max(ends[Pass.BACKWARD, stage, m] for m in range(count)) for stage in range(num_stages)]
+    arrays = (np.array(values, dtype=np.float64) for values in (forward, backward, delays))
+    assert interleaved_ends(*arrays, num_workers, count).tolist() == expected
+    stages = [StageTimes(f, b / 4, 3 * b / 4, 0.0) for f, b in zip(forward, backward, strict=True)]
+    times = scheduled_times(Schedule.INTERLEAVED, stages, delays, count, num_workers=num_workers)
+    assert times.stage_end_seconds == tuple(expected)
+
+
+@pytest.mark.parametrize(("num_workers", "num_virtual", "count"), [(2, 2, 4), (4, 2, 8), (4, 3, 12), (3, 4, 3)])
+def test_equal_stages_without_delays_have_bubbles_of_the_papers_size(num_workers, num_virtual, count):
+    """Section 2.2: the bubble is (p - 1) * (t_f + t_b) / v, of a whole worker's times."""
+    profile = uniform_profile(num_workers * num_virtual, inter_host=FREE, intra_host=FREE)
+    plan = grid_plan(profile.num_layers, [num_workers], [count], schedule=Schedule.INTERLEAVED, stages_per_worker=num_virtual)
+    price = estimate(plan, profile, Cluster.uniform(num_workers))
+    assert price.pipeline_seconds == pytest.approx((count * num_virtual + num_workers - 1) * 0.030)
+
+
+def test_memory_is_that_of_all_stages_of_a_worker_and_shared_weights_count_once():
+    profile = transformer_profile(6, tied=True)
+    plan = grid_plan(8, [2], [4], schedule=Schedule.INTERLEAVED, stages_per_worker=2)
+    cluster = Cluster.uniform(2)
+    peaks = {stage.worker: stage.peak_memory_bytes for stage in estimate(plan, profile, cluster).stages}
+    costs, layer_bytes = Costs(profile, cluster), 600_000_000
+    assert [stage.layers for stage in plan.stages_of["w01"]] == [range(2, 4), range(6, 8)]
+    held = held_passes(1, 2, 2, 4) @ np.array([costs.sums.activation_bytes(a, b) for a, b in ((2, 4), (6, 8))])
+    assert peaks["w01"] == 4 * layer_bytes + held.max()  # the head brings a copy of the embedding
+    single = grid_plan(8, [1], [4], schedule=Schedule.INTERLEAVED, stages_per_worker=4)
+    static = estimate(single, profile, cluster).stages[0].peak_memory_bytes - costs.sums.activation_bytes(0, 8)
+    assert static == 7 * layer_bytes

@@ -1,0 +1,218 @@
+"""Interleaved arrangements: bounds hold, memory is kept, losses are mended, and a free choice is never worse than 1F1B."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from estimator.costs import Costs
+from estimator.estimate import estimate
+from kintsugi.core.cluster import Cluster, Worker
+from kintsugi.core.errors import InfeasibleError
+from kintsugi.core.job import Ranges, Snapshot
+from kintsugi.core.plan import Pipeline, Plan, Policy, Schedule, Stage
+from planner.chunks import ChunkSplitter
+from planner.degrees import degrees
+from planner.interleaving import InterleavedProblem, InterleavedSearch
+from planner.kinds import WorkerKind
+from planner.legality import violations
+from planner.links import Links
+from planner.replan import replan
+from restorer.rounds import colour_rounds
+from tests.builders import FREE, grid_plan, snapshot_of, transformer_profile, uniform_profile
+
+PROFILE = transformer_profile(14)
+
+
+def snapshot(profile, cluster, num_microbatches, schedule=Schedule.INTERLEAVED, **changes) -> Snapshot:
+    base = snapshot_of(profile, cluster, num_microbatches, **changes)
+    return replace(base, settings=replace(base.settings, schedule=schedule))
+
+
+def interleaved_plan(profile=PROFILE, dp=2, pp=2, microbatches=8) -> Plan:
+    ranges = Ranges(min_dp=dp, max_dp=dp, min_pp=pp, max_pp=pp)
+    return replan(snapshot(profile, Cluster.uniform(dp * pp), microbatches, ranges=ranges)).plan
+
+
+def recover(plan, lost, *, profile=PROFILE, extra=0, schedule=Schedule.INTERLEAVED, **changes):
+    cluster = Cluster.uniform(len(plan.workers) + extra)
+    given = snapshot(profile, cluster, plan.num_microbatches, schedule, plan=plan, lost=lost, **changes)
+    decision = replan(given)
+    assert violations(given, decision) == ()
+    return decision
+
+
+@pytest.mark.parametrize("microbatches", [4, 8, 9, 16])
+@pytest.mark.parametrize("workers", [1, 3, 4, 6, 7])
+def test_plans_are_legal_and_no_worse_than_1f1b_where_the_schedule_is_free(workers, microbatches):
+    prices = {}
+    for schedule in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.AUTO):
+        given = snapshot(PROFILE, Cluster.uniform(workers), microbatches, schedule)
+        decision = replan(given)
+        assert violations(given, decision) == ()
+        assert decision.search.lower_bound_seconds <= decision.estimate.iteration_seconds
+        prices[schedule] = decision.estimate.iteration_seconds
+    assert prices[Schedule.AUTO] <= min(prices.values()) * (1 + 1e-12)
+
+
+def test_smaller_stages_shrink_the_bubble_of_a_grid():
+    ranges = Ranges(min_dp=1, max_dp=1, min_pp=4, max_pp=4)
+    profile = uniform_profile(16, inter_host=FREE, intra_host=FREE)
+    found = replan(snapshot(profile, Cluster.uniform(4), 8, ranges=ranges))
+    assert found.plan.pipelines[0].stages_per_worker == 4
+    assert found.estimate.pipeline_seconds == pytest.approx((8 * 4 + 3) * 0.030)
+    whole = replan(snapshot(profile, Cluster.uniform(4), 8, Schedule.ONE_F_ONE_B, ranges=ranges))
+    assert whole.estimate.pipeline_seconds == pytest.approx((8 + 3) * 4 * 0.030)
+
+
+def test_slow_links_call_for_fewer_stages():
+    ranges = Ranges(min_dp=1, max_dp=1, min_pp=4, max_pp=4)
+    slow = replace(PROFILE.network.inter_host, alpha_seconds=0.02)
+    found = replan(snapshot(uniform_profile(16, inter_host=slow), Cluster.uniform(4), 8, ranges=ranges))
+    assert found.plan.pipelines[0].stages_per_worker < 4
+
+
+@st.composite
+def any_interleaved_plans(draw) -> tuple[Plan, Cluster]:
+    """Pipelines of any lengths and cuts over workers of several speeds."""
+    pipelines, names = [], itertools.count()
+    for _ in range(draw(st.integers(1, 3))):
+        length, virtual = draw(st.integers(1, 3)), draw(st.integers(2, 4))
+        inner = draw(st.lists(st.integers(1, 15), min_size=length * virtual - 1, max_size=length * virtual - 1, unique=True))
+        own = [f"w{next(names):02d}" for _ in range(length)] * virtual
+        cuts = zip(itertools.pairwise([0, *sorted(inner), 16]), own, strict=True)
+        stages = tuple(Stage(layer_start=a, layer_stop=b, worker=worker) for (a, b), worker in cuts)
+        pipelines.append(Pipeline(num_microbatches=draw(st.integers(1, 5)), stages=stages))
+    speeds = draw(st.lists(st.sampled_from([0.5, 1.0]), min_size=9, max_size=9)) if draw(st.booleans()) else [1.0] * 9
+    plan = Plan(schedule=Schedule.INTERLEAVED, pipelines=tuple(pipelines))
+    workers = tuple(Worker(id=w, host=f"h{n}", speed_ratio=s) for n, (w, s) in enumerate(zip(plan.workers, speeds, strict=False)))
+    return replace(plan, rounds=colour_rounds(plan, PROFILE)), Cluster(name="any", workers=workers)
+
+
+@settings(deadline=None, max_examples=150)
+@given(any_interleaved_plans())
+def test_no_plan_is_faster_than_the_bound(case):
+    plan, cluster = case
+    costs = Costs(PROFILE, cluster)
+    kinds = tuple(WorkerKind(worker.speed_ratio, 10**12) for worker in cluster.workers)
+    links = Links(plan.workers, cluster, PROFILE.network)
+    allowed = degrees(Ranges(), len(kinds), 16, plan.num_microbatches)
+    search = InterleavedSearch(
+        InterleavedProblem(
+            costs=costs,
+            kinds=kinds,
+            num_microbatches=plan.num_microbatches,
+            allowed=allowed,
+            link=links.fastest,
+            reduction_link=links.pacing,
+        )
+    )
+    assert search.bound_seconds(plan.dp) <= estimate(plan, PROFILE, cluster).iteration_seconds * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("workers", "virtual", "count"), [(2, 2, 4), (2, 3, 5), (3, 2, 6)])
+def test_splits_are_close_to_the_best_of_all(workers, virtual, count):
+    profile = transformer_profile(8)
+    splitter = ChunkSplitter(Costs(profile, Cluster.uniform(workers)).sums, profile.network.inter_host, 1)
+    kinds, tail = (WorkerKind(1.0, 10**12),) * workers, np.zeros(11)
+    inner = itertools.combinations(range(1, 10), workers * virtual - 1)
+    everything = splitter.seconds(np.array([(0, *cuts, 10) for cuts in inner]), kinds, count, tail)
+    found = splitter.best(kinds, virtual, count, tail)
+    assert found.lacking_bytes == 0
+    assert everything.min() * (1 - 1e-12) <= found.seconds <= everything.min() * 1.05
+
+
+def test_memory_is_kept_and_a_model_that_does_not_fit_is_refused():
+    given = snapshot(uniform_profile(16, memory_bytes=5_200_000_000), Cluster.uniform(4), 8)
+    decision = replan(given)
+    assert violations(given, decision) == ()
+    with pytest.raises(InfeasibleError, match=r"the roomiest, of 4 workers, lacks [0-9]+ bytes"):
+        replan(snapshot(uniform_profile(16, memory_bytes=2_500_000_000), Cluster.uniform(4), 8))
+
+
+def test_too_few_layers_are_refused():
+    ranges = Ranges(min_dp=1, max_dp=1, min_pp=4, max_pp=4)
+    with pytest.raises(InfeasibleError, match="interleaved pipelines of 4 workers hold 8 stages at least; the model has 6 layers"):
+        replan(snapshot(uniform_profile(6), Cluster.uniform(4), 8, ranges=ranges))
+
+
+def test_workers_of_other_speeds_get_layers_by_their_speed():
+    workers = tuple(Worker(id=f"w{n:02d}", host=f"h{n}", speed_ratio=0.5 if n == 3 else 1.0) for n in range(4))
+    given = snapshot(uniform_profile(16), Cluster(name="mixed", workers=workers), 8, ranges=Ranges(min_dp=1, max_dp=1, min_pp=4))
+    decision = replan(given)
+    assert violations(given, decision) == ()
+    held = {worker: len(layers) for worker, layers in decision.plan.layers_of.items()}
+    assert held["w03"] < min(held[w] for w in ("w00", "w01", "w02"))
+
+
+@pytest.mark.parametrize("lost", [["w00"], ["w03"], ["w00", "w03"]])
+def test_losses_are_rerouted_to_holders_of_the_same_stages(lost):
+    plan = interleaved_plan()
+    decision = recover(plan, lost, policy=Policy.DATA_REROUTING)
+    assert decision.plan.schedule is Schedule.INTERLEAVED
+    assert len(decision.plan.dead_slots) == sum(len(plan.slots_of[w]) for w in lost)
+    for slot in decision.plan.dead_slots:
+        stage = decision.plan.pipelines[slot.pipeline].stages[slot.stage]
+        takers = {route.worker for route in decision.plan.routes if (route.pipeline, route.stage) == (slot.pipeline, slot.stage)}
+        assert takers
+        assert all(decision.plan.holds(taker, stage) for taker in takers)
+    assert decision.migration.transfers == ()
+
+
+def test_a_spare_takes_all_stages_of_a_dead_worker():
+    plan = interleaved_plan()
+    decision = recover(plan, ["w01"], extra=1, policy=Policy.SPARE_SUBSTITUTION)
+    assert decision.plan.layers_of["w04"] == plan.layers_of["w01"]
+    assert decision.plan.dead_slots == ()
+    assert {transfer.target for transfer in decision.migration.transfers} == {"w04"}
+
+
+def test_a_worker_that_returns_takes_its_stages_back_after_rerouting():
+    plan = interleaved_plan()
+    rerouted = recover(plan, ["w01"], policy=Policy.DATA_REROUTING).plan
+    back = recover(rerouted, [], extra=1, policy=Policy.SPARE_SUBSTITUTION).plan
+    assert back.dead_slots == ()
+    assert {worker: len(back.slots_of[worker]) for worker in back.workers} == dict.fromkeys(back.workers, 4)
+
+
+@pytest.mark.parametrize("schedule", [Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B])
+def test_dynamic_parallelism_moves_what_is_lacking_and_keeps_what_is_held(schedule):
+    plan = interleaved_plan(dp=2, pp=3, microbatches=12)
+    decision = recover(plan, ["w04"], policy=Policy.DYNAMIC_PARALLELISM, schedule=schedule)
+    for transfer in decision.migration.transfers:
+        assert transfer.layer not in plan.layers_of.get(transfer.target, ())
+
+
+def test_the_same_arrangement_moves_nothing():
+    plan = interleaved_plan()
+    decision = recover(plan, [], extra=1, policy=Policy.DYNAMIC_PARALLELISM, ranges=Ranges(max_dp=2, min_dp=2, min_pp=2, max_pp=2))
+    assert decision.migration.total_bytes == 0
+    assert decision.plan.pipelines == plan.pipelines
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_every_loss_that_leaves_the_state_is_mended_legally(data):
+    plan = interleaved_plan(dp=3, pp=2, microbatches=9)
+    lost = data.draw(st.sets(st.sampled_from(plan.workers), min_size=1, max_size=3))
+    if any(set(holders) <= lost for holders in plan.holders):
+        return
+    schedule = data.draw(st.sampled_from([Schedule.INTERLEAVED, Schedule.AUTO]))
+    first = recover(plan, sorted(lost), schedule=schedule)
+    left = [worker for worker in first.plan.workers if worker not in lost]
+    more = data.draw(st.sampled_from(left))
+    if all(set(holders) - {more} for holders in first.plan.holders):
+        recover(
+            first.plan, [more, *(w for w in plan.workers if w not in left)], extra=6 - len(first.plan.workers), schedule=schedule
+        )
+
+
+def test_a_pipeline_all_of_whose_workers_died_is_carried_by_the_others():
+    plan = grid_plan(8, [2, 2], [3, 3], schedule=Schedule.INTERLEAVED, stages_per_worker=2)
+    profile = uniform_profile(8)
+    plan = replace(plan, rounds=colour_rounds(plan, profile))
+    decision = recover(plan, ["w02", "w03"], profile=profile, policy=Policy.DATA_REROUTING)
+    assert len(decision.plan.dead_slots) == 4
