@@ -9,7 +9,7 @@ import numpy as np
 from estimator.pipeline import Floats
 from kintsugi.core.cluster import Worker
 from kintsugi.core.profile import Profile
-from planner.minimax import Ints
+from planner.bounds import Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,11 @@ from estimator.pipeline import Floats
 from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LayerProfile, LinkCost
+from planner.bounds import Chain, Ints, Model, after_seconds, fits, fits_somehow
+from planner.exploring import explore
 from planner.kinds import Crew, WorkerKind
-from planner.minimax import Chain, Ints, Model, after_seconds, fits, fits_somehow, minimax, neighbours, splits_seconds
+from planner.minimax import minimax
+from planner.pricing import neighbours, splits_seconds
 from planner.relaxation import Outline, widest_stages
 
 Number = TypeVar("Number", np.int64, np.float64)
@@ -36,6 +39,8 @@ class Split:
     """Shape [stages + 1]; stage i holds layers cuts[i] .. cuts[i + 1] - 1."""
     seconds: float
     """The objective: the last stage to be through with its passes, by the recurrence, and with what follows them."""
+    least_seconds: float
+    """No other split has a shorter objective."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,19 +75,21 @@ class Partitioner:
         self._model = Model(
             forward=forward,
             backward=backward,
+            weight=np.zeros_like(backward),
             static_bytes=sums.static_table(num_replicas),
             activation_bytes=np.array([sums.activation_bytes(0, n) for n in range(count + 1)], dtype=np.int64),
             delays=delays,
             least_delay=float(delays[1:-1].min()) if count > 1 else 0.0,
             update=np.array(sums.optimizer, dtype=np.float64),
         )
+        self._priced_model = self._model
         self._both = forward + backward
         self._is_range = np.triu(np.ones((count + 1, count + 1), dtype=bool), 1)
         self.tolerance = EXACT if len({self._key(layer) for layer in layers}) == 1 else CLOSE
         self._splits: dict[int, Ints] = {}
         self._crews: dict[tuple[WorkerKind, ...], Crew] = {}
         self._descended: dict[tuple[WorkerKind, ...], Ints] = {}
-        """Where the first descent for these workers ended: a good split for other micro-batch counts too."""
+        """Where the last descent for these workers ended: a good split for other micro-batch counts too."""
 
     @staticmethod
     def _key(layer: LayerProfile) -> LayerProfile:
@@ -118,21 +125,28 @@ class Partitioner:
     def best(self, attained: Attained) -> Split | None:
         """The fastest split that was found for what was asked; None where no split fits memory.
 
-        The recurrence prices the splits that attain the bound and, while the bound is not met, their neighbours; for
-        unequal layers only the first time that workers of these kinds come, later calls start where that ended.
+        The recurrence prices the splits that attain the bound, one that was good for another number of micro-batches, and,
+        while the bound is not met, their neighbours; and where that is not close, those whose bounds are least.
         """
         if math.isinf(attained.seconds):
             return None
         known, chain, bound = self._descended.get(attained.kinds), attained.chain, attained.seconds
         starts = attained.starts if known is None else np.vstack((attained.starts, [known]))
         seconds, cuts = self._first(starts, chain)
-        while seconds > bound * (1 + self.tolerance) and (known is None or self.tolerance == EXACT):
+        while seconds > bound * (1 + self.tolerance):
             nearby, other = self._first(neighbours(cuts), chain, seconds)
             if nearby >= seconds * (1 - 1e-12):
                 break
             seconds, cuts = nearby, other
-        self._descended.setdefault(attained.kinds, cuts)
-        return Split(tuple(cuts.tolist()), seconds)
+        bound, seconds, cuts = self._explored(chain, bound, seconds, cuts)
+        self._descended[attained.kinds] = cuts
+        return Split(tuple(cuts.tolist()), seconds, bound)
+
+    def _explored(self, chain: Chain, bound: float, seconds: float, cuts: Ints) -> tuple[float, float, Ints]:
+        """A better bound and a better split, where they are not close."""
+        if self._schedule is Schedule.GPIPE or seconds <= bound * (1 + CLOSE):
+            return bound, seconds, cuts
+        return explore(self._priced_model, chain, bound, cuts, CLOSE)
 
     def _chain(
         self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats, least_update: float = math.inf
@@ -167,8 +181,8 @@ class Partitioner:
 
     def _seconds(self, options: Ints, chain: Chain, below: float) -> Floats:
         """Objectives of several splits; infinite where they do not fit memory or others are faster. Shape [splits]."""
-        if self._schedule is Schedule.ONE_F_ONE_B:
-            return splits_seconds(self._model, chain, options, below)
+        if self._schedule is not Schedule.GPIPE:
+            return splits_seconds(self._priced_model, chain, options, below)
         return np.array([self._split_seconds(cuts, chain) for cuts in options])
 
     def _split_seconds(self, cuts: Ints, chain: Chain) -> float:

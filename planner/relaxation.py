@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from estimator.compiled import compiled
 from estimator.pipeline import Floats
-from planner.minimax import Ints
+from planner.bounds import Ints
 
 Numbers = Ints | Floats
 

@@ -6,13 +6,14 @@ import numpy as np
 
 from estimator.pipeline import Floats
 from kintsugi.core.profile import LinkCost, Profile
-from planner.minimax import Ints
+from planner.bounds import Ints
 
 
 def least_tails(profile: Profile, degrees: range, first_length: int, link_over: Callable[[int], LinkCost]) -> Floats:
     """The least that reducing the first n layers takes, by the number of pipelines. Shape [degrees, layers + 1].
 
-    Where the last layer is tied to the first, both ends of every pipeline reduce them together, apart from the rest.
+    Where the last layer is tied to the first, both ends of every pipeline reduce them together, apart from the rest; that
+    counts for the first layer and for the last.
 
     Args:
         profile: of the job.
@@ -26,7 +27,9 @@ def least_tails(profile: Profile, degrees: range, first_length: int, link_over: 
     tied = float(sum(profile.layers[layer].gradient_bytes for layer in ends))
     result = ring_seconds([link_over(dp) for dp in degrees], numbers, held - held[1])
     result[:, :2] = 0.0
-    result[:, 1:] += ring_seconds([link_over(2 * dp) for dp in degrees], 2 * numbers, np.array([tied]))
+    together = ring_seconds([link_over(2 * dp) for dp in degrees], 2 * numbers, np.array([tied]))
+    result[:, 1:] += together
+    result[:, -1:] += together
     return result
 
 

@@ -1,47 +1,68 @@
 """Best time of a pipeline of p equal workers with m micro-batches: bounds first, prices where they matter."""
 
-from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
 from estimator.compiled import compiled
 from estimator.pipeline import Floats
-from planner.minimax import Ints
-from planner.partition import Attained, Partitioner, Split
+from planner.bounds import Ints
+from planner.partition import Attained, Split
 from planner.relaxation import Lengths, table
 
 Entry = tuple[int, int]
 """Length and micro-batches of a pipeline."""
 
 
+class Source(Protocol):
+    """What is known of pipelines beyond closed-form bounds."""
+
+    @property
+    def tolerance(self) -> float:
+        """Relative difference between bound and price that does not matter."""
+
+    def attain(self, entry: Entry) -> Attained:
+        """The dynamic program's bound."""
+
+    def look(self, entry: Entry) -> Split | None:
+        """The best split that is found, with the best bound; None where no split fits memory."""
+
+
 class Timetable:
     """A table over (length, micro-batches) up to a horizon: lower bounds, tightened entry by entry, and then prices."""
 
-    def __init__(
-        self, partitioner: Partitioner, attain: Callable[[Entry], Attained], lengths: Lengths, horizon_seconds: float
-    ) -> None:
+    def __init__(self, source: Source, lengths: Lengths, horizon_seconds: float) -> None:
         """Fill the table with closed-form bounds, O(layers) each.
 
         Args:
-            partitioner: splits layers.
-            attain: the dynamic program's bound of an entry.
+            source: better bounds, and splits.
             lengths: of pipelines.
             horizon_seconds: longer times are left out.
         """
-        self._partitioner, self._attain = partitioner, attain
+        self._source = source
         self.first_length = lengths.first
-        self._attained: dict[Entry, Attained] = {}
-        self._splits: dict[Entry, Split] = {}
+        self._least: dict[Entry, float] = {}
+        self._proven: set[Entry] = set()
+        self._priced: set[Entry] = set()
         self.seconds = table(lengths, horizon_seconds)
         """Least time of first_length + k workers with n + 1 micro-batches; infinite beyond the horizon."""
 
     def tighten(self, entry: Entry) -> bool:
         """Raise an entry to the dynamic program's bound; False when it is one already. All entries stay lower bounds."""
-        if entry in self._attained:
+        if entry in self._least:
             return False
-        attained = self._attained[entry] = self._attain(entry)
-        row = self.seconds[entry[0] - self.first_length, entry[1] - 1 :]
-        np.maximum(row, attained.seconds, out=row)
+        self._raise(entry, self._source.attain(entry).seconds)
+        return True
+
+    def prove(self, entry: Entry) -> bool:
+        """Raise an entry to the best bound that is known of it; False when it is one already. All entries stay lower bounds."""
+        if entry in self._proven:
+            return False
+        self._proven.add(entry)
+        is_news, split = self.tighten(entry), self._source.look(entry)
+        if split is None or split.least_seconds <= self._least[entry]:
+            return is_news
+        self._raise(entry, split.least_seconds)
         return True
 
     def price(self, entry: Entry) -> bool:
@@ -50,15 +71,14 @@ class Timetable:
         What the price adds to the bound is expected of the pipeline's other micro-batch counts too, so that their
         bounds do not have to be disproved one by one. The entries are no lower bounds any more.
         """
-        if entry in self._splits:
+        if entry in self._priced:
             return False
-        self.tighten(entry)
-        attained = self._attained[entry]
-        split = self._partitioner.best(attained)
+        self.prove(entry)
+        split = self._source.look(entry)
         if split is None:
             return True
-        self._splits[entry] = split
-        if split.seconds <= attained.seconds * (1 + self._partitioner.tolerance):
+        self._priced.add(entry)
+        if split.seconds <= self._least[entry] * (1 + self._source.tolerance):
             return False
         row = self.seconds[entry[0] - self.first_length]
         np.maximum(row, row * (split.seconds / row[entry[1] - 1]), out=row)
@@ -67,7 +87,14 @@ class Timetable:
 
     def split(self, entry: Entry) -> Split:
         """The split of an entry that has a price."""
-        return self._splits[entry]
+        split = self._source.look(entry)
+        assert split is not None, "the entry has no price"
+        return split
+
+    def _raise(self, entry: Entry, least_seconds: float) -> None:
+        self._least[entry] = least_seconds
+        row = self.seconds[entry[0] - self.first_length, entry[1] - 1 :]
+        np.maximum(row, least_seconds, out=row)
 
     def at(self, entry: Entry) -> float:
         """Present value of an entry, in seconds."""

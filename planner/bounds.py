@@ -1,0 +1,149 @@
+"""What a pipeline takes at least: longest paths through one stage, whatever the others hold; machine code."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from estimator.compiled import compiled
+from estimator.pipeline import Floats
+
+Ints = npt.NDArray[np.int64]
+
+
+class Model(NamedTuple):
+    """Layers as arrays."""
+
+    forward: Floats
+    """Time of the first n layers at full speed, shape [layers + 1]."""
+    backward: Floats
+    """What earlier stages wait for: the whole backward pass, or its input part where the weight part is put off."""
+    weight: Floats
+    """What is put off; zeros where nothing is."""
+    static_bytes: npt.NDArray[np.int64]
+    """Weights and optimizer state of layers [a, b), shape [layers + 1, layers + 1]."""
+    activation_bytes: Ints
+    """Of the first n layers and one micro-batch, shape [layers + 1]."""
+    delays: Floats
+    """Link delay in front of layer n, shape [layers + 1]."""
+    least_delay: float
+    update: Floats
+    """Optimizer update of the first n layers at full speed, shape [layers + 1]."""
+
+
+class Chain(NamedTuple):
+    """What is asked of a pipeline, as arrays."""
+
+    speeds: Floats
+    """Shape [stages]."""
+    above: Floats
+    """The highest speed before each stage, shape [stages]."""
+    below: Floats
+    """The highest speed after each stage, shape [stages]."""
+    usable_bytes: Ints
+    """Shape [stages]."""
+    held: Ints
+    """Most micro-batches whose activations are held, shape [stages]."""
+    rest: int
+    """Micro-batches but one."""
+    all_forward: bool
+    """Whether all forward passes come first (GPipe)."""
+    tail: Floats
+    """Reduction of the first n layers, shape [layers + 1]."""
+    least_update: float
+    """What the longest update takes at least; it follows everything, so only what a stage's own takes beyond it counts."""
+
+
+@compiled
+def fits(model: Model, chain: Chain, stage: int, start: int, stop: int) -> bool:
+    """Whether layers [start, stop) fit the memory of a stage."""
+    activations = model.activation_bytes[stop] - model.activation_bytes[start]
+    needed: int = model.static_bytes[start, stop] + chain.held[stage] * activations
+    usable: int = chain.usable_bytes[stage]
+    return needed <= usable
+
+
+@compiled
+def fits_somehow(model: Model, chain: Chain) -> bool:
+    """Whether any split fits memory: every stage takes what it can, for less never helps those after it. O(layers + stages)."""
+    count, num_stages = model.static_bytes.shape[0] - 1, len(chain.speeds)
+    stop = 0
+    for stage in range(num_stages):
+        start, last = stop, count - (num_stages - 1 - stage)
+        while stop < last and fits(model, chain, stage, start, stop + 1):
+            stop += 1
+        if stop == start:
+            return False
+    return bool(stop == count)
+
+
+@compiled
+def after_seconds(model: Model, chain: Chain, stage: int, start: int, stop: int) -> float:
+    """What follows a stage's last backward pass: the reduction of its layers, and an update longer than the least."""
+    update = (model.update[stop] - model.update[start]) / chain.speeds[stage] - chain.least_update
+    return float(chain.tail[stop] - chain.tail[start] + chain.tail[0] + max(0.0, update))
+
+
+@compiled
+def follow_seconds(model: Model, chain: Chain, stop: int) -> float:
+    """What follows the last input part of the first stage when it holds the layers up to `stop`; in seconds."""
+    return float(model.weight[stop] / chain.speeds[0] + after_seconds(model, chain, 0, 0, stop))
+
+
+@compiled
+def stage_bound(model: Model, chain: Chain, stage: int, layers: tuple[int, int], follow: float) -> float:
+    """Least objective with some layers on a stage, whatever the others hold; in seconds.
+
+    Longest paths through the stage: every round trip below it waits for the micro-batches in flight. They end with what
+    follows the first stage's last backward pass, or the stage's own.
+
+    Args:
+        model: layers.
+        chain: what is asked of the pipeline.
+        stage: index of the stage.
+        layers: its first layer and one past its last.
+        follow: what follows the first stage's last backward pass at least.
+    """
+    start, stop = layers
+    speed, forward, backward = chain.speeds[stage], model.forward, model.backward
+    own_forward, own_backward = (forward[stop] - forward[start]) / speed, (backward[stop] - backward[start]) / speed
+    own_weight = (model.weight[stop] - model.weight[start]) / speed
+    upper = forward[start] / chain.above[stage] + stage * model.least_delay
+    back = backward[start] / chain.above[stage] + stage * model.least_delay
+    lower = (forward[-1] + backward[-1] - forward[stop] - backward[stop]) / chain.below[stage]
+    lower += 2.0 * (len(chain.speeds) - 1 - stage) * model.least_delay
+    through = own_forward + own_backward + lower
+    waits = waiting_seconds(chain, stage, (own_forward, own_backward, own_weight), lower)
+    after, late = after_seconds(model, chain, stage, start, stop), 0.0
+    if own_weight > 0.0:
+        late = (int(chain.rest >= stage) + min(stage, chain.rest + 1)) * own_weight
+    first = back + follow if stage > 0 else 0.0
+    return float(upper + through + waits + max(first, late + after))
+
+
+@compiled
+def waiting_seconds(chain: Chain, stage: int, own: tuple[float, float, float], lower: float) -> float:
+    """What a stage's last backward pass waits for at least beside one round trip through the stage and those below it.
+
+    With w micro-batches in flight and m in all: a second round trip after those that the stage does by itself; round trips
+    of every w-th; all of the stage's own passes; and those of the passes that cannot go beside the first or the last trip. A
+    stage does weight parts from the micro-batch of its own index on; the others it puts off to the end.
+
+    Args:
+        chain: what is asked of the pipeline.
+        stage: index of the stage.
+        own: its forward pass, and its input and weight part, in seconds.
+        lower: one micro-batch's way through the stages below and back.
+    """
+    forward, backward, weight = own
+    both, rest, flight = forward + backward, chain.rest, len(chain.speeds) - stage
+    if chain.all_forward:
+        return rest * both
+    done = max(0, rest - stage) * weight
+    if rest < flight:
+        return max(rest * forward, rest * backward + done)
+    rounds, alone = rest // flight, rest - flight
+    early = max(0, alone - stage + 1) * weight
+    trips = max(both + lower + alone * both + early, rounds * (both + lower) + (rest - rounds * flight) * both)
+    beside = max(rest * backward + (alone + 1) * forward + done, rest * forward + (alone + 1) * backward + early)
+    return max(trips, beside, rest * both + done - lower)

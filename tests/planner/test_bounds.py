@@ -1,0 +1,64 @@
+"""Bounds on splits, and what is found within them, against every split."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from estimator.layers import LayerSums
+from estimator.split import scheduled_times
+from kintsugi.core.plan import Schedule
+from kintsugi.core.profile import LinkCost
+from planner.kinds import WorkerKind
+from planner.partition import CLOSE
+from planner.zero_bubble import partitioner_for
+from tests.builders import layer, profile_of
+from tests.planner.oracle import splits
+
+parts = st.sampled_from([0.0, 0.002, 0.005, 0.011])
+speeds = st.sampled_from([0.5, 0.8, 1.0])
+SCHEDULES = [Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZB_H1]
+
+
+@st.composite
+def chains(draw):
+    """Layers, the speeds of a pipeline's workers, its micro-batches, what reducing layers takes, and its schedule."""
+    layers = draw(st.lists(st.tuples(parts, parts, parts, parts), min_size=2, max_size=6))
+    profile = profile_of(
+        [
+            layer(f"l{n}", forward_seconds=0.001 + f, backward_input_seconds=i, backward_weight_seconds=w, optimizer_seconds=u)
+            for n, (f, i, w, u) in enumerate(layers)
+        ],
+        inter_host=LinkCost(alpha_seconds=draw(st.sampled_from([0.0, 0.001, 0.006])), beta_seconds_per_byte=0.0),
+    )
+    workers = draw(st.lists(speeds, min_size=1, max_size=4))
+    assume(len(workers) <= len(layers))
+    tail = np.cumsum([draw(parts) for _ in range(len(layers) + 1)])
+    return profile, workers, draw(st.integers(1, 9)), tail, draw(st.sampled_from(SCHEDULES))
+
+
+def objective(chain, cuts) -> float:
+    """The last stage to be through with its passes, with its reduction and with the update."""
+    profile, workers, microbatches, tail, schedule = chain
+    sums, ranges = LayerSums(profile), list(itertools.pairwise(cuts))
+    stages = [sums.times(a, b, speed) for (a, b), speed in zip(ranges, workers, strict=True)]
+    delays = [profile.network.inter_host.transfer_seconds(profile.layers[cut - 1].output_bytes) for cut in cuts[1:-1]]
+    ends = scheduled_times(schedule, stages, delays, microbatches).stage_end_seconds
+    after = [tail[b] - tail[a] + tail[0] + stage.optimizer_seconds for (a, b), stage in zip(ranges, stages, strict=True)]
+    return max(end + own for end, own in zip(ends, after, strict=True))
+
+
+@given(chains())
+@settings(max_examples=300, deadline=None)
+def test_no_split_is_faster_than_its_bounds_and_close_ones_are_found(chain):
+    profile, workers, microbatches, tail, schedule = chain
+    least = min(objective(chain, cuts) for cuts in splits(profile.num_layers, len(workers)))
+    partitioner = partitioner_for(schedule)(LayerSums(profile), schedule, profile.network.inter_host, 1)
+    attained = partitioner.attain([WorkerKind(speed, 10**12) for speed in workers], microbatches, tail, 0.0)
+    split = partitioner.best(attained)
+    assert attained.seconds <= split.least_seconds <= least * (1 + 1e-9)
+    assert split.seconds == pytest.approx(objective(chain, split.cuts), rel=1e-9)
+    if schedule is not Schedule.GPIPE:
+        assert split.seconds <= least * (1 + CLOSE)
