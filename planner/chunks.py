@@ -13,8 +13,9 @@ from estimator.memory import held_activations
 from estimator.pipeline import Floats
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
+from planner.bounds import Ints
 from planner.kinds import WorkerKind
-from planner.minimax import Ints, neighbours
+from planner.pricing import neighbours
 
 MOST_NEIGHBOURS = 32
 """So many of the splits next to the best one are timed, those first whose busiest worker has least to do."""
