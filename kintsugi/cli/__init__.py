@@ -21,6 +21,7 @@ COMMANDS = {
     "serve": "Run the service.",
     "demo": "Train a real job, kill its workers, and watch it go on.",
     "profile": "Measure a model's profile on this machine.",
+    "audit": "Prove from a run's journals that it trained on every sample once.",
     "regress": "Compare the quality of plans with a committed baseline.",
 }
 """Line in the help of each command; module `kintsugi.cli.<name>` exports `register(app)`."""

@@ -1,0 +1,203 @@
+"""What a worker writes down of its run, so that others can prove later what was trained: one append-only file per process life.
+
+Every line is a JSON object with a checksum that is chained through all lines before it. A step is written twice: what this
+worker passed, before the commit point, and that the step is committed, after it. So the samples of a committed step are on
+record even where their worker dies right after the commit point.
+
+Lines reach the kernel one by one and survive the process. They reach the disk with `sync`, which precedes every
+checkpoint: a host that crashes goes on from one, and what it forgets is trained again. `fsync` makes it every line.
+"""
+
+import hashlib
+import json
+import os
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from kintsugi.core.errors import InvalidInputError
+
+_HASH_DIGITS = 16
+
+
+class Source(StrEnum):
+    """Where the state comes from that an attempt begins with."""
+
+    START = "start"
+    """Every layer from its seed."""
+    MEMORY = "memory"
+    """The survivors."""
+    CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """What the samples of every step follow from."""
+
+    num_samples: int
+    global_batch_size: int
+    seed: int
+    num_layers: int
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Samples that went forward through layers [layer_start, layer_stop) of one worker."""
+
+    offset: int
+    """Of the first in the window of its step."""
+    count: int
+    layer_start: int
+    layer_stop: int
+    sample_hash: str
+
+    @classmethod
+    def of(cls, offset: int, samples: Sequence[int], layer_start: int, layer_stop: int) -> "Pass":
+        """The record of samples that passed."""
+        return cls(offset, len(samples), layer_start, layer_stop, sample_hash(samples))
+
+
+def sample_hash(samples: Iterable[int]) -> str:
+    """The first half of SHA-256 over the sample indices in their order, as 64-bit integers."""
+    return _short(array("q", samples).tobytes())
+
+
+class Journal:
+    """The record of one worker's process life. Numbers of attempts grow within a life of the agent."""
+
+    def __init__(self, folder: Path, worker: str, life: int, geometry: Geometry, *, fsync: bool = False) -> None:
+        """Begin a file of its own.
+
+        Args:
+            folder: for the files of all workers; made where it is missing.
+            worker: this worker's id.
+            life: of the agent, counted from 1.
+            geometry: of the job.
+            fsync: bring every line to the disk at once.
+        """
+        self._fsync = fsync
+        self._chain = ""
+        self._is_whole = True
+        self._descriptor = _create(folder, f"{life:04d}-{worker}")
+        self._write("begin", worker=worker, life=life, pid=os.getpid(), **asdict(geometry))
+
+    def resume(self, attempt: int, *, step: int, source: Source, generation: int = 0, world_size: int = 1) -> None:
+        """Training begins or goes on at `step`, with the state as it was right before it."""
+        self._write("resume", attempt=attempt, step=step, source=source.value, generation=generation, world_size=world_size)
+
+    def passed(self, attempt: int, step: int, passes: Sequence[Pass], *, epoch: int, cursor: int) -> None:
+        """This worker's part in a step that is about to be committed."""
+        rows = [[p.offset, p.count, p.layer_start, p.layer_stop, p.sample_hash] for p in passes]
+        self._write("step", attempt=attempt, step=step, epoch=epoch, cursor=cursor, passes=rows)
+
+    def committed(self, attempt: int, step: int, loss: float, microbatches: Sequence[int] = ()) -> None:
+        """A step that this worker applied."""
+        self._write("commit", attempt=attempt, step=step, loss=loss, microbatches=list(microbatches))
+
+    def sync(self) -> None:
+        """Bring all lines to the disk."""
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Write no more."""
+        os.close(self._descriptor)
+
+    def _write(self, kind: str, **content: Any) -> None:
+        """Append a line. A full disk does not stop the training; the audit will miss what could not be written."""
+        body = _body({"kind": kind, **content})
+        chain = _short((self._chain + body).encode())
+        line = f'{body[:-1]},"chain":"{chain}"}}\n'.encode()
+        end = os.lseek(self._descriptor, 0, os.SEEK_END)
+        try:
+            if os.write(self._descriptor, line) < len(line):
+                raise OSError("only a part of a line could be written")
+            if self._fsync:
+                os.fsync(self._descriptor)
+        except OSError as error:
+            os.ftruncate(self._descriptor, end)
+            if self._is_whole:
+                structlog.get_logger("kintsugi.runtime").warning("this run cannot be proven: its journal failed", error=str(error))
+            self._is_whole = False
+            return
+        self._chain = chain
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A journal as it was read back."""
+
+    name: str
+    worker: str
+    life: int
+    geometry: Geometry
+    lines: tuple[Mapping[str, Any], ...]
+    """After the first."""
+    problem: str | None
+    """Why what follows the lines is not believed."""
+
+
+def read_journal(path: Path) -> Record | None:
+    """Read a file as far as its chain holds; None where its writer ended before the first line was whole.
+
+    A last line without an end was cut off by the death of its writer; that is no problem.
+
+    Raises:
+        InvalidInputError: not even the first line is what a journal begins with.
+    """
+    lines: list[dict[str, Any]] = []
+    chain, problem = "", None
+    for number, text in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        line = _checked(text, chain)
+        if line is None:
+            problem = f"{path.name}, line {number}: does not follow from the lines before it; it was changed, moved or lost"
+            break
+        chain = line.pop("chain")
+        lines.append(line)
+    if problem is None and not lines:
+        return None
+    if not lines or lines[0].get("kind") != "begin":
+        raise InvalidInputError(problem or f"{path.name} does not begin as a journal does", field="run", value=str(path))
+    first = lines[0]
+    geometry = Geometry(**{field.name: first[field.name] for field in fields(Geometry)})
+    return Record(path.name, first["worker"], first["life"], geometry, tuple(lines[1:]), problem)
+
+
+def next_life(folder: Path) -> int:
+    """The number of the agent's life that begins now, from the journals of earlier ones."""
+    lives = [int(path.name.partition("-")[0]) for path in folder.glob("*.jsonl")]
+    return max(lives, default=0) + 1
+
+
+def _checked(text: bytes, chain: str) -> dict[str, Any] | None:
+    """The line, if it is exactly what was written after lines that end in `chain`."""
+    try:
+        line = json.loads(text)
+        body = _body({name: value for name, value in line.items() if name != "chain"})
+        return line if line["chain"] == _short((chain + body).encode()) else None
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return None
+
+
+def _body(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, separators=(",", ":"))
+
+
+def _short(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:_HASH_DIGITS]
+
+
+def _create(folder: Path, stem: str) -> int:
+    """A new file, numbered after those of the same worker's earlier processes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for incarnation in range(10_000):
+        try:
+            return os.open(folder / f"{stem}-{incarnation}.jsonl", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND, 0o644)
+        except FileExistsError:
+            continue
+    raise InvalidInputError("has too many journals of one worker; take a new folder", field="run", value=str(folder))
