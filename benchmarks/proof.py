@@ -21,7 +21,8 @@ from kintsugi.core.profile import Profile
 from planner.baseline import algorithm_1
 from planner.placement import Holdings
 from planner.replan import replan
-from planner.reshaping import Request, realise
+from planner.request import Request
+from planner.reshaping import realise
 from tests.builders import layer, profile_of, snapshot_of, transformer_profile, uniform_profile
 from tests.planner.oracle import best_pipeline_seconds, best_split_seconds
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from planner.batches import trim
+from planner.entries import Entry
 from planner.knapsack import Knapsack
-from planner.timetable import Entry, Timetable
+from planner.timetable import Timetable
 
 TOLERANCE = 1e-9
 """Relative difference below which two times are the same."""

@@ -13,8 +13,9 @@ from kintsugi.core.plan import IdleWorker, Plan, Policy
 from planner.deferral import defer
 from planner.placement import Holdings
 from planner.policy import Candidate, choose
+from planner.request import Request
 from planner.rerouting import reroute
-from planner.reshaping import Found, Request, reshape
+from planner.reshaping import Found, reshape
 from planner.substitution import substitute
 from restorer.migration import plan_migration, require_state
 

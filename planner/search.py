@@ -3,25 +3,25 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from estimator.costs import Costs
-from estimator.pipeline import Floats
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost, OptimizerSharding
 from planner.arrangement import Arrangement, PipelineShape
 from planner.bounds import Ints
 from planner.degrees import Degrees
+from planner.entries import Entries, Entry
 from planner.filling import Filling
 from planner.kinds import WorkerKind
 from planner.knapsack import Knapsack
-from planner.partition import Attained, Partitioner, Split
+from planner.partition import Partitioner
 from planner.relaxation import Lengths, can_finish, caps, promises, which_can_finish, widest_stages
 from planner.stepping import Stepper
 from planner.tails import least_tails
-from planner.timetable import Entry, Timetable
+from planner.timetable import Timetable
 from planner.zero_bubble import partitioner_for
 
 RELAXED_STEP, MARGIN = 1.01, 1.1
@@ -44,33 +44,6 @@ class EqualProblem:
     """The fastest that can pace a reduction over so many workers."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Beside:
-    """Bounds and splits of one of several pipelines of equal workers, each found once."""
-
-    partitioner: Partitioner
-    kind: WorkerKind
-    tail: Floats
-    least_update: float
-    _attained: dict[Entry, Attained] = field(default_factory=dict, init=False)
-    _splits: dict[Entry, Split | None] = field(default_factory=dict, init=False)
-
-    @property
-    def tolerance(self) -> float:
-        return self.partitioner.tolerance
-
-    def attain(self, entry: Entry) -> Attained:
-        if entry not in self._attained:
-            kinds = (self.kind,) * entry[0]
-            self._attained[entry] = self.partitioner.attain(kinds, entry[1], self.tail, self.least_update)
-        return self._attained[entry]
-
-    def look(self, entry: Entry) -> Split | None:
-        if entry not in self._splits:
-            self._splits[entry] = self.partitioner.best(self.attain(entry))
-        return self._splits[entry]
-
-
 class EqualSearch:
     """Search for equal workers. Exact in pipeline time for each number of pipelines (up to the splits' own gaps)."""
 
@@ -78,7 +51,7 @@ class EqualSearch:
         self._problem = problem
         self._partitioners: dict[int, Partitioner] = {}
         self._most: dict[int, Ints] = {}
-        self._known: dict[int, _Beside] = {}
+        self._entries_of: dict[int, Entries] = {}
         self._outline = self.partitioner(1).outline(problem.kind.speed_ratio)
         updates = np.array(problem.costs.sums.optimizer, dtype=np.float64) / problem.kind.speed_ratio
         self._widest_updates = widest_stages(updates)
@@ -170,7 +143,7 @@ class EqualSearch:
                 return False
             entries = {(length, int(most[length - self._first_length])) for length in knapsack.lengths()} - known
             for length, count in sorted(entries):
-                if self._beside(dp).attain((length, count)).seconds > limit:
+                if self._entries(dp).attain((length, count)).seconds > limit:
                     most[length - self._first_length] -= 1
                 else:
                     known.add((length, count))
@@ -179,7 +152,7 @@ class EqualSearch:
 
     def _within(self, dp: int, lengths: Lengths, low: float, horizon: float) -> tuple[float, Arrangement | None]:
         """The bound, at least `low`, and the best arrangement within a horizon; only its objective counts what comes after."""
-        update, table = self._after_seconds(dp), Timetable(self._beside(dp), lengths, horizon)
+        update, table = self._after_seconds(dp), Timetable(self._entries(dp), lengths, horizon)
         filling = Filling(table, self._problem.num_workers, dp, self._problem.num_microbatches)
         low, groups = filling.settle(low, table.tighten)
         if groups is not None and low <= horizon:
@@ -194,12 +167,12 @@ class EqualSearch:
             shapes += [PipelineShape(table.split(entry).cuts, entry[1])] * times
         return low, Arrangement(tuple(shapes), max(table.split(entry).seconds for entry in groups) + update)
 
-    def _beside(self, dp: int) -> "_Beside":
+    def _entries(self, dp: int) -> Entries:
         """What is known of one of `dp` pipelines."""
-        if dp not in self._known:
+        if dp not in self._entries_of:
             problem, tail = self._problem, self._tails[dp - self._problem.allowed.dp.start]
-            self._known[dp] = _Beside(self.partitioner(self._replicas(dp)), problem.kind, tail, self._least_update(dp))
-        return self._known[dp]
+            self._entries_of[dp] = Entries(self.partitioner(self._replicas(dp)), problem.kind, tail, self._least_update(dp))
+        return self._entries_of[dp]
 
     @property
     def _first_length(self) -> int:

@@ -1,45 +1,27 @@
 """Best time of a pipeline of p equal workers with m micro-batches: bounds first, prices where they matter."""
 
-from typing import Protocol
-
 import numpy as np
 
 from estimator.compiled import compiled
 from estimator.pipeline import Floats
 from planner.bounds import Ints
-from planner.partition import Attained, Split
+from planner.entries import Entries, Entry
+from planner.partition import Split
 from planner.relaxation import Lengths, table
-
-Entry = tuple[int, int]
-"""Length and micro-batches of a pipeline."""
-
-
-class Source(Protocol):
-    """What is known of pipelines beyond closed-form bounds."""
-
-    @property
-    def tolerance(self) -> float:
-        """Relative difference between bound and price that does not matter."""
-
-    def attain(self, entry: Entry) -> Attained:
-        """The dynamic program's bound."""
-
-    def look(self, entry: Entry) -> Split | None:
-        """The best split that is found, with the best bound; None where no split fits memory."""
 
 
 class Timetable:
     """A table over (length, micro-batches) up to a horizon: lower bounds, tightened entry by entry, and then prices."""
 
-    def __init__(self, source: Source, lengths: Lengths, horizon_seconds: float) -> None:
+    def __init__(self, entries: Entries, lengths: Lengths, horizon_seconds: float) -> None:
         """Fill the table with closed-form bounds, O(layers) each.
 
         Args:
-            source: better bounds, and splits.
+            entries: better bounds, and splits.
             lengths: of pipelines.
             horizon_seconds: longer times are left out.
         """
-        self._source = source
+        self._entries = entries
         self.first_length = lengths.first
         self._least: dict[Entry, float] = {}
         self._proven: set[Entry] = set()
@@ -51,7 +33,7 @@ class Timetable:
         """Raise an entry to the dynamic program's bound; False when it is one already. All entries stay lower bounds."""
         if entry in self._least:
             return False
-        self._raise(entry, self._source.attain(entry).seconds)
+        self._raise(entry, self._entries.attain(entry).seconds)
         return True
 
     def prove(self, entry: Entry) -> bool:
@@ -59,7 +41,7 @@ class Timetable:
         if entry in self._proven:
             return False
         self._proven.add(entry)
-        is_news, split = self.tighten(entry), self._source.look(entry)
+        is_news, split = self.tighten(entry), self._entries.look(entry)
         if split is None or split.least_seconds <= self._least[entry]:
             return is_news
         self._raise(entry, split.least_seconds)
@@ -74,11 +56,11 @@ class Timetable:
         if entry in self._priced:
             return False
         self.prove(entry)
-        split = self._source.look(entry)
+        split = self._entries.look(entry)
         if split is None:
             return True
         self._priced.add(entry)
-        if split.seconds <= self._least[entry] * (1 + self._source.tolerance):
+        if split.seconds <= self._least[entry] * (1 + self._entries.tolerance):
             return False
         row = self.seconds[entry[0] - self.first_length]
         np.maximum(row, row * (split.seconds / row[entry[1] - 1]), out=row)
@@ -87,7 +69,7 @@ class Timetable:
 
     def split(self, entry: Entry) -> Split:
         """The split of an entry that has a price."""
-        split = self._source.look(entry)
+        split = self._entries.look(entry)
         assert split is not None, "the entry has no price"
         return split
 

@@ -14,7 +14,8 @@ from kintsugi.core.plan import Policy
 from planner.baseline import algorithm_1
 from planner.placement import Holdings
 from planner.replan import replan
-from planner.reshaping import Request, realise
+from planner.request import Request
+from planner.reshaping import realise
 from tests.builders import snapshot_of, transformer_profile, uniform_profile
 
 

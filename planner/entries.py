@@ -1,0 +1,40 @@
+"""What is known of pipelines of equal workers beyond closed-form bounds."""
+
+from dataclasses import dataclass, field
+
+from estimator.pipeline import Floats
+from planner.kinds import WorkerKind
+from planner.partition import Attained, Partitioner, Split
+
+Entry = tuple[int, int]
+"""Length and micro-batches of a pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Bounds and splits of one of several pipelines of equal workers, each found once."""
+
+    partitioner: Partitioner
+    kind: WorkerKind
+    tail: Floats
+    least_update: float
+    _attained: dict[Entry, Attained] = field(default_factory=dict, init=False)
+    _splits: dict[Entry, Split | None] = field(default_factory=dict, init=False)
+
+    @property
+    def tolerance(self) -> float:
+        """Relative difference between bound and price that does not matter."""
+        return self.partitioner.tolerance
+
+    def attain(self, entry: Entry) -> Attained:
+        """The dynamic program's bound."""
+        if entry not in self._attained:
+            kinds = (self.kind,) * entry[0]
+            self._attained[entry] = self.partitioner.attain(kinds, entry[1], self.tail, self.least_update)
+        return self._attained[entry]
+
+    def look(self, entry: Entry) -> Split | None:
+        """The best split that is found, with the best bound; None where no split fits memory."""
+        if entry not in self._splits:
+            self._splits[entry] = self.partitioner.best(self.attain(entry))
+        return self._splits[entry]

@@ -1,0 +1,95 @@
+"""What a new arrangement is asked for, and the search that answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from estimator.costs import Costs
+from kintsugi.core.errors import InfeasibleError
+from kintsugi.core.job import JobSettings
+from kintsugi.core.plan import Policy, Schedule
+from kintsugi.core.profile import OptimizerSharding
+from planner.degrees import degrees
+from planner.interleaving import InterleavedProblem, InterleavedSearch
+from planner.kinds import kind_of
+from planner.links import Links
+from planner.placement import Holdings
+from planner.search import EqualProblem, EqualSearch
+from planner.shortage import memory_error
+from planner.unequal import UnequalProblem, UnequalSearch
+
+AnySearch = EqualSearch | UnequalSearch | InterleavedSearch
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a new arrangement is asked for."""
+
+    costs: Costs
+    settings: JobSettings
+    workers: Sequence[str]
+    """That may be used, in cluster order."""
+    holdings: Holdings
+    generation: int
+    policy: Policy
+
+
+def search_for(request: Request) -> AnySearch:
+    """The search that fits the schedule and the workers.
+
+    Raises:
+        InfeasibleError: there are too few workers or layers for the ranges.
+    """
+    profile, cluster, settings = request.costs.profile, request.costs.cluster, request.settings
+    allowed = degrees(settings.ranges, len(request.workers), profile.num_layers, settings.num_microbatches)
+    kinds = tuple(kind_of(cluster.by_id[worker], profile) for worker in request.workers)
+    links = Links(request.workers, cluster, profile.network)
+    if settings.schedule is Schedule.INTERLEAVED:
+        interleaved = InterleavedProblem(
+            costs=request.costs,
+            kinds=kinds,
+            num_microbatches=settings.num_microbatches,
+            allowed=allowed,
+            link=links.fastest,
+            reduction_link=links.pacing,
+        )
+        return InterleavedSearch(interleaved)
+    if len(set(kinds)) > 1:
+        unequal = UnequalProblem(
+            costs=request.costs,
+            kinds=kinds,
+            num_microbatches=settings.num_microbatches,
+            allowed=allowed,
+            schedule=settings.schedule,
+            link=links.fastest,
+            reduction_link=links.between_hosts,
+        )
+        return UnequalSearch(unequal)
+    equal = EqualProblem(
+        costs=request.costs,
+        kind=kinds[0],
+        num_workers=len(kinds),
+        num_microbatches=settings.num_microbatches,
+        allowed=allowed,
+        schedule=settings.schedule,
+        link=links.fastest,
+        reduction_link=links.pacing,
+    )
+    return EqualSearch(equal)
+
+
+def shortage(request: Request, search: AnySearch) -> InfeasibleError:
+    """Why nothing fits memory."""
+    if isinstance(search, InterleavedSearch):
+        return search.shortage()
+    profile, cluster = request.costs.profile, request.costs.cluster
+    ranges = request.settings.ranges
+    kinds = [kind_of(cluster.by_id[worker], profile) for worker in request.workers]
+    replicas = ranges.min_dp if profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
+    return memory_error(
+        search.partitioner(replicas),
+        max(kinds, key=lambda kind: kind.usable_bytes),
+        num_layers=profile.num_layers,
+        num_workers=len(kinds),
+        num_microbatches=request.settings.num_microbatches,
+        ranges=ranges,
+    )
