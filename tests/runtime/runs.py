@@ -14,7 +14,7 @@ import pytest
 
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import JobSettings, Ranges
-from kintsugi.core.plan import Plan, Policy
+from kintsugi.core.plan import Plan, Policy, Schedule
 from kintsugi.runtime import processes
 from kintsugi.runtime.agent import Agent
 from kintsugi.runtime.decisions import JobRequest, LocalDecisions
@@ -33,16 +33,28 @@ LISTENING = "0A"
 
 
 def request_for(
-    job: TrainingJob, dp: int, pp: int, policy: Policy | None = None, *, min_dp: int | None = None, **profile: int
+    job: TrainingJob,
+    dp: int,
+    pp: int,
+    policy: Policy | None = None,
+    *,
+    min_dp: int | None = None,
+    stages_per_worker: int = 1,
+    **profile: int,
 ) -> JobRequest:
     """Start on the even DP x PP grid; the policy, where given, is pinned, and two replicas are kept where there were two."""
     costs = profile_for(job, **profile)
-    plan = grid_plan(len(job.layers), [pp] * dp, [NUM_MICROBATCHES // dp] * dp)
+    schedule = Schedule.INTERLEAVED if stages_per_worker > 1 else Schedule.ONE_F_ONE_B
+    plan = grid_plan(
+        len(job.layers), [pp] * dp, [NUM_MICROBATCHES // dp] * dp, schedule=schedule, stages_per_worker=stages_per_worker
+    )
     return JobRequest(
         name="job",
         profile=costs,
         cluster=Cluster.uniform(dp * pp),
-        settings=JobSettings(num_microbatches=NUM_MICROBATCHES, policy=policy, ranges=Ranges(min_dp=min_dp or min(dp, 2))),
+        settings=JobSettings(
+            num_microbatches=NUM_MICROBATCHES, policy=policy, schedule=schedule, ranges=Ranges(min_dp=min_dp or min(dp, 2))
+        ),
         plan=replace(plan, rounds=colour_rounds(plan, costs)),
     )
 
