@@ -69,6 +69,12 @@ class ChunkSplitter:
             self._known[key] = _Descent(self, kinds, num_virtual, num_microbatches, tail).run()
         return self._known[key]
 
+    def priced(self, cuts: Sequence[int], kinds: tuple[WorkerKind, ...], num_microbatches: int, tail: Floats) -> ChunkSplit:
+        """A split as `best` prices it."""
+        own = np.array(cuts, dtype=np.int64)
+        seconds = float(self.seconds(own[None], kinds, num_microbatches, tail)[0])
+        return ChunkSplit(tuple(cuts), seconds, self.lacking(own, kinds, num_microbatches))
+
     def seconds(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int, tail: Floats) -> Floats:
         """Times of several splits. Shape [splits]."""
         speeds = np.array([kind.speed_ratio for kind in kinds])

@@ -155,18 +155,32 @@ class InterleavedSearch:
 
     def _arranged(self, groups: Sequence[Kinds], num_virtual: int) -> Arrangement | None:
         """Micro-batches and layers for pipelines of these workers; None where they do not fit memory."""
-        dp, splits = len(groups), list[ChunkSplit]()
+        dp = len(groups)
         virtual = [min(num_virtual, self._num_layers // len(group)) if len(group) > 1 else 1 for group in groups]
         shares = distribute(dp, self._problem.num_microbatches, lambda k, m: _about(groups[k], virtual[k], m))
-        for group, own, share in zip(groups, virtual, shares, strict=True):
-            splits.append(self._splitter(dp).best(group, own, share, self._tail(dp)))
-            self._note(splits[-1], len(group))
+        splits = self._splits(groups, virtual, shares)
         if any(split.lacking_bytes for split in splits):
             return None
         order = sorted(range(dp), key=lambda k: (-len(groups[k]), -shares[k]))
         shapes = tuple(PipelineShape(splits[k].cuts, shares[k], virtual[k]) for k in order)
         kinds = tuple(kind for k in order for kind in groups[k]) if len(set(self._kinds)) > 1 else None
         return Arrangement(shapes, max(split.seconds for split in splits) + self._after_seconds(dp), kinds)
+
+    def _splits(self, groups: Sequence[Kinds], virtual: Sequence[int], shares: Sequence[int]) -> list[ChunkSplit]:
+        """The split of every pipeline: alike ones share that of the busiest, so that they hold the same, where it is no slower."""
+        splitter, tail = self._splitter(len(groups)), self._tail(len(groups))
+        busiest: dict[Kinds, ChunkSplit] = {}
+        result: dict[int, ChunkSplit] = {}
+        for k in sorted(range(len(groups)), key=lambda k: -shares[k]):
+            known = busiest.get(groups[k])
+            result[k] = splitter.best(groups[k], virtual[k], shares[k], tail)
+            if known is not None:
+                same = splitter.priced(known.cuts, groups[k], shares[k], tail)
+                if not same.lacking_bytes and same.seconds <= max(known.seconds, result[k].seconds):
+                    result[k] = same
+            busiest.setdefault(groups[k], result[k])
+            self._note(result[k], len(groups[k]))
+        return [result[k] for k in range(len(groups))]
 
     def _note(self, split: ChunkSplit, length: int) -> None:
         noted = split.lacking_bytes, length

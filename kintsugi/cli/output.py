@@ -9,7 +9,7 @@ from rich.table import Table
 
 from kintsugi.core.codec import encode
 from kintsugi.core.decision import Decision, Estimate, FollowUp, Search
-from kintsugi.core.plan import Plan
+from kintsugi.core.plan import Pipeline, Plan
 
 GIGABYTE = 1e9
 
@@ -56,7 +56,7 @@ def _print_follow_up(console: Console, follow_up: FollowUp) -> None:
 
 
 def _grid(plan: Plan, estimate: Estimate) -> Table:
-    """One row per pipeline: its micro-batches and, stage by stage, worker, layers and peak memory."""
+    """One row per pipeline: its micro-batches and, worker by worker, the layers of its stages and peak memory."""
     peak = {stage.worker: stage.peak_memory_bytes / GIGABYTE for stage in estimate.stages}
     table = Table(title=f"generation {plan.generation}, {plan.schedule.value}", title_justify="left")
     table.add_column("pipeline", justify="right")
@@ -64,12 +64,17 @@ def _grid(plan: Plan, estimate: Estimate) -> Table:
     table.add_column("stages: worker, layers, peak memory")
     for index, pipeline in enumerate(plan.pipelines):
         cells = [
-            f"{stage.worker or 'dead'} {stage.layer_start}-{stage.layer_stop - 1}"
-            + (f" {peak[stage.worker]:.3g} GB" if stage.worker else "")
-            for stage in pipeline.stages
+            f"{worker or 'dead'} {_layers(pipeline, place)}" + (f" {peak[worker]:.3g} GB" if worker else "")
+            for place, worker in enumerate(stage.worker for stage in pipeline.stages[: pipeline.num_workers])
         ]
         table.add_row(str(index), str(pipeline.num_microbatches), " | ".join(cells))
     return table
+
+
+def _layers(pipeline: Pipeline, place: int) -> str:
+    """First and last layer of every stage of a worker."""
+    stages = pipeline.stages[place :: pipeline.num_workers]
+    return ", ".join(f"{stage.layer_start}-{stage.layer_stop - 1}" for stage in stages)
 
 
 def _price(estimate: Estimate, search: Search) -> Table:

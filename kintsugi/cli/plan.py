@@ -20,9 +20,13 @@ Microbatches = Annotated[int, typer.Option("--num-microbatches", help="Micro-bat
 WorkersPerHost = Annotated[int, typer.Option("--workers-per-host", help="Workers that share a host.")]
 MinDp = Annotated[int, typer.Option("--min-dp", help="Fewest pipelines.")]
 MaxDp = Annotated[int | None, typer.Option("--max-dp", help="Most pipelines; all workers by default.")]
-MinPp = Annotated[int, typer.Option("--min-pp", help="Fewest stages of a pipeline.")]
-MaxPp = Annotated[int | None, typer.Option("--max-pp", help="Most stages; as many as workers and layers by default.")]
-ScheduleName = Annotated[Schedule, typer.Option("--schedule", help="Order of passes within a pipeline.")]
+MinPp = Annotated[int, typer.Option("--min-pp", help="Fewest workers of a pipeline.")]
+MaxPp = Annotated[
+    int | None, typer.Option("--max-pp", help="Most workers of a pipeline; as many as workers and layers by default.")
+]
+ScheduleName = Annotated[
+    Schedule, typer.Option("--schedule", help="Order of passes within a pipeline; interleaved has several stages on each worker.")
+]
 OutputFormat = Annotated[Format, typer.Option("--format", help="A table for people or one JSON document.")]
 
 

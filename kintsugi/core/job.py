@@ -22,6 +22,7 @@ class Ranges:
     min_dp: int = 1
     max_dp: int | None = None
     min_pp: int = 1
+    """Workers of a pipeline: its stages, where each has a worker of its own."""
     max_pp: int | None = None
 
     def __post_init__(self) -> None:

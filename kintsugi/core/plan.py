@@ -209,6 +209,8 @@ class Plan:
     def _check_turns(self, pipeline: Pipeline, field: str) -> None:
         """The stages of an interleaved pipeline go round its workers, dead ones included, some whole times."""
         num_workers = pipeline.num_workers
+        if num_workers == len(pipeline.stages):
+            return
         for s, stage in enumerate(pipeline.stages):
             expected = pipeline.stages[s % num_workers].worker
             if stage.worker != expected:

@@ -95,20 +95,24 @@ SETTINGS = st.builds(
 def plans(draw: st.DrawFn) -> Plan:
     """Valid plans: some asymmetric, some with a dead slot that its peers of the same layers stand in for."""
     num_layers = draw(st.integers(1, 6))
+    schedule = draw(st.sampled_from(Schedule))
     pipelines, number = [], 0
     for _ in range(draw(st.integers(1, 3))):
         cuts = draw(st.sets(st.integers(1, max(1, num_layers - 1)), max_size=num_layers - 1)) if num_layers > 1 else set()
         edges = [0, *sorted(cuts), num_layers]
-        stages = []
-        for start, stop in itertools.pairwise(edges):
-            stages.append(Stage(layer_start=start, layer_stop=stop, worker=f"w{number:02d}"))
-            number += 1
+        lengths = [n for n in range(1, len(edges)) if (len(edges) - 1) % n == 0]
+        length = draw(st.sampled_from(lengths)) if schedule is Schedule.INTERLEAVED else len(edges) - 1
+        stages = [
+            Stage(layer_start=start, layer_stop=stop, worker=f"w{number + n % length:02d}")
+            for n, (start, stop) in enumerate(itertools.pairwise(edges))
+        ]
+        number += length
         pipelines.append(Pipeline(num_microbatches=draw(st.integers(1, 4)), stages=tuple(stages)))
     idle = draw(st.lists(st.sampled_from(["spare0", "spare1"]), unique=True))
     healthy = Plan(
         generation=draw(st.integers(0, 100)),
         policy=draw(st.sampled_from(Policy)),
-        schedule=draw(st.sampled_from(Schedule)),
+        schedule=schedule,
         pipelines=tuple(pipelines),
         idle_workers=tuple(IdleWorker(worker=worker, reason="slower with it") for worker in idle),
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Reduction, Route, Slot, Stage
+from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Reduction, Route, Schedule, Slot, Stage
 from tests.core import samples
 from tests.core.refusals import refuses
 
@@ -61,6 +61,48 @@ def test_plan_refuses_pipelines_that_do_not_fit_together():
 def test_a_worker_holds_one_stage_and_the_second_is_named():
     with refuses("pipelines[1].stages[1].worker", "w01", "twice"):
         Plan(pipelines=(GRID.pipelines[0], pipeline(stage(0, 2, None), stage(2, 4, "w01"))))
+
+
+def round_of(*workers, **changes):
+    stages = tuple(stage(n, n + 1, worker) for n, worker in enumerate(workers))
+    return Plan(schedule=Schedule.INTERLEAVED, pipelines=(pipeline(*stages), *changes.pop("others", ())), **changes)
+
+
+def test_the_stages_of_an_interleaved_pipeline_go_round_its_workers():
+    plan = round_of("w00", "w01", "w00", "w01")
+    assert plan.workers == ("w00", "w01")
+    assert (plan.pipelines[0].num_workers, plan.pipelines[0].stages_per_worker) == (2, 2)
+    assert plan.slots_of["w01"] == (Slot(pipeline=0, stage=1), Slot(pipeline=0, stage=3))
+    assert plan.layers_of == {"w00": (0, 2), "w01": (1, 3)}
+    assert plan.holders == (("w00",), ("w01",), ("w00",), ("w01",))
+    assert [plan.holds("w00", stage(n, n + 1)) for n in range(4)] == [True, False, True, False]
+    assert not plan.holds("w00", stage(0, 2))
+    with refuses("pipelines[0].stages[2].worker", "w00", "twice"):
+        replace(plan, schedule=Schedule.ONE_F_ONE_B)
+
+
+def test_stages_that_do_not_go_round_are_refused():
+    with refuses("pipelines[0].stages[1].worker", "w00", "must be w01: the stages go round the 1 workers"):
+        round_of("w01", "w00", "w00", "w01")
+    with refuses("pipelines[0].stages", 3, "a multiple of the 2 workers"):
+        round_of("w00", "w01", "w00")
+    with refuses("pipelines[0].stages[3].worker", "w01", "must be null"):
+        round_of("w00", None, "w00", "w01")
+    with refuses("pipelines[1].stages[0].worker", "w01", "twice"):
+        round_of("w00", "w01", "w00", "w01", others=(pipeline(stage(0, 4, "w01")),))
+
+
+def test_all_slots_of_a_dead_worker_are_dead_and_routed():
+    other = pipeline(*(stage(n, n + 1, f"w{2 + n % 2:02d}") for n in range(4)))
+    routes = tuple(Route(microbatch=0, pipeline=0, stage=s, worker="w03") for s in (1, 3))
+    plan = round_of("w00", None, "w00", None, others=(other,), routes=routes)
+    assert plan.dead_slots == (Slot(pipeline=0, stage=1), Slot(pipeline=0, stage=3))
+    assert plan.num_holders == (2, 1, 2, 1)
+    assert plan.worker_for(0, 0, 3) == "w03"
+    with refuses("pipelines[0].stages[3]", None, "not every micro-batch"):
+        replace(plan, routes=routes[:1])
+    with refuses("routes[0].worker", "w02", "holds its layers"):
+        replace(plan, routes=(replace(routes[0], worker="w02"), routes[1]))
 
 
 def test_idle_workers_hold_nothing_and_stand_once():

@@ -39,7 +39,7 @@ def test_docstrings_of_fields_are_their_descriptions():
 
 @pytest.mark.parametrize(("kind", "strategy"), NOUNS, ids=[kind.__name__ for kind, _ in NOUNS])
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_pydantic_and_the_codec_agree(kind, strategy, data):
     noun = data.draw(strategy)
     adapter = TypeAdapter(kind)

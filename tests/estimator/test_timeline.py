@@ -8,8 +8,9 @@ import pytest
 from estimator.estimate import estimate
 from estimator.timeline import BarKind, panel, timeline
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.plan import Schedule
 from restorer.rounds import colour_rounds
-from tests.builders import transformer_profile, uniform_profile
+from tests.builders import grid_plan, transformer_profile, uniform_profile
 from tests.core.samples import rerouted
 
 PROFILE = uniform_profile(4)
@@ -63,3 +64,11 @@ def test_rows_follow_the_slots_and_name_the_lost():
 
 def test_a_dead_slot_without_a_name_is_still_drawn():
     assert panel("after", REROUTED, transformer_profile(2), CLUSTER).rows[2].label == "?"
+
+
+def test_a_worker_with_several_stages_has_one_row():
+    plan = grid_plan(4, [2], [2], schedule=Schedule.INTERLEAVED, stages_per_worker=2)
+    drawn = panel("interleaved", plan, PROFILE, Cluster.uniform(2))
+    assert [(row.worker, row.is_lost) for row in drawn.rows] == [("w00", False), ("w01", False)]
+    forward = [bar.microbatch for bar in drawn.bars if bar.kind is BarKind.FORWARD and bar.worker == "w00"]
+    assert sorted(forward) == [0, 0, 1, 1]

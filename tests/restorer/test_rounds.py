@@ -1,8 +1,11 @@
 """Rounds: every layer reduced once over all its holders, nobody in two reductions at once."""
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kintsugi.core.plan import Pipeline, Plan, Schedule
 from restorer.rounds import colour_rounds
 from tests.builders import grid_plan, transformer_profile, uniform_profile
 
@@ -26,6 +29,30 @@ def test_every_layer_is_reduced_once_over_all_its_holders(lengths, tied):
         holders = {worker for layer in group for worker in plan.holders[layer]}
         for layer in group:
             assert reduced.get(layer, holders if len(holders) == 1 else None) == holders
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 2)), min_size=1, max_size=4), st.booleans())
+def test_workers_with_several_stages_are_in_each_reduction_once(pipelines, tied):
+    profile = transformer_profile(6, tied=tied)
+    parts = [grid_plan(8, [length], [1], schedule=Schedule.INTERLEAVED, stages_per_worker=v) for length, v in pipelines]
+    named = (_renamed(part.pipelines[0], f"p{index}") for index, part in enumerate(parts))
+    plan = Plan(schedule=Schedule.INTERLEAVED, pipelines=tuple(named))
+    reduced = {layer: reduction.workers for own in colour_rounds(plan, profile) for reduction in own for layer in reduction.layers}
+    for group in profile.tie_groups:
+        holders = {worker for layer in group for worker in plan.holders[layer]}
+        for layer in group:
+            workers = reduced.get(layer, tuple(holders) if len(holders) == 1 else ())
+            assert sorted(workers) == sorted(holders)
+
+
+def _renamed(pipeline: Pipeline, prefix: str) -> Pipeline:
+    return replace(pipeline, stages=tuple(replace(stage, worker=f"{prefix}-{stage.worker}") for stage in pipeline.stages))
+
+
+def test_alike_interleaved_pipelines_reduce_all_stages_of_a_worker_at_once():
+    plan = grid_plan(8, [2, 2], [1, 1], schedule=Schedule.INTERLEAVED, stages_per_worker=2)
+    assert [[r.layers for r in own] for own in colour_rounds(plan, uniform_profile(8))] == [[(0, 1, 4, 5), (2, 3, 6, 7)]]
 
 
 def test_equal_pipelines_need_one_round():
