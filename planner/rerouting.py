@@ -39,6 +39,16 @@ def reroute(plan: Plan, living: Collection[str], costs: Costs) -> tuple[Plan, Es
     return min(options, key=lambda option: option[1].iteration_seconds)
 
 
+def reroute_evenly(plan: Plan, living: Collection[str], costs: Costs) -> tuple[Plan, Estimate]:
+    """`reroute` with the paper's even spread (section IV-A), whatever is faster: to compare with, never to plan by.
+
+    Raises:
+        InfeasibleError: no living worker holds all layers of a dead slot.
+    """
+    result = _rerouted(plan, living, _routes(plan, _holders_of_dead_slots(plan, living), _evenly), costs)
+    return result, estimate(result, costs.profile, costs.cluster)
+
+
 def _holders_of_dead_slots(plan: Plan, living: Collection[str]) -> dict[Slot, tuple[str, ...]]:
     """Living holders of every dead slot's layers, in slot order."""
     result = {}

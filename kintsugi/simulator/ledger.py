@@ -1,0 +1,131 @@
+"""Where the time of a job went, and what it trained: every second stands in exactly one account."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kintsugi.simulator.running import Running, StepPrice
+
+ROUNDING = 1e-9
+"""Share of a step by which sums of floats may miss its end."""
+
+
+class Account(StrEnum):
+    """What a second of a job's time was spent on."""
+
+    COMPUTE = "compute"
+    REDUNDANT = "redundant"
+    BUBBLE = "bubble"
+    REDUCTION = "reduction"
+    CHECKPOINT = "checkpoint"
+    TRANSITION = "transition"
+    LOST = "lost"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of training at one rate, or none."""
+
+    start_seconds: float
+    stop_seconds: float
+    microbatches_per_second: float
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Accounts of one job. Steps and checkpoints count when they are complete."""
+
+    seconds: dict[Account, float] = field(default_factory=lambda: dict.fromkeys(Account, 0.0))
+    num_microbatches: int = 0
+    num_steps: int = 0
+    num_lost_steps: int = 0
+    since: dict[Account, float] = field(default_factory=lambda: dict.fromkeys(Account, 0.0))
+    """Of the steps since the last checkpoint."""
+    steps_since: int = 0
+    microbatches_since: int = 0
+
+    def spend(self, account: Account, seconds: float) -> None:
+        """Enter time that trains nothing."""
+        self.seconds[account] += seconds
+
+    def train(self, running: Running, seconds: float, pause_seconds: float) -> float:
+        """Train for at most so long; only complete steps and complete checkpoints count.
+
+        A checkpoint is taken at the end of the first step that brings the training since the last one to the interval.
+
+        Args:
+            running: what is carried out.
+            seconds: that there are.
+            pause_seconds: of a checkpoint.
+
+        Returns:
+            Seconds that are left at the end and that no account has yet: the beginning of a step or of a checkpoint.
+        """
+        step, left = running.price.iteration_seconds, seconds
+        assert seconds >= 0, "a ledger does not go back in time"
+        while True:
+            due = self._steps_until_checkpoint(running)
+            if due == 0:
+                if left < pause_seconds:
+                    return left
+                self.spend(Account.CHECKPOINT, pause_seconds)
+                self.checkpoint()
+                left -= pause_seconds
+                continue
+            possible = int(left / step + ROUNDING)
+            count = possible if due is None else min(possible, due)
+            self._commit(running, count)
+            left = max(0.0, left - count * step)
+            if due is None or count < due:
+                return left
+
+    def next_end(self, running: Running, pause_seconds: float) -> float:
+        """How long the step or the checkpoint takes that comes next, in seconds."""
+        return pause_seconds if self._steps_until_checkpoint(running) == 0 else running.price.iteration_seconds
+
+    def _steps_until_checkpoint(self, running: Running) -> int | None:
+        """Complete steps until a checkpoint is due; None where none ever is."""
+        interval = running.checkpoint_interval_seconds
+        if interval is None:
+            return None
+        missing = (interval - sum(self.since.values())) / running.price.iteration_seconds
+        return max(0, math.ceil(missing - ROUNDING))
+
+    def _commit(self, running: Running, count: int) -> None:
+        for account, seconds in _parts(running.price):
+            self.seconds[account] += count * seconds
+            self.since[account] += count * seconds
+        self.num_steps += count
+        self.steps_since += count
+        self.num_microbatches += count * running.plan.num_microbatches
+        self.microbatches_since += count * running.plan.num_microbatches
+
+    def checkpoint(self) -> None:
+        """All that was trained is safe now."""
+        self.since = dict.fromkeys(Account, 0.0)
+        self.steps_since = self.microbatches_since = 0
+
+    def roll_back(self) -> None:
+        """What was trained since the last checkpoint is lost."""
+        for account, seconds in self.since.items():
+            self.seconds[account] -= seconds
+            self.seconds[Account.LOST] += seconds
+        self.num_steps -= self.steps_since
+        self.num_lost_steps += self.steps_since
+        self.num_microbatches -= self.microbatches_since
+        self.checkpoint()
+
+    def shares(self) -> Mapping[str, float]:
+        """Seconds of every account, in the order of the accounts."""
+        return {account.value: self.seconds[account] for account in Account}
+
+
+def _parts(price: StepPrice) -> tuple[tuple[Account, float], ...]:
+    return (
+        (Account.COMPUTE, price.compute_seconds),
+        (Account.REDUNDANT, price.redundant_seconds),
+        (Account.BUBBLE, price.bubble_seconds),
+        (Account.REDUCTION, price.reduction_seconds),
+    )

@@ -1,0 +1,158 @@
+"""A scenario: which job, on which workers, for how long, and what happens to it. JSON of schema version 1."""
+
+import os
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from kintsugi.core import checks, codec
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.job import JobSettings, Ranges
+from kintsugi.core.profile import Profile
+from kintsugi.simulator.faults import Faults
+
+PROFILES = next(
+    (folder for folder in (Path(__file__).parents[2] / "profiles", Path(__file__).parents[1] / "profiles") if folder.is_dir()),
+    Path("profiles"),
+)
+"""In a checkout, else in an installed wheel."""
+
+SHORTHANDS = {"mtbf": "mtbf_seconds", "duration": "duration_seconds", "microbatches": "settings.num_microbatches"}
+"""Names that `varied` takes for longer ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Pipelines and stages of the plan that a job begins with."""
+
+    dp: int
+    pp: int
+
+    def __post_init__(self) -> None:
+        checks.positive("dp", self.dp)
+        checks.positive("pp", self.pp)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A job, its workers, and what happens to them."""
+
+    schema_version: int = 1
+    name: str
+    profile: str
+    """File of the model's profile; a path that is not absolute starts at the scenario's own folder."""
+    num_workers: int
+    workers_per_host: int = 1
+    spares: int = 0
+    """Further workers; a policy may use them at once, or keep them until a worker fails."""
+    settings: JobSettings
+    """The mean time between failures in it is not used: it follows from `faults` and the workers that are left."""
+    first: Grid | None = None
+    """The plan that every policy begins with; null leaves it to the policy."""
+    duration_seconds: float
+    faults: Faults = field(default_factory=Faults)
+    trace: str | None = None
+    """File of arrivals and preemptions, or of sampled numbers of workers; no worker is there before it comes."""
+    notice_seconds: float = 0.0
+    """How long before it happens a preemption of the trace is announced."""
+    device_memory_bytes: int | None = None
+    """Null: the profile's."""
+    checkpoint_pause_seconds: float = 0.0
+    """Training stands still for so long whenever a checkpoint is taken."""
+    planning_seconds: float = 0.0
+    """From detection to the decision, under every policy."""
+    folder: str = "."
+    """Where relative paths start; set by `load`."""
+
+    def __post_init__(self) -> None:
+        if self.schema_version != 1:
+            raise InvalidInputError("this version reads schema_version 1", field="schema_version", value=self.schema_version)
+        checks.name("name", self.name)
+        for name in ("num_workers", "workers_per_host", "duration_seconds"):
+            checks.positive(name, getattr(self, name))
+        for name in ("spares", "notice_seconds", "checkpoint_pause_seconds", "planning_seconds"):
+            checks.non_negative(name, getattr(self, name))
+        if self.first is not None and self.first.dp * self.first.pp > self.num_workers:
+            raise InvalidInputError(
+                f"needs {self.first.dp * self.first.pp} workers; num_workers is {self.num_workers}",
+                field="first",
+                value=self.num_workers,
+            )
+
+    @property
+    def cluster(self) -> Cluster:
+        """All workers that are there at the beginning, spares last."""
+        return Cluster.uniform(self.num_workers + self.spares, workers_per_host=self.workers_per_host, name=self.name)
+
+    def path(self, name: str) -> Path:
+        """A file that the scenario names."""
+        return Path(self.folder, name)
+
+    def load_profile(self) -> Profile:
+        """The profile, with the scenario's device memory.
+
+        Raises:
+            InvalidInputError: the file cannot be read or is no profile.
+        """
+        profile = codec.load(Profile, self.path(self.profile))
+        if self.device_memory_bytes is None:
+            return profile
+        return replace(profile, device=replace(profile.device, memory_bytes=self.device_memory_bytes))
+
+
+def load(name: str) -> Scenario:
+    """A scenario by the name of one that comes with Kintsugi, or by its file.
+
+    Raises:
+        InvalidInputError: there is no such scenario, or the file is none.
+    """
+    known = names()
+    path = PROFILES / "scenarios" / f"{name}.json" if name in known else Path(name)
+    if not path.is_file():
+        raise InvalidInputError(f"is neither a file nor one of {', '.join(known)}", field="scenario", value=name)
+    return replace(codec.load(Scenario, path), folder=os.fspath(path.parent))
+
+
+def names() -> tuple[str, ...]:
+    """Scenarios that come with Kintsugi."""
+    return tuple(sorted(path.stem for path in (PROFILES / "scenarios").glob("*.json")))
+
+
+def varied(scenario: Scenario, changes: dict[str, Any]) -> Scenario:
+    """The scenario with other values of some fields.
+
+    Args:
+        scenario: to change.
+        changes: values by dotted path, such as `spares`, `faults.repair_seconds`, `settings.num_microbatches`; `mtbf` is the
+            mean time between failures of the whole job at its beginning, in seconds.
+
+    Raises:
+        InvalidInputError: there is no such field, or it does not take the value.
+    """
+    for name, value in changes.items():
+        path = SHORTHANDS.get(name, name)
+        if path == "mtbf_seconds":
+            checks.positive("mtbf", value)
+            faults = scenario.faults.scaled(float(value), scenario.num_workers, scenario.workers_per_host)
+            scenario = replace(scenario, faults=faults)
+        else:
+            scenario = codec.decode(Scenario, _with(codec.encode(scenario), path.split("."), value, path))
+    return scenario
+
+
+def _with(data: dict[str, Any], path: list[str], value: Any, whole: str) -> dict[str, Any]:
+    first, *rest = path
+    if first not in data:
+        known = ", ".join((*(f.name for f in fields(Scenario)), *SHORTHANDS))
+        raise InvalidInputError(
+            f"is no field of a scenario; known: {known}, and their fields after a point", field="vary", value=whole
+        )
+    if not rest:
+        return {**data, first: value}
+    if not isinstance(data[first], dict):
+        raise InvalidInputError(f"{first} has no fields of its own here", field="vary", value=whole)
+    return {**data, first: _with(data[first], rest, value, whole)}
+
+
+__all__ = ["Grid", "JobSettings", "Ranges", "Scenario", "load", "names", "varied"]

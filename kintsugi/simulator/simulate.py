@@ -1,0 +1,263 @@
+"""One job under one policy, incident by incident."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kintsugi.core.cluster import Cluster, Worker
+from kintsugi.core.errors import InfeasibleError
+from kintsugi.simulator.adviser import Advice, Adviser, Fleet, Held
+from kintsugi.simulator.faults import Incident
+from kintsugi.simulator.job import Job
+from kintsugi.simulator.ledger import Account, Ledger, Span
+from kintsugi.simulator.running import Response
+from kintsugi.simulator.transitions import restart_pause_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a job."""
+
+    policy: str
+    seed: int
+    duration_seconds: float
+    num_samples: int
+    seconds: Mapping[str, float]
+    """By account; they sum up to the duration."""
+    num_transitions: int
+    num_rollbacks: int
+    choices: Mapping[str, int]
+    """How often each kind of plan was moved to."""
+    spans: tuple[Span, ...] = ()
+    """Micro-batches per second over time."""
+    live: tuple[tuple[float, int], ...] = ()
+    """Number of living workers from each moment on."""
+
+    @property
+    def samples_per_second(self) -> float:
+        """Equation 3: samples of the whole run by its time."""
+        return self.num_samples / self.duration_seconds
+
+
+def simulate(
+    adviser: Adviser,
+    job: Job,
+    cluster: Cluster,
+    incidents: Sequence[Incident],
+    *,
+    duration_seconds: float,
+    seed: int,
+    is_traced: bool = False,
+) -> Outcome:
+    """Let a job run under a policy while incidents happen. Deterministic: chance is in the incidents alone.
+
+    Args:
+        adviser: of the policy.
+        job: as the adviser knows it.
+        cluster: workers at the beginning.
+        incidents: in order of time.
+        duration_seconds: of the run.
+        seed: that the incidents were drawn with, for the record.
+        is_traced: whether incidents bring all workers, so that none is there at the beginning.
+    """
+    run = _Run(adviser, job, cluster, is_traced=is_traced)
+    run.begin()
+    for incident in incidents:
+        if incident.at_seconds >= duration_seconds:
+            break
+        run.reach(incident.at_seconds)
+        run.happen(incident)
+    run.reach(duration_seconds)
+    run.cut(duration_seconds)
+    return run.outcome(seed, duration_seconds)
+
+
+class _Run:
+    """The state of a job: training under `held`, on the way to `pending`, or stopped."""
+
+    def __init__(self, adviser: Adviser, job: Job, cluster: Cluster, *, is_traced: bool) -> None:
+        self._adviser, self._job = adviser, job
+        self._workers: dict[str, Worker] = dict(cluster.by_id)
+        self._is_equal = job.workers_per_host == 1 and job.faults.straggler_mtbf_seconds is None
+        self._alive: dict[str, None] = {} if is_traced else dict.fromkeys(cluster.by_id)
+        self._held: Held | None = None
+        self._pending: tuple[Advice, float] | None = None
+        self._ask_at: float | None = None
+        self._now = 0.0
+        """Up to here all time is in the ledger; the beginning of a step while the job trains."""
+        self._ledger = Ledger()
+        self._spans: list[Span] = []
+        self._live = [(0.0, len(self._alive))]
+        self._num_transitions = self._num_rollbacks = 0
+        self._choices: Counter[str] = Counter()
+
+    def begin(self) -> None:
+        """The first plan, if these workers can run the job."""
+        if self._alive:
+            try:
+                self._held = self._adviser.start(self._fleet())
+            except InfeasibleError:
+                self._held = None
+
+    def reach(self, at: float) -> None:
+        """Carry out what was put off, up to a moment; the job goes on after it."""
+        while self._ask_at is not None and self._ask_at <= at:
+            moment, self._ask_at = self._ask_at, None
+            self._ask(moment)
+        self._settle(at)
+
+    def happen(self, incident: Incident) -> None:
+        """Workers are lost, come, or change their speed; the job is in step with the incident's time."""
+        used = self._used()
+        for worker in incident.lost:
+            self._alive.pop(worker, None)
+        for worker in incident.joined:
+            self._workers.setdefault(worker, Worker(id=worker, host=f"h-{worker}"))
+            self._alive[worker] = None
+        for worker, speed_ratio in incident.speeds:
+            self._workers[worker] = replace(self._workers[worker], speed_ratio=speed_ratio)
+        self._forget(incident.lost)
+        self._live.append((incident.at_seconds, len(self._alive)))
+        if used.intersection(incident.lost):
+            self.cut(incident.at_seconds, incident.notice_seconds)
+            self._respond(incident.at_seconds, is_announced=incident.notice_seconds > 0)
+        else:
+            self._ask(incident.at_seconds)
+
+    def cut(self, at: float, notice_seconds: float = 0.0) -> None:
+        """Whatever goes on ends here: a transition is given up, and the step that is under way is lost.
+
+        A loss that was announced early enough lets the last step end: what comes after it belongs to the transition.
+        """
+        self._settle(at)
+        self._ask_at = None
+        begun = at - self._now
+        if self._pending is not None:
+            self._spend(Account.TRANSITION, at)
+            self._pending = None
+        elif self._held is None:
+            self._spend(Account.STOPPED, at)
+        else:
+            self._spend(Account.TRANSITION if begun <= notice_seconds else Account.LOST, at)
+
+    def outcome(self, seed: int, duration_seconds: float) -> Outcome:
+        """The accounts."""
+        return Outcome(
+            policy=self._adviser.strategy.name,
+            seed=seed,
+            duration_seconds=duration_seconds,
+            num_samples=self._ledger.num_microbatches * self._job.profile.microbatch_size,
+            seconds=self._ledger.shares(),
+            num_transitions=self._num_transitions,
+            num_rollbacks=self._num_rollbacks,
+            choices=dict(sorted(self._choices.items())),
+            spans=tuple(self._spans),
+            live=tuple(self._live),
+        )
+
+    def _settle(self, at: float) -> None:
+        """End a transition that is over by then, and enter all complete steps."""
+        if self._pending is not None and self._pending[1] <= at:
+            advice, until = self._pending
+            self._spend(Account.TRANSITION, until)
+            self._held, self._pending = self._still(advice.held), None
+        if self._held is not None and self._pending is None:
+            left = self._ledger.train(self._held.running, at - self._now, self._job.checkpoint_pause_seconds)
+            self._mark(at - left, self._held.running.samples_per_second_of_one)
+            self._now = at - left
+
+    def _still(self, held: Held) -> Held:
+        return Held(held.running, {worker: name for worker, name in held.name_of.items() if worker in self._alive})
+
+    def _ask(self, at: float) -> None:
+        """Nobody is missing: a transition that goes on ends first, and a step that is under way, too."""
+        self._settle(at)
+        if self._pending is not None:
+            self._ask_at = self._pending[1]
+        elif self._held is None:
+            self._respond(at, is_announced=True)
+        else:
+            self._offer(at)
+
+    def _offer(self, at: float) -> None:
+        """Go on as the policy says: undisturbed, or by a transition that begins when the present step ends."""
+        assert self._held is not None
+        try:
+            advice = self._adviser.respond(self._held, self._fleet())
+        except InfeasibleError:
+            return
+        if advice.response.pause_seconds == 0.0:
+            self._held = advice.held
+        elif self._now == at:
+            self._move(advice, at, is_announced=True)
+        else:
+            self._ask_at = self._now + self._ledger.next_end(self._held.running, self._job.checkpoint_pause_seconds)
+
+    def _respond(self, at: float, *, is_announced: bool) -> None:
+        """Ask the policy, and set off at once."""
+        try:
+            if self._held is None:
+                self._move(self._restarted(), at, is_announced=is_announced)
+            else:
+                self._move(self._adviser.respond(self._held, self._fleet()), at, is_announced=is_announced)
+        except InfeasibleError:
+            self._held = None
+            self._ledger.roll_back()
+
+    def _restarted(self) -> Advice:
+        """A job that was stopped begins anew, from its last checkpoint.
+
+        Raises:
+            InfeasibleError: these workers cannot run the job.
+        """
+        if not self._alive:
+            raise InfeasibleError("no worker is left", field="alive", value=[])
+        held = self._adviser.start(self._fleet())
+        pause = restart_pause_seconds(self._job.profile)
+        return Advice(Response(running=held.running, pause_seconds=pause, rolls_back=True), held.name_of)
+
+    def _move(self, advice: Advice, at: float, *, is_announced: bool) -> None:
+        """Set off to another plan; what was announced needs no detection."""
+        response = advice.response
+        if response.rolls_back:
+            self._ledger.roll_back()
+            self._num_rollbacks += 1
+        detection = self._job.profile.recovery.detect_seconds if is_announced else 0.0
+        pause = max(0.0, response.pause_seconds - detection) + self._job.planning_seconds
+        self._num_transitions += 1
+        self._choices[response.running.plan.policy.value] += 1
+        self._pending = advice, at + pause
+
+    def _spend(self, account: Account, until: float) -> None:
+        self._ledger.spend(account, until - self._now)
+        self._mark(until, 0.0)
+        self._now = until
+
+    def _mark(self, until: float, rate: float) -> None:
+        """Continue the record of the rate."""
+        start = self._spans[-1].stop_seconds if self._spans else 0.0
+        if until <= start:
+            return
+        if self._spans and self._spans[-1].microbatches_per_second == rate:
+            start = self._spans.pop().start_seconds
+        self._spans.append(Span(start, until, rate))
+
+    def _used(self) -> frozenset[str]:
+        """Workers whose loss disturbs the job: those that hold a stage now or shall hold one."""
+        result: set[str] = set()
+        for held in (self._held, self._pending and self._pending[0].held):
+            if held is not None:
+                taken = held.running.plan.stage_of
+                result.update(worker for worker, name in held.name_of.items() if name in taken)
+        return frozenset(result)
+
+    def _forget(self, lost: Sequence[str]) -> None:
+        """Lost workers play no part in what runs any more; when they are back they are others."""
+        if self._held is not None and any(worker in self._held.name_of for worker in lost):
+            self._held = self._still(self._held)
+
+    def _fleet(self) -> Fleet:
+        alive = tuple(self._alive)
+        if self._is_equal:
+            return Fleet(alive, None)
+        return Fleet(alive, Cluster(name="simulated", workers=tuple(self._workers.values())))

@@ -1,0 +1,142 @@
+"""Measured availability: `time_ms,add|remove,node` and `date, time, nodes` files, and a synthetic trace of like statistics."""
+
+import csv
+import random
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.simulator.faults import Incident
+
+MILLISECONDS = 1000.0
+
+
+def read(path: Path, *, notice_seconds: float = 0.0, seed: int = 0) -> tuple[Incident, ...]:
+    """All arrivals and preemptions of a trace, its first moment at 0 s.
+
+    Args:
+        path: of `time_ms,add|remove,node` lines, or of `date, time, nodes` lines with sampled numbers of live nodes.
+        notice_seconds: how long before it happens a preemption is announced.
+        seed: decides which nodes go where the trace tells their number only.
+
+    Raises:
+        InvalidInputError: the file cannot be read, or a line is neither; names the line.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"cannot be read: {error}", field="trace", value=str(path)) from error
+    if not rows:
+        raise InvalidInputError("has no lines", field="trace", value=str(path))
+    is_events = len(rows[0]) == 3 and rows[0][1] in ("add", "remove")
+    incidents = from_events(rows) if is_events else from_counts(rows, seed)
+    return tuple(
+        Incident(at_seconds=i.at_seconds, lost=i.lost, joined=i.joined, notice_seconds=notice_seconds if i.lost else 0.0)
+        for i in incidents
+    )
+
+
+def from_events(rows: Sequence[Sequence[str]]) -> tuple[Incident, ...]:
+    """Incidents of `time_ms,add|remove,node` lines; those of one moment are one."""
+    parsed = [_event(number, row) for number, row in enumerate(rows, 1)]
+    first, live, result, before = parsed[0][0], set[str](), [], 0.0
+    for now, group in groupby(parsed, key=lambda event: event[0]):
+        if now < before:
+            raise InvalidInputError("goes back in time", field="trace", value=now)
+        before, started = now, frozenset(live)
+        for _, kind, node in group:
+            _apply(live, kind, node, now)
+        result.append(
+            Incident(
+                at_seconds=(now - first) / MILLISECONDS, lost=tuple(sorted(started - live)), joined=tuple(sorted(live - started))
+            )
+        )
+    return tuple(incident for incident in result if incident.lost or incident.joined)
+
+
+def _event(number: int, row: Sequence[str]) -> tuple[float, str, str]:
+    try:
+        moment, kind, node = row
+        if kind in ("add", "remove") and node:
+            return float(moment), kind, node
+    except ValueError:
+        pass
+    raise InvalidInputError("is no `time_ms,add|remove,node`", field=f"trace line {number}", value=",".join(row)[:200])
+
+
+def _apply(live: set[str], kind: str, node: str, now: float) -> None:
+    if (kind == "add") == (node in live):
+        verb = "comes although it is there" if kind == "add" else "goes although it is not there"
+        raise InvalidInputError(f"{verb}, at {now:g} ms", field="trace", value=node)
+    (live.add if kind == "add" else live.remove)(node)
+
+
+def from_counts(rows: Sequence[Sequence[str]], seed: int) -> tuple[Incident, ...]:
+    """Incidents of `date, time, nodes` lines: the fewest changes that explain the numbers; chance says who goes."""
+    parsed = [_sample(number, row) for number, row in enumerate(rows, 1)]
+    chance, first = random.Random(f"{seed}/counts"), parsed[0][0]
+    live: list[str] = []
+    born = 0
+    result: list[Incident] = []
+    for moment, count in parsed:
+        seconds = (moment - first).total_seconds()
+        if result and seconds < result[-1].at_seconds:
+            raise InvalidInputError("goes back in time", field="trace", value=moment.isoformat())
+        lost = tuple(sorted(chance.sample(live, len(live) - count))) if count < len(live) else ()
+        joined = tuple(f"node{born + number}" for number in range(count - len(live)))
+        born += len(joined)
+        live = [node for node in live if node not in lost] + list(joined)
+        if lost or joined:
+            result.append(Incident(at_seconds=seconds, lost=lost, joined=joined))
+    return tuple(result)
+
+
+def _sample(number: int, row: Sequence[str]) -> tuple[datetime, int]:
+    try:
+        date, time, nodes = row
+        moment, count = datetime.fromisoformat(f"{date}T{time}"), int(nodes)
+    except ValueError:
+        count = -1
+    if count < 0:
+        raise InvalidInputError("is no `date, time, nodes`", field=f"trace line {number}", value=",".join(row)[:200])
+    return moment, count
+
+
+def synthetic(
+    *, num_nodes: int, bulk: Sequence[int], seconds_between: float, wait_seconds: float, duration_seconds: float, seed: int
+) -> tuple[Incident, ...]:
+    """A fleet that asks for `num_nodes`, loses nodes in bulk, and gets new ones after a while.
+
+    Args:
+        num_nodes: that the fleet asks for; all are there at 0 s.
+        bulk: sizes of preemptions, drawn evenly.
+        seconds_between: mean time between preemptions.
+        wait_seconds: mean time until a node is replaced.
+        duration_seconds: of the trace.
+        seed: of all chance.
+    """
+    chance, born, now = random.Random(f"{seed}/spot"), num_nodes, 0.0
+    live = {f"node{number}": 0.0 for number in range(num_nodes)}
+    events = [Incident(at_seconds=0.0, joined=tuple(live))]
+    while (now := round(now + chance.expovariate(1 / seconds_between), 3)) < duration_seconds:
+        there = [node for node, since in live.items() if since < now]
+        lost = tuple(chance.sample(there, min(len(there) - 1, chance.choice(bulk))))
+        events.append(Incident(at_seconds=now, lost=lost))
+        for node in lost:
+            del live[node]
+            born += 1
+            live[f"node{born}"] = back = round(now + chance.expovariate(1 / wait_seconds), 3)
+            events.append(Incident(at_seconds=back, joined=(f"node{born}",)))
+    return tuple(sorted((e for e in events if e.at_seconds < duration_seconds), key=lambda e: e.at_seconds))
+
+
+def written(incidents: Iterable[Incident]) -> str:
+    """Incidents as `time_ms,add|remove,node` lines."""
+    lines = []
+    for incident in incidents:
+        moment = round(incident.at_seconds * MILLISECONDS)
+        lines += [f"{moment},remove,{node}" for node in incident.lost] + [f"{moment},add,{node}" for node in incident.joined]
+    return "\n".join(lines) + "\n"
