@@ -185,8 +185,9 @@ class Conductor:
             return
         if decision.policy is Policy.CHECKPOINT_RESTART:
             raise ReconfigurationError("the plan restarts from a checkpoint, and this job has written none", field="policy")
-        involved = {*decision.plan.workers, *(self._applied.workers if self._applied else ())}
-        self._attempt.members = members = tuple(worker for worker in self._fleet.handles if worker in involved)
+        sources = self._applied.workers if self._applied is not None else ()
+        members = tuple(dict.fromkeys((*decision.plan.workers, *(w for w in sources if w in self._fleet.handles))))
+        self._attempt.members = members  # those who train first: without others, theirs is the same group
         self._enter(Phase.PREPARING)
         messages = preparation(
             self._attempt.number,

@@ -22,7 +22,8 @@ from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.reach import Address
 from kintsugi.runtime.worker import WorkerOptions, worker_main
 
-_PRELOAD = ["torch", "torch._dynamo", "kintsugi.runtime.worker"]
+# The last is what the main modules of jobs import, which every worker imports again.
+_PRELOAD = ["torch", "torch._dynamo", "kintsugi.runtime.worker", "kintsugi.runtime.train"]
 
 
 def forkserver() -> ForkServerContext:

@@ -154,7 +154,7 @@ class WorkerProcess:
     def _quiesce(self, attempt: int) -> None:
         """Forget what was staged, and say how far the step came."""
         self._attempt = attempt
-        self._faults.strike_if(FaultPoint.QUIESCE)
+        self._faults.strike_if(FaultPoint.QUIESCE, self._executor.status.step if self._executor is not None else None)
         self._next_executor = None
         if self._executor is not None:
             self._executor.leave()
