@@ -69,8 +69,8 @@ class LayerSums:
                 layer = self.profile.layers[owner]
                 weights += layer.parameter_bytes + layer.gradient_bytes
                 optimizer += layer.optimizer_bytes
-        shared = num_replicas if self.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
-        return int(weights + -(-optimizer // shared))
+        copies, shared = self._optimizer_share(num_replicas)
+        return int(weights + -(-optimizer * copies // shared))
 
     def static_table(self, num_replicas: int) -> npt.NDArray[np.int64]:
         """`static_bytes` of all layer ranges at once; entries with stop <= start mean nothing. Shape [layers + 1, layers + 1]."""
@@ -85,9 +85,15 @@ class LayerSums:
             is_apart = (start <= tied) & (tied < stop) & ~((start <= owner) & (owner < stop))
             weights = weights + is_apart * (layer.parameter_bytes + layer.gradient_bytes)
             optimizer = optimizer + is_apart * layer.optimizer_bytes
-        shared = num_replicas if self.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
-        result: npt.NDArray[np.int64] = weights - (-optimizer // shared)
+        copies, shared = self._optimizer_share(num_replicas)
+        result: npt.NDArray[np.int64] = weights - (-optimizer * copies // shared)
         return result
+
+    def _optimizer_share(self, num_replicas: int) -> tuple[int, int]:
+        """How many shards of a layer's optimizer state each replica keeps, and of how many."""
+        if self.profile.optimizer_sharding is OptimizerSharding.NONE:
+            return 1, 1
+        return min(self.profile.optimizer_copies, num_replicas), num_replicas
 
     def activation_bytes(self, start: int, stop: int) -> int:
         """Activations of one micro-batch."""

@@ -68,24 +68,31 @@ def rerouting(case: Case) -> Candidate:
     """Dead slots rerouted; where none died anew, also the plan as it runs, which costs no transition.
 
     Raises:
-        StateLostError: no survivor holds some layer.
+        StateLostError: no survivor holds some state.
         InfeasibleError: no survivor can take a slot, or lacks memory to.
     """
     require_state(case.plan, case.survivors)
     plan, price = reroute(case.plan, case.survivors, case.costs)
     text = "living replicas take the micro-batches of the dead slots and nothing moves"
-    rerouted = _unmoved(case, plan, price, rerouting_seconds(case.snapshot.profile.recovery), text)
+    rerouted = _rerouted(case, plan, price, rerouting_seconds(case.snapshot.profile.recovery), text)
     if len(case.survivors) < len(case.plan.workers):
         return rerouted
     price = estimate(case.plan, case.snapshot.profile, case.snapshot.cluster)
-    return choose([_unmoved(case, case.plan, price, 0.0, "the plan stays"), rerouted])
+    return choose([_rerouted(case, case.plan, price, 0.0, "the plan stays"), rerouted])
 
 
-def _unmoved(case: Case, plan: Plan, price: Estimate, transition_seconds: float, text: str) -> Candidate:
-    """A plan for which nothing has to move."""
+def _rerouted(case: Case, plan: Plan, price: Estimate, transition_seconds: float, text: str) -> Candidate:
+    """A plan for which nobody takes new layers; only shards of optimizer state move, where replicas share it.
+
+    Raises:
+        StateLostError: a shard is lost, and there is no checkpoint.
+        InfeasibleError: not enough memory.
+    """
     _require_memory(case, price)
+    migration = _migration(case, plan)
+    price = _after(case, price, transition_seconds + migration.makespan_seconds)
     plan = replace(plan, policy=Policy.DATA_REROUTING, generation=case.snapshot.generation, idle_workers=_idle(case, plan))
-    return Candidate(Policy.DATA_REROUTING, plan, _after(case, price, transition_seconds), Migration(), text)
+    return Candidate(Policy.DATA_REROUTING, plan, price, migration, text)
 
 
 def substitution(case: Case) -> Candidate:
@@ -128,8 +135,12 @@ def deferred(case: Case, candidates: list[Candidate]) -> Candidate:
     for policy in (Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM):
         if policy not in made:
             raise InfeasibleError(f"needs {policy.value}, which is impossible here", field="policy")
-    steps = made[Policy.DATA_REROUTING], made[Policy.DYNAMIC_PARALLELISM]
-    return defer(*steps, case.costs, case.snapshot.settings.mtbf_seconds)
+    rerouted, rearranged = made[Policy.DATA_REROUTING], made[Policy.DYNAMIC_PARALLELISM]
+    if rerouted.migration != Migration():  # shards have moved by then
+        survivors = frozenset(rerouted.plan.workers)
+        later = plan_migration(rerouted.plan, rearranged.plan, case.snapshot.profile, case.snapshot.cluster, survivors)
+        rearranged = replace(rearranged, migration=later)
+    return defer(rerouted, rearranged, case.costs, case.snapshot.settings.mtbf_seconds)
 
 
 def restart(case: Case, found: list[Found]) -> Candidate:

@@ -1,6 +1,8 @@
 """The state that workers hold and slots want, in units that move whole: what the matching counts."""
 
+import math
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from functools import cached_property
 
 from kintsugi.core.profile import OptimizerSharding, Profile
@@ -38,13 +40,15 @@ class StateUnits:
             num_slots: that want each layer.
         """
         owners = [*range(self._profile.num_layers), *(tied for tied, _ in self._ties)]
-        shares = [max(1, num_holders[layer], num_slots[layer]) if self._is_sharded else 1 for layer in owners]
+        shares = [min(self._share(num_holders[layer]), self._share(num_slots[layer])) for layer in owners]
         sizes = zip(self.parameter_bytes, self.optimizer_bytes, shares, strict=True)
-        return tuple(parameters + -(-optimizer // share) for parameters, optimizer, share in sizes)
+        return tuple(parameters + math.ceil(optimizer * share) for parameters, optimizer, share in sizes)
 
-    @property
-    def _is_sharded(self) -> bool:
-        return self._profile.optimizer_sharding is OptimizerSharding.ZERO1
+    def _share(self, num_holders: int) -> Fraction:
+        """Part of a layer's optimizer state that each of its holders keeps."""
+        if self._profile.optimizer_sharding is OptimizerSharding.NONE or not num_holders:
+            return Fraction(1)
+        return Fraction(min(self._profile.optimizer_copies, num_holders), num_holders)
 
     def held(self, layers: Iterable[int]) -> tuple[int, ...]:
         """Units of which a worker with these layers has everything."""
@@ -55,6 +59,19 @@ class StateUnits:
         """Units that a slot with these layers needs."""
         own = tuple(layers)
         return (*own, *(unit for unit, (tied, owner) in self._copies if tied in own and owner not in own))
+
+    def layer_of(self, unit: int) -> int:
+        """The layer that a unit belongs to."""
+        return unit if unit < self._profile.num_layers else self._ties[unit - self._profile.num_layers][0]
+
+    def by_layer(self, units: Iterable[int], *, without: Iterable[int]) -> dict[int, list[int]]:
+        """Units that are not among others, by their layer."""
+        others = frozenset(without)
+        result: dict[int, list[int]] = {}
+        for unit in units:
+            if unit not in others:
+                result.setdefault(self.layer_of(unit), []).append(unit)
+        return result
 
     @cached_property
     def _copies(self) -> tuple[tuple[int, tuple[int, int]], ...]:

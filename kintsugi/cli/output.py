@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kintsugi.core.codec import encode
-from kintsugi.core.decision import Decision, Estimate, FollowUp, Search
+from kintsugi.core.decision import Decision, Estimate, FollowUp, Migration, Search
 from kintsugi.core.plan import Pipeline, Plan
 
 GIGABYTE = 1e9
@@ -39,10 +39,29 @@ def print_decision(decision: Decision) -> None:
     console.print(_price(decision.estimate, decision.search))
     if len(decision.alternatives) > 1:
         console.print(_alternatives(decision))
+    _print_migration(console, decision.migration)
     if decision.follow_up is not None:
         _print_follow_up(console, decision.follow_up)
     for idle in decision.plan.idle_workers:
         console.print(f"{idle.worker} is idle: {idle.reason}", highlight=False)
+
+
+def _print_migration(console: Console, migration: Migration) -> None:
+    """What moves, and what only the last checkpoint still has."""
+    if migration.transfers:
+        console.print(
+            f"{migration.total_bytes / GIGABYTE:.4g} GB move in {len(migration.transfers)} transfers; all state is there after "
+            f"{migration.makespan_seconds:.4g} s (lower bound {migration.lower_bound_seconds:.4g} s)",
+            highlight=False,
+        )
+    if migration.from_checkpoint:
+        layers = ", ".join(str(layer) for layer in sorted({read.layer for read in migration.from_checkpoint}))
+        num_bytes = sum(read.num_bytes for read in migration.from_checkpoint)
+        console.print(
+            f"{num_bytes / GIGABYTE:.4g} GB of optimizer state of layers {layers} come from the last checkpoint: "
+            "no survivor holds them",
+            highlight=False,
+        )
 
 
 def _print_follow_up(console: Console, follow_up: FollowUp) -> None:

@@ -74,15 +74,32 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRead:
+    """Some bytes of one layer's state that no survivor holds: they come from the last checkpoint, as old as it is."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    target: str
+    layer: int
+    kind: StateKind
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
     """All state that moves before a plan can run."""
 
     __pydantic_config__ = PYDANTIC_CONFIG
 
     total_bytes: int = 0
+    """Of the transfers between workers."""
     makespan_seconds: float = 0.0
+    """Until the last byte has arrived, from survivors or from the checkpoint."""
     lower_bound_seconds: float = 0.0
+    """No choice of sources is faster."""
     transfers: tuple[Transfer, ...] = ()
+    from_checkpoint: tuple[CheckpointRead, ...] = ()
+    """Shards of optimizer state whose every holder is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,6 +177,8 @@ class Profile:
     tensor_parallel_degree: int = 1
     """Devices per worker."""
     optimizer_sharding: OptimizerSharding = OptimizerSharding.NONE
+    optimizer_copies: int = 1
+    """Holders that keep each shard of optimizer state under zero1; with two, a lost shard is copied from the second one."""
     provenance: Provenance
     layers: tuple[LayerProfile, ...]
     device: Device
@@ -189,6 +191,7 @@ class Profile:
         checks.name("name", self.name)
         checks.positive("microbatch_size", self.microbatch_size)
         checks.positive("tensor_parallel_degree", self.tensor_parallel_degree)
+        checks.positive("optimizer_copies", self.optimizer_copies)
         checks.not_empty("layers", self.layers)
         checks.unique("layers", [layer.name for layer in self.layers])
         self._check_ties()

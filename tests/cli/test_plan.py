@@ -1,6 +1,7 @@
 """The commands plan and replan, as the contract describes them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,8 @@ from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision, Search
 from kintsugi.core.plan import Plan
-from tests.builders import transformer_profile, uniform_profile
+from kintsugi.core.profile import OptimizerSharding
+from tests.builders import RECOVERY, transformer_profile, uniform_profile
 
 
 @pytest.fixture
@@ -115,6 +117,17 @@ def test_lost_state_is_an_answer_too(capsys, profile):
     code, document = run(capsys, "replan", "--profile", profile, "--dp", "2", "--pp", "4", "--num-microbatches", "16", *lost)
     assert code == 1
     assert document["error"]["code"] == "state_lost"
+
+
+def test_what_comes_from_the_checkpoint_is_told(capsys, tmp_path):
+    recovery = replace(RECOVERY, checkpoint_interval_seconds=600.0, checkpoint_read_bytes_per_second=1e9)
+    path = tmp_path / "profile.json"
+    path.write_text(codec.dumps(uniform_profile(8, optimizer_sharding=OptimizerSharding.ZERO1, recovery=recovery)))
+    lost = ("--fail", "1/2", "--policy", "data_rerouting")
+    with pytest.raises(SystemExit) as caught:
+        main(["replan", "--profile", str(path), "--dp", "2", "--pp", "4", "--num-microbatches", "16", *lost])
+    assert caught.value.code == 0
+    assert "0.4 GB of optimizer state of layers 4, 5 come from the last checkpoint" in capsys.readouterr().out
 
 
 def test_tables_are_for_people(capsys, profile):

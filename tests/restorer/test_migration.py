@@ -1,5 +1,8 @@
 """Migrations: complete, from holders only."""
 
+import random
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,8 +10,12 @@ from hypothesis import strategies as st
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Migration
 from kintsugi.core.errors import StateLostError
+from kintsugi.core.profile import OptimizerSharding
+from restorer.matching import missing_bytes
 from restorer.migration import plan_migration, require_state
-from tests.builders import grid_plan, transformer_profile, uniform_profile
+from restorer.units import StateUnits
+from tests.builders import RECOVERY, grid_plan, transformer_profile, uniform_profile
+from tests.restorer.moves import renamed
 
 CLUSTER = Cluster.uniform(12)
 
@@ -64,3 +71,30 @@ def test_lost_layers_are_named():
     with pytest.raises(StateLostError) as caught:
         require_state(grid_plan(4, [2, 2], [1, 1]), {"w00", "w02"})
     assert caught.value.layers == (2, 3)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.booleans())
+def test_the_matching_counts_what_the_migration_moves(seed, tied, is_sharded):
+    """What a matching costs is what moves: layers, shared weights without their owner, shares of optimizer state."""
+    draw = random.Random(seed)
+    sharding = OptimizerSharding.ZERO1 if is_sharded else OptimizerSharding.NONE
+    recovery = replace(RECOVERY, checkpoint_interval_seconds=1.0, checkpoint_read_bytes_per_second=1e9)
+    profile = transformer_profile(4, tied=tied and not is_sharded, optimizer_sharding=sharding, recovery=recovery)
+    lengths = [[draw.randint(1, 4) for _ in range(draw.randint(1, 3))] for _ in range(2)]
+    before, after = (grid_plan(6, own, [1] * len(own)) for own in lengths)
+    names = draw.sample(list(CLUSTER.by_id), len(after.workers))
+    after = renamed(after, names)
+    survivors = set(before.workers)
+    units = StateUnits(profile)
+    sizes = units.moving_bytes(before.num_holders, after.num_holders)
+    held = [units.held(before.layers_of.get(worker, ())) for worker in names]
+    cost = missing_bytes(sizes, held, [units.wanted(after.layers_of[worker]) for worker in names]).trace()
+    moved = plan_migration(before, after, profile, CLUSTER, survivors)
+    total = moved.total_bytes + sum(read.num_bytes for read in moved.from_checkpoint)
+    growth = 0
+    if is_sharded:  # who keeps a layer takes over what others held of it, whoever takes which slot
+        num_bytes = 400_000_000
+        shares = [(-(-num_bytes // after.num_holders[n]), -(-num_bytes // before.num_holders[n])) for n in range(6)]
+        growth = sum(max(0, new - old) * after.num_holders[n] for n, (new, old) in enumerate(shares))
+    assert total == pytest.approx(cost + growth, abs=50)

@@ -1,0 +1,189 @@
+"""Who sends which part of what workers lack, so that the last part arrives as early as possible.
+
+A source sends one piece at a time over all its links together; a piece takes the link's latency and its bytes at the link's
+rate. Receivers take in from all their sources side by side, and hosts no more, nor give out more, than the profile says.
+Sources that hold the same, live on one host and are free at the same time are one kind; needs that the same workers can
+serve over the same links are one demand. Demands are shared between kinds (`restorer.balance`), and each kind's share is cut
+among its workers. A cut costs a latency, so nothing is cut to pieces that take longer to announce than to send.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from restorer.balance import Columns, Floats, Integers, balance, water_level
+from restorer.cutting import Knife, cut
+from restorer.needs import Need
+from restorer.wires import Wires
+
+TOLERANCE = 2e-3
+"""Relative distance from the lower bound at which sharing stops."""
+
+Line: TypeAlias = list[tuple[Need, int]]
+"""Needs, or parts of them, with their bytes on one device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some bytes of a need from one source, on one device."""
+
+    need: Need
+    source: str
+    device_bytes: int
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Sources that can stand in for each other."""
+
+    host: int
+    ready_seconds: float
+    workers: list[str] = field(default_factory=list)
+    lines: dict[int, Line] = field(default_factory=dict)
+    """What they send, by the host that it goes to."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Demand:
+    """Needs that the same kinds can serve over the same links."""
+
+    target_host: int
+    needs: list[Need]
+    kinds: Integers
+    """Shape [columns]."""
+    alpha: Floats
+    """Latency from each of the kinds, shape [columns], like the next one."""
+    beta: Floats
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(need.device_bytes for need in self.needs)
+
+    @property
+    def least_bytes(self) -> float:
+        """Pieces below that take longer to announce than to send, over any of the links."""
+        return float(np.divide(self.alpha, self.beta, out=np.full(len(self.beta), np.inf), where=self.beta > 0).min())
+
+
+def assign_sources(needs: Sequence[Need], wires: Wires, ready_seconds: Mapping[str, float]) -> tuple[list[Piece], float]:
+    """All pieces, and a time in seconds before which no choice of sources is through.
+
+    Args:
+        needs: with at least one source each.
+        wires: links between hosts.
+        ready_seconds: when a source is free to send; those that are not named are at once.
+    """
+    kinds, kinds_of = _kinds(needs, wires, ready_seconds)
+    demands = _demands(needs, kinds, kinds_of, wires)
+    columns, base = _problem(demands, kinds, wires)
+    shares, bound = balance(columns, base, TOLERANCE)
+    for demand, own in zip(demands, np.split(shares, columns.first[1:-1]), strict=True):
+        _share_out(demand, own, kinds)
+    pieces = [piece for kind in kinds for piece in _pieces(kind, wires)]
+    return pieces, max(bound, *(_lone_bound(demand, kinds) for demand in demands))
+
+
+def _kinds(
+    needs: Sequence[Need], wires: Wires, ready_seconds: Mapping[str, float]
+) -> tuple[list[_Kind], dict[tuple[str, ...], Integers]]:
+    """The kinds of sources, and those among the sources of each need."""
+    member_of: dict[str, list[int]] = defaultdict(list)
+    for number, sources in enumerate(dict.fromkeys(need.sources for need in needs)):
+        for worker in sources:
+            member_of[worker].append(number)
+    kinds: dict[tuple[int, float, tuple[int, ...]], _Kind] = {}
+    numbers: dict[int, list[int]] = defaultdict(list)
+    for worker, member in member_of.items():
+        host, ready = wires.host_of(worker), ready_seconds.get(worker, 0.0)
+        key = host, ready, tuple(member)
+        if key not in kinds:
+            for number in member:
+                numbers[number].append(len(kinds))
+            kinds[key] = _Kind(host, ready)
+        kinds[key].workers.append(worker)
+    sets = dict.fromkeys(need.sources for need in needs)
+    return list(kinds.values()), {sources: np.array(numbers[number]) for number, sources in enumerate(sets)}
+
+
+def _demands(
+    needs: Sequence[Need], kinds: Sequence[_Kind], kinds_of: Mapping[tuple[str, ...], Integers], wires: Wires
+) -> list[_Demand]:
+    """The largest first: who comes first takes the source that is best for it."""
+    groups: dict[tuple[tuple[str, ...], int], list[Need]] = defaultdict(list)
+    for need in needs:
+        groups[need.sources, wires.host_of(need.target)].append(need)
+    hosts = np.array([kind.host for kind in kinds])
+    result = []
+    for (sources, target), own in groups.items():
+        columns = kinds_of[sources]
+        result.append(_Demand(target, own, columns, *wires.costs(hosts[columns], target)))
+    return sorted(result, key=lambda demand: -demand.num_bytes)
+
+
+def _problem(demands: Sequence[_Demand], kinds: Sequence[_Kind], wires: Wires) -> tuple[Columns, Floats]:
+    """The demands as columns that load machines: kinds, then what hosts give out, then what they take in."""
+    hosts, counts = np.array([kind.host for kind in kinds]), np.array([len(kind.workers) for kind in kinds])
+    machines, loads = [], []
+    for demand in demands:
+        num_bytes, own = demand.num_bytes, demand.kinds
+        machine, load = np.full((len(own), 3), -1), np.zeros((len(own), 3))
+        machine[:, 0] = own
+        load[:, 0] = (len(demand.needs) * demand.alpha + num_bytes * demand.beta) / counts[own]
+        is_outside = hosts[own] != demand.target_host
+        for column, rate, host in ((1, wires.egress, hosts[own]), (2, wires.ingress, demand.target_host)):
+            if rate is not None:
+                machine[:, column] = np.where(is_outside, len(kinds) + (column - 1) * wires.num_hosts + host, -1)
+                load[:, column] = np.where(is_outside, num_bytes * wires.degree / rate, 0.0)
+        machines.append(machine)
+        loads.append(load)
+    first = np.cumsum([0, *(len(demand.kinds) for demand in demands)])
+    ready = [kind.ready_seconds for kind in kinds]
+    base = np.array([*ready, *[min(ready)] * (2 * wires.num_hosts)])
+    return Columns(first, np.concatenate(machines), np.concatenate(loads)), base
+
+
+def _lone_bound(demand: _Demand, kinds: Sequence[_Kind]) -> float:
+    """When the largest need of a demand could be served if there were no other, in seconds."""
+    num_bytes = max(need.device_bytes for need in demand.needs)
+    begin = np.array([kinds[kind].ready_seconds for kind in demand.kinds]) + demand.alpha
+    if num_bytes < 2 * demand.least_bytes or not demand.beta.all():
+        return float((begin + num_bytes * demand.beta).min())
+    most = max(1, int(num_bytes / demand.least_bytes)) if demand.least_bytes else None
+    counts = [len(kinds[kind].workers) for kind in demand.kinds]
+    begins, betas = np.sort(np.repeat(begin, counts))[:most], np.sort(np.repeat(demand.beta, counts))[:most]
+    return float(water_level(begins, 1 / betas, float(num_bytes)))
+
+
+def _share_out(demand: _Demand, shares: Floats, kinds: Sequence[_Kind]) -> None:
+    """Give every kind its share of the demand's bytes, one need after the other."""
+    knife = Knife(least_bytes=demand.least_bytes)
+    sizes = shares * demand.num_bytes
+    used = np.flatnonzero(sizes >= min(knife.least_bytes, sizes.max()))
+    rooms = sizes[used] * (demand.num_bytes / sizes[used].sum())
+    for part in cut([(need, need.device_bytes) for need in demand.needs], rooms.tolist(), knife):
+        line = kinds[demand.kinds[used[part.bin]]].lines.setdefault(demand.target_host, [])
+        line.append((part.item, part.num_bytes))
+
+
+def _pieces(kind: _Kind, wires: Wires) -> list[Piece]:
+    """What a kind sends, cut among its workers into equal times."""
+    if len(kind.workers) == 1:
+        return [Piece(need, kind.workers[0], num_bytes) for line in kind.lines.values() for need, num_bytes in line]
+    rooms = np.zeros(len(kind.workers))
+    result = []
+    for target, line in kind.lines.items():
+        alphas, betas = wires.costs(np.array([kind.host]), target)
+        alpha, beta = float(alphas[0]), float(betas[0])
+        knife = Knife(alpha=alpha, beta=beta, least_bytes=alpha / beta if beta else np.inf)
+        num_bytes = sum(size for _, size in line)
+        most = len(rooms) if knife.least_bytes == 0.0 else max(1, min(len(rooms), int(num_bytes / knife.least_bytes)))
+        order = np.argsort(rooms, kind="stable")[:most]
+        seconds = alpha * (len(line) - 1) + beta * num_bytes
+        level = float(water_level(rooms[order] + alpha, np.ones(most), seconds))
+        for part in cut(line, np.maximum(0.0, level - rooms[order]).tolist(), knife):
+            rooms[order[part.bin]] += alpha + beta * part.num_bytes
+            result.append(Piece(part.item, kind.workers[order[part.bin]], part.num_bytes))
+    return result

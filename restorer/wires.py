@@ -1,0 +1,56 @@
+"""What messages between workers take, looked up for many of them at once."""
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.profile import LinkCost, Profile
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+
+class Wires:
+    """Links between hosts by number. Where all links are alike and nothing is shared, all workers count as of one host."""
+
+    def __init__(self, profile: Profile, cluster: Cluster) -> None:
+        self._cluster, self._network = cluster, profile.network
+        self.degree = profile.tensor_parallel_degree
+        self.egress = profile.network.host_egress_bytes_per_second
+        self.ingress = profile.network.host_ingress_bytes_per_second
+        self.is_plain = cluster.is_uniform and self.egress is None and self.ingress is None
+        self.num_hosts = 1 if self.is_plain else len(cluster.hosts)
+
+    def host_of(self, worker: str) -> int:
+        """Number of a worker's host."""
+        return 0 if self.is_plain else self._host_index[self._cluster.by_id[worker].host]
+
+    def costs(self, sources: Integers, target: int) -> tuple[Floats, Floats]:
+        """Latency and seconds per byte from hosts to a host. Two of shape [sources]."""
+        if self.is_plain:
+            hosts = self._cluster.hosts
+            link = self._cluster.host_link(hosts[0], hosts[-1], self._network)
+            return np.full(len(sources), link.alpha_seconds), np.full(len(sources), link.beta_seconds_per_byte)
+        inner, outer = self._network.intra_host, self._network.inter_host
+        alpha = np.where(sources == target, inner.alpha_seconds, outer.alpha_seconds)
+        beta = np.where(sources == target, inner.beta_seconds_per_byte, outer.beta_seconds_per_byte)
+        for source, link in self._special.get(target, {}).items():
+            alpha[sources == source], beta[sources == source] = link.alpha_seconds, link.beta_seconds_per_byte
+        return alpha, beta
+
+    @cached_property
+    def _host_index(self) -> Mapping[str, int]:
+        return {host: index for index, host in enumerate(self._cluster.hosts)}
+
+    @cached_property
+    def _special(self) -> Mapping[int, Mapping[int, LinkCost]]:
+        """The cluster's own links, from both ends."""
+        result: dict[int, dict[int, LinkCost]] = {}
+        for link in self._cluster.links:
+            one, other = (self._host_index[host] for host in link.between)
+            result.setdefault(one, {})[other] = link.cost
+            result.setdefault(other, {})[one] = link.cost
+        return result
