@@ -119,8 +119,8 @@ class Groups:
         self._error: Exception | None = None
         self._built = threading.Event()
         self._is_aborted = False
-        self._waiter = Waiter(f"waiter-{name}")
-        self._reducer = Waiter(f"reducer-{name}")
+        self._waiters: list[Waiter] = []
+        self._waiter, self._reducer = self._new_waiter(), self._new_waiter()
 
     def build(self, *, address: str, timeout_seconds: float, operation_timeout_seconds: float) -> None:
         """Connect all groups, the one that spans the generation first.
@@ -163,9 +163,17 @@ class Groups:
             self._built.set()
 
     def transport(self, device: torch.device) -> GlooTransport:
-        """Point-to-point messages between all members."""
+        """Point-to-point messages between all members, for one thread: it never waits for what others wait for."""
         rank_of = {member: rank for rank, member in enumerate(self._members)}
-        return GlooTransport(self._groups[self._members], rank_of, device, self._waiter)
+        return GlooTransport(self._groups[self._members], rank_of, device, self._new_waiter())
+
+    def _new_waiter(self) -> Waiter:
+        """A waiter that is given up with these groups, even if they were given up already."""
+        waiter = Waiter(f"waiter-{self._name}")
+        self._waiters.append(waiter)
+        if self._is_aborted:
+            waiter.abort()
+        return waiter
 
     def all_reduce(self, tensor: torch.Tensor, members: tuple[str, ...] | None = None) -> None:
         """Sum `tensor` in place over `members` (all by default); bitwise equal on all of them.
@@ -193,8 +201,8 @@ class Groups:
     def abort(self) -> None:
         """Free everyone in this process who waits inside these groups; safe from any thread, at any time."""
         self._is_aborted = True
-        self._waiter.abort()
-        self._reducer.abort()
+        for waiter in self._waiters:
+            waiter.abort()
         self._rendezvous.close()
         own = self._own_sockets
         for descriptor in _sockets() - self._foreign_sockets if own is None else own:
@@ -204,8 +212,8 @@ class Groups:
     def close(self) -> None:
         """Tear the groups down in the background: destructors take 13-100 ms each."""
         groups, self._groups = self._groups, {}
-        self._waiter.close()
-        self._reducer.close()
+        for waiter in self._waiters:
+            waiter.close()
         self._rendezvous.close()
         threading.Thread(target=groups.clear, name=f"teardown-{self._name}", daemon=True).start()
 

@@ -12,7 +12,7 @@ from kintsugi.runtime.messages import Collect, Collected
 from kintsugi.runtime.progress import Progress
 from kintsugi.runtime.recovery import RecoveryTimeline
 from kintsugi.runtime.state import ModelState
-from restorer.reconfigure import pack, unpack
+from restorer.packing import pack, unpack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

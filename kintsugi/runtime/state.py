@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, canonical_name
-from restorer.reconfigure import ArrivedState, StateEntries
+from restorer.packing import StateEntries
+from restorer.staging import ArrivedState
 
 PARAMETER = "parameter"
 BUFFER = "buffer"

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
@@ -54,6 +55,7 @@ from kintsugi.runtime.result import collected
 from kintsugi.runtime.state import ModelState
 from restorer.groups import Groups
 from restorer.reconfigure import migrate
+from restorer.staging import Staging
 
 _PR_SET_PDEATHSIG = 1
 
@@ -120,6 +122,7 @@ class WorkerProcess:
         self._faults.strike_if(FaultPoint.START)
         self._job = make_job()
         self._shape = model_shape(self._job)
+        self._staging = Staging(is_pinned=torch.device(self._job.device).type == "cuda")
         gc.collect()
         gc.freeze()
         self.tell(Started(self._doorbell.address))
@@ -198,7 +201,14 @@ class WorkerProcess:
         if message.is_initial:
             return ModelState.initial(self._job, layers) if layers is not None else None
         export = old.export if old is not None else _holds_nothing
-        arrived = migrate(message.migration, self._worker, groups.transport(torch.device(self._job.device)), export)
+        arrived = migrate(
+            message.migration,
+            self._worker,
+            self._staging,
+            version=message.start_step,
+            export=export,
+            open_transport=partial(groups.transport, torch.device("cpu")),
+        )
         if layers is None:
             return None
         return (old or ModelState(self._job, {}, {})).rebuilt(layers, arrived)
@@ -225,6 +235,7 @@ class WorkerProcess:
     def _swap_in(self) -> None:
         """Done even when the attempt was called off since: the agent counts the state as moved once it said go."""
         old, self._executor, self._next_executor = self._executor, self._next_executor, None
+        self._staging.clear()
         self._has_resumed = False
         if old is not None:
             old.groups.close()

@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 import pytest
@@ -11,8 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kintsugi.core.decision import Migration, StateKind, Transfer
-from kintsugi.core.errors import CommunicationError, ReconfigurationError
-from restorer.reconfigure import migrate, pack, parts_of, unpack
+from kintsugi.core.errors import CommunicationError, KintsugiError, ReconfigurationError
+from restorer import streams
+from restorer.packing import PackedState, pack, unpack
+from restorer.parts import parts_of
+from restorer.reconfigure import migrate
+from restorer.staging import Staging
 from restorer.transport import TensorSpec
 
 DTYPES = [
@@ -109,24 +113,41 @@ class Handle:
 
 @dataclass
 class Wire:
-    """Messages between threads, by (source, target, tag); may damage one."""
+    """Messages between threads, by (source, target, tag); may damage one, or break for good."""
 
     messages: dict = field(default_factory=dict)
-    arrived: threading.Condition = field(default_factory=threading.Condition)
+    changed: threading.Condition = field(default_factory=threading.Condition)
     damage: object = None
+    breaks_at: object = None
+    is_broken: bool = False
+    sent: list = field(default_factory=list)
+    most_waiting: Counter = field(default_factory=Counter)
+    waiting: Counter = field(default_factory=Counter)
 
     def put(self, key, tensor):
-        with self.arrived:
+        with self.changed:
+            self.sent.append((key, len(tensor)))
+            if self.is_broken or (self.breaks_at and self.breaks_at(key)):
+                self.break_down()
+                raise CommunicationError("a peer is gone")
             self.messages[key] = self.damage(key, tensor.clone()) if self.damage else tensor.clone()
-            self.arrived.notify_all()
+            self.changed.notify_all()
 
     def get(self, key, spec):
-        with self.arrived:
-            assert self.arrived.wait_for(lambda: key in self.messages, timeout=10), key
+        with self.changed:
+            assert self.changed.wait_for(lambda: key in self.messages or self.is_broken, timeout=10), key
+            self.waiting[key[:2]] -= 1
+            if key not in self.messages:
+                raise CommunicationError("a peer is gone")
             tensor = self.messages.pop(key)
         assert tensor.shape == torch.Size(spec.shape)
         assert tensor.dtype == spec.dtype
         return tensor
+
+    def break_down(self):
+        with self.changed:
+            self.is_broken = True
+            self.changed.notify_all()
 
 
 @dataclass
@@ -141,7 +162,10 @@ class MemoryTransport:
         return Handle(lambda: None)
 
     def receive(self, spec: TensorSpec, peer: str, tag: int) -> Handle:
-        return Handle(lambda: self.wire.get((peer, self.worker, tag), spec))
+        pair = (peer, self.worker)
+        self.wire.waiting[pair] += 1
+        self.wire.most_waiting[pair] = max(self.wire.most_waiting[pair], self.wire.waiting[pair])
+        return Handle(lambda: self.wire.get((*pair, tag), spec))
 
 
 def state_of(parameters, optimizer=None):
@@ -149,17 +173,44 @@ def state_of(parameters, optimizer=None):
     return {(0, StateKind.PARAMETER): parameters, (0, StateKind.OPTIMIZER): optimizer or {}}
 
 
-def carry_out(migration: Migration, exports, damage=None):
-    """Senders first, which never wait here, then the targets, in this one thread."""
-    wire = Wire(damage=damage)
-    senders = {t.source for t in migration.transfers}
-    targets = {t.target for t in migration.transfers} - senders
-    arrived = {}
-    for worker in [*sorted(senders), *sorted(targets)]:
+def one_attempt(migration: Migration, exports, wire: Wire, stagings, version: int = 0):
+    """Every worker in a thread of its own; what arrived at each, or the error it met."""
+    workers = sorted({name for t in migration.transfers for name in (t.source, t.target)})
+    outcomes = {}
+
+    def work(worker: str) -> None:
         own = exports.get(worker)
-        arrived[worker] = migrate(migration, worker, MemoryTransport(worker, wire), lambda layer, kind, own=own: own[layer, kind])
+        try:
+            outcomes[worker] = migrate(
+                migration,
+                worker,
+                stagings[worker],
+                version=version,
+                export=lambda layer, kind: own[layer, kind],
+                open_transport=lambda: MemoryTransport(worker, wire),
+            )
+        except KintsugiError as error:
+            outcomes[worker] = error
+            wire.break_down()
+
+    threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30.0)
+    assert outcomes.keys() == set(workers)
+    return outcomes
+
+
+def carry_out(migration: Migration, exports, damage=None):
+    """One attempt; raises the first error that anybody meets."""
+    wire = Wire(damage=damage)
+    outcomes = one_attempt(migration, exports, wire, defaultdict(Staging))
+    for outcome in outcomes.values():
+        if isinstance(outcome, KintsugiError):
+            raise outcome
     assert not wire.messages, "every message was taken"
-    return arrived
+    return outcomes
 
 
 @given(ENTRIES, st.lists(st.integers(0, 10**6), min_size=1, max_size=5))
@@ -189,20 +240,143 @@ def test_several_layers_and_kinds_go_to_several_targets():
 
 
 def test_who_has_no_part_does_nothing():
+    def never(*_):
+        pytest.fail("nothing is asked of c")
+
     migration = Migration(transfers=(transfer("a", 1, "b"),))
-    assert migrate(migration, "c", MemoryTransport("c", Wire()), lambda *_: pytest.fail("nothing is asked of c")) == {}
+    assert migrate(migration, "c", Staging(), version=0, export=never, open_transport=never) == {}
 
 
+FIRST_CHUNK_TAG = 7
+"""After the two messages with the headers; those of a source have odd tags."""
+
+
+@pytest.fixture(name="small_chunks")
+def of_sixteen_bytes(monkeypatch):
+    monkeypatch.setattr(streams, "CHUNK_BYTES", 16)
+
+
+VALUES = {("p", "k"): torch.arange(40.0)}
+NUM_BYTES = 160
+
+
+@pytest.mark.parametrize("tag", [FIRST_CHUNK_TAG, FIRST_CHUNK_TAG + 8])
 @pytest.mark.parametrize("place", [0, -1])
-def test_a_damaged_message_is_refused(place):
+@pytest.mark.usefixtures("small_chunks")
+def test_a_damaged_chunk_alone_is_sent_again(tag, place):
     def damage(key, tensor):
-        if key[2] == 1:
+        if key[2] == tag and key[0] == "s0":
             tensor[place] ^= 1
         return tensor
 
-    exports = {"s0": state_of({("p", "k"): torch.arange(9.0)})}
+    wire, stagings = Wire(damage=damage), defaultdict(Staging)
+    outcomes = one_attempt(Migration(transfers=(transfer("s0", 1),)), {"s0": state_of(VALUES)}, wire, stagings)
+    assert_same_bits(VALUES, outcomes["t"][0, StateKind.PARAMETER])
+    chunks = [size for (source, _, number), size in wire.sent if source == "s0" and number >= FIRST_CHUNK_TAG]
+    assert chunks == [16 + 8] * (NUM_BYTES // 16 + 1)
+    assert stagings["t"].num_arrived_bytes == NUM_BYTES
+
+
+def test_what_stays_damaged_is_refused():
+    def damage(key, tensor):
+        if key[0] == "s0" and key[2] >= FIRST_CHUNK_TAG:
+            tensor[0] ^= 1
+        return tensor
+
     with pytest.raises(CommunicationError, match="parameter state of layer 0 from s0 arrived damaged"):
-        carry_out(Migration(transfers=(transfer("s0", 1),)), exports, damage)
+        carry_out(Migration(transfers=(transfer("s0", 1),)), {"s0": state_of(VALUES)}, damage)
+
+
+def test_damaged_headers_are_refused():
+    def damage(key, tensor):
+        if key[0] == "s0" and key[2] == FIRST_CHUNK_TAG - 2:
+            tensor[3] ^= 1
+        return tensor
+
+    with pytest.raises(CommunicationError, match="a message from s0 arrived damaged"):
+        carry_out(Migration(transfers=(transfer("s0", 1),)), {"s0": state_of(VALUES)}, damage)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_few_chunks_are_in_flight():
+    wire = Wire()
+    one_attempt(
+        Migration(transfers=(transfer("s0", 1), transfer("s1", 1))),
+        dict.fromkeys(("s0", "s1"), state_of(VALUES)),
+        wire,
+        defaultdict(Staging),
+    )
+    assert wire.most_waiting["s0", "t"] == wire.most_waiting["s1", "t"] == streams.MOST_IN_FLIGHT
+
+
+@given(st.lists(st.integers(1, 14), min_size=1, max_size=3), st.integers(1, 3))
+@settings(deadline=None, max_examples=40)
+def test_what_arrived_before_a_source_died_is_not_fetched_again(deaths, num_sources):
+    """Every attempt loses a source after some messages; the last one, from other holders, brings what is missing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streams, "CHUNK_BYTES", 16)
+        stagings = defaultdict(Staging)
+        exports = {f"s{n}": state_of(VALUES) for n in range(10)}
+        for attempt, death in enumerate(deaths):
+            dying = f"s{attempt}"
+            wire = Wire(breaks_at=lambda key, dying=dying, death=death: key[0] == dying and key[2] == 2 * death + 1)
+            one_attempt(Migration(transfers=(transfer(dying, 1), transfer("s9", 2))), exports, wire, stagings)
+            assert stagings["t"].num_arrived_bytes <= NUM_BYTES
+        sources = [f"s{n}" for n in range(5, 5 + num_sources)]
+        last = one_attempt(Migration(transfers=tuple(transfer(name, 1) for name in sources)), exports, Wire(), stagings)
+        assert_same_bits(VALUES, last["t"][0, StateKind.PARAMETER])
+        assert stagings["t"].num_arrived_bytes == NUM_BYTES
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize(("version", "fetched"), [(7, NUM_BYTES), (8, NUM_BYTES + 48)])
+def test_only_bytes_of_the_same_version_are_kept(version, fetched):
+    stagings = defaultdict(Staging)
+    old = {("p", "k"): torch.zeros(40)} if version != 7 else VALUES
+    wire = Wire(breaks_at=lambda key: key[0] == "s0" and key[2] == FIRST_CHUNK_TAG + 6)
+    one_attempt(Migration(transfers=(transfer("s0", 1),)), {"s0": state_of(old)}, wire, stagings, version=7)
+    assert stagings["t"].num_arrived_bytes == 48
+    outcomes = one_attempt(Migration(transfers=(transfer("s1", 1),)), {"s1": state_of(VALUES)}, Wire(), stagings, version=version)
+    assert_same_bits(VALUES, outcomes["t"][0, StateKind.PARAMETER])
+    assert stagings["t"].num_arrived_bytes == fetched
+
+
+def test_streams_that_were_left_behind_change_nothing():
+    staging, key = Staging(), (0, StateKind.PARAMETER)
+    first = staging.begin(3, {key})
+    staging.describe(first, key, PackedState(VALUES).header, "s0")
+    staging.take(first, key, 0, torch.full((NUM_BYTES,), 1, dtype=torch.uint8))
+    arrived = staging.arrived()[key]["p", "k"]
+    bits = bits_of(arrived)
+    for over in (lambda: staging.begin(3, {key}), staging.clear):
+        over()
+        with pytest.raises(CommunicationError, match="called off"):
+            staging.take(first, key, 0, torch.zeros(NUM_BYTES, dtype=torch.uint8))
+        assert bits_of(arrived) == bits
+
+
+def test_nothing_is_handed_out_before_all_of_it_arrived():
+    staging, key = Staging(), (0, StateKind.PARAMETER)
+    turn = staging.begin(3, {key})
+    staging.describe(turn, key, PackedState(VALUES).header, "s0")
+    staging.take(turn, key, 16, torch.zeros(NUM_BYTES - 16, dtype=torch.uint8))
+    with pytest.raises(CommunicationError, match="parameter state of layer 0 lacks bytes 0 to 16"):
+        staging.arrived()
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=8), st.integers(0, 30), st.integers(0, 30))
+def test_gaps_are_what_is_not_covered(ranges, begin, end):
+    staging, key = Staging(), (0, StateKind.PARAMETER)
+    header = PackedState({("p", "k"): torch.zeros(30, dtype=torch.uint8)}).header
+    turn = staging.begin(0, {key})
+    staging.describe(turn, key, header, "s0")
+    covered = set()
+    for low, high in ((min(pair), max(pair)) for pair in ranges):
+        staging.take(turn, key, low, torch.zeros(high - low, dtype=torch.uint8))
+        covered |= set(range(low, high))
+    gaps = staging.missing(key, begin, end)
+    assert [place for low, high in gaps for place in range(low, high)] == [p for p in range(begin, end) if p not in covered]
+    assert all(low < high for low, high in gaps)
 
 
 def test_sources_that_disagree_are_refused():

@@ -33,6 +33,9 @@ def closed_afterwards():
     waiter = Waiter("waiter-under-test")
     yield waiter
     waiter.close()
+    for thread in threading.enumerate():
+        if thread.name == "waiter-under-test":
+            thread.join(30.0)
 
 
 @pytest.fixture(name="stuck")
@@ -76,6 +79,31 @@ def test_what_was_given_up_before_is_not_waited_for(waiter, stuck):
     with pytest.raises(CommunicationError, match="given up"):
         waiter.wait(stuck)
     assert not stuck.has_begun.is_set()
+
+
+def test_operations_that_were_begun_are_waited_for_in_their_order(waiter, stuck):
+    first, second = waiter.begin(stuck), waiter.begin(Failing())
+    assert stuck.has_begun.wait(30.0)
+    assert second.operation is not None
+    stuck.may_end.set()
+    with pytest.raises(CommunicationError, match="Connection closed by peer"):
+        second.wait()
+    first.wait()
+
+
+def test_nothing_that_was_begun_before_giving_up_is_started_after_it(waiter, stuck):
+    later = Stuck()
+    first, second = waiter.begin(stuck), waiter.begin(later)
+    assert stuck.has_begun.wait(30.0)
+    waiter.abort()
+    for waiting in (first, second):
+        with pytest.raises(CommunicationError, match="given up"):
+            waiting.wait()
+    stuck.may_end.set()
+    waiter.close()
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "waiter-under-test"]
+    thread.join(30.0)
+    assert not later.has_begun.is_set()
 
 
 def test_the_thread_ends_with_its_operation(waiter, stuck):

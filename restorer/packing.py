@@ -1,0 +1,79 @@
+"""State of one kind of one layer as a range of bytes: read and written piece by piece, bit for bit, without a copy of the whole."""
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+StateEntries = dict[tuple[str, str], Any]
+"""State of one kind of one layer: (owner, key) -> tensor or plain number. The owner is a parameter or buffer name."""
+
+
+class PackedState:
+    """Entries seen as a header and one range of bytes: their tensors, one after the other."""
+
+    def __init__(self, entries: StateEntries) -> None:
+        """Tensors stay where they are; those that are not contiguous are copied."""
+        self.entries = entries
+        self.header = json.dumps([_described(owner, key, value) for (owner, key), value in entries.items()]).encode()
+        self._flats = [_flat(value) for value in entries.values() if isinstance(value, Tensor)]
+        self._ends = list(accumulate(len(flat) for flat in self._flats))
+        self.num_bytes = self._ends[-1] if self._ends else 0
+
+    @classmethod
+    def blank(cls, header: bytes, *, is_pinned: bool = False) -> "PackedState":
+        """Entries as a header describes them, to be written; in host memory, pinned where they go to a CUDA device."""
+        entries: StateEntries = {}
+        for owner, key, dtype_name, content in json.loads(header):
+            is_tensor = dtype_name is not None
+            entries[owner, key] = (
+                torch.empty(content, dtype=getattr(torch, dtype_name), pin_memory=is_pinned) if is_tensor else content
+            )
+        return cls(entries)
+
+    def read(self, begin: int, into: Tensor) -> None:
+        """Copy the bytes from `begin` on into a flat byte tensor in host memory."""
+        for flat, piece in self._pieces(begin, into):
+            piece.copy_(flat)
+
+    def write(self, begin: int, chunk: Tensor) -> None:
+        """Overwrite the bytes from `begin` on."""
+        for flat, piece in self._pieces(begin, chunk):
+            flat.copy_(piece)
+
+    def _pieces(self, begin: int, chunk: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """The parts of the tensors that a chunk covers, each with its part of the chunk."""
+        end = begin + len(chunk)
+        for flat, stop in zip(self._flats, self._ends, strict=True):
+            start = stop - len(flat)
+            low, high = max(begin, start), min(end, stop)
+            if low < high:
+                yield flat[low - start : high - start], chunk[low - begin : high - begin]
+
+
+def pack(entries: StateEntries) -> tuple[bytes, Tensor]:
+    """Entries as a header and one flat byte tensor of its own; bit for bit, in their own types."""
+    packed = PackedState(entries)
+    payload = torch.empty(packed.num_bytes, dtype=torch.uint8)
+    packed.read(0, payload)
+    return packed.header, payload
+
+
+def unpack(header: bytes, payload: Tensor) -> StateEntries:
+    """Entries from header and payload; tensors are copies, free of the payload's alignment."""
+    packed = PackedState.blank(header)
+    packed.write(0, payload)
+    return packed.entries
+
+
+def _described(owner: str, key: str, value: Any) -> Sequence[Any]:
+    if isinstance(value, Tensor):
+        return owner, key, str(value.dtype).removeprefix("torch."), list(value.shape)
+    return owner, key, None, value
+
+
+def _flat(value: Tensor) -> Tensor:
+    return value.detach().contiguous().reshape(-1).view(torch.uint8)

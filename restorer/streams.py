@@ -1,0 +1,180 @@
+"""One stream of state from a source to a target: chunks with checksums, a few in flight, asked for by the target.
+
+source                                      target
+headers of all parts ------------------->   what is it?
+<------------------- an order: the chunks that are missing
+the chunks ----------------------------->   verified, taken in
+<------------------- an order: those that arrived damaged
+...
+<------------------- an empty order: done
+"""
+
+import json
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kintsugi.core.errors import CommunicationError
+from restorer.packing import PackedState
+from restorer.parts import Part
+from restorer.staging import ByteRange, Staging, StateKey
+from restorer.transport import Receiving, Sending, TensorSpec, Transport
+
+CHUNK_BYTES = 4 * 2**20
+MOST_IN_FLIGHT = 3
+"""Chunks that a stream holds at each end; its memory is this times their size."""
+MOST_REPEATS = 3
+"""Orders of damaged chunks before the target gives up."""
+
+_CHECKSUM_BYTES = 8
+_PREFIX = TensorSpec((2,), torch.int64)
+
+Order = list[tuple[int, int, int]]
+"""Chunks: part of the stream, first byte and the one after the last."""
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """Messages between two workers, in order; those of a stream and of the one in the other direction have tags of their own."""
+
+    transport: Transport
+    peer: str
+    is_source: bool
+    _num_sent: int = field(default=0, init=False)
+    _num_received: int = field(default=0, init=False)
+
+    def send(self, tensor: Tensor) -> Sending:
+        """Start to send the next message."""
+        self._num_sent += 1
+        return self.transport.send(tensor, self.peer, 2 * self._num_sent + self.is_source)
+
+    def receive(self, spec: TensorSpec) -> Receiving:
+        """Start to receive the next message."""
+        self._num_received += 1
+        return self.transport.receive(spec, self.peer, 2 * self._num_received + (not self.is_source))
+
+    def tell(self, content: Any) -> None:
+        """Send something short."""
+        text = torch.frombuffer(bytearray(json.dumps(content).encode()), dtype=torch.uint8)
+        for sending in (self.send(torch.tensor([len(text), _checksum(text)])), self.send(text)):
+            sending.wait()
+
+    def hear(self) -> Any:
+        """Receive something short.
+
+        Raises:
+            CommunicationError: it arrived damaged.
+        """
+        size, checksum = self.receive(_PREFIX).wait().tolist()
+        text = self.receive(TensorSpec((size,), torch.uint8)).wait()
+        if _checksum(text) != checksum:
+            raise CommunicationError(f"a message from {self.peer} arrived damaged")
+        return json.loads(text.numpy().tobytes())
+
+
+def send_parts(parts: Sequence[Part], state: Sequence[PackedState], transport: Transport, *, is_pinned: bool) -> None:
+    """Send what the target of these parts orders, until it has all.
+
+    Args:
+        parts: all from this worker to one target.
+        state: of each part's layer and kind.
+        transport: whose waits nobody else's wait for.
+        is_pinned: whether chunks pass through pinned host memory, as those from CUDA devices should.
+
+    Raises:
+        CommunicationError: the target is gone, or the transfer was called off.
+    """
+    target = _Conversation(transport, parts[0].transfer.target, is_source=True)
+    target.tell([own.header.decode() for own in state])
+    while order := target.hear():
+        in_flight: deque[Sending] = deque()
+        for index, begin, end in order:
+            if len(in_flight) == MOST_IN_FLIGHT:
+                in_flight.popleft().wait()
+            in_flight.append(target.send(_sealed(state[index], begin, end, is_pinned=is_pinned)))
+        for sending in in_flight:
+            sending.wait()
+
+
+def receive_parts(parts: Sequence[Part], staging: Staging, turn: int, transport: Transport) -> None:
+    """Order what is missing of these parts and take it in.
+
+    Args:
+        parts: all from one source to this worker.
+        staging: what arrived before, and takes in what arrives.
+        turn: of the attempt.
+        transport: whose waits nobody else's wait for.
+
+    Raises:
+        CommunicationError: the source is gone, the transfer was called off, or chunks keep arriving damaged.
+        ReconfigurationError: the source disagrees with another one.
+    """
+    name = parts[0].transfer.source
+    source = _Conversation(transport, name, is_source=False)
+    shares: list[tuple[StateKey, slice]] = []
+    for part, header in zip(parts, source.hear(), strict=True):
+        key = part.transfer.layer, part.transfer.kind
+        shares.append((key, part.slice_of(staging.describe(turn, key, header.encode(), name))))
+    for _ in range(1 + MOST_REPEATS):
+        order = _missing(shares, staging)
+        source.tell(order)
+        if not order:
+            return
+        _take_in(order, shares, staging, turn, source)
+    damaged = _missing(shares, staging)
+    if damaged:
+        layer, kind = shares[damaged[0][0]][0]
+        raise CommunicationError(f"{kind.value} state of layer {layer} from {name} arrived damaged", field="transfer")
+    source.tell([])
+
+
+def _missing(shares: Sequence[tuple[StateKey, slice]], staging: Staging) -> Order:
+    return [
+        (index, *chunk)
+        for index, (key, share) in enumerate(shares)
+        for gap in staging.missing(key, share.start, share.stop)
+        for chunk in _chunks(*gap)
+    ]
+
+
+def _chunks(begin: int, end: int) -> list[ByteRange]:
+    """A range cut at multiples of the chunk size."""
+    cuts = [begin, *range((begin // CHUNK_BYTES + 1) * CHUNK_BYTES, end, CHUNK_BYTES), end]
+    return list(pairwise(cuts))
+
+
+def _take_in(order: Order, shares: Sequence[tuple[StateKey, slice]], staging: Staging, turn: int, source: _Conversation) -> None:
+    """Receive the chunks of an order; those that are damaged are left out."""
+    following = iter(order)
+    in_flight: deque[tuple[tuple[int, int, int], Receiving]] = deque()
+    while True:
+        while len(in_flight) < MOST_IN_FLIGHT and (chunk := next(following, None)) is not None:
+            size = chunk[2] - chunk[1] + _CHECKSUM_BYTES
+            in_flight.append((chunk, source.receive(TensorSpec((size,), torch.uint8))))
+        if not in_flight:
+            return
+        (index, begin, _), receiving = in_flight.popleft()
+        message = receiving.wait()
+        content, seal = message[:-_CHECKSUM_BYTES], message[-_CHECKSUM_BYTES:]
+        if _checksum(content) == int.from_bytes(seal.numpy().tobytes(), "little"):
+            staging.take(turn, shares[index][0], begin, content)
+
+
+def _sealed(state: PackedState, begin: int, end: int, *, is_pinned: bool) -> Tensor:
+    """A chunk followed by its checksum."""
+    message = torch.empty(end - begin + _CHECKSUM_BYTES, dtype=torch.uint8, pin_memory=is_pinned)
+    content = message[:-_CHECKSUM_BYTES]
+    state.read(begin, content)
+    seal = bytearray(_checksum(content).to_bytes(_CHECKSUM_BYTES, "little"))
+    message[-_CHECKSUM_BYTES:] = torch.frombuffer(seal, dtype=torch.uint8)
+    return message
+
+
+def _checksum(message: Tensor) -> int:
+    return zlib.crc32(message.numpy().data)
