@@ -1,0 +1,272 @@
+"""Checkpoints on disk: whole or not there, checksummed file by file, and found again after anything.
+
+    checkpoints/latest.json          names the newest; replaced last
+    checkpoints/step-00000012/       manifest.json, and one folder per part: layer-00003/, worker-w00/
+    checkpoints/.step-00000018.tag/  being written
+
+Parts are written and fsynced by whoever holds what is in them. Only then the manifest, with the size and SHA-256 of every
+file, goes beside them, the folder gets its name, and the pointer is replaced (ECRL, section 4.3); every change of a name
+is fsynced before the next. A crash at any moment leaves the previous checkpoint in place.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from kintsugi.core import checks
+from kintsugi.core.codec import dumps, loads
+from kintsugi.core.errors import InvalidInputError, KintsugiError
+from kintsugi.runtime.sampler import SamplerState
+
+LATEST = "latest.json"
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"step-(\d{8,})")
+
+
+class DamagedCheckpointError(KintsugiError):
+    """A checkpoint is not as it was written; `field` names it, `value` the file."""
+
+    code = "damaged_checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRecord:
+    """A file as it was written."""
+
+    num_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a checkpoint is of, and every file in it."""
+
+    step: int
+    """The next step to train: everything before it is in the state."""
+    job: str
+    """Digest of what the state fits to; another job's is refused."""
+    epoch: int
+    cursor: int
+    seed: str
+    """Of the sampler; text, for JSON's numbers are too narrow."""
+    files: Mapping[str, FileRecord] = field(default_factory=dict)
+    """By path within the checkpoint."""
+
+    @property
+    def sampler(self) -> SamplerState:
+        """Where the samples go on."""
+        return SamplerState(epoch=self.epoch, cursor=self.cursor, seed=int(self.seed))
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all files."""
+        return sum(record.num_bytes for record in self.files.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sealed:
+    """A manifest with its own checksum."""
+
+    manifest: Manifest
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pointer:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One that is whole."""
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def step(self) -> int:
+        """The next step to train."""
+        return self.manifest.step
+
+    def verify(self) -> None:
+        """Require every file to be as it was written. O(bytes).
+
+        Raises:
+            DamagedCheckpointError: with the first that is not.
+        """
+        for name, record in sorted(self.manifest.files.items()):
+            if (problem := _problem(self.folder / name, record)) is not None:
+                raise DamagedCheckpointError(f"{name} {problem}", field=self.folder.name, value=name)
+
+
+def _problem(path: Path, record: FileRecord) -> str | None:
+    try:
+        if (size := path.stat().st_size) != record.num_bytes:
+            return f"has {size} bytes where {record.num_bytes} were written"
+        return None if file_record(path) == record else "does not have the checksum it was written with"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
+def file_record(path: Path) -> FileRecord:
+    """Size and checksum of a file."""
+    with path.open("rb") as file:
+        return FileRecord(num_bytes=os.fstat(file.fileno()).st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def record_part(temporary: Path, part: str) -> dict[str, FileRecord]:
+    """Records of a part's files, by path within the checkpoint; its names are on the disk afterwards."""
+    records = {
+        str(path.relative_to(temporary)): file_record(path) for path in sorted((temporary / part).rglob("*")) if path.is_file()
+    }
+    sync_folder(temporary / part)
+    return records
+
+
+class CheckpointStore:
+    """The checkpoints of one run. One process commits; others write parts into what it will commit."""
+
+    def __init__(self, folder: Path, *, job: str = "", keep: int = 2) -> None:
+        """Nothing is touched before it is needed.
+
+        Args:
+            folder: that is theirs alone.
+            job: digest of what the states have to fit to.
+            keep: how many stay; the older ones go.
+        """
+        checks.positive("keep", keep)
+        self._folder = folder
+        self._job = job
+        self._keep = keep
+        self._log = structlog.get_logger("kintsugi.runtime")
+
+    def temporary(self, step: int, tag: str) -> Path:
+        """Where the parts of a checkpoint go until it is committed; the same in every process."""
+        return self._folder / f".{_name(step)}.{tag}"
+
+    def commit(self, temporary: Path, manifest: Manifest) -> Checkpoint:
+        """Give a checkpoint whose parts are all on the disk its name, and point to it; the oldest go.
+
+        Raises:
+            OSError: the disk is full or broken; the previous checkpoint stays the latest.
+        """
+        sealed = _Sealed(manifest=manifest, sha256=_digest(manifest))
+        _write(temporary / MANIFEST, dumps(sealed))
+        sync_folder(temporary)
+        final = self._folder / _name(manifest.step)
+        if final.exists():  # damaged, or of steps that were undone
+            shutil.rmtree(final)
+        temporary.rename(final)
+        sync_folder(self._folder)
+        self._point_to(final.name)
+        self._retire(final)
+        return Checkpoint(final, manifest)
+
+    def discard(self, temporary: Path) -> None:
+        """Remove what will never be whole."""
+        shutil.rmtree(temporary, ignore_errors=True)
+
+    def clear(self) -> None:
+        """Remove everything that was being written when an earlier life ended."""
+        for path in self._folder.glob(".step-*"):
+            self.discard(path)
+        for path in self._folder.glob("*.new"):
+            path.unlink(missing_ok=True)
+
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint that is undamaged; what is skipped is warned of, by its name and that of the one used.
+
+        Raises:
+            InvalidInputError: it is another job's.
+        """
+        damaged: list[DamagedCheckpointError] = []
+        for folder in self._candidates():
+            try:
+                checkpoint = self._read(folder)
+                checkpoint.verify()
+            except DamagedCheckpointError as error:
+                damaged.append(error)
+                continue
+            self._warn(damaged, checkpoint.folder.name)
+            return checkpoint
+        self._warn(damaged, "none")
+        return None
+
+    def _warn(self, damaged: list[DamagedCheckpointError], used: str) -> None:
+        for error in damaged:
+            self._log.warning(
+                "a checkpoint is damaged; an earlier one is used", damaged=error.field, reason=error.message, used=used
+            )
+
+    def _candidates(self) -> Iterator[Path]:
+        """The latest, then the earlier ones; later ones, which were never pointed to or were undone, do not count."""
+        steps = {int(match[1]): path for path in self._folder.glob("step-*") if (match := _NAME.fullmatch(path.name))}
+        latest = self._latest()
+        for step in sorted(steps, reverse=True):
+            if latest is None or step <= latest:
+                yield steps[step]
+
+    def _latest(self) -> int | None:
+        """The step that the pointer names; None where it is missing or unreadable, so that every checkpoint counts."""
+        try:
+            pointer = loads(_Pointer, (self._folder / LATEST).read_bytes())
+        except FileNotFoundError:
+            return None
+        except (InvalidInputError, OSError) as error:
+            self._log.warning("the pointer to the latest checkpoint is damaged; the newest whole one is used", reason=str(error))
+            return None
+        match = _NAME.fullmatch(pointer.name)
+        return int(match[1]) if match else None
+
+    def _read(self, folder: Path) -> Checkpoint:
+        try:
+            sealed = loads(_Sealed, (folder / MANIFEST).read_bytes())
+        except (InvalidInputError, OSError) as error:
+            raise DamagedCheckpointError(f"{MANIFEST} cannot be read: {error}", field=folder.name, value=MANIFEST) from error
+        if sealed.sha256 != _digest(sealed.manifest) or _name(sealed.manifest.step) != folder.name:
+            raise DamagedCheckpointError(f"{MANIFEST} is not as it was written", field=folder.name, value=MANIFEST)
+        if sealed.manifest.job != self._job:
+            raise InvalidInputError("holds checkpoints of another job; take a new folder", field="run", value=str(self._folder))
+        return Checkpoint(folder, sealed.manifest)
+
+    def _point_to(self, name: str) -> None:
+        new = self._folder / f"{LATEST}.new"
+        _write(new, dumps(_Pointer(name=name)))
+        new.replace(self._folder / LATEST)
+        sync_folder(self._folder)
+
+    def _retire(self, newest: Path) -> None:
+        kept = [path for path in self._candidates() if path != newest][: self._keep - 1]
+        for path in self._folder.glob("step-*"):
+            if path != newest and path not in kept:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _digest(manifest: Manifest) -> str:
+    return hashlib.sha256(dumps(manifest).encode()).hexdigest()
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
