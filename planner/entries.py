@@ -1,5 +1,6 @@
 """What is known of pipelines of equal workers beyond closed-form bounds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from estimator.pipeline import Floats
@@ -38,3 +39,7 @@ class Entries:
         if entry not in self._splits:
             self._splits[entry] = self.partitioner.best(self.attain(entry))
         return self._splits[entry]
+
+    def nearby(self, entry: Entry, cuts: Sequence[int], below: float) -> list[tuple[int, ...]]:
+        """Splits of an entry next to another one that have a shorter objective than `below`, the shortest first."""
+        return self.partitioner.nearby(self.attain(entry), cuts, below)

@@ -142,6 +142,12 @@ class Partitioner:
         self._descended[attained.kinds] = cuts
         return Split(tuple(cuts.tolist()), seconds, bound)
 
+    def nearby(self, attained: Attained, cuts: Sequence[int], below: float) -> list[tuple[int, ...]]:
+        """Splits one layer away from another one that have a shorter objective than `below`, the shortest first."""
+        options = neighbours(np.array(cuts))
+        seconds = np.array([self._seconds(option[None], attained.chain, below)[0] for option in options])
+        return [tuple(options[row].tolist()) for row in np.argsort(seconds, kind="stable") if seconds[row] < below]
+
     def _explored(self, chain: Chain, bound: float, seconds: float, cuts: Ints) -> tuple[float, float, Ints]:
         """A better bound and a better split, where they are not close."""
         if self._schedule is Schedule.GPIPE or seconds <= bound * (1 + CLOSE):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 
 from estimator.goodput import (
     effective_time_ratio,
@@ -13,6 +14,7 @@ from estimator.goodput import (
 from planner.arrangement import Arrangement
 from planner.placement import least_migration_seconds
 from planner.request import AnySearch, Request
+from planner.search import EqualSearch
 
 MOST_EAGER = 6
 """After so many numbers of pipelines only those are pursued that may be faster by more than the search's tolerance."""
@@ -22,6 +24,9 @@ MOST_SLACK = 2
 
 MOST_PURSUED = 48
 """Numbers of pipelines that are pursued; what is left then has a closed-form bound."""
+
+MOST_POLISHED = 2
+"""Options that are polished."""
 
 LEVEL = 2e-3
 """Relative difference between the first two steps that closed-form bounds are asked about."""
@@ -57,7 +62,16 @@ def pursue(request: Request, search: AnySearch) -> tuple[list[Option], float]:
             limit, hopeful = lower, search.could_win(degrees, lower)
             bounds += [limit] * (len(hopeful) < len(degrees))
             degrees = hopeful
-    return options, min(*bounds, _least_step(search, degrees, limit))
+    return _polished(request, search, options), min(*bounds, _least_step(search, degrees, limit))
+
+
+def _polished(request: Request, search: AnySearch, options: list[Option]) -> list[Option]:
+    """The options, the most promising ones polished."""
+    if not isinstance(search, EqualSearch):
+        return options
+    first = nlargest(MOST_POLISHED, options, key=lambda option: option.most_goodput)
+    changed = [search.polish(option.arrangement) for option in first]
+    return options + [_option(request, search, new) for new, old in zip(changed, first, strict=True) if new is not old.arrangement]
 
 
 def _least_step(search: AnySearch, degrees: Sequence[int], limit: float) -> float:

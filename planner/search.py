@@ -18,6 +18,7 @@ from planner.filling import Filling
 from planner.kinds import WorkerKind
 from planner.knapsack import Knapsack
 from planner.partition import Partitioner
+from planner.polishing import polished
 from planner.relaxation import Lengths, can_finish, caps, promises, which_can_finish, widest_stages
 from planner.stepping import Stepper
 from planner.tails import least_tails
@@ -26,6 +27,10 @@ from planner.zero_bubble import partitioner_for
 
 RELAXED_STEP, MARGIN = 1.01, 1.1
 """How exactly the least relaxed time is found, and how far above it tables go at first."""
+
+
+MOST_POLISHED = 64
+"""Workers up to which splits are polished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +138,18 @@ class EqualSearch:
         problem = self._problem
         pipelines = Counter({(shape.cuts, shape.num_microbatches): times for shape, times in arrangement.groups.items()})
         return self._stepper.seconds(pipelines, problem.reduction_link(len(arrangement.shapes)))
+
+    def polish(self, arrangement: Arrangement) -> Arrangement:
+        """The arrangement with other splits where its step becomes shorter by that, in small jobs."""
+        dp = len(arrangement.shapes)
+        if self._problem.num_workers > MOST_POLISHED or dp < 2:
+            return arrangement
+        entries, after = self._entries(dp), self._after_seconds(dp)
+
+        def nearby(shape: PipelineShape, seconds: float) -> list[tuple[int, ...]]:
+            return entries.nearby((shape.num_stages, shape.num_microbatches), shape.cuts, seconds - after)
+
+        return polished(arrangement, self.step_seconds, nearby)
 
     def _is_reachable(self, dp: int, most: Ints, limit: float) -> bool:
         """Whether a solution is left when every entry that it uses is tightened. Lowers `most` where bounds rule entries out."""

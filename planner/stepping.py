@@ -11,7 +11,7 @@ from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
 from restorer.buckets import Bucket, bucket_bytes, buckets_of
-from restorer.ordering import conflicts_of, reduced_seconds, short_rounds
+from restorer.ordering import conflicts_of, quick_rounds, reduced_seconds
 
 Kind = tuple[tuple[int, ...], int]
 """Stage boundaries and micro-batches of a pipeline."""
@@ -35,7 +35,9 @@ class Stepper:
     _ends: dict[Kind, tuple[float, ...]] = field(default_factory=dict, init=False)
 
     def seconds(self, pipelines: Counter[Kind], reduction_link: LinkCost) -> float:
-        """A step of pipelines given by kind and number, as the estimator reckons it, with the faster order of reductions.
+        """A step of pipelines given by kind and number, as the estimator reckons it, with a quickly found order of reductions.
+
+        Plans are given the best order that is found; their steps may be shorter.
 
         Args:
             pipelines: how many there are of each kind.
@@ -58,7 +60,7 @@ class Stepper:
         seconds = [own for _, own in timed]
         ready = [max(ends[member] for member in members) for members, _ in timed]
         num_bytes = [bucket_bytes(bucket, self.costs.profile) for bucket in buckets]
-        rounds = short_rounds(buckets, num_bytes, seconds, ready)
+        rounds = quick_rounds(buckets, num_bytes, seconds, ready)
         return max(*ends.values(), reduced_seconds(rounds, conflicts_of(buckets), seconds, ready))
 
     def _timed(

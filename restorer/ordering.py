@@ -42,15 +42,17 @@ def few_rounds(buckets: Sequence[Bucket], num_bytes: Sequence[int]) -> Rounds:
     `MOST_NODES` places.
     """
     conflicts = conflicts_of(buckets)
-    along = range(len(buckets))
-    orders = (
-        along,
-        sorted(along, key=lambda index: -num_bytes[index]),
-        sorted(along, key=lambda index: (-len(conflicts[index]), -num_bytes[index])),
-    )
-    rounds = min((_first_fit(order, conflicts) for order in orders), key=lambda found: _weight(found, num_bytes))
-    rounds = _Colouring(conflicts, num_bytes, rounds).best()
-    return tuple(tuple(sorted(own)) for own in sorted(rounds, key=lambda own: _mean_layer(buckets, own), reverse=True))
+    return _last_first(_Colouring(conflicts, num_bytes, _fitted(conflicts, num_bytes)).best(), buckets)
+
+
+def quick_rounds(
+    buckets: Sequence[Bucket], num_bytes: Sequence[int], seconds: Sequence[float], ready_seconds: Sequence[float]
+) -> Rounds:
+    """What `short_rounds` starts from: rounds by first fit, or each bucket as soon as it can begin. Where many are compared."""
+    scheduling = _Scheduling(buckets, seconds, ready_seconds)
+    scheduling.offer(_last_first(_fitted(conflicts_of(buckets), num_bytes), buckets))
+    scheduling.offer(scheduling.soonest())
+    return scheduling.known()
 
 
 def short_rounds(
@@ -92,6 +94,22 @@ def _by_stage(buckets: Sequence[Bucket]) -> list[list[int]]:
             for stage in stages:
                 result[shape, stage].append(index)
     return list(result.values())
+
+
+def _last_first(rounds: Iterable[Sequence[int]], buckets: Sequence[Bucket]) -> Rounds:
+    """Those of the last layers come first."""
+    return tuple(tuple(sorted(own)) for own in sorted(rounds, key=lambda own: _mean_layer(buckets, own), reverse=True))
+
+
+def _fitted(conflicts: Conflicts, num_bytes: Sequence[int]) -> list[list[int]]:
+    """The best rounds by first fit: along the model, by size, and by degree."""
+    along = range(len(num_bytes))
+    orders = (
+        along,
+        sorted(along, key=lambda index: -num_bytes[index]),
+        sorted(along, key=lambda index: (-len(conflicts[index]), -num_bytes[index])),
+    )
+    return min((_first_fit(order, conflicts) for order in orders), key=lambda found: _weight(found, num_bytes))
 
 
 def _first_fit(order: Iterable[int], conflicts: Conflicts) -> list[list[int]]:
@@ -175,8 +193,12 @@ class _Scheduling:
         if end < self._least:
             self._best, self._least = rounds, end
 
+    def known(self) -> Rounds:
+        """The best rounds that were offered or found so far."""
+        return self._best
+
     def best(self) -> Rounds:
-        """The best rounds that were offered or found."""
+        """The best rounds that were offered or can be found."""
         if len(self._ready) <= MOST_SEARCHED:
             self._extend(self._ready, frozenset(range(len(self._ready))), (), 0.0)
         return self._best

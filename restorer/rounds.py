@@ -1,6 +1,6 @@
 """Gradient reductions in rounds: layers with the same holders share a bucket, buckets that share a worker take turns."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from estimator.costs import Costs
@@ -9,6 +9,9 @@ from kintsugi.core.plan import Plan, Reduction, Round
 from kintsugi.core.profile import Profile
 from restorer.buckets import Bucket, bucket_bytes, buckets_of, shape_of
 from restorer.ordering import Rounds, few_rounds, short_rounds
+
+Order = Callable[[Sequence[Bucket], Sequence[int], Sequence[float], Sequence[float]], Rounds]
+"""Rounds for buckets, their bytes, what each takes in seconds, and when each can begin."""
 
 
 def colour_rounds(plan: Plan, profile: Profile) -> tuple[Round, ...]:
@@ -26,18 +29,19 @@ def colour_rounds(plan: Plan, profile: Profile) -> tuple[Round, ...]:
     return named.rounds(few_rounds(named.buckets, [reduction.num_bytes for reduction in named.reductions]))
 
 
-def fastest_rounds(plan: Plan, costs: Costs) -> tuple[Round, ...]:
+def fastest_rounds(plan: Plan, costs: Costs, order: Order = short_rounds) -> tuple[Round, ...]:
     """The rounds of `colour_rounds`, or others where those are through sooner.
 
     Args:
         plan: without routes; its own rounds do not matter.
         costs: of its passes and reductions.
+        order: how rounds are sought.
     """
     named, ends = _Named.of(plan, costs.profile), pass_end_seconds(plan, costs)
     seconds = [costs.reduction_seconds(reduction) if len(reduction.workers) > 1 else 0.0 for reduction in named.reductions]
     ready = [max(ends[worker] for worker in reduction.workers) for reduction in named.reductions]
     num_bytes = [reduction.num_bytes for reduction in named.reductions]
-    return named.rounds(short_rounds(named.buckets, num_bytes, seconds, ready))
+    return named.rounds(order(named.buckets, num_bytes, seconds, ready))
 
 
 @dataclass(frozen=True, slots=True)
