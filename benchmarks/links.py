@@ -1,0 +1,117 @@
+"""Emulated links: a network namespace per member, joined by a bridge, each with its own rate in both directions.
+
+Needs root, `ip` and `tc`. Everything is made in namespaces of this process's own name and deleted on every path.
+"""
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Self
+
+from kintsugi.core.errors import UnavailableError
+
+_CLONE_NEWNET = 0x40000000
+_BURST_BYTES = 128 * 1024
+_QUEUE_MILLISECONDS = 200
+HEADER_RATIO = 1514 / 1448
+"""Bytes on the link per byte of payload: Ethernet, IP and TCP headers of full segments."""
+
+
+def unavailable_reason() -> str | None:
+    """Why links cannot be emulated here; None where they can."""
+    if os.geteuid() != 0:
+        return "making network namespaces takes root"
+    missing = [program for program in ("ip", "tc") if shutil.which(program) is None]
+    if missing:
+        return f"{' and '.join(missing)} of iproute2 not found"
+    probe = f"kintsugi-{os.getpid()}-probe"
+    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
+    subprocess.run(["ip", "netns", "delete", probe], capture_output=True, check=False)
+    return None if made.returncode == 0 else f"network namespaces cannot be made: {made.stderr.strip()}"
+
+
+class EmulatedLinks(AbstractContextManager["EmulatedLinks"]):
+    """One namespace and address for each member."""
+
+    def __init__(self, payload_bytes_per_second: Mapping[str, float]) -> None:
+        """Nothing is made before the block is entered.
+
+        Args:
+            payload_bytes_per_second: of each member (at most 200), each way, headers not counted.
+        """
+        self._prefix = f"kintsugi-{os.getpid()}"
+        self._rates = dict(payload_bytes_per_second)
+        self.addresses = {member: f"10.77.0.{index + 1}" for index, member in enumerate(self._rates)}
+
+    def __enter__(self) -> Self:
+        reason = unavailable_reason()
+        if reason is not None:
+            raise UnavailableError(reason, field="links")
+        try:
+            self._make()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def namespace(self, member: str) -> str:
+        """Name of the member's network namespace."""
+        return f"{self._prefix}-{member}"
+
+    def close(self) -> None:
+        """Delete all namespaces, and with them links and shapers."""
+        for name in (*map(self.namespace, self._rates), self._hub):
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+    @property
+    def _hub(self) -> str:
+        return f"{self._prefix}-hub"
+
+    def _make(self) -> None:
+        _run("ip", "netns", "add", self._hub)
+        _run("ip", "-n", self._hub, "link", "add", "bridge", "type", "bridge")
+        _run("ip", "-n", self._hub, "link", "set", "bridge", "up")
+        for index, member in enumerate(self._rates):
+            self._join(member, f"port{index}")
+
+    def _join(self, member: str, port: str) -> None:
+        own = self.namespace(member)
+        _run("ip", "netns", "add", own)
+        _run("ip", "-n", self._hub, "link", "add", port, "type", "veth", "peer", "name", "port", "netns", own)
+        _run("ip", "-n", self._hub, "link", "set", port, "master", "bridge", "up")
+        _run("ip", "-n", own, "address", "add", f"{self.addresses[member]}/24", "dev", "port")
+        _run("ip", "-n", own, "link", "set", "port", "up")
+        _run("ip", "-n", own, "link", "set", "lo", "up")
+        rate = f"{round(8 * self._rates[member] * HEADER_RATIO)}bit"
+        for namespace, device in ((own, "port"), (self._hub, port)):
+            shaper = (
+                "tbf",
+                "rate",
+                rate,
+                "burst",
+                f"{_BURST_BYTES}b",
+                "latency",
+                f"{_QUEUE_MILLISECONDS}ms",
+            )
+            _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *shaper)
+
+
+def enter(namespace: str) -> None:
+    """Move this thread, and threads that it starts from now on, into a network namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{namespace}", "rb") as handle:
+        if libc.setns(handle.fileno(), _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"could not enter network namespace {namespace}")
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise UnavailableError(f"`{' '.join(command)}` failed: {done.stderr.strip()}", field="links")
