@@ -69,11 +69,11 @@ def estimate(
     )
 
 
-def pass_end_seconds(plan: Plan, costs: Costs) -> dict[str, float]:
-    """End of each worker's last pass in a plan without routes, in seconds; pipelines that are alike are timed once."""
+def stage_end_seconds(plan: Plan, costs: Costs) -> dict[str, Sequence[float]]:
+    """End of the last pass through each of a worker's stages, in seconds; alike pipelines are timed once; no routes."""
     passes = _Passes()
     _add_fixed(passes, plan, costs, frozenset())
-    return passes.end_seconds
+    return passes.stage_end_seconds
 
 
 def after_transition(price: Estimate, reconfiguration_seconds: float, mtbf_seconds: float) -> Estimate:

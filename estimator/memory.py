@@ -79,6 +79,8 @@ def stage_peak_bytes(sums: LayerSums, start: int, stop: int, *, num_in_flight: i
 def worker_static_bytes(plan: Plan, worker: str, sums: LayerSums) -> int:
     """Parameters, gradients and optimizer state of all stages that a worker holds, in bytes."""
     stages = plan.stages_of[worker]
+    if len(stages) == 1:
+        return sums.static_bytes(stages[0].layer_start, stages[0].layer_stop, fewest_replicas(plan, stages[0]))
     replicas = min(fewest_replicas(plan, stage) for stage in stages)
     return sums.held_bytes([(stage.layer_start, stage.layer_stop) for stage in stages], replicas)
 

@@ -56,7 +56,7 @@ def _holders_of_dead_slots(plan: Plan, living: Collection[str]) -> dict[Slot, tu
         for s, stage in enumerate(pipeline.stages):
             if stage.worker in living:
                 continue
-            holders = tuple(w for w in plan.workers if w in living and plan.holds(w, stage))
+            holders = tuple(w for w in plan.holders[stage.layer_start] if w in living and plan.holds(w, stage))
             if not holders:
                 raise InfeasibleError(
                     f"no living worker holds all of layers {stage.layer_start} to {stage.layer_stop - 1}; "

@@ -35,15 +35,21 @@ def bucket_bytes(bucket: Bucket, profile: Profile) -> int:
 
 
 def buckets_of(shapes: Sequence[Shape], profile: Profile) -> list[Bucket]:
-    """One bucket per set of holders for pipelines of these shapes, ordered by lowest layer."""
+    """One bucket per set of holders for pipelines of these shapes, ordered by lowest layer.
+
+    Where workers hold several stages each stage has buckets of its own: those of the last stages are reduced beside the
+    passes of the others.
+    """
+    is_round = any(seat not in (None, index) for shape in shapes for index, (_, seat) in enumerate(shape))
     places = list(zip(*map(_stages_of_layers, shapes), strict=True))
     layers_at: dict[frozenset[tuple[int, ...]], list[int]] = defaultdict(list)
     for group in profile.tie_groups:
         layers_at[frozenset(places[layer] for layer in group)].extend(group)
-    layers_of: dict[tuple[tuple[int, ...], ...], list[int]] = defaultdict(list)
+    layers_of: dict[tuple[tuple[tuple[int, ...], ...], object], list[int]] = defaultdict(list)
     for stages, layers in layers_at.items():
-        layers_of[tuple(map(_alive, zip(*stages, strict=True), shapes))].extend(layers)
-    buckets = [Bucket(tuple(sorted(layers)), holders) for holders, layers in layers_of.items()]
+        holders = tuple(map(_alive, zip(*stages, strict=True), shapes))
+        layers_of[holders, stages if is_round else None].extend(layers)
+    buckets = [Bucket(tuple(sorted(layers)), holders) for (holders, _), layers in layers_of.items()]
     return sorted(buckets, key=lambda bucket: bucket.layers)
 
 

@@ -1,10 +1,10 @@
 """Gradient reductions in rounds: layers with the same holders share a bucket, buckets that share a worker take turns."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from estimator.costs import Costs
-from estimator.estimate import pass_end_seconds
+from estimator.estimate import stage_end_seconds
 from kintsugi.core.plan import Plan, Reduction, Round
 from kintsugi.core.profile import Profile
 from restorer.buckets import Bucket, bucket_bytes, buckets_of, shape_of
@@ -37,9 +37,9 @@ def fastest_rounds(plan: Plan, costs: Costs, order: Order = short_rounds) -> tup
         costs: of its passes and reductions.
         order: how rounds are sought.
     """
-    named, ends = _Named.of(plan, costs.profile), pass_end_seconds(plan, costs)
+    named, ends = _Named.of(plan, costs.profile), stage_end_seconds(plan, costs)
     seconds = [costs.reduction_seconds(reduction) if len(reduction.workers) > 1 else 0.0 for reduction in named.reductions]
-    ready = [max(ends[worker] for worker in reduction.workers) for reduction in named.reductions]
+    ready = [_ready_seconds(reduction, plan, ends) for reduction in named.reductions]
     num_bytes = [reduction.num_bytes for reduction in named.reductions]
     return named.rounds(order(named.buckets, num_bytes, seconds, ready))
 
@@ -64,6 +64,19 @@ class _Named:
         """Rounds of reductions; what one worker holds alone is not reduced."""
         kept = (tuple(self.reductions[index] for index in own if len(self.reductions[index].workers) > 1) for own in order)
         return tuple(round_ for round_ in kept if round_)
+
+
+def _ready_seconds(reduction: Reduction, plan: Plan, ends: Mapping[str, Sequence[float]]) -> float:
+    """When the last of a reduction's workers is through with its layers."""
+    if all(len(ends[worker]) == 1 for worker in reduction.workers):
+        return max(ends[worker][0] for worker in reduction.workers)
+    layers = frozenset(reduction.layers)
+    return max(
+        end
+        for worker in reduction.workers
+        for stage, end in zip(plan.stages_of[worker], ends[worker], strict=True)
+        if not layers.isdisjoint(stage.layers)
+    )
 
 
 def _reduction(bucket: Bucket, plan: Plan, kinds: Sequence[int], profile: Profile) -> Reduction:

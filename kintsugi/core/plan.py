@@ -202,7 +202,7 @@ class Plan:
         return [
             (p, s)
             for p, pipeline in enumerate(self.pipelines)
-            for s, stage in enumerate(pipeline.stages[: pipeline.num_workers if is_round else None])
+            for s, stage in enumerate(pipeline.stages[: self._lengths[p] if is_round else None])
             if stage.worker is not None
         ]
 
@@ -281,14 +281,21 @@ class Plan:
     @cached_property
     def pipeline_of(self) -> dict[str, int]:
         """The pipeline that each worker works in, in slot order."""
-        return {worker: slots[0].pipeline for worker, slots in self.slots_of.items()}
+        return {
+            stage.worker: index
+            for index, pipeline in enumerate(self.pipelines)
+            for stage in pipeline.stages
+            if stage.worker is not None
+        }
 
     @cached_property
     def stages_of(self) -> dict[str, tuple[Stage, ...]]:
         """The stages that each worker holds, ascending: one, or several of one pipeline under the interleaved schedule."""
         return {
-            worker: tuple(self.pipelines[slot.pipeline].stages[slot.stage] for slot in slots)
-            for worker, slots in self.slots_of.items()
+            stage.worker: pipeline.stages[place::length]
+            for pipeline, length in zip(self.pipelines, self._lengths, strict=True)
+            for place, stage in enumerate(pipeline.stages[:length])
+            if stage.worker is not None
         }
 
     @cached_property
@@ -299,12 +306,17 @@ class Plan:
     @cached_property
     def slots_of(self) -> dict[str, tuple[Slot, ...]]:
         """The slots that each worker holds, ascending: one, or several of one pipeline under the interleaved schedule."""
-        result: dict[str, list[Slot]] = {}
-        for p, pipeline in enumerate(self.pipelines):
-            for s, stage in enumerate(pipeline.stages):
-                if stage.worker is not None:
-                    result.setdefault(stage.worker, []).append(Slot(pipeline=p, stage=s))
-        return {worker: tuple(slots) for worker, slots in result.items()}
+        return {
+            stage.worker: tuple(Slot(pipeline=p, stage=s) for s in range(place, len(pipeline.stages), length))
+            for p, (pipeline, length) in enumerate(zip(self.pipelines, self._lengths, strict=True))
+            for place, stage in enumerate(pipeline.stages[:length])
+            if stage.worker is not None
+        }
+
+    @cached_property
+    def _lengths(self) -> tuple[int, ...]:
+        """`num_workers` of every pipeline."""
+        return tuple(pipeline.num_workers for pipeline in self.pipelines)
 
     @cached_property
     def dead_slots(self) -> tuple[Slot, ...]:

@@ -50,9 +50,9 @@ def _renamed(pipeline: Pipeline, prefix: str) -> Pipeline:
     return replace(pipeline, stages=tuple(replace(stage, worker=f"{prefix}-{stage.worker}") for stage in pipeline.stages))
 
 
-def test_alike_interleaved_pipelines_reduce_all_stages_of_a_worker_at_once():
+def test_alike_interleaved_pipelines_reduce_the_last_stages_of_their_workers_first():
     plan = grid_plan(8, [2, 2], [1, 1], schedule=Schedule.INTERLEAVED, stages_per_worker=2)
-    assert [[r.layers for r in own] for own in colour_rounds(plan, uniform_profile(8))] == [[(0, 1, 4, 5), (2, 3, 6, 7)]]
+    assert [[r.layers for r in own] for own in colour_rounds(plan, uniform_profile(8))] == [[(4, 5), (6, 7)], [(0, 1), (2, 3)]]
 
 
 def test_equal_pipelines_need_one_round():
