@@ -96,7 +96,7 @@ class Adviser:
         fresh = [worker for worker in fleet.alive if worker not in living]
         if fleet.cluster is None:
             return self._respond_equal(plan, living, fresh)
-        snapshot = self._snapshot(fleet.cluster, plan, fleet.alive, tuple(worker for worker in fresh if worker in plan.stage_of))
+        snapshot = self._snapshot(fleet.cluster, plan, fleet.alive, tuple(worker for worker in fresh if worker in plan.pipeline_of))
         key = plan, fleet.alive, snapshot.stateless, fleet.cluster
         answer = self._answer(key, lambda: self.strategy.respond(snapshot), fleet.cluster)
         return Advice(answer.response, {worker: worker for worker in fleet.alive})
@@ -190,10 +190,10 @@ class _Twins:
     @cached_property
     def kind_of(self) -> tuple[object, ...]:
         """Equal for pipelines that may be exchanged; those that give or take micro-batches stand alone. Shape [pipelines]."""
-        slots = self.plan.slot_of
-        busy = {route.pipeline for route in self.plan.routes} | {slots[route.worker].pipeline for route in self.plan.routes}
+        pipeline_of = self.plan.pipeline_of
+        busy = {route.pipeline for route in self.plan.routes} | {pipeline_of[route.worker] for route in self.plan.routes}
         return tuple(
-            index if index in busy else (p.num_microbatches, tuple((s.layer_start, s.layer_stop) for s in p.stages))
+            index if index in busy else (p.num_microbatches, p.num_workers, tuple((s.layer_start, s.layer_stop) for s in p.stages))
             for index, p in enumerate(self.plan.pipelines)
         )
 
@@ -209,7 +209,7 @@ class _Twins:
         """Names to exchange so that of alike pipelines the first ones are hit, by the stages they lose."""
         hit: dict[int, list[int]] = defaultdict(list)
         for name in lost:
-            slot = self.plan.slot_of[name]
+            slot = self.plan.slots_of[name][0]
             hit[slot.pipeline].append(slot.stage)
         moved: dict[int, int] = {}
         taken: Counter[object] = Counter()

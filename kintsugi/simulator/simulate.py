@@ -247,7 +247,7 @@ class _Run:
         result: set[str] = set()
         for held in (self._held, self._pending and self._pending[0].held):
             if held is not None:
-                taken = held.running.plan.stage_of
+                taken = held.running.plan.pipeline_of
                 result.update(worker for worker, name in held.name_of.items() if name in taken)
         return frozenset(result)
 

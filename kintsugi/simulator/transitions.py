@@ -16,7 +16,8 @@ from kintsugi.core.profile import Profile
 from kintsugi.simulator.job import Job
 from planner.degrees import degrees
 from planner.placement import Holdings
-from planner.reshaping import Found, Request, reshape
+from planner.request import Request
+from planner.reshaping import Found, reshape
 from restorer.migration import plan_migration
 from restorer.rounds import colour_rounds
 

@@ -20,8 +20,9 @@ from kintsugi.simulator.running import Response
 from kintsugi.simulator.transitions import Survivors, fastest_grid, require_memory
 from planner.baseline import algorithm_1
 from planner.placement import Holdings
+from planner.request import Request
 from planner.rerouting import reroute_evenly
-from planner.reshaping import Found, Request, realise
+from planner.reshaping import Found, realise
 from restorer.migration import require_state
 
 
@@ -111,7 +112,7 @@ def equation_13_seconds(plan: Plan, costs: Costs) -> float:
                 failed[stage.layer_start, stage.layer_stop] += pipeline.num_microbatches
     extra = 0.0
     for (start, stop), count in failed.items():
-        holders = sum(held.layer_start <= start and stop <= held.layer_stop for held in plan.stage_of.values())
+        holders = sum(any(own.layer_start <= start and stop <= own.layer_stop for own in held) for held in plan.stages_of.values())
         time = costs.stage(stand_in, start, stop)
         extra += count / holders * (time.forward_seconds + time.backward_seconds)
     return base + extra

@@ -26,7 +26,8 @@ from kintsugi.simulator.running import Response, Running, StepPrice
 from kintsugi.simulator.transitions import Survivors, finished, grid, migration_pause_seconds, priced, restart_pause_seconds
 from planner.arrangement import Arrangement, PipelineShape
 from planner.placement import Holdings
-from planner.reshaping import Found, Request, realise
+from planner.request import Request
+from planner.reshaping import Found, realise
 
 
 @dataclass(frozen=True)
