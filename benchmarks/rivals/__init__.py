@@ -1,0 +1,1 @@
+"""Other systems' recoveries, measured beside Kintsugi's on the same model."""

@@ -1,0 +1,102 @@
+"""What processes hold of the system, from /proc, and how much more it is at the end of a run than at its beginning."""
+
+import operator
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+from kintsugi.core.plan import Plan
+
+LISTENING = "0A"
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Of one process at one moment."""
+
+    memory_bytes: int
+    """Private."""
+    sockets: int
+    threads: int
+    groups: int
+    """Listening TCP sockets but one: each gloo group of a worker has one, and the worker itself one."""
+
+    @classmethod
+    def of(cls, pid: int, listening: frozenset[str]) -> "Footprint | None":
+        """Of a process; None where it is gone. `listening`: of the whole machine."""
+        try:
+            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
+            targets = [_target(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        except OSError:
+            return None
+        private = sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Private_"))
+        sockets = [target for target in targets if target.startswith("socket:")]
+        return cls(private, len(sockets), threads, max(0, sum(target in listening for target in sockets) - 1))
+
+
+NOTHING = Footprint(0, 0, 0, 0)
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except OSError:
+        return ""
+
+
+def listening_sockets() -> frozenset[str]:
+    """All listening TCP sockets of this machine, as descriptors name them."""
+    rows = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+    return frozenset(f"socket:[{row[9]}]" for row in rows if row[3] == LISTENING)
+
+
+def start_ticks(pid: int) -> str | None:
+    """When a process was started; None where it is gone or a zombie. With its id it names a process for good."""
+    try:
+        fields_after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields_after_name[0] == "Z" else fields_after_name[19]
+
+
+def explained_by(plan: Plan, worker: str) -> Footprint:
+    """What a worker's process groups take: a socket to each other member, one to listen at, and a thread."""
+    buckets = (bucket.workers for of_round in plan.rounds for bucket in of_round)
+    groups = {group for group in (plan.workers, *buckets) if worker in group and len(group) > 1}
+    return Footprint(0, sum(map(len, groups)), len(groups), len(groups))
+
+
+class Growths:
+    """Footprints of every process that lives through a run, whenever the job is at rest and at full strength."""
+
+    def __init__(self) -> None:
+        self._samples: dict[tuple[str, int], list[Footprint]] = defaultdict(list)
+        self._num_rounds = 0
+
+    def sample(self, processes: Iterable[tuple[str, int, Footprint]]) -> None:
+        """Look at processes, given by name, id and what the present plan explains, which does not count."""
+        self._num_rounds += 1
+        listening = listening_sockets()
+        for name, pid, explained in processes:
+            if (found := Footprint.of(pid, listening)) is not None:
+                self._samples[name, pid].append(Footprint(*map(operator.sub, astuple(found), astuple(explained))))
+
+    def growth(self, name: str) -> Footprint | None:
+        """The most that any process of a name gained; None where none was there for at least half of the run."""
+        lasting = [s for (own, _), s in self._samples.items() if own == name and len(s) >= max(3, self._num_rounds // 2)]
+        gains = [_gain(samples) for samples in lasting]
+        return None if not gains else Footprint(*(max(column) for column in zip(*map(astuple, gains), strict=True)))
+
+    def num_lasting(self, name: str) -> int:
+        """Processes of a name that `growth` looks at."""
+        return sum(own == name and len(s) >= max(3, self._num_rounds // 2) for (own, _), s in self._samples.items())
+
+
+def _gain(samples: list[Footprint]) -> Footprint:
+    """Largest of the last third minus largest of the first."""
+    third = max(1, len(samples) // 3)
+    first, last = samples[:third], samples[-third:]
+    names = [field.name for field in fields(Footprint)]
+    return Footprint(*(max(getattr(s, n) for s in last) - max(getattr(s, n) for s in first) for n in names))

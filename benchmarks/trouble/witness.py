@@ -1,0 +1,80 @@
+"""Looks at a run while it is struck: what its processes hold, which there were, and that the job does not hang."""
+
+import os
+import time
+
+from rich.console import Console
+
+from benchmarks.trouble.campaign import Campaign, Run
+from benchmarks.trouble.footprint import NOTHING, Growths, explained_by, start_ticks
+from benchmarks.trouble.service import ServiceProcess
+from benchmarks.trouble.striker import Striker
+from kintsugi.runtime.agent import Agent
+from kintsugi.runtime.recovery import RecoveryTimeline
+
+PROGRESS_SECONDS = 5.0
+
+
+class HungError(Exception):
+    """A job made no step for too long, or took too long altogether."""
+
+
+class Witness:
+    """Observes a run after its striker."""
+
+    def __init__(self, campaign: Campaign, run: Run, striker: Striker, service: ServiceProcess, console: Console) -> None:
+        self._campaign = campaign
+        self._run = run
+        self._striker = striker
+        self._service = service
+        self._console = console
+        self._began_at = self._moved_at = self._told_at = time.monotonic()
+        self._last_step = -1
+        self._sampled_generation = -1
+        self.growths = Growths()
+        self.recoveries: list[RecoveryTimeline] = []
+        """The agent's own list."""
+        self.generation = 0
+        self.processes: dict[int, str] = {}
+        """Start of every worker process that was ever seen, by id."""
+
+    def __call__(self, agent: Agent) -> None:
+        """Observe."""
+        self._striker(agent)
+        self.recoveries, self.generation = agent.recoveries, agent.decision.plan.generation
+        for worker in (*agent.alive, *agent.arriving):
+            pid = agent.handle(worker).pid
+            if pid not in self.processes and (ticks := start_ticks(pid)) is not None:
+                self.processes[pid] = ticks
+        if self._striker.is_rested(agent) and agent.decision.plan.generation > self._sampled_generation:
+            self._sampled_generation = agent.decision.plan.generation
+            plan = agent.decision.plan
+            workers = [("worker", agent.handle(worker).pid, explained_by(plan, worker)) for worker in agent.alive]
+            self.growths.sample([*workers, ("agent", os.getpid(), NOTHING), ("service", self._service.pid, NOTHING)])
+        self._require_progress(agent)
+
+    def _require_progress(self, agent: Agent) -> None:
+        now, step = time.monotonic(), max(agent.losses, default=-1)
+        if step > self._last_step:
+            self._last_step, self._moved_at = step, now
+        if now - self._moved_at > self._campaign.hung_after_seconds:
+            raise HungError(f"no step for {now - self._moved_at:.0f} s after step {step}, {agent.phase.value}")
+        if now - self._began_at > self._campaign.limit_seconds:
+            raise HungError(
+                f"not done within {self._campaign.limit_seconds:g} s: step {step}, {self._striker.num_left} strikes left"
+            )
+        if now - self._told_at > PROGRESS_SECONDS:
+            self._told_at = now
+            faults = sum(self._striker.num_faults.values())
+            generation = agent.decision.plan.generation
+            self._console.print(f"  {self._run.name}: step {step}, generation {generation}, {faults} faults", highlight=False)
+
+
+def orphans(processes: dict[int, str], patience_seconds: float) -> int:
+    """How many of these processes are still there when patience is over."""
+    deadline = time.monotonic() + patience_seconds
+    while left := [pid for pid, ticks in processes.items() if start_ticks(pid) == ticks]:
+        if time.monotonic() > deadline:
+            return len(left)
+        time.sleep(0.05)
+    return 0
