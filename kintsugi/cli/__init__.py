@@ -17,6 +17,7 @@ from kintsugi.core.version import __version__
 COMMANDS = {
     "plan": "The best plan for a job, from its profile and its workers.",
     "replan": "The best plan after failures and arrivals, with all alternatives.",
+    "simulate": "What would have happened to a job, under every policy.",
     "shards": "The fastest way to fetch shards from several neighbours.",
     "serve": "Run the service.",
     "demo": "Train a real job, kill its workers, and watch it go on.",

@@ -62,7 +62,7 @@ class Adviser:
     """One policy's answers for one job."""
 
     def __init__(self, strategy: Strategy, job: Job) -> None:
-        self.strategy, self._job = strategy, job
+        self.strategy, self.job = strategy, job
         self._answers: dict[object, _Answer | InfeasibleError] = {}
         self._plans: dict[Plan, Plan] = {}
         self._twins: dict[int, _Twins] = {}
@@ -96,7 +96,7 @@ class Adviser:
         fresh = [worker for worker in fleet.alive if worker not in living]
         if fleet.cluster is None:
             return self._respond_equal(plan, living, fresh)
-        snapshot = self._snapshot(fleet.cluster, plan, fleet.alive, tuple(worker for worker in fresh if worker in plan.pipeline_of))
+        snapshot = self._snapshot(fleet.cluster, plan, fleet.alive, tuple(worker for worker in fresh if worker in plan.slots_of))
         key = plan, fleet.alive, snapshot.stateless, fleet.cluster
         answer = self._answer(key, lambda: self.strategy.respond(snapshot), fleet.cluster)
         return Advice(answer.response, {worker: worker for worker in fleet.alive})
@@ -155,9 +155,9 @@ class Adviser:
 
     def _snapshot(self, cluster: Cluster, plan: Plan | None, alive: tuple[str, ...], stateless: tuple[str, ...]) -> Snapshot:
         return Snapshot(
-            profile=self._job.profile,
+            profile=self.job.profile,
             cluster=cluster,
-            settings=self._job.settings_for(len(alive)),
+            settings=self.job.settings_for(len(alive)),
             plan=plan,
             alive=alive,
             generation=0 if plan is None else plan.generation + 1,
@@ -190,10 +190,10 @@ class _Twins:
     @cached_property
     def kind_of(self) -> tuple[object, ...]:
         """Equal for pipelines that may be exchanged; those that give or take micro-batches stand alone. Shape [pipelines]."""
-        pipeline_of = self.plan.pipeline_of
-        busy = {route.pipeline for route in self.plan.routes} | {pipeline_of[route.worker] for route in self.plan.routes}
+        slots = self.plan.slots_of
+        busy = {route.pipeline for route in self.plan.routes} | {slots[route.worker][0].pipeline for route in self.plan.routes}
         return tuple(
-            index if index in busy else (p.num_microbatches, p.num_workers, tuple((s.layer_start, s.layer_stop) for s in p.stages))
+            index if index in busy else (p.num_microbatches, p.num_workers, tuple(s.layers for s in p.stages))
             for index, p in enumerate(self.plan.pipelines)
         )
 

@@ -8,7 +8,6 @@ from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.simulator.adviser import Advice, Adviser, Fleet, Held
 from kintsugi.simulator.faults import Incident
-from kintsugi.simulator.job import Job
 from kintsugi.simulator.ledger import Account, Ledger, Span
 from kintsugi.simulator.running import Response
 from kintsugi.simulator.transitions import restart_pause_seconds
@@ -41,7 +40,6 @@ class Outcome:
 
 def simulate(
     adviser: Adviser,
-    job: Job,
     cluster: Cluster,
     incidents: Sequence[Incident],
     *,
@@ -52,15 +50,14 @@ def simulate(
     """Let a job run under a policy while incidents happen. Deterministic: chance is in the incidents alone.
 
     Args:
-        adviser: of the policy.
-        job: as the adviser knows it.
+        adviser: of the policy, for the job.
         cluster: workers at the beginning.
         incidents: in order of time.
         duration_seconds: of the run.
         seed: that the incidents were drawn with, for the record.
         is_traced: whether incidents bring all workers, so that none is there at the beginning.
     """
-    run = _Run(adviser, job, cluster, is_traced=is_traced)
+    run = _Run(adviser, cluster, is_traced=is_traced)
     run.begin()
     for incident in incidents:
         if incident.at_seconds >= duration_seconds:
@@ -75,10 +72,10 @@ def simulate(
 class _Run:
     """The state of a job: training under `held`, on the way to `pending`, or stopped."""
 
-    def __init__(self, adviser: Adviser, job: Job, cluster: Cluster, *, is_traced: bool) -> None:
-        self._adviser, self._job = adviser, job
+    def __init__(self, adviser: Adviser, cluster: Cluster, *, is_traced: bool) -> None:
+        self._adviser, self._job = adviser, adviser.job
         self._workers: dict[str, Worker] = dict(cluster.by_id)
-        self._is_equal = job.workers_per_host == 1 and job.faults.straggler_mtbf_seconds is None
+        self._is_equal = self._job.workers_per_host == 1 and self._job.faults.straggler_mtbf_seconds is None
         self._alive: dict[str, None] = {} if is_traced else dict.fromkeys(cluster.by_id)
         self._held: Held | None = None
         self._pending: tuple[Advice, float] | None = None
@@ -247,7 +244,7 @@ class _Run:
         result: set[str] = set()
         for held in (self._held, self._pending and self._pending[0].held):
             if held is not None:
-                taken = held.running.plan.pipeline_of
+                taken = held.running.plan.slots_of
                 result.update(worker for worker, name in held.name_of.items() if name in taken)
         return frozenset(result)
 

@@ -19,7 +19,7 @@ from planner.placement import Holdings
 from planner.request import Request
 from planner.reshaping import Found, reshape
 from restorer.migration import plan_migration
-from restorer.rounds import colour_rounds
+from restorer.rounds import fastest_rounds
 
 NOT_USED = "the policy has no place for it"
 
@@ -92,7 +92,7 @@ def finished(plan: Plan, snapshot: Snapshot, policy: Policy) -> Plan:
     used = set(plan.workers)
     idle = tuple(IdleWorker(worker=worker, reason=NOT_USED) for worker in snapshot.alive if worker not in used)
     plain = replace(plan, policy=policy, rounds=(), idle_workers=idle)
-    return replace(plain, rounds=colour_rounds(plain, snapshot.profile))
+    return replace(plain, rounds=fastest_rounds(plain, Costs(snapshot.profile, snapshot.cluster)))
 
 
 def grid(snapshot: Snapshot, workers: Sequence[str], dp: int, pp: int, *, keeps_state: bool, policy: Policy) -> Found:

@@ -112,7 +112,7 @@ def equation_13_seconds(plan: Plan, costs: Costs) -> float:
                 failed[stage.layer_start, stage.layer_stop] += pipeline.num_microbatches
     extra = 0.0
     for (start, stop), count in failed.items():
-        holders = sum(any(own.layer_start <= start and stop <= own.layer_stop for own in held) for held in plan.stages_of.values())
+        holders = sum(held.layer_start <= start and stop <= held.layer_stop for held, *_ in plan.stages_of.values())
         time = costs.stage(stand_in, start, stop)
         extra += count / holders * (time.forward_seconds + time.backward_seconds)
     return base + extra

@@ -83,10 +83,8 @@ def staggered_seconds(plan: Plan, costs: Costs) -> float:
             free.update(dict.fromkeys(reduction.workers, end))
     arrivals = _arrivals(plan, costs)
     return max(
-        free[worker]
-        + sum(costs.stage(worker, stage.layer_start, stage.layer_stop).optimizer_seconds for stage in stages)
-        - arrivals[worker]
-        for worker, stages in plan.stages_of.items()
+        free[worker] + costs.stage(worker, stage.layer_start, stage.layer_stop).optimizer_seconds - arrivals[worker]
+        for worker, (stage, *_) in plan.stages_of.items()
     )
 
 

@@ -1,0 +1,84 @@
+"""`kintsugi simulate`: what would have happened to a job, under every policy."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from kintsugi.cli.output import Format, print_json
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.simulator import figures, report
+from kintsugi.simulator.policies import ALL, chosen
+from kintsugi.simulator.scenario import Scenario, load, names
+from kintsugi.simulator.summary import Row, summarised
+from kintsugi.simulator.sweep import Result, Task, executor_for, in_order, run_all, tasks_of
+from kintsugi.simulator.variations import parsed
+
+WIDTH_OF_FILES = 160
+"""Columns where the output is no terminal."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command("simulate", help="What would have happened to a job, under every policy.")(simulate)
+
+
+def simulate(
+    *,
+    scenario: Annotated[str, typer.Option("--scenario", help=f"A file, or one of: {', '.join(names())}.")],
+    trace: Annotated[Path | None, typer.Option("--trace", help="Arrivals and preemptions in the place of the scenario's.")] = None,
+    vary: Annotated[list[str] | None, typer.Option("--vary", help="Such as spares=0..8 or mtbf=3600,7200; repeatable.")] = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Runs of every combination and policy.", min=1)] = 1,
+    policies: Annotated[
+        list[str] | None, typer.Option("--policies", help=f"Of {', '.join(ALL)}, published, pinned, all (the default).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for CSV files and figures.")] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", help="Processes; as many as cores by default.", min=1)] = None,
+    dask: Annotated[str | None, typer.Option("--dask", help="Address of a Dask scheduler to run on.")] = None,
+    format: Annotated[Format, typer.Option("--format", help="A table for people or one JSON document.")] = Format.TABLE,  # noqa: A002
+) -> None:
+    """What would have happened to a job, under every policy."""
+    case = load(scenario)
+    if trace is not None:
+        case = replace(case, trace=str(trace.resolve()))
+    wanted = chosen([name for text in policies or ["all"] for name in text.split(",")])
+    tasks = tasks_of(case, parsed(vary or []), wanted, range(seeds))
+    results = _run(tasks, jobs, dask)
+    rows = summarised(results)
+    if out is not None:
+        _write(out, case, results, rows)
+    if format is Format.JSON:
+        print_json(report.document(case.name, rows))
+    else:
+        console = Console()
+        console = console if console.is_terminal else Console(width=WIDTH_OF_FILES)
+        console.print(report.table_of(rows, _title(case, seeds)))
+
+
+def _run(tasks: Sequence[Task], jobs: int | None, dask: str | None) -> tuple[Result, ...]:
+    """All results; progress goes to stderr."""
+    results: list[Result] = []
+    with executor_for(1 if len(tasks) == 1 and dask is None else jobs, dask) as executor:
+        for part in track(run_all(tasks, executor), "simulating", total=len(tasks), console=Console(stderr=True), transient=True):
+            results += part
+    return in_order(results, tasks)
+
+
+def _title(case: Scenario, seeds: int) -> str:
+    runs = "one run" if seeds == 1 else f"means of {seeds} runs with 95 % confidence"
+    return f"{case.name}: {case.num_workers} workers, {case.duration_seconds / 3600:g} h, {runs}; shares of the time"
+
+
+def _write(folder: Path, case: Scenario, results: Sequence[Result], rows: Sequence[Row]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        report.write_runs(results, folder / "runs.csv")
+        report.write_summary(rows, folder / "summary.csv")
+        runs = [r.outcome for r in results if r.outcome.seed == 0 and dict(r.values) == dict(results[0].values)]
+        figures.draw(folder, runs, rows, case.load_profile().microbatch_size)
+    except OSError as error:
+        raise InvalidInputError(f"cannot be written: {error.strerror or error}", field="out", value=str(folder)) from error

@@ -1,0 +1,92 @@
+"""What many runs say together: means with confidence intervals, ratios and regrets."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from scipy.stats import t as student
+
+from kintsugi.simulator.ledger import Account
+from kintsugi.simulator.sweep import Result, Value
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A mean and half the width of its confidence interval; null from one value alone."""
+
+    mean: float
+    margin: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Interval":
+        """Student's interval of independent values."""
+        if len(values) < 2:
+            return cls(mean=values[0], margin=None)
+        quantile = float(student.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
+        return cls(mean=fmean(values), margin=quantile * stdev(values) / math.sqrt(len(values)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One policy at one combination of varied values."""
+
+    values: Mapping[str, Value]
+    policy: str
+    num_runs: int
+    samples_per_second: Interval
+    num_transitions: float
+    num_rollbacks: float
+    shares: Mapping[str, float]
+    """Share of the time in each account (0..1)."""
+
+
+def summarised(results: Iterable[Result]) -> tuple[Row, ...]:
+    """One row per policy and combination, in the order of the results."""
+    groups: dict[tuple[tuple[tuple[str, Value], ...], str], list[Result]] = defaultdict(list)
+    for result in results:
+        groups[result.values, result.outcome.policy].append(result)
+    return tuple(_row(dict(values), policy, group) for (values, policy), group in groups.items())
+
+
+def _row(values: Mapping[str, Value], policy: str, group: Sequence[Result]) -> Row:
+    outcomes = [result.outcome for result in group]
+    return Row(
+        values=values,
+        policy=policy,
+        num_runs=len(outcomes),
+        samples_per_second=Interval.of([outcome.samples_per_second for outcome in outcomes]),
+        num_transitions=fmean(outcome.num_transitions for outcome in outcomes),
+        num_rollbacks=fmean(outcome.num_rollbacks for outcome in outcomes),
+        shares={
+            account.value: fmean(outcome.seconds[account.value] / outcome.duration_seconds for outcome in outcomes)
+            for account in Account
+        },
+    )
+
+
+def by_seed(results: Iterable[Result], policy: str) -> dict[int, float]:
+    """Samples per second of a policy, by seed."""
+    return {r.outcome.seed: r.outcome.samples_per_second for r in results if r.outcome.policy == policy}
+
+
+def ratio(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Interval:
+    """How many times as much we train over all seeds: the ratio of the means.
+
+    The interval is that of the linearised ratio (the delta method): the seeds' residuals `ours - ratio * theirs`, over the
+    mean of theirs.
+    """
+    mean = fmean(theirs.values())
+    value = fmean(ours.values()) / mean
+    if len(ours) < 2:
+        return Interval(mean=value, margin=None)
+    residuals = Interval.of([(ours[seed] - value * theirs[seed]) / mean for seed in ours])
+    return Interval(mean=value, margin=residuals.margin)
+
+
+def regrets(ours: Mapping[int, float], others: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """By what share the best of the others trained more than we did, by seed; 0 where none did."""
+    return {seed: max(0.0, 1 - own / max(other[seed] for other in others)) for seed, own in ours.items()}

@@ -1,0 +1,146 @@
+"""Many runs at once: every combination of varied values, every policy, every seed."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from multiprocessing import get_context
+
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.simulator.adviser import Adviser
+from kintsugi.simulator.job import incidents_of, job_of
+from kintsugi.simulator.policies import ALL
+from kintsugi.simulator.scenario import Scenario, varied
+from kintsugi.simulator.simulate import Outcome, simulate
+
+Value = float | int | str | None
+
+SEEDS_AT_ONCE = 25
+"""A task simulates so many seeds of one policy, so that they share answers."""
+
+MOST_RUNS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run, and the values it was varied with."""
+
+    values: tuple[tuple[str, Value], ...]
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Some seeds of one policy in one scenario."""
+
+    scenario: Scenario
+    values: tuple[tuple[str, Value], ...]
+    policy: str
+    seeds: tuple[int, ...]
+
+    def run(self) -> list[Result]:
+        """Simulate; what happens over time is kept for the first seed of all only, to be drawn."""
+        return [Result(self.values, run_one(self.scenario, self.policy, seed)) for seed in self.seeds]
+
+
+def run_one(scenario: Scenario, policy: str, seed: int) -> Outcome:
+    """One run of a scenario under a policy, deterministic by seed.
+
+    Raises:
+        InvalidInputError: profile or trace cannot be read, or do not go together.
+    """
+    adviser = _adviser(scenario, policy)
+    outcome = simulate(
+        adviser,
+        scenario.cluster,
+        incidents_of(scenario, seed),
+        duration_seconds=scenario.duration_seconds,
+        seed=seed,
+        is_traced=scenario.trace is not None,
+    )
+    return outcome if seed == 0 else replace(outcome, spans=(), live=())
+
+
+@lru_cache(64)
+def _adviser(scenario: Scenario, policy: str) -> Adviser:
+    """Answers are shared by all seeds that a process simulates."""
+    job = job_of(scenario, incidents_of(scenario, 0))
+    return Adviser(ALL[policy](job), job)
+
+
+def tasks_of(
+    scenario: Scenario, variations: Mapping[str, Sequence[Value]], policies: Sequence[str], seeds: Sequence[int]
+) -> tuple[Task, ...]:
+    """All runs, in tasks; tasks of one policy are neighbours.
+
+    Raises:
+        InvalidInputError: a scenario does not take a value, or there are far too many runs.
+    """
+    combinations = [tuple(zip(variations, values, strict=True)) for values in product(*variations.values())]
+    count = len(combinations) * len(policies) * len(seeds)
+    if count > MOST_RUNS:
+        raise InvalidInputError(f"is {count} runs; {MOST_RUNS} are the most at once", field="seeds", value=len(seeds))
+    chunks = [tuple(seeds[start : start + SEEDS_AT_ONCE]) for start in range(0, len(seeds), SEEDS_AT_ONCE)]
+    return tuple(
+        Task(varied(scenario, dict(values)), values, policy, chunk)
+        for values in combinations
+        for policy in policies
+        for chunk in chunks
+    )
+
+
+def run_all(tasks: Sequence[Task], executor: Executor | None) -> Iterator[list[Result]]:
+    """Results of all tasks as they come, in this process or through any executor."""
+    if executor is None:
+        for task in tasks:
+            yield task.run()
+        return
+    futures: list[Future[list[Result]]] = [executor.submit(Task.run, task) for task in tasks]
+    try:
+        for future in as_completed(futures):
+            yield future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def in_order(results: Sequence[Result], tasks: Sequence[Task]) -> tuple[Result, ...]:
+    """Results in the order of their tasks, whoever was first."""
+    place = {(task.values, task.policy): number for number, task in reversed(list(enumerate(tasks)))}
+    return tuple(sorted(results, key=lambda r: (place[r.values, r.outcome.policy], r.outcome.seed)))
+
+
+@contextmanager
+def executor_for(num_processes: int | None, dask: str | None) -> Iterator[Executor | None]:
+    """Where tasks run: a Dask cluster by its address, processes of this machine (all cores by default), or this process.
+
+    Raises:
+        InvalidInputError: Dask is not installed or does not answer.
+    """
+    if dask is not None:
+        with _dask_executor(dask) as executor:
+            yield executor
+        return
+    count = num_processes or os.cpu_count() or 1
+    if count == 1:
+        yield None
+        return
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+        yield pool
+
+
+@contextmanager
+def _dask_executor(address: str) -> Iterator[Executor]:
+    try:
+        from distributed import Client
+    except ModuleNotFoundError as error:
+        raise InvalidInputError("needs Dask: pip install 'kintsugi[dask]'", field="dask", value=address) from error
+    try:
+        client = Client(address, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"no Dask scheduler answers: {error}", field="dask", value=address) from error
+    with client:
+        yield client.get_executor(pure=False)
