@@ -8,10 +8,8 @@ from estimator.goodput import goodput_samples_per_second, throughput_samples_per
 from estimator.layers import StageTimes
 from estimator.memory import held_activations, worker_static_bytes
 from estimator.pipeline import PipelineTimes, asymmetric_seconds
-from estimator.program import compile_program
 from estimator.reductions import reduced_seconds, staged_reduced_seconds
-from estimator.replay import replay
-from estimator.rerouted import rerouted_schedules, touched_pipelines
+from estimator.rerouted import Schedules, rerouted_schedules, touched_pipelines
 from estimator.split import scheduled_times
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Estimate, StageEstimate
@@ -95,6 +93,8 @@ class _Passes:
     end_seconds: dict[str, float] = field(default_factory=dict)
     stage_end_seconds: dict[str, Sequence[float]] = field(default_factory=dict)
     """Where no failure touched them: the end of the last pass through each of a worker's stages."""
+    rerouted: Schedules = field(default_factory=dict)
+    """Schedules of the workers that a failure touched."""
     busy_seconds: dict[str, float] = field(default_factory=dict)
     in_flight: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -116,18 +116,27 @@ def _timed(plan: Plan, costs: Costs) -> StepTimes:
 
 
 def _reduced_seconds(plan: Plan, costs: Costs, passes: _Passes) -> float:
-    """End of the last reduction; replayed where rerouting has a worker through with some of its layers before the others."""
-    is_round = any(pipeline.stages_per_worker > 1 for pipeline in plan.pipelines)
-    if is_round and not plan.routes:
-        return staged_reduced_seconds(plan, costs, passes.stage_end_seconds)
+    """End of the last reduction; some begin earlier where workers are through with some of their layers before the others."""
     taken = {(route.worker, plan.pipelines[route.pipeline].stages[route.stage].layers) for route in plan.routes}
-    if not is_round and all(plan.stages_of[worker][0].layers == layers for worker, layers in taken):
+    is_whole = all(plan.stages_of[worker][0].layers == layers for worker, layers in taken)
+    if is_whole and all(pipeline.stages_per_worker == 1 for pipeline in plan.pipelines):
         return reduced_seconds(plan, costs, passes.end_seconds)
-    return replay(compile_program(plan, costs.profile, costs.cluster), costs).reduced_seconds
+    return staged_reduced_seconds(plan, costs, _last_passes(plan, passes))
+
+
+def _last_passes(plan: Plan, passes: _Passes) -> dict[str, list[tuple[range, float]]]:
+    """Layers that each worker passes together, and when it does so for the last time."""
+    result = {
+        worker: [(stage.layers, end) for stage, end in zip(plan.stages_of[worker], ends, strict=True)]
+        for worker, ends in passes.stage_end_seconds.items()
+    }
+    for worker, schedule in passes.rerouted.items():
+        result[worker] = [(plan.pipelines[p].stages[s].layers, end) for (p, s), end in schedule.last_seconds.items()]
+    return result
 
 
 def _add_rerouted(passes: _Passes, plan: Plan, costs: Costs, touched: frozenset[int]) -> None:
-    schedules = rerouted_schedules(plan, costs, touched)
+    schedules = passes.rerouted = rerouted_schedules(plan, costs, touched)
     for worker in (worker for worker, index in plan.pipeline_of.items() if index in touched):
         own = schedules[worker]
         passes.end_seconds[worker] = own.end_seconds

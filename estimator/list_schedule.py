@@ -71,6 +71,14 @@ class WorkerSchedule:
     _placed: Records
 
     @cached_property
+    def last_seconds(self) -> dict[tuple[int, int], float]:
+        """End of the last pass through each (pipeline, stage) that the worker computes."""
+        indices = np.searchsorted(self._first_op, self._placed["op"], side="right") - 1
+        stages = (self._placed["op"] - self._first_op[indices]).tolist()
+        places = ((self._journeys[index].pipeline, stage) for index, stage in zip(indices.tolist(), stages, strict=True))
+        return dict(zip(places, self._placed["end"].tolist(), strict=True))
+
+    @cached_property
     def passes(self) -> tuple[PlacedPass, ...]:
         """All passes in order."""
         ops = self._placed["op"]

@@ -27,24 +27,24 @@ def reduced_seconds(plan: Plan, costs: Costs, end_seconds: Mapping[str, float]) 
     return max(free.values())
 
 
-def staged_reduced_seconds(plan: Plan, costs: Costs, stage_end_seconds: Mapping[str, Sequence[float]]) -> float:
-    """`reduced_seconds` where workers hold several stages and reduce the layers of one beside the passes of the others.
+def staged_reduced_seconds(plan: Plan, costs: Costs, last_passes: Mapping[str, Sequence[tuple[range, float]]]) -> float:
+    """`reduced_seconds` where workers are through with some layers earlier, and reduce them beside the passes of the others.
 
     A worker begins its reductions in their global order, each after the last pass through its layers, and carries them out
-    one at a time. O(workers * rounds * stages per worker).
+    one at a time. O(workers * rounds * parts per worker).
 
     Args:
         plan: its rounds say who reduces what.
         costs: of the reductions.
-        stage_end_seconds: of the last pass through each of a worker's stages.
+        last_passes: layers that each worker passes together, and when it is through with them.
     """
     begun: dict[str, float] = defaultdict(float)
     free: dict[str, float] = defaultdict(float)
     for reduction in (reduction for reductions in plan.rounds for reduction in reductions):
         layers = frozenset(reduction.layers)
         for worker in reduction.workers:
-            stages = zip(plan.stages_of[worker], stage_end_seconds[worker], strict=True)
-            begun[worker] = max([begun[worker], *(end for stage, end in stages if not layers.isdisjoint(stage.layers))])
+            ends = (end for own, end in last_passes[worker] if not layers.isdisjoint(own))
+            begun[worker] = max(begun[worker], *ends, 0.0)
         start = max(max(begun[worker], free[worker]) for worker in reduction.workers)
         free.update(dict.fromkeys(reduction.workers, start + costs.reduction_seconds(reduction)))
-    return max(*(max(ends) for ends in stage_end_seconds.values()), *free.values(), 0.0)
+    return max(*(end for parts in last_passes.values() for _, end in parts), *free.values(), 0.0)

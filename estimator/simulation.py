@@ -60,7 +60,9 @@ DESK = np.dtype(
 WAITING = np.dtype([("forward", "i8"), ("backward", "i8"), ("weight", "i8")])
 """A place in the queues of forward passes (by key), backward passes and weight parts (by worker)."""
 
-PLACED = np.dtype([("kind", "i8"), ("op", "i8")])
+PLACED = np.dtype([("kind", "i8"), ("op", "i8"), ("end", "f8")])
+"""A pass in a worker's order, and when it is through."""
+
 EVENT = np.dtype([("seconds", "f8"), ("code", "i8")])
 
 
@@ -186,7 +188,7 @@ def _begin(ops: Records, desks: Records, placed: Records, kind: int, op: int, no
     if kind != WEIGHT:
         desks[worker].was_backward = kind != FORWARD
     place = desks[worker].first_placed + desks[worker].num_placed
-    placed[place].kind, placed[place].op = kind, op
+    placed[place].kind, placed[place].op, placed[place].end = kind, op, now + seconds
     desks[worker].num_placed += 1
     desks[worker].is_busy = 1
     desks[worker].end = now + seconds
