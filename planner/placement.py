@@ -21,6 +21,7 @@ from restorer.migration import layer_state_bytes
 from restorer.proximity import Proximity
 from restorer.rounds import fastest_rounds
 from restorer.units import StateUnits
+from restorer.wires import Wires
 
 NOT_NEEDED = "no arrangement with this worker has a shorter step"
 
@@ -89,7 +90,7 @@ def _pipeline(shape: PipelineShape, workers: Sequence[str]) -> Pipeline:
 
 
 def least_migration_seconds(arrangement: Arrangement, holdings: Holdings, costs: Costs) -> float:
-    """What reaching an arrangement takes at least: all survivors together send some worker what the closest holding lacks.
+    """What reaching an arrangement takes at least: some worker takes in what the closest holding lacks.
 
     Slots whose layers as many survivors hold are free. Exact in which kinds of slots lack holders, not in who takes them.
     """
@@ -105,10 +106,7 @@ def least_migration_seconds(arrangement: Arrangement, holdings: Holdings, costs:
     is_sharded = costs.profile.optimizer_sharding is OptimizerSharding.ZERO1  # then some of it may come from a checkpoint
     layer_bytes = StateUnits(costs.profile).parameter_bytes if is_sharded else layer_state_bytes(costs.profile)
     lacking = missing_bytes(layer_bytes, free, missing).min(axis=0).max()
-    network = costs.profile.network
-    links = (network.intra_host, network.inter_host, *(link.cost for link in costs.cluster.links))
-    beta = min(link.beta_seconds_per_byte for link in links)
-    return float(lacking) * beta / len(holdings.survivors)
+    return float(lacking) * Wires(costs.profile, costs.cluster).least_intake_beta
 
 
 def _num_slots(arrangement: Arrangement) -> list[int]:

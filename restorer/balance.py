@@ -73,12 +73,13 @@ class _Scale(NamedTuple):
 
 
 @compiled
-def balance(columns: Columns, base: Floats, tolerance: float) -> tuple[Floats, float]:
+def balance(columns: Columns, base: Floats, bound: float, tolerance: float) -> tuple[Floats, float]:
     """Shares of the demands in their columns, and a bound below which no sharing gets the longest load.
 
     Args:
         columns: of all demands.
         base: when each machine can begin, in seconds, shape [machines].
+        bound: that is known already, in seconds.
         tolerance: relative distance from the bound that is good enough.
     """
     state = _start(columns, base)
@@ -86,7 +87,6 @@ def balance(columns: Columns, base: Floats, tolerance: float) -> tuple[Floats, f
     for m in columns.machine.ravel():
         if m >= 0:
             is_loaded[m] = 1.0
-    bound = 0.0
     for sharpness in SHARPNESS:
         for _ in range(MOST_SWEEPS):
             top = _longest(state.ends, base)

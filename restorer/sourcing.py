@@ -1,7 +1,8 @@
 """Who sends which part of what workers lack, so that the last part arrives as early as possible.
 
 A source sends one piece at a time over all its links together; a piece takes the link's latency and its bytes at the link's
-rate. Receivers take in from all their sources side by side, and hosts no more, nor give out more, than the profile says.
+rate. A worker takes in from all its sources side by side, but no faster than over its fastest link, or than the profile states
+for its host; nor does a host give out more than that states.
 Sources that hold the same, live on one host and are free at the same time are one kind; needs that the same workers can
 serve over the same links are one demand. Demands are shared between kinds (`restorer.balance`), and each kind's share is cut
 among its workers. A cut costs a latency, so nothing is cut to pieces that take longer to announce than to send.
@@ -17,7 +18,7 @@ import numpy as np
 from restorer.balance import Columns, Floats, Integers, balance, water_level
 from restorer.cutting import Knife, cut
 from restorer.needs import Need
-from restorer.wires import Wires
+from restorer.wires import Wires, both_ways
 
 TOLERANCE = 2e-3
 """Relative distance from the lower bound at which sharing stops."""
@@ -50,6 +51,8 @@ class _Kind:
 class _Demand:
     """Needs that the same kinds can serve over the same links."""
 
+    target: str | None
+    """The worker; None for all of them, where it does not matter who it is."""
     target_host: int
     needs: list[Need]
     kinds: Integers
@@ -79,11 +82,24 @@ def assign_sources(needs: Sequence[Need], wires: Wires, ready_seconds: Mapping[s
     kinds, kinds_of = _kinds(needs, wires, ready_seconds)
     demands = _demands(needs, kinds, kinds_of, wires)
     columns, base = _problem(demands, kinds, wires)
-    shares, bound = balance(columns, base, TOLERANCE)
+    shares, bound = balance(columns, base, _intake_seconds(needs, wires), TOLERANCE)
     for demand, own in zip(demands, np.split(shares, columns.first[1:-1]), strict=True):
         _share_out(demand, own, kinds)
-    pieces = [piece for kind in kinds for piece in _pieces(kind, wires)]
+    pieces = [piece for kind in kinds for piece in _pieces(kind, wires, bound)]
     return pieces, max(bound, *(_lone_bound(demand, kinds) for demand in demands))
+
+
+def _intake_seconds(needs: Sequence[Need], wires: Wires) -> float:
+    """Until the worker that lacks most can have taken it in, from its own and other hosts at once, in seconds."""
+    lacking: dict[str, int] = defaultdict(int)
+    for need in needs:
+        lacking[need.target] += need.device_bytes
+    seconds = 0.0
+    for target, num_bytes in lacking.items():
+        outer, inner = wires.intake_betas(wires.host_of(target))
+        both = inner if wires.is_plain else both_ways(outer, inner)
+        seconds = max(seconds, num_bytes * both)
+    return seconds
 
 
 def _kinds(
@@ -112,36 +128,43 @@ def _demands(
     needs: Sequence[Need], kinds: Sequence[_Kind], kinds_of: Mapping[tuple[str, ...], Integers], wires: Wires
 ) -> list[_Demand]:
     """The largest first: who comes first takes the source that is best for it."""
-    groups: dict[tuple[tuple[str, ...], int], list[Need]] = defaultdict(list)
+    groups: dict[tuple[tuple[str, ...], str | None], list[Need]] = defaultdict(list)
     for need in needs:
-        groups[need.sources, wires.host_of(need.target)].append(need)
+        groups[need.sources, None if wires.is_plain else need.target].append(need)
     hosts = np.array([kind.host for kind in kinds])
     result = []
     for (sources, target), own in groups.items():
-        columns = kinds_of[sources]
-        result.append(_Demand(target, own, columns, *wires.costs(hosts[columns], target)))
+        columns, host = kinds_of[sources], wires.host_of(own[0].target)
+        result.append(_Demand(target, host, own, columns, *wires.costs(hosts[columns], host)))
     return sorted(result, key=lambda demand: -demand.num_bytes)
 
 
 def _problem(demands: Sequence[_Demand], kinds: Sequence[_Kind], wires: Wires) -> tuple[Columns, Floats]:
-    """The demands as columns that load machines: kinds, then what hosts give out, then what they take in."""
+    """The demands as columns that load machines: kinds, what hosts give out, what hosts take in, and what workers take in."""
     hosts, counts = np.array([kind.host for kind in kinds]), np.array([len(kind.workers) for kind in kinds])
+    first_host, first_intake = len(kinds), len(kinds) + 2 * wires.num_hosts
+    targets = {target: 2 * number for number, target in enumerate(dict.fromkeys(demand.target for demand in demands))}
     machines, loads = [], []
     for demand in demands:
         num_bytes, own = demand.num_bytes, demand.kinds
+        is_outside = hosts[own] != demand.target_host
         machine, load = np.full((len(own), 3), -1), np.zeros((len(own), 3))
         machine[:, 0] = own
         load[:, 0] = (len(demand.needs) * demand.alpha + num_bytes * demand.beta) / counts[own]
-        is_outside = hosts[own] != demand.target_host
-        for column, rate, host in ((1, wires.egress, hosts[own]), (2, wires.ingress, demand.target_host)):
-            if rate is not None:
-                machine[:, column] = np.where(is_outside, len(kinds) + (column - 1) * wires.num_hosts + host, -1)
-                load[:, column] = np.where(is_outside, num_bytes * wires.degree / rate, 0.0)
+        if wires.egress is not None:
+            machine[:, 1] = np.where(is_outside, first_host + hosts[own], -1)
+            load[:, 1] = num_bytes * wires.degree / wires.egress
+        if demand.target is not None:
+            machine[:, 2] = first_intake + targets[demand.target] + is_outside
+            load[:, 2] = num_bytes * np.where(is_outside, *wires.intake_betas(demand.target_host))
+            if wires.ingress is not None:
+                machine[is_outside, 2] = first_host + wires.num_hosts + demand.target_host
+                load[is_outside, 2] = num_bytes * wires.degree / wires.ingress
         machines.append(machine)
         loads.append(load)
     first = np.cumsum([0, *(len(demand.kinds) for demand in demands)])
     ready = [kind.ready_seconds for kind in kinds]
-    base = np.array([*ready, *[min(ready)] * (2 * wires.num_hosts)])
+    base = np.array([*ready, *[min(ready)] * (2 * wires.num_hosts + 2 * len(targets))])
     return Columns(first, np.concatenate(machines), np.concatenate(loads)), base
 
 
@@ -161,15 +184,17 @@ def _share_out(demand: _Demand, shares: Floats, kinds: Sequence[_Kind]) -> None:
     """Give every kind its share of the demand's bytes, one need after the other."""
     knife = Knife(least_bytes=demand.least_bytes)
     sizes = shares * demand.num_bytes
-    used = np.flatnonzero(sizes >= min(knife.least_bytes, sizes.max()))
+    most = max(1, int(demand.num_bytes / knife.least_bytes)) if knife.least_bytes else len(sizes)
+    largest = np.sort(np.argsort(-sizes, kind="stable")[:most])
+    used = largest[sizes[largest] >= min(knife.least_bytes, sizes.max() / 2)]
     rooms = sizes[used] * (demand.num_bytes / sizes[used].sum())
     for part in cut([(need, need.device_bytes) for need in demand.needs], rooms.tolist(), knife):
         line = kinds[demand.kinds[used[part.bin]]].lines.setdefault(demand.target_host, [])
         line.append((part.item, part.num_bytes))
 
 
-def _pieces(kind: _Kind, wires: Wires) -> list[Piece]:
-    """What a kind sends, cut among its workers into equal times."""
+def _pieces(kind: _Kind, wires: Wires, bound: float) -> list[Piece]:
+    """What a kind sends, cut among its workers into equal times; into fewer where some of them suffice until `bound`."""
     if len(kind.workers) == 1:
         return [Piece(need, kind.workers[0], num_bytes) for line in kind.lines.values() for need, num_bytes in line]
     rooms = np.zeros(len(kind.workers))
@@ -182,7 +207,7 @@ def _pieces(kind: _Kind, wires: Wires) -> list[Piece]:
         most = len(rooms) if knife.least_bytes == 0.0 else max(1, min(len(rooms), int(num_bytes / knife.least_bytes)))
         order = np.argsort(rooms, kind="stable")[:most]
         seconds = alpha * (len(line) - 1) + beta * num_bytes
-        level = float(water_level(rooms[order] + alpha, np.ones(most), seconds))
+        level = max(bound - kind.ready_seconds, float(water_level(rooms[order] + alpha, np.ones(most), seconds)))
         for part in cut(line, np.maximum(0.0, level - rooms[order]).tolist(), knife):
             rooms[order[part.bin]] += alpha + beta * part.num_bytes
             result.append(Piece(part.item, kind.workers[order[part.bin]], part.num_bytes))

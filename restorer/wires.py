@@ -26,7 +26,11 @@ class Wires:
 
     def host_of(self, worker: str) -> int:
         """Number of a worker's host."""
-        return 0 if self.is_plain else self._host_index[self._cluster.by_id[worker].host]
+        return self.host_number(self._cluster.by_id[worker].host)
+
+    def host_number(self, host: str) -> int:
+        """Number of a host."""
+        return 0 if self.is_plain else self._host_index[host]
 
     def costs(self, sources: Integers, target: int) -> tuple[Floats, Floats]:
         """Latency and seconds per byte from hosts to a host. Two of shape [sources]."""
@@ -41,6 +45,30 @@ class Wires:
             alpha[sources == source], beta[sources == source] = link.alpha_seconds, link.beta_seconds_per_byte
         return alpha, beta
 
+    def intake_betas(self, target: int) -> tuple[float, float]:
+        """Seconds per byte that a worker of a host takes at least to take in, from other hosts and from its own.
+
+        As fast as its fastest link. What is stated for whole hosts stands instead of what follows from links between them.
+        """
+        if self.is_plain:
+            return 0.0, float(self.costs(np.zeros(1, dtype=np.int64), 0)[1][0])
+        special = self._special.get(target, {}).values()
+        outer = [link.beta_seconds_per_byte for link in special]
+        if len(outer) < self.num_hosts - 1:
+            outer.append(self._network.inter_host.beta_seconds_per_byte)
+        from_others = min(outer, default=0.0) if self.ingress is None else 0.0
+        return from_others, self._network.intra_host.beta_seconds_per_byte
+
+    @cached_property
+    def least_intake_beta(self) -> float:
+        """No worker takes in a byte in less time, from its own and other hosts at once."""
+        inner = self._network.intra_host.beta_seconds_per_byte
+        if self.is_plain:
+            return self.intake_betas(0)[1]
+        links = [self._network.inter_host, *(link.cost for link in self._cluster.links)]
+        fastest = min(link.beta_seconds_per_byte for link in links)
+        return both_ways(fastest if self.ingress is None else self.degree / self.ingress, inner)
+
     @cached_property
     def _host_index(self) -> Mapping[str, int]:
         return {host: index for index, host in enumerate(self._cluster.hosts)}
@@ -54,3 +82,8 @@ class Wires:
             result.setdefault(one, {})[other] = link.cost
             result.setdefault(other, {})[one] = link.cost
         return result
+
+
+def both_ways(one: float, other: float) -> float:
+    """Seconds per byte of two ways side by side."""
+    return one * other / (one + other) if one + other else 0.0

@@ -61,6 +61,16 @@ def renamed(plan: Plan, names: list[str]) -> Plan:
     return replace(plan, pipelines=pipelines)
 
 
+def fastest_beta(target: str, is_outside: bool, profile: Profile, cluster: Cluster) -> float:
+    """Seconds per byte of the fastest link to a worker from another host, or from its own; by definition."""
+    own = cluster.by_id[target].host
+    if not is_outside:
+        return profile.network.intra_host.beta_seconds_per_byte
+    if profile.network.host_ingress_bytes_per_second is not None:
+        return 0.0
+    return min(cluster.host_link(host, own, profile.network).beta_seconds_per_byte for host in cluster.hosts if host != own)
+
+
 def best_seconds(needs, profile: Profile, cluster: Cluster) -> float:
     """The linear program over divisible needs, by HiGHS: no choice of sources is through earlier."""
     pairs = [(row, source) for row, need in enumerate(needs) for source in need.sources]
@@ -70,12 +80,15 @@ def best_seconds(needs, profile: Profile, cluster: Cluster) -> float:
     for column, (row, source) in enumerate(pairs):
         need, ends = needs[row], (cluster.by_id[source].host, cluster.by_id[needs[row].target].host)
         entries.append((machine[source], column, cluster.link(source, need.target, network).transfer_seconds(need.device_bytes)))
+        is_outside = ends[0] != ends[1]
+        intake = fastest_beta(need.target, is_outside, profile, cluster) * need.device_bytes
+        entries.append((size + 2 * len(hosts) + 2 * machine[need.target] + is_outside, column, intake))
         rates = (network.host_egress_bytes_per_second, network.host_ingress_bytes_per_second)
         for offset, rate, host in zip((size, size + len(hosts)), rates, ends, strict=True):
-            if rate is not None and ends[0] != ends[1]:
+            if rate is not None and is_outside:
                 entries.append((offset + hosts[host], column, need.device_bytes * profile.tensor_parallel_degree / rate))
     rows, columns, values = zip(*entries, strict=True)
-    shape = size + 2 * len(hosts), len(pairs)
+    shape = 3 * size + 2 * len(hosts), len(pairs)
     result = linprog(
         np.append(np.zeros(len(pairs)), 1.0),
         A_ub=sparse.hstack([sparse.csr_array((values, (rows, columns)), shape), -np.ones((shape[0], 1))]),
@@ -88,7 +101,7 @@ def best_seconds(needs, profile: Profile, cluster: Cluster) -> float:
 
 
 def last_arrival(transfers, profile: Profile, cluster: Cluster, ready_seconds=None) -> float:
-    """Every source sends its transfers one after the other, from when it is free; receivers take in side by side."""
+    """Every source sends its transfers one after the other, from when it is free; receivers take in whatever comes."""
     clock = dict.fromkeys(cluster.by_id, 0.0) | (ready_seconds or {})
     arrivals = []
     for transfer in transfers:
@@ -104,7 +117,7 @@ def overloads(transfers, makespan: float, profile: Profile, cluster: Cluster, re
     moments = sorted({0.0, *ready.values()})
     found = []
     for moment in moments:
-        busy, out, into = {}, {}, {}
+        busy, out, into, intake = {}, {}, {}, {}
         for transfer in transfers:
             start = ready.get(transfer.source, 0.0)
             if start > moment:
@@ -114,11 +127,15 @@ def overloads(transfers, makespan: float, profile: Profile, cluster: Cluster, re
                 transfer.num_bytes / profile.tensor_parallel_degree
             )
             busy[transfer.source] = busy.get(transfer.source, 0.0) + seconds / (makespan - start)
+            key, device_bytes = (transfer.target, hosts[0] != hosts[1]), transfer.num_bytes / profile.tensor_parallel_degree
+            taking = device_bytes * fastest_beta(*key, profile, cluster)
+            intake[key] = intake.get(key, 0.0) + taking / (makespan - start)
             if hosts[0] != hosts[1]:
                 out[hosts[0]] = out.get(hosts[0], 0.0) + transfer.num_bytes / (makespan - start)
                 into[hosts[1]] = into.get(hosts[1], 0.0) + transfer.num_bytes / (makespan - start)
         limits = (
             (busy, 1.0),
+            (intake, 1.0),
             (out, profile.network.host_egress_bytes_per_second),
             (into, profile.network.host_ingress_bytes_per_second),
         )
