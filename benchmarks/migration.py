@@ -57,7 +57,12 @@ def profile_of(layer_bytes: int, bytes_per_second: float) -> Profile:
         provenance=Provenance(kind=ProvenanceKind.ANALYTICAL, detail="the emulation's own settings"),
         layers=tuple(layer(name=f"layer{index}") for index in range(NUM_LAYERS)),
         device=Device(name="emulated", memory_bytes=10**12),
-        network=Network(intra_host=link, inter_host=link),
+        network=Network(
+            intra_host=link,
+            inter_host=link,
+            host_ingress_bytes_per_second=bytes_per_second,
+            host_egress_bytes_per_second=bytes_per_second,
+        ),
         recovery=Recovery(detect_seconds=0.0, regroup_seconds=0.0, restart_seconds=60.0),
     )
 

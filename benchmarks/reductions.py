@@ -5,7 +5,7 @@ shipped profile as it is and over links as slow as the published shares imply, b
 the runtime's executor in one process per worker, computing emulated by sleeping, each process behind a link of its own in a
 network namespace (as root; skipped with the reason elsewhere).
 
-    python -m benchmarks.reductions [--profile FILE] [--steps N] [--no-run]
+    python -m benchmarks.reductions [--profile FILE] [--steps N] [--repeats N] [--no-run]
 """
 
 import argparse
@@ -23,7 +23,7 @@ from benchmarks.links import EmulatedLinks, unavailable_reason
 from benchmarks.members import Member, Members
 from benchmarks.step_time import emulated, shape_of
 from estimator.costs import Costs
-from estimator.estimate import estimate, pass_end_seconds
+from estimator.estimate import estimate, stage_end_seconds
 from estimator.program import compile_program, parse_action
 from estimator.replay import replay
 from kintsugi.core import codec
@@ -127,7 +127,7 @@ def compared(profile: Profile, plan: Plan) -> Comparison:
 
 def optimal_end_seconds(reductions: Sequence[Reduction], plan: Plan, costs: Costs) -> float:
     """When the last reduction can end at the earliest, by CP-SAT: workers reduce one bucket at a time after their passes."""
-    ready = pass_end_seconds(plan, costs)
+    ready = {worker: max(ends) for worker, ends in stage_end_seconds(plan, costs).items()}
     model = cp_model.CpModel()
     spans: list[cp_model.IntervalVar] = []
     ends: list[cp_model.LinearExprT] = []
@@ -227,13 +227,12 @@ def train(member: Member, plan: Plan, num_steps: int) -> list[float]:
     return seconds
 
 
-def run(members: Members, plan: Plan, num_steps: int) -> float:
-    """Median over the steps of the slowest worker's time, in seconds."""
+def run(members: Members, plan: Plan, num_steps: int) -> list[float]:
+    """The slowest worker's time of every step that counts, in seconds."""
     groups = [plan.workers, *dict.fromkeys(reduction.workers for round_ in plan.rounds for reduction in round_)]
     members.connect(plan.workers, groups)
     answers = members.call(train, plan, SETTLING_STEPS + num_steps, on=plan.workers)
-    slowest: list[float] = [max(step) for step in zip(*answers.values(), strict=True)]
-    return statistics.median(slowest[SETTLING_STEPS:])
+    return [max(step) for step in zip(*answers.values(), strict=True)][SETTLING_STEPS:]
 
 
 def replayed(profile: Profile) -> list[str]:
@@ -258,33 +257,39 @@ def replayed(profile: Profile) -> list[str]:
     return lines
 
 
-def really_run(num_steps: int, console: Console) -> list[str]:
-    """Rows of what was run: predicted and measured steps in both orders."""
+def really_run(num_steps: int, repeats: int, console: Console) -> list[str]:
+    """Rows of what was run, both orders in turn: predicted, median and least step."""
     profile, cluster = emulated_profile(), Cluster.uniform(8)
     costs = Costs(profile, cluster)
     lines = [
-        "| micro-batches | layers per stage | layer order: predicted (s) | measured (s) | overlapped rounds: predicted (s) "
-        "| measured (s) | predicted less | measured less |",
-        "|---" * 8 + "|",
+        "| micro-batches | layers per stage | order | predicted (s) | median (s) | least (s) |",
+        "|---" * 6 + "|",
     ]
     with EmulatedLinks(dict.fromkeys(_names(cluster), PAYLOAD_BYTES_PER_SECOND)) as links, Members(links) as members:
         for num_microbatches in PUBLISHED_STEP_LESS:
             console.print(f"training with {num_microbatches} micro-batches")
             plan = mended(profile, num_microbatches)
-            plans = in_layer_order(plan), plan
-            predicted = [replay(compile_program(own, profile, cluster), costs).iteration_seconds for own in plans]
-            measured = [run(members, own, num_steps) for own in plans]
-            lines.append(
-                f"| {num_microbatches} | {shape_of(plan)} | {predicted[0]:.3f} | {measured[0]:.3f} | {predicted[1]:.3f} "
-                f"| {measured[1]:.3f} | {1 - predicted[1] / predicted[0]:.2%} | {1 - measured[1] / measured[0]:.2%} |"
-            )
+            plans = {"layers in turn": in_layer_order(plan), "overlapped rounds": plan}
+            measured: dict[str, list[float]] = {name: [] for name in plans}
+            for _ in range(repeats):
+                for name, own in plans.items():
+                    measured[name] += run(members, own, num_steps)
+            kept = []
+            for name, own in plans.items():
+                predicted = replay(compile_program(own, profile, cluster), costs).iteration_seconds
+                kept.append((predicted, statistics.median(measured[name]), min(measured[name])))
+                times = " | ".join(f"{seconds:.3f}" for seconds in kept[-1])
+                lines.append(f"| {num_microbatches} | {shape_of(plan)} | {name} | {times} |")
+            less = " | ".join(f"{1 - after / before:.2%}" for before, after in zip(*kept, strict=True))
+            lines.append(f"| {num_microbatches} | | less | {less} |")
     return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Overlapped rounds of reductions against the serial order.")
     parser.add_argument("--profile", type=Path, default=Path(DEFAULT_PROFILE))
-    parser.add_argument("--steps", type=int, default=5, help="steps that count in each run")
+    parser.add_argument("--steps", type=int, default=4, help="steps that count in each run")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of either order")
     parser.add_argument("--no-run", action="store_true", help="only the replay")
     arguments = parser.parse_args()
     console = Console(stderr=True, highlight=False)
@@ -293,7 +298,7 @@ def main() -> None:
     if reason is not None:
         print(f"\nNothing was run: {reason}.")
         return
-    print("\n" + "\n".join(really_run(arguments.steps, console)))
+    print("\n" + "\n".join(really_run(arguments.steps, arguments.repeats, console)))
     print(f"\nLoad of the machine at the end: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.")
 
 
