@@ -25,7 +25,13 @@ def violations(snapshot: Snapshot, decision: Decision) -> tuple[str, ...]:
     Contiguous stages, distinct workers, routes around every dead slot and rounds without a worker in two reductions are
     what a `Plan` cannot be built without; checked here is what depends on the job.
     """
-    rules = (_workers, _job, _ranges, _reductions, _memory, _price, _migration)
+    rules = (_memory, _price, _migration)
+    return misplacements(snapshot, decision) + tuple(message for rule in rules for message in rule(snapshot, decision))
+
+
+def misplacements(snapshot: Snapshot, decision: Decision) -> tuple[str, ...]:
+    """Those of the `violations` that need no replay: who does what."""
+    rules = (_workers, _job, _ranges, _reductions)
     return tuple(message for rule in rules for message in rule(snapshot, decision))
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.counts import digests
 from estimator.costs import Costs
 from estimator.estimate import estimate
 from estimator.program import compile_program
@@ -11,6 +12,7 @@ from estimator.replay import replay
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import Ranges
+from planner.legality import violations
 from planner.replan import replan
 from tests.builders import snapshot_of, transformer_profile, uniform_profile
 
@@ -47,6 +49,21 @@ def test_equal_snapshots_give_equal_decisions(num_workers):
     first = decide(TRANSFORMER, num_workers).plan
     decisions = [undated(decide(TRANSFORMER, num_workers, plan=first, lost=["w05"])) for _ in range(10)]
     assert len(set(decisions)) == 1
+
+
+def test_decisions_do_not_depend_on_the_process():
+    """Sets and dictionaries of names are ordered differently in each."""
+    assert len(digests(range(8, 33, 8), 3)) == 1
+
+
+@pytest.mark.parametrize("profile", [EQUAL, TRANSFORMER], ids=["equal", "transformer"])
+@pytest.mark.parametrize("num_workers", [9, 17, 26, 47, 64, 77])
+def test_plans_are_legal_before_and_after_a_loss(profile, num_workers):
+    first = snapshot_of(profile, Cluster.uniform(num_workers), 4 * num_workers, ranges=RANGES)
+    before = replan(first)
+    after = snapshot_of(profile, Cluster.uniform(num_workers), 4 * num_workers, ranges=RANGES, plan=before.plan, lost=["w03"])
+    assert violations(first, before) == ()
+    assert violations(after, replan(after)) == ()
 
 
 @pytest.mark.parametrize("num_workers", [8, 13, 31, 64])

@@ -1,0 +1,117 @@
+"""Every count of workers gets a legal plan, always the same: nobody claimed who is not there, nobody idle without a reason.
+
+Each count is planned for from nothing, and again after one worker is lost; both decisions are checked without the code that
+made them, every so many of them with a replay of the program. A digest over all decisions is compared with those of
+processes that hash strings in other orders.
+
+Run: python -m benchmarks.counts [--first 8] [--last 1024] [--step 1] [--runs 10]
+"""
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.scaling import PROFILES, snapshot
+from kintsugi.core import codec
+from kintsugi.core.decision import Decision
+from kintsugi.core.profile import Profile
+from planner.legality import misplacements, violations
+from planner.replan import replan
+
+
+@dataclass
+class Tally:
+    """What was found over all counts."""
+
+    counts: int = 0
+    illegal: int = 0
+    idle: int = 0
+    """Decisions that leave somebody idle, each with a reason."""
+    most_gap: float = 0.0
+    seconds: float = 0.0
+    """Spent planning."""
+
+
+def text(decision: Decision) -> str:
+    """A decision without the time that its search took."""
+    return codec.dumps(replace(decision, search=replace(decision.search, elapsed_seconds=0.0)))
+
+
+def digest(counts: Iterable[int]) -> str:
+    """SHA-256 over the decisions for all counts and profiles, one worker lost, in hexadecimal."""
+    result = hashlib.sha256()
+    for count in counts:
+        for profile in PROFILES.values():
+            first = replan(snapshot(profile, count))
+            for decision in (first, replan(snapshot(profile, count, plan=first.plan, lost=1))):
+                result.update(text(decision).encode())
+    return result.hexdigest()
+
+
+def check(profile: Profile, counts: Iterable[int], replay_every: int) -> Tally:
+    """Plan for every count, before and after a loss, and look for what is illegal; every so many with a replay."""
+    tally = Tally()
+    for count in counts:
+        plan = None
+        for lost in (0, 1):
+            asked = snapshot(profile, count, plan=plan, lost=lost)
+            start = time.process_time()
+            decision = replan(asked)
+            tally.seconds += time.process_time() - start
+            plan = decision.plan
+            rules = misplacements if tally.counts % replay_every else violations
+            tally.illegal += bool(rules(asked, decision))
+            tally.idle += bool(plan.idle_workers)
+            tally.most_gap = max(tally.most_gap, decision.search.gap_ratio if lost == 0 else 0.0)
+        tally.counts += 1
+    return tally
+
+
+def digests(counts: range, runs: int) -> set[str]:
+    """Digests from so many fresh processes, which hash strings differently; one where all are alike."""
+    command = [sys.executable, "-m", "benchmarks.counts", "--digest", "--first", str(counts.start), "--last", str(counts[-1])]
+    command += ["--step", str(counts.step)]
+    environments = [{**os.environ, "PYTHONHASHSEED": str(seed)} for seed in range(runs)]
+    return {subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout for env in environments}
+
+
+def main() -> None:
+    """Print what was found; exit 1 where a plan is illegal or runs differ."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--first", type=int, default=8)
+    arguments.add_argument("--last", type=int, default=1024)
+    arguments.add_argument("--step", type=int, default=1)
+    arguments.add_argument("--runs", type=int, default=10, help="fresh processes whose decisions are compared")
+    arguments.add_argument("--replay-every", type=int, default=64, help="counts from one replay to the next")
+    arguments.add_argument("--digest", action="store_true", help="print the digest of the decisions and nothing else")
+    options = arguments.parse_args()
+    counts = range(options.first, options.last + 1, options.step)
+    if options.digest:
+        sys.stdout.write(digest(counts))
+        return
+    table = Table(title=f"{counts.start} to {counts[-1]} workers in steps of {counts.step}, before and after a loss")
+    for name in ("layers", "counts", "illegal", "with idle workers", "largest gap", "planning, one core"):
+        table.add_column(name, justify="right")
+    illegal = 0
+    for name, profile in PROFILES.items():
+        tally = check(profile, counts, options.replay_every)
+        illegal += tally.illegal
+        found = (tally.counts, tally.illegal, tally.idle, f"{tally.most_gap:.3%}", f"{tally.seconds:.1f} s")
+        table.add_row(name, *map(str, found))
+    different = len(digests(counts, options.runs)) if options.runs else 1
+    console = Console(width=120)
+    console.print(table)
+    console.print(f"{options.runs} processes with other hash seeds: {different} different result(s)")
+    sys.exit(illegal > 0 or different > 1)
+
+
+if __name__ == "__main__":
+    main()
