@@ -96,9 +96,9 @@ def _loss(profile: Profile, cluster: Cluster, grid: Plan, lost: str) -> Loss:
 
 
 def _cuts(num_layers: int) -> tuple[tuple[int, ...], ...]:
-    """Even pipelines of 2, 2 and 3 stages."""
+    """Even pipelines of 2, 2 and 3 stages; what does not divide goes to the last stages, which hold the fewest activations."""
     lengths = (2, 2, 3)
-    return tuple(tuple(-(-num_layers * stage // length) for stage in range(length + 1)) for length in lengths)
+    return tuple(tuple(num_layers * stage // length for stage in range(length + 1)) for length in lengths)
 
 
 def _in_rank_order(plan: Plan, survivors: Sequence[str]) -> Plan:
