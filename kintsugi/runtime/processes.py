@@ -22,8 +22,8 @@ from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.reach import Address
 from kintsugi.runtime.worker import WorkerOptions, worker_main
 
-# The last is what the main modules of jobs import, which every worker imports again.
-_PRELOAD = ["torch", "torch._dynamo", "kintsugi.runtime.worker", "kintsugi.runtime.train"]
+# The last but one is what main modules of jobs import, which every worker imports again; the last readies all of it.
+_PRELOAD = ["torch", "torch._dynamo", "kintsugi.runtime.worker", "kintsugi.runtime.train", "kintsugi.runtime.warm"]
 
 
 def forkserver() -> ForkServerContext:
