@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,14 +11,15 @@ from hypothesis import strategies as st
 
 from estimator.costs import Costs
 from kintsugi.core.cluster import Cluster, Worker
+from kintsugi.core.errors import StateLostError
 from kintsugi.core.plan import Plan, Policy, Schedule
 from planner.arrangement import Arrangement, PipelineShape
 from planner.kinds import kind_of
-from planner.placement import Holdings, by_host, place
+from planner.placement import Holdings, by_host, least_migration_seconds, place
 from planner.policy import survivable
 from planner.survival import exposure
 from restorer.matching import missing_bytes
-from restorer.migration import layer_state_bytes
+from restorer.migration import layer_state_bytes, plan_migration
 from tests.builders import uniform_profile
 
 NUM_LAYERS = 4
@@ -122,6 +124,24 @@ def test_a_later_plan_is_exposed_as_little_and_moves_as_little_as_any_so_exposed
         return exposed(arrangement, chosen, cluster), sum(cost[rows[worker], slot] for slot, worker in enumerate(chosen))
 
     assert price(plan.workers) == min(price(chosen) for chosen in everything(arrangement, cluster))
+
+
+@given(small_cases(), st.data())
+@settings(max_examples=60, deadline=None)
+def test_no_migration_is_shorter_than_its_bound_before_workers_are_named(case, data):
+    arrangement, cluster = case
+    network = replace(PROFILE.network, host_ingress_bytes_per_second=data.draw(st.sampled_from([None, 1e10, 1e12])))
+    costs = Costs(replace(PROFILE, network=network), cluster)
+    before = placed(arrangement_of(*data.draw(st.lists(cuts, min_size=1, max_size=2))), cluster_of(["h0"] * 6))
+    survivors = [worker for worker in before.workers if worker in cluster.by_id]
+    holdings = Holdings(before, survivors)
+    after = placed(arrangement, cluster, holdings)
+    least = least_migration_seconds(arrangement, holdings, costs)
+    try:
+        migration = plan_migration(before, after, costs.profile, cluster, survivors)
+    except StateLostError:
+        return
+    assert least <= migration.makespan_seconds * (1 + 1e-9)
 
 
 @given(small_cases(), st.data())
