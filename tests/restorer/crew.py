@@ -165,5 +165,10 @@ class Crew(AbstractContextManager["Crew"]):
     def strike(self, name: str, signal_number: int) -> None:
         os.kill(self.process_id(name), signal_number)
 
+    def await_end(self, name: str) -> None:
+        """Wait for a member that ends by itself."""
+        self._processes[name].join(PATIENCE_SECONDS)
+        assert not self._processes[name].is_alive()
+
     def process_id(self, name: str) -> int:
         return self._processes[name].pid
