@@ -15,7 +15,7 @@ from functools import singledispatchmethod
 import structlog
 
 from kintsugi.core.decision import Decision
-from kintsugi.core.errors import InfeasibleError, ReconfigurationError, StateLostError, WorkerError, error_from
+from kintsugi.core.errors import KintsugiError, ReconfigurationError, StateLostError, WorkerError, error_from
 from kintsugi.core.messages import Measurement
 from kintsugi.core.plan import Plan, Policy
 from kintsugi.runtime.attempt import Attempt, Phase
@@ -36,7 +36,7 @@ from kintsugi.runtime.messages import (
 )
 from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.patience import Patience
-from kintsugi.runtime.preparation import Settlement, preparation
+from kintsugi.runtime.preparation import Settlement, is_same_work, preparation
 from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.progress import Progress
 from kintsugi.runtime.recovery import Recoveries
@@ -222,15 +222,11 @@ class Conductor:
         """A decision that came while the job trains: leave the step for it, unless it changes nothing for those who train."""
         try:
             planned_at = self._decider.finish()
-        except InfeasibleError as error:
-            self._log.warning("those who joined or left without a slot change no plan", error=str(error))
+        except KintsugiError as error:  # told again with the next events
+            self._log.warning("those who joined, or left without a slot, change no plan", error=str(error))
             return
         decision, applied = self._decider.decisions[-1], self.decision.plan
-        if (decision.plan.pipelines, decision.plan.routes, decision.plan.rounds) == (
-            applied.pipelines,
-            applied.routes,
-            applied.rounds,
-        ):
+        if is_same_work(decision.plan, applied):
             self._decision = decision
             self._note_applied(decision.plan)
             return

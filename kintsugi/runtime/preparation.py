@@ -29,6 +29,11 @@ class Settlement:
         return cls(record, start)
 
 
+def is_same_work(plan: Plan, other: Plan) -> bool:
+    """Whether nobody who trains under one plan would do anything else under the other."""
+    return (plan.pipelines, plan.routes, plan.rounds) == (other.pipelines, other.routes, other.rounds)
+
+
 def preparation(
     attempt: int,
     decision: Decision,
