@@ -16,7 +16,7 @@ from rich.console import Console
 
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import JobSettings, Ranges
-from kintsugi.core.plan import Plan, Policy
+from kintsugi.core.plan import Plan, Policy, Schedule
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.agent import Agent
 from kintsugi.runtime.decisions import JobRequest, LocalDecisions
@@ -70,6 +70,7 @@ class Case:
     dp: int
     pp: int
     num_microbatches: int
+    schedule: Schedule = Schedule.ONE_F_ONE_B
     lost: str | None = None
     policy: Policy | None = None
 
@@ -82,6 +83,17 @@ CASES = (
     Case(name="DP2 x PP2, unequal layers", model=UNEQUAL, dp=2, pp=2, num_microbatches=8),
     Case(name="DP2 x PP3, unequal layers", model=UNEQUAL, dp=2, pp=3, num_microbatches=8),
     Case(name="DP2 x PP2, 1 MB messages and layers", model=HEAVY, dp=2, pp=2, num_microbatches=8),
+    Case(name="DP2 x PP2, interleaved", model=EQUAL, dp=2, pp=2, num_microbatches=8, schedule=Schedule.INTERLEAVED),
+    Case(
+        name="DP2 x PP2, interleaved, one lost, rerouted",
+        model=EQUAL,
+        dp=2,
+        pp=2,
+        num_microbatches=8,
+        schedule=Schedule.INTERLEAVED,
+        lost="w03",
+        policy=Policy.DATA_REROUTING,
+    ),
     Case(
         name="DP2 x PP3, one lost, rerouted",
         model=EQUAL,
@@ -142,6 +154,7 @@ def _train(case: Case, profile: Profile, steps: int) -> tuple[Plan, float, float
         settings=JobSettings(
             num_microbatches=case.num_microbatches,
             ranges=Ranges(min_dp=case.dp, max_dp=case.dp, min_pp=case.pp if case.lost is None else 1, max_pp=case.pp),
+            schedule=case.schedule,
             policy=case.policy,
         ),
     )

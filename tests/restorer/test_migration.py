@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Migration
 from kintsugi.core.errors import StateLostError
+from kintsugi.core.plan import Plan, Schedule
 from kintsugi.core.profile import OptimizerSharding
 from restorer.matching import missing_bytes
 from restorer.migration import plan_migration, require_state
@@ -36,6 +37,28 @@ def test_everybody_gets_what_it_lacks_from_a_survivor_that_holds_it(before, afte
         assert transfer.layer in previous.layers_of[transfer.source]
     assert migration.total_bytes == sum(transfer.num_bytes for transfer in migration.transfers)
     assert migration.lower_bound_seconds <= migration.makespan_seconds * (1 + 1e-12)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.lists(st.integers(1, 3), min_size=1, max_size=3), st.data())
+def test_workers_with_several_stages_get_what_they_lack_in_any_of_them(before, after, data):
+    profile = uniform_profile(12)
+    previous, following = (_staged(lengths, data.draw(st.integers(1, 4))) for lengths in (before, after))
+    for kept in (set(previous.workers), set(previous.workers) - {"w00"}):
+        if all(set(holders) & kept for holders in previous.holders):
+            migration = plan_migration(previous, following, profile, CLUSTER, kept)
+            got = {(transfer.target, transfer.layer) for transfer in migration.transfers}
+            lacking = {
+                (worker, layer)
+                for worker, layers in following.layers_of.items()
+                for layer in set(layers) - set(previous.layers_of.get(worker, ()) if worker in kept else ())
+            }
+            assert got == lacking
+            assert all(transfer.layer in previous.layers_of[transfer.source] for transfer in migration.transfers)
+
+
+def _staged(lengths: list[int], num_virtual: int) -> Plan:
+    return grid_plan(12, lengths, [1] * len(lengths), schedule=Schedule.INTERLEAVED, stages_per_worker=num_virtual)
 
 
 def test_moving_to_the_same_plan_moves_nothing():
