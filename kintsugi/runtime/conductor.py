@@ -143,10 +143,12 @@ class Conductor:
             self._look_after_training()
 
     def _look_after_training(self) -> None:
+        """See to joining workers once all members train again, and to the end."""
         workers = set(self.decision.plan.workers)
-        if self._attempt.resumed.keys() >= workers:
-            self.recoveries.note(resumed_at=max(self._attempt.resumed[worker] for worker in workers))
-            self.recoveries.end()
+        if not self._attempt.resumed.keys() >= workers - self._attempt.finished:
+            return
+        self.recoveries.note(resumed_at=max(self._attempt.resumed.values(), default=None))
+        self.recoveries.end()
         if self._attempt.finished >= workers:
             self._collect()
         elif self._decider.has_answer():
