@@ -47,7 +47,7 @@ from kintsugi.runtime.train import train
 
 DEFAULT = Path(__file__).parent / "campaigns" / "short.json"
 OPTIONS = AgentOptions()
-NUM_BLOCKS = 8
+NUM_BLOCKS = 6
 END_SECONDS = 10.0
 """For the last process of a run to be gone."""
 
