@@ -10,6 +10,7 @@ from kintsugi.core.decision import Estimate, Migration
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Snapshot
 from kintsugi.core.plan import IdleWorker, Plan, Policy
+from kintsugi.core.profile import OptimizerSharding
 from planner.deferral import defer
 from planner.placement import Holdings
 from planner.policy import Candidate, choose
@@ -89,7 +90,8 @@ def _rerouted(case: Case, plan: Plan, price: Estimate, transition_seconds: float
         InfeasibleError: not enough memory.
     """
     _require_memory(case, price)
-    migration = _migration(case, plan)
+    is_sharded = case.snapshot.profile.optimizer_sharding is not OptimizerSharding.NONE
+    migration = _migration(case, plan) if is_sharded else Migration()
     price = _after(case, price, transition_seconds + migration.makespan_seconds)
     plan = replace(plan, policy=Policy.DATA_REROUTING, generation=case.snapshot.generation, idle_workers=_idle(case, plan))
     return Candidate(Policy.DATA_REROUTING, plan, price, migration, text)

@@ -59,10 +59,14 @@ def has_checkpoint(profile: Profile) -> bool:
 def _whole(
     previous: Plan, following: Plan, profile: Profile, survivors: Collection[str], *, with_optimizer: bool
 ) -> Iterator[Need]:
-    units, holders = StateUnits(profile), surviving_holders(previous, survivors)
-    for worker, layers in following.layers_of.items():
-        if worker in survivors and previous.layers_of.get(worker) == layers:
-            continue
+    units = StateUnits(profile)
+    movers = [
+        (worker, layers)
+        for worker, layers in following.layers_of.items()
+        if worker not in survivors or previous.layers_of.get(worker) != layers
+    ]
+    holders = surviving_holders(previous, survivors) if movers else ()
+    for worker, layers in movers:
         own = units.held(previous.layers_of.get(worker, ())) if worker in survivors else ()
         for layer, lacking in units.by_layer(units.wanted(layers), without=own).items():
             parameters = sum(units.parameter_bytes[unit] for unit in lacking)
