@@ -204,7 +204,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="State transfers over emulated links, measured against their plans.")
     parser.add_argument("--megabytes-per-second", type=float, default=25.0, help="of payload, of each worker's link, each way")
     parser.add_argument("--layer-megabytes", type=float, default=12.0, help="state of each of 16 layers")
-    parser.add_argument("--repeats", type=int, default=3, help="of each migration, of which the median counts")
+    parser.add_argument("--repeats", type=int, default=5, help="of each migration, of which the median counts")
     arguments = parser.parse_args()
     if (reason := unavailable_reason()) is not None:
         print(f"Nothing was run: {reason}.")
