@@ -12,6 +12,7 @@ from kintsugi.core.plan import Plan, Schedule
 from planner.arrangement import Arrangement
 from planner.placement import place
 from planner.pursuit import pursue
+from planner.refining import refined
 from planner.request import Request, search_for, shortage
 from restorer.migration import plan_migration
 
@@ -85,24 +86,38 @@ def _under_schedule(request: Request) -> Found:
             best = found
     if best is None:
         raise shortage(request, search)
+    best = _refined(request, best)
     least = min(least, best.estimate.iteration_seconds)
     gap = best.estimate.iteration_seconds / least - 1
     found_by = Search(lower_bound_seconds=least, gap_ratio=gap, elapsed_seconds=time.perf_counter() - started, candidates=priced)
     return replace(best, search=found_by)
 
 
+def _refined(request: Request, found: Found) -> Found:
+    """The plan bettered worker by worker, where workers or links differ."""
+    if request.settings.schedule is Schedule.INTERLEAVED:
+        return found
+    plan = refined(request, found.plan, lambda option: _found(request, option).estimate.goodput_samples_per_second)
+    return found if plan is found.plan else _found(request, plan)
+
+
 def realise(request: Request, arrangement: Arrangement) -> Found:
     """An arrangement with named workers, its price, and how it is reached; a first plan has no transition."""
-    costs, previous = request.costs, request.holdings.plan
     plan = place(
         arrangement,
         request.workers,
         request.holdings,
-        costs,
+        request.costs,
         schedule=request.settings.schedule,
         generation=request.generation,
         policy=request.policy,
     )
+    return _found(request, plan)
+
+
+def _found(request: Request, plan: Plan) -> Found:
+    """A plan with its price, and how it is reached."""
+    costs, previous = request.costs, request.holdings.plan
     price, migration = estimate(plan, costs.profile, costs.cluster), Migration()
     if previous is not None:
         migration = plan_migration(previous, plan, costs.profile, costs.cluster, request.holdings.survivors)

@@ -2,10 +2,13 @@
 
 import itertools
 from collections.abc import Iterator
+from functools import cache
 
+from estimator.costs import Costs
 from estimator.layers import LayerSums
 from estimator.memory import scheduled_in_flight, stage_peak_bytes
 from estimator.pipeline import pipeline_times
+from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import Profile
 
@@ -49,6 +52,46 @@ def best_pipeline_seconds(profile: Profile, num_workers: int, num_microbatches: 
             continue
         for shares in _shares(num_microbatches, dp):
             result = min(result, max(best[p, m] for p, m in zip(lengths, shares, strict=True)))
+    return result
+
+
+def best_named_seconds(profile: Profile, cluster: Cluster, num_microbatches: int) -> float:
+    """Least pipeline time over all ordered crews of named workers, every share of micro-batches and every split; O(workers!)."""
+    costs, names = Costs(profile, cluster), [worker.id for worker in cluster.workers]
+    crews = [
+        frozenset(chosen)
+        for size in range(1, len(names) + 1)
+        for chosen in itertools.combinations(names, size)
+        if size <= profile.num_layers
+    ]
+    counts = range(1, num_microbatches + 1)
+    best = {
+        (crew, m): min(_crew_seconds(costs, order, m) for order in itertools.permutations(sorted(crew)))
+        for crew in crews
+        for m in counts
+    }
+
+    @cache
+    def least(left: frozenset[str], m: int) -> float:
+        if m == 0 or not left:
+            return float("inf") if m else 0.0
+        first = min(left)
+        uses = (max(best[crew, n], least(left - crew, m - n)) for crew in crews if first in crew <= left for n in range(1, m + 1))
+        return min(least(left - {first}, m), *uses)
+
+    return least(frozenset(names), num_microbatches)
+
+
+def _crew_seconds(costs: Costs, workers: tuple[str, ...], num_microbatches: int) -> float:
+    """Least time over every split on named workers, first stage first, over their own links."""
+    result = float("inf")
+    for cuts in splits(costs.profile.num_layers, len(workers)):
+        stages = [costs.stage(worker, a, b) for worker, (a, b) in zip(workers, itertools.pairwise(cuts), strict=True)]
+        hops = zip(workers, workers[1:], cuts[1:-1], strict=False)
+        delays = [costs.boundary_seconds(source, target, cut) for source, target, cut in hops]
+        forward, backward = [s.forward_seconds for s in stages], [s.backward_seconds for s in stages]
+        times = pipeline_times(Schedule.ONE_F_ONE_B, forward, backward, delays, num_microbatches)
+        result = min(result, times.pipeline_seconds)
     return result
 
 
