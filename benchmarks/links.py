@@ -1,19 +1,24 @@
 """Emulated links: a network namespace per member, joined by a bridge, each with its own rate in both directions.
 
-Needs root, `ip` and `tc`. Everything is made in namespaces of this process's own name and deleted on every path.
+Needs root, `ip` and `tc`. Everything is made in namespaces of this process's own name and deleted on every path;
+what a process left that was killed outright is deleted by the next one.
 """
 
 import ctypes
 import os
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from kintsugi.core.errors import UnavailableError
 
+_NAME = "kintsugi"
 _CLONE_NEWNET = 0x40000000
 _BURST_BYTES = 128 * 1024
 _QUEUE_MILLISECONDS = 200
@@ -28,7 +33,7 @@ def unavailable_reason() -> str | None:
     missing = [program for program in ("ip", "tc") if shutil.which(program) is None]
     if missing:
         return f"{' and '.join(missing)} of iproute2 not found"
-    probe = f"kintsugi-{os.getpid()}-probe"
+    probe = f"{_NAME}-{os.getpid()}-probe"
     made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
     subprocess.run(["ip", "netns", "delete", probe], capture_output=True, check=False)
     return None if made.returncode == 0 else f"network namespaces cannot be made: {made.stderr.strip()}"
@@ -43,7 +48,7 @@ class EmulatedLinks(AbstractContextManager["EmulatedLinks"]):
         Args:
             payload_bytes_per_second: of each member (at most 200), each way, headers not counted.
         """
-        self._prefix = f"kintsugi-{os.getpid()}"
+        self._prefix = f"{_NAME}-{os.getpid()}"
         self._rates = dict(payload_bytes_per_second)
         self.addresses = {member: f"10.77.0.{index + 1}" for index, member in enumerate(self._rates)}
 
@@ -51,7 +56,9 @@ class EmulatedLinks(AbstractContextManager["EmulatedLinks"]):
         reason = unavailable_reason()
         if reason is not None:
             raise UnavailableError(reason, field="links")
+        self._before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         try:
+            _delete_leftovers()
             self._make()
         except BaseException:
             self.close()
@@ -69,6 +76,7 @@ class EmulatedLinks(AbstractContextManager["EmulatedLinks"]):
         """Delete all namespaces, and with them links and shapers."""
         for name in (*map(self.namespace, self._rates), self._hub):
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+        signal.signal(signal.SIGTERM, self._before)
 
     @property
     def _hub(self) -> str:
@@ -101,6 +109,14 @@ class EmulatedLinks(AbstractContextManager["EmulatedLinks"]):
                 f"{_QUEUE_MILLISECONDS}ms",
             )
             _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *shaper)
+
+
+def _delete_leftovers() -> None:
+    """Delete the namespaces of processes that were killed before they could."""
+    for name in Path("/run/netns").glob(f"{_NAME}-*"):
+        owner = name.name.split("-")[1]
+        if not Path(f"/proc/{owner}").exists():
+            subprocess.run(["ip", "netns", "delete", name.name], capture_output=True, check=False)
 
 
 def enter(namespace: str) -> None:
