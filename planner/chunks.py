@@ -1,7 +1,7 @@
 """Layers to the stages of an interleaved pipeline, several of which are on each worker."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,14 +101,22 @@ class ChunkSplitter:
 
     def lacking(self, cuts: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> int:
         """Bytes that the worker lacks that lacks most; 0 where the split fits."""
+        return max(0, *self._lacks(cuts, kinds, num_microbatches))
+
+    def neediest(self, cuts: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> int:
+        """Place of the worker that lacks most."""
+        lacks = list(self._lacks(cuts, kinds, num_microbatches))
+        return lacks.index(max(lacks))
+
+    def _lacks(self, cuts: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> Iterator[int]:
+        """Bytes that each worker lacks; negative where it has some left."""
         sums, num_workers = self._sums, len(kinds)
-        stages, result = list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)), 0
+        stages = list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
         for place, kind in enumerate(kinds):
             own = stages[place::num_workers]
             activations = [sums.activation_bytes(start, stop) for start, stop in own]
             _, held = held_activations(Schedule.INTERLEAVED, place, num_workers, num_microbatches, activations)
-            result = max(result, sums.held_bytes(own, self._num_replicas) + held - kind.usable_bytes)
-        return result
+            yield sums.held_bytes(own, self._num_replicas) + held - kind.usable_bytes
 
 
 class _Descent:
@@ -147,13 +155,21 @@ class _Descent:
     def _into_memory(self, cuts: Ints) -> tuple[Ints, int]:
         """The nearest split that fits memory, and 0; where that is not found, one that lacks little, and how much."""
         lacking = self._lacking(cuts)
-        while lacking and len(options := neighbours(cuts)):
+        while lacking and len(options := self._relieving(cuts)):
             lacks = [self._lacking(option) for option in options]
             least = min(lacks)
             if least >= lacking:
                 break
             cuts, lacking = options[lacks.index(least)], least
         return cuts, lacking
+
+    def _relieving(self, cuts: Ints) -> Ints:
+        """Neighbours in which the worker that lacks most has fewer layers."""
+        place = self._splitter.neediest(cuts, self._kinds, self._num_microbatches)
+        options, num_workers = neighbours(cuts), len(self._kinds)
+        counts = np.diff(options, axis=1)[:, place::num_workers].sum(axis=1)
+        result: Ints = options[counts < np.diff(cuts)[place::num_workers].sum()]
+        return result
 
     def _nearby(self, cuts: Ints) -> Ints:
         options = neighbours(cuts)

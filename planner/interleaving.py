@@ -1,8 +1,9 @@
 """Arrangements of interleaved pipelines: how many, how long, and how many stages each worker holds."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -22,7 +23,7 @@ VIRTUAL = range(2, 5)
 """Stages per worker that are tried; with one, an interleaved pipeline is a pipeline of 1F1B."""
 
 MOST_DEGREES = 12
-"""Numbers of pipelines that are tried, the most promising first."""
+"""Numbers of pipelines that fit memory and are tried, the most promising first."""
 
 Kinds = tuple[WorkerKind, ...]
 
@@ -63,6 +64,9 @@ class InterleavedSearch:
         self._splitters: dict[int, ChunkSplitter] = {}
         self._tails: dict[int, Floats] = {}
         self._least_lacking: tuple[int, int] | None = None
+        self._num_found = 0
+        self._too_tight: list[tuple[int, int]] = []
+        """Lengths of pipelines, and their micro-batches, that were found not to fit memory."""
         first, most = problem.allowed.pp.start, self._num_layers // VIRTUAL.start
         self._lengths = range(first, max(1, min(problem.allowed.pp[-1], most)) + 1)
         if not self._lengths:
@@ -75,16 +79,29 @@ class InterleavedSearch:
 
     def by_promise(self) -> list[int]:
         """Numbers of pipelines to try, those with the least bound first."""
-        return sorted(self._problem.allowed.dp, key=lambda dp: (self.bound_seconds(dp), dp))[:MOST_DEGREES]
+        return sorted(self._problem.allowed.dp, key=lambda dp: (self.bound_seconds(dp), dp))
 
     def could_win(self, degrees: Sequence[int], limit_seconds: float) -> list[int]:
         """Those numbers of pipelines for which a step below the limit is not ruled out."""
         return [dp for dp in degrees if self.bound_seconds(dp) < limit_seconds]
 
     def arrange(self, dp: int, limit_seconds: float = math.inf) -> tuple[float, Arrangement | None]:
-        """A lower bound on any step at all, and the best arrangement of `dp` pipelines that was found."""
+        """A lower bound on any step at all, and the best arrangement of `dp` pipelines that was found.
+
+        The limit, and none, where nothing was found and for numbers that are passed over.
+        """
+        if self._num_found == MOST_DEGREES or self._is_hopeless(dp):
+            return limit_seconds, None
         options = [option for option in self._arrangements(dp) if option.seconds < limit_seconds]
-        return self._least_bound, min(options, key=lambda option: option.seconds, default=None)
+        if not options:
+            return limit_seconds, None
+        self._num_found += 1
+        return self._least_bound, min(options, key=lambda option: option.seconds)
+
+    def _is_hopeless(self, dp: int) -> bool:
+        """Whether pipelines no shorter, with no more micro-batches, were found not to fit memory."""
+        own, count = min(len(self._kinds) // dp, self._lengths[-1]), self._problem.num_microbatches // dp
+        return any(own <= length and count >= share for length, share in self._too_tight)
 
     def even(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:  # noqa: ARG002  # one signature for all
         """None besides what `arrange` finds: its pipelines are even already."""
@@ -128,7 +145,7 @@ class InterleavedSearch:
         shared = ((problem.num_microbatches * both[-1] + slowest * waiting) / speeds[totals - 1]).min()
         return float(max(way, shared) + self._tail(dp)[1] + self._after_seconds(dp))
 
-    @property
+    @cached_property
     def _least_bound(self) -> float:
         return min(self.bound_seconds(dp) for dp in self._problem.allowed.dp)
 
@@ -143,15 +160,19 @@ class InterleavedSearch:
         share = updates.sum() / self._lengths[-1]
         return costs.commit_seconds(dp * self._lengths[0]) + float(max(updates.max(), share)) / self._kinds[0].speed_ratio
 
-    def _arrangements(self, dp: int) -> Iterator[Arrangement]:
+    def _arrangements(self, dp: int) -> list[Arrangement]:
         """Over all workers, or the fastest ones only, in pipelines that differ by one worker or are equal."""
+        found: list[Arrangement] = []
         for cutoff in sorted({kind.speed_ratio for kind in self._kinds}):
             kinds = [kind for kind in self._kinds if kind.speed_ratio >= cutoff]
             used = min(len(kinds), dp * self._lengths[-1])
             for total in sorted({used, used - used % dp}):
                 if total in self._reach(dp):
                     groups = _groups(kinds[:total], dp)
-                    yield from (found for v in VIRTUAL if (found := self._arranged(groups, v)) is not None)
+                    found += (option for v in VIRTUAL if (option := self._arranged(groups, v)) is not None)
+        if not found and len(set(self._kinds)) == 1:
+            self._too_tight.append((min(len(self._kinds) // dp, self._lengths[-1]), -(-self._problem.num_microbatches // dp)))
+        return found
 
     def _arranged(self, groups: Sequence[Kinds], num_virtual: int) -> Arrangement | None:
         """Micro-batches and layers for pipelines of these workers; None where they do not fit memory."""

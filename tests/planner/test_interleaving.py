@@ -216,3 +216,10 @@ def test_a_pipeline_all_of_whose_workers_died_is_carried_by_the_others():
     plan = replace(plan, rounds=colour_rounds(plan, profile))
     decision = recover(plan, ["w02", "w03"], profile=profile, policy=Policy.DATA_REROUTING)
     assert len(decision.plan.dead_slots) == 4
+
+
+def test_promising_arrangements_that_lack_memory_do_not_hide_those_that_fit():
+    given = snapshot(uniform_profile(16, memory_bytes=4_600_000_000), Cluster.uniform(40), 80)
+    decision = replan(given)
+    assert violations(given, decision) == ()
+    assert min(pipeline.num_workers for pipeline in decision.plan.pipelines) > 2
