@@ -23,6 +23,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +37,7 @@ from benchmarks.trouble.witness import HungError, Witness, orphans
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError, KintsugiError
 from kintsugi.core.job import Ranges
-from kintsugi.core.profile import Profile
+from kintsugi.core.profile import LinkCost, Profile
 from kintsugi.runtime.compare import difference
 from kintsugi.runtime.gpt import GptShape, gpt_job
 from kintsugi.runtime.models import TrainingJob
@@ -56,6 +57,21 @@ def job_of(campaign: Campaign) -> "partial[TrainingJob]":
     """What is trained."""
     shape = GptShape(num_blocks=NUM_BLOCKS, width=campaign.width)
     return partial(gpt_job, num_microbatches=campaign.num_microbatches, num_steps=campaign.num_steps, shape=shape)
+
+
+def profile_of(campaign: Campaign, num_workers: int) -> Profile:
+    """Measured sizes; times that are the same on every machine, so that plans do not depend on how busy this one is."""
+    measured = profile_job(job_of(campaign), name="chaos", num_workers=num_workers)
+    link = LinkCost(alpha_seconds=1e-5, beta_seconds_per_byte=1e-10)
+    return replace(
+        measured,
+        layers=tuple(
+            replace(layer, forward_seconds=0.01, backward_input_seconds=0.01, backward_weight_seconds=0.01, optimizer_seconds=0.0)
+            for layer in measured.layers
+        ),
+        network=replace(measured.network, intra_host=link, inter_host=link),
+        recovery=replace(measured.recovery, detect_seconds=0.1, regroup_seconds=0.1),
+    )
 
 
 def uninterrupted(campaign: Campaign, profile: Profile) -> RunResult:
@@ -143,7 +159,7 @@ def main() -> int:
     console.print(f"{campaign.name}: {len(runs)} runs, {sum(run.num_faults for run in runs)} faults and joins beside")
     reports = []
     with tempfile.TemporaryDirectory(prefix="kintsugi-chaos-") as folder, service_process(Path(folder)) as service:
-        profile = profile_job(job_of(campaign), name="chaos", num_workers=runs[0].dp * runs[0].pp)
+        profile = profile_of(campaign, runs[0].dp * runs[0].pp)
         console.print(f"training {campaign.num_steps} steps uninterrupted")
         reference = uninterrupted(campaign, profile)
         for run in runs:

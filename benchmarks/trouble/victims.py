@@ -10,7 +10,7 @@ from kintsugi.core.plan import Plan
 from kintsugi.runtime.agent import Agent
 
 FEWEST_WORKERS = 3
-"""So many are always left."""
+"""So many are always left, with a slot or idle."""
 
 
 class Victims:
@@ -59,4 +59,4 @@ class Victims:
 def _can_spare(plan: Plan, gone: Collection[str], alive: Sequence[str]) -> bool:
     """Whether every layer is still held by some living worker."""
     left = {worker for worker in plan.workers if worker not in gone and worker in alive}
-    return len(left) >= FEWEST_WORKERS and all(left & set(holders) for holders in plan.holders)
+    return len(set(alive) - set(gone)) >= FEWEST_WORKERS and all(left & set(holders) for holders in plan.holders)

@@ -50,7 +50,7 @@ class Patience:
         """
         now = time.monotonic()
         self._require_started(now)
-        if silent := self._silent(attempt, decision, now):
+        if phase in (Phase.STARTING, Phase.QUIESCING) and (silent := self._silent(attempt, decision, now)):
             return Overdue(silent, "did not leave its step")
         limit = self.options.prepare_timeout_seconds + 2 * decision.migration.makespan_seconds
         if phase is Phase.PREPARING and now - attempt.phase_began_at > limit:

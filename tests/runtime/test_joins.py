@@ -14,6 +14,7 @@ from kintsugi.runtime.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
 from kintsugi.runtime.messages import Arm
 from kintsugi.runtime.models import Dataset, TrainingJob
+from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.result import RunResult
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, options_with, run, survivors
@@ -153,6 +154,26 @@ def test_a_joining_that_the_pinned_policy_refuses_stops_nothing(run_with):
     assert_same(result, reference(), TOLERANCE)
     assert "w04" in observer.seen
     assert result.recoveries == ()
+
+
+def test_an_idle_worker_that_joined_is_no_silent_one(tmp_path):
+    """It was never called off, so it has no step to leave."""
+    gate = tmp_path / "gate"
+    idle_since: list[float] = []
+    inviting = Inviting("w04")
+
+    def observe(agent: Agent) -> None:
+        inviting(agent)
+        if "w04" in agent.alive:
+            idle_since.append(time.monotonic())
+        if idle_since and time.monotonic() - idle_since[0] > 1.0:
+            gate.touch()
+
+    request = gpt_request(2, 2, Policy.DATA_REROUTING)
+    options = AgentOptions(quiesce_timeout_seconds=0.2)
+    with leaves_nothing(), Agent(partial(slow_gpt, gate), request, LocalDecisions(), options=options, observer=observe) as agent:
+        agent.run()
+        assert "w04" in agent.alive
 
 
 def test_an_idle_worker_that_is_lost_stops_nothing(run_with):
