@@ -147,3 +147,14 @@ def waiting_seconds(chain: Chain, stage: int, own: tuple[float, float, float], l
     trips = max(both + lower + alone * both + early, rounds * (both + lower) + (rest - rounds * flight) * both)
     beside = max(rest * backward + (alone + 1) * forward + done, rest * forward + (alone + 1) * backward + early)
     return max(trips, beside, rest * both + done - lower)
+
+
+@compiled
+def greatest_bound(model: Model, chain: Chain, cuts: Ints) -> float:
+    """Of a split's stages, in seconds; infinite where one does not fit memory."""
+    result, follow = 0.0, follow_seconds(model, chain, cuts[1])
+    for stage in range(len(chain.speeds)):
+        if not fits(model, chain, stage, cuts[stage], cuts[stage + 1]):
+            return np.inf
+        result = max(result, stage_bound(model, chain, stage, (cuts[stage], cuts[stage + 1]), follow))
+    return result

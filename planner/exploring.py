@@ -4,9 +4,9 @@ import numpy as np
 
 from estimator.compiled import compiled
 from estimator.pipeline import Floats
-from planner.bounds import Chain, Ints, Model, fits, follow_seconds, stage_bound
+from planner.bounds import Chain, Ints, Model, fits, follow_seconds, greatest_bound, stage_bound
 from planner.minimax import fill_bounds
-from planner.pricing import greatest_bound, split_seconds
+from planner.pricing import split_seconds
 
 MOST_EXPLORED = 256
 """Splits that are priced for one level of bounds before it is given up."""

@@ -4,7 +4,7 @@ import numpy as np
 
 from estimator.compiled import compiled
 from estimator.pipeline import Floats
-from planner.bounds import Chain, Ints, Model, fits, follow_seconds, stage_bound
+from planner.bounds import Chain, Ints, Model, fits, follow_seconds, greatest_bound, stage_bound
 
 
 @compiled
@@ -26,6 +26,11 @@ def minimax(model: Model, chain: Chain) -> tuple[float, Ints, Ints]:
             own[stop] = stage_bound(model, chain, 0, (0, stop), 0.0)
             hopes[stop] = max(own[stop], best[1, stop])
     least, first, kept = np.inf, 0, best
+    stop, follow = int(hopes.argmin()), follow_seconds(model, chain, 1)
+    if hopes[stop] < np.inf:
+        options = [_trace(model, chain, best, (hopes[stop], stop), follow, is_largest) for is_largest in (True, False)]
+        if max([greatest_bound(model, chain, cuts) for cuts in options]) <= hopes[stop] * (1 + 1e-12):
+            return hopes[stop], options[0], options[1]
     while True:
         stop = int(hopes.argmin())
         if hopes[stop] >= least or hopes[stop] == np.inf:
@@ -35,7 +40,9 @@ def minimax(model: Model, chain: Chain) -> tuple[float, Ints, Ints]:
         fill_bounds(model, chain, min(limit, least), follow_seconds(model, chain, stop), table)
         if max(own[stop], table[1, stop]) < least:
             least, first, kept = max(own[stop], table[1, stop]), stop, table
-    return least, _trace(model, chain, kept, (least, first), True), _trace(model, chain, kept, (least, first), False)
+    follow = follow_seconds(model, chain, first)
+    largest = _trace(model, chain, kept, (least, first), follow, True)
+    return least, largest, _trace(model, chain, kept, (least, first), follow, False)
 
 
 @compiled
@@ -96,13 +103,13 @@ def fill_bounds(model: Model, chain: Chain, ceiling: float, follow: float, best:
 
 
 @compiled
-def _trace(model: Model, chain: Chain, best: Floats, found: tuple[float, int], is_largest: bool) -> Ints:
+def _trace(model: Model, chain: Chain, best: Floats, found: tuple[float, int], follow: float, is_largest: bool) -> Ints:  # noqa: PLR0917
     """A split with this greatest bound and this first stage; the other stages as large or small as the bound allows."""
     num_stages, count = len(chain.speeds), best.shape[1] - 1
     limit, cuts = found[0] * (1 + 1e-12), np.zeros(num_stages + 1, dtype=np.int64)
     if limit == np.inf:
         return cuts
-    cuts[1], follow = found[1], follow_seconds(model, chain, found[1])
+    cuts[1] = found[1]
     for stage in range(1, num_stages):
         start = cuts[stage]
         for stop in range(start + 1, count + 1):

@@ -5,7 +5,7 @@ import numpy as np
 from estimator.compiled import compiled
 from estimator.pipeline import Floats, one_forward_one_backward_ends
 from estimator.split import zero_bubble_ends
-from planner.bounds import Chain, Ints, Model, after_seconds, fits, follow_seconds, stage_bound
+from planner.bounds import Chain, Ints, Model, after_seconds, greatest_bound
 
 ROUNDING = 1e-9
 """A bound that is above a time by a larger share than this is above it not by rounding alone."""
@@ -20,17 +20,6 @@ def splits_seconds(model: Model, chain: Chain, options: Ints, below: float) -> F
         if bound < np.inf and bound <= below * (1 + ROUNDING):
             result[index] = split_seconds(model, chain, options[index])
             below = min(below, result[index])
-    return result
-
-
-@compiled
-def greatest_bound(model: Model, chain: Chain, cuts: Ints) -> float:
-    """Of a split's stages, in seconds; infinite where one does not fit memory."""
-    result, follow = 0.0, follow_seconds(model, chain, cuts[1])
-    for stage in range(len(chain.speeds)):
-        if not fits(model, chain, stage, cuts[stage], cuts[stage + 1]):
-            return np.inf
-        result = max(result, stage_bound(model, chain, stage, (cuts[stage], cuts[stage + 1]), follow))
     return result
 
 
