@@ -10,7 +10,8 @@ Bytes follow mixed-precision Adam (Rajbhandari et al., ZeRO, section 3.1): per p
 bf16 gradient and 12 for the fp32 master copy and both moments.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from kintsugi.core.profile import LayerProfile
 
@@ -50,6 +51,8 @@ class Decoder:
     """The head shares the token embedding."""
     sequence: int
     """Tokens of one sample."""
+    key_value_heads: int | None = None
+    """Heads that keys and values have; null: as many as queries (grouped-query attention has fewer)."""
 
     @property
     def embedding_parameters(self) -> int:
@@ -59,7 +62,8 @@ class Decoder:
     @property
     def block_matrix_parameters(self) -> int:
         """Weights of a block that are multiplied with: 4 attention matrices, 2 or 3 of the feed-forward part."""
-        return self.hidden * (4 * self.hidden + (3 if self.gated else 2) * self.feed_forward)
+        keys_and_values = 2 * self.hidden * (self.key_value_heads or self.heads) // self.heads
+        return self.hidden * (2 * self.hidden + keys_and_values + (3 if self.gated else 2) * self.feed_forward)
 
     @property
     def block_parameters(self) -> int:
@@ -95,6 +99,29 @@ def decoder_layers(model: Decoder, device: Accelerator, *, microbatch_size: int)
     tokens = microbatch_size * model.sequence
     blocks = (_block(model, device, tokens, index) for index in range(model.num_blocks))
     return (_embedding(model, device, tokens), *blocks, _head(model, device, tokens))
+
+
+def tensor_parallel(layers: Sequence[LayerProfile], degree: int) -> tuple[LayerProfile, ...]:
+    """The layers as one of `degree` tensor-parallel devices sees them: all times, weights and activations divided evenly.
+
+    What tensor parallelism itself communicates is left to the utilisation. The activation between stages is sent by all
+    devices side by side, each its part (sequence parallelism; Korthikanti et al., section 4.2.2).
+    """
+    return tuple(
+        replace(
+            layer,
+            forward_seconds=_rounded(layer.forward_seconds / degree),
+            backward_input_seconds=_rounded(layer.backward_input_seconds / degree),
+            backward_weight_seconds=_rounded(layer.backward_weight_seconds / degree),
+            optimizer_seconds=_rounded(layer.optimizer_seconds / degree),
+            parameter_bytes=-(-layer.parameter_bytes // degree),
+            gradient_bytes=-(-layer.gradient_bytes // degree),
+            optimizer_bytes=-(-layer.optimizer_bytes // degree),
+            activation_bytes=-(-layer.activation_bytes // degree),
+            output_bytes=-(-layer.output_bytes // degree),
+        )
+        for layer in layers
+    )
 
 
 def _embedding(model: Decoder, device: Accelerator, tokens: int) -> LayerProfile:

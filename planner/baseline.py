@@ -23,7 +23,9 @@ MOST_CANDIDATES = 5_000
 """Partitions that are tried for one number of pipelines."""
 
 
-def algorithm_1(costs: Costs, settings: JobSettings, workers: tuple[str, ...], original_dp: int) -> Arrangement:
+def algorithm_1(
+    costs: Costs, settings: JobSettings, workers: tuple[str, ...], original_dp: int, splitter: "Splitter | None" = None
+) -> Arrangement:
     """The arrangement with the shortest pipeline time (equation 10) among the paper's candidates.
 
     Args:
@@ -31,12 +33,13 @@ def algorithm_1(costs: Costs, settings: JobSettings, workers: tuple[str, ...], o
         settings: micro-batches, ranges and schedule.
         workers: all that are left; every one is used.
         original_dp: number of pipelines before the failure.
+        splitter: of the same profile, schedule and equal workers, where an earlier call's splits are to be kept.
 
     Raises:
         InfeasibleError: no candidate fits the ranges or memory.
     """
     allowed = degrees(settings.ranges, len(workers), costs.profile.num_layers, settings.num_microbatches)
-    splitter = _Splitter(costs, settings.schedule, workers)
+    splitter = splitter or Splitter(costs, settings.schedule, workers)
     best: tuple[float, tuple[PipelineShape, ...]] | None = None
     for dp in range(original_dp - 1, original_dp + 2):
         if dp not in allowed.dp:
@@ -74,7 +77,7 @@ def _distribute_batch(num_microbatches: int, lengths: tuple[int, ...]) -> list[i
     return shares
 
 
-class _Splitter:
+class Splitter:
     """Even splits first: the remaining layers go to any of the stages."""
 
     def __init__(self, costs: Costs, schedule: Schedule, workers: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from estimator.analytical import Accelerator, Decoder, decoder_layers
+from estimator.analytical import Accelerator, Decoder, decoder_layers, tensor_parallel
 from kintsugi.core.cluster import Cluster, HostLink
 from kintsugi.core.codec import encode
 from kintsugi.core.profile import Device, LinkCost, Network, Profile, Provenance, ProvenanceKind, Recovery
@@ -75,6 +75,10 @@ GPT2_124M = Decoder(
 )
 GPT2_MEDIUM = replace(GPT2_124M, num_blocks=24, hidden=1024, heads=16, feed_forward=4096)
 
+LLAMA3_405B = replace(
+    LLAMA2_7B, num_blocks=126, hidden=16384, heads=128, key_value_heads=8, feed_forward=53248, vocabulary=128256, sequence=8192
+)
+
 RECOVERY = Recovery(
     # Regrouping: what is left of Chameleon's 11.2 s when 3.0 s, 32.35 % of the transfer, are saved (section V-C, Weight
     # Transfer): 11.2 - 3.0 / 0.3235. Restart: checkpoint-restart takes "more than one minute" (Chaos, section II-A).
@@ -97,7 +101,14 @@ SOURCES = (
 
 
 def analytical_profile(
-    name: str, model: Decoder, machine: Machine, *, microbatch_size: int, utilisation: float, source: str
+    name: str,
+    model: Decoder,
+    machine: Machine,
+    *,
+    microbatch_size: int,
+    utilisation: float,
+    source: str,
+    tensor_parallel_degree: int = 1,
 ) -> Profile:
     """The profile of `model` on `machine` at a published utilisation (0..1)."""
     accelerator = Accelerator(
@@ -107,8 +118,9 @@ def analytical_profile(
     return Profile(
         name=name,
         microbatch_size=microbatch_size,
+        tensor_parallel_degree=tensor_parallel_degree,
         provenance=Provenance(kind=ProvenanceKind.ANALYTICAL, detail=_provenance(machine, utilisation, source)),
-        layers=decoder_layers(model, accelerator, microbatch_size=microbatch_size),
+        layers=tensor_parallel(decoder_layers(model, accelerator, microbatch_size=microbatch_size), tensor_parallel_degree),
         device=Device(name=machine.device, memory_bytes=machine.memory_bytes, reserved_bytes=2_000_000_000),
         network=Network(
             intra_host=_link(NVLINK_SECONDS, machine.nvlink_bytes_per_second),
@@ -135,6 +147,22 @@ def _provenance(machine: Machine, utilisation: float, source: str) -> str:
     )
 
 
+def llama3_405b() -> Profile:
+    """Llama 3.1 405B on tensor-parallel groups of 8."""
+    return analytical_profile(
+        "llama3-405b.h100-80g-tp8",
+        LLAMA3_405B,
+        H100,
+        microbatch_size=1,
+        utilisation=0.41,
+        source=(
+            "The Llama 3 Herd of Models, table 4: 16,384 GPUs, sequence 8192, 41 % of the peak with bubbles, taken as that of the "
+            "layers; that run shards its state, this profile does not, so it fits no H100: the scenario sets its memory"
+        ),
+        tensor_parallel_degree=8,
+    )
+
+
 def profiles() -> tuple[Profile, ...]:
     """The analytical profiles; utilisations are those of MosaicML's llm-foundry for the nearest model and sequence."""
     foundry = "MosaicML llm-foundry, scripts/train/benchmarking/README.md, 8 devices, bf16, no checkpointing: {}".format
@@ -155,6 +183,16 @@ def profiles() -> tuple[Profile, ...]:
             utilisation=0.4644,
             source=foundry("7b, sequence 2048, H100 80GB"),
         ),
+        analytical_profile(
+            "llama2-7b.a100-80g-tp8",
+            LLAMA2_7B,
+            A100,
+            microbatch_size=1,
+            utilisation=0.6423,
+            source=foundry("7b, sequence 2048, A100 80GB; without tensor parallelism"),
+            tensor_parallel_degree=8,
+        ),
+        llama3_405b(),
         analytical_profile(
             "gpt2-124m.a100-80g",
             GPT2_124M,

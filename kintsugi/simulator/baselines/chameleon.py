@@ -8,9 +8,11 @@ rounds, migration after the matching. A plan that is asymmetric already is judge
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from estimator.costs import Costs
 from estimator.goodput import rerouting_seconds
+from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy, Slot
@@ -18,7 +20,7 @@ from kintsugi.simulator.baselines.common import LiveGrids, is_hit, is_worthwhile
 from kintsugi.simulator.baselines.constants import CHAMELEON_DP_RANGE
 from kintsugi.simulator.running import Response
 from kintsugi.simulator.transitions import Survivors, fastest_grid, require_memory
-from planner.baseline import algorithm_1
+from planner.baseline import Splitter, algorithm_1
 from planner.placement import Holdings
 from planner.request import Request
 from planner.rerouting import reroute_evenly
@@ -72,9 +74,15 @@ class Chameleon(LiveGrids):
             max_pp=ranges.max_pp,
         )
         settings = replace(snapshot.settings, ranges=near)
-        arrangement = algorithm_1(costs, settings, snapshot.alive, dp)
+        arrangement = algorithm_1(costs, settings, snapshot.alive, dp, self._splitter)
         held = Holdings(snapshot.plan, holding)
         return realise(Request(costs, settings, snapshot.alive, held, snapshot.generation, Policy.DYNAMIC_PARALLELISM), arrangement)
+
+    @cached_property
+    def _splitter(self) -> Splitter:
+        """Splits that were tried before, on workers that are all equal."""
+        pair = Cluster.uniform(2)
+        return Splitter(Costs(self.job.profile, pair), self.job.settings.schedule, tuple(pair.by_id))
 
     def _rerouted(self, snapshot: Snapshot) -> tuple[Response, float] | None:
         """The even spread with the estimate of equation 13, in seconds."""
