@@ -1,6 +1,8 @@
 """The one entry point: from a snapshot to a decision."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from estimator.estimate import estimate
@@ -24,6 +26,23 @@ def replan(snapshot: Snapshot) -> Decision:
         StateLostError: no survivor holds some layer, and there is no checkpoint.
         InfeasibleError: nothing fits the ranges or memory, or the pinned policy is impossible.
     """
+    with _without_collection():
+        return _decided(snapshot)
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """No search for garbage meanwhile: plans are large and have no cycles, so it would find nothing, over and over."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _decided(snapshot: Snapshot) -> Decision:
     _require_known(snapshot.settings)
     if not snapshot.alive:
         raise InfeasibleError("no worker is left", field="alive", value=[])

@@ -1,5 +1,6 @@
 """Decisions: what the contract promises, and what a decision must never do."""
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -231,3 +232,16 @@ def test_auto_takes_the_better_schedule():
         decision = replan(replace(snapshot, settings=replace(snapshot.settings, schedule=schedule)))
         steps[schedule] = decision.estimate.iteration_seconds
     assert steps[Schedule.AUTO] == min(steps[Schedule.ONE_F_ONE_B], steps[Schedule.GPIPE])
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_garbage_is_collected_afterwards_as_before(is_enabled):
+    was_enabled = gc.isenabled()
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        replan(snapshot_of(uniform_profile(4), Cluster.uniform(2), 4))
+        with pytest.raises(InfeasibleError):
+            replan(snapshot_of(uniform_profile(4, memory_bytes=30_000_000), Cluster.uniform(2), 4))
+        assert gc.isenabled() is is_enabled
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
