@@ -147,7 +147,7 @@ def _add_rerouted(passes: _Passes, plan: Plan, costs: Costs, touched: frozenset[
 
 def _add_fixed(passes: _Passes, plan: Plan, costs: Costs, touched: frozenset[int]) -> None:
     """Equation 11; pipelines that are alike are timed once."""
-    known: dict[object, PipelineTimes] = {}
+    known: dict[object, _Alike] = {}
     for pipeline_index, pipeline in enumerate(plan.pipelines):
         if pipeline_index in touched:
             continue
@@ -156,17 +156,39 @@ def _add_fixed(passes: _Passes, plan: Plan, costs: Costs, touched: frozenset[int
         delays = _delays(pipeline, workers, costs)
         count = pipeline.num_microbatches
         num_workers = pipeline.num_workers
-        key = (num_workers, count, tuple(stages), delays)
-        times = known.get(key)
-        if times is None:
-            times = known[key] = scheduled_times(plan.schedule, stages, delays, count, num_workers=num_workers)
-        passes.pipeline_seconds.append(times.pipeline_seconds)
+        key = (num_workers, count, tuple(stages), delays, tuple(stage.layer_stop for stage in pipeline.stages))
+        alike = known.get(key)
+        if alike is None:
+            times = scheduled_times(plan.schedule, stages, delays, count, num_workers=num_workers)
+            alike = known[key] = _alike(plan, pipeline, stages, times, costs)
+        passes.pipeline_seconds.append(alike.pipeline_seconds)
         for place, worker in enumerate(workers[:num_workers]):
-            ends = passes.stage_end_seconds[worker] = times.stage_end_seconds[place::num_workers]
+            ends = passes.stage_end_seconds[worker] = alike.stage_end_seconds[place]
             passes.end_seconds[worker] = max(ends)
-            passes.busy_seconds[worker] = count * sum(s.forward_seconds + s.backward_seconds for s in stages[place::num_workers])
-            own = [costs.sums.activation_bytes(stage.layer_start, stage.layer_stop) for stage in plan.stages_of[worker]]
-            passes.in_flight[worker] = held_activations(plan.schedule, place, num_workers, count, own)
+            passes.busy_seconds[worker] = alike.busy_seconds[place]
+            passes.in_flight[worker] = alike.in_flight[place]
+
+
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """What pipelines have in common that hold the same layers on alike workers; by the worker's place."""
+
+    pipeline_seconds: float
+    stage_end_seconds: list[tuple[float, ...]]
+    busy_seconds: list[float]
+    in_flight: list[tuple[int, int]]
+
+
+def _alike(plan: Plan, pipeline: Pipeline, stages: list[StageTimes], times: PipelineTimes, costs: Costs) -> _Alike:
+    count, num_workers, sums = pipeline.num_microbatches, pipeline.num_workers, costs.sums
+    places = range(num_workers)
+    activations = [sums.activation_bytes(stage.layer_start, stage.layer_stop) for stage in pipeline.stages]
+    return _Alike(
+        times.pipeline_seconds,
+        [times.stage_end_seconds[place::num_workers] for place in places],
+        [count * sum(s.forward_seconds + s.backward_seconds for s in stages[place::num_workers]) for place in places],
+        [held_activations(plan.schedule, place, num_workers, count, activations[place::num_workers]) for place in places],
+    )
 
 
 def _stage_times(pipeline: Pipeline, workers: list[str], costs: Costs) -> list[StageTimes]:
