@@ -16,7 +16,8 @@ Every run trains one job from its first step to its last under its strikes; work
 state from the others, and may be struck again. An uninterrupted run with as many steps is trained first. Each run's row is
 printed when it is done, then how long recoveries took. Exits with 1 when any of these is not 0: wrong steps (loss or
 parameters beside the uninterrupted run, fp64), hung jobs, lost samples (a committed step counts every micro-batch once),
-orphaned processes, strikes or generations that are missing, growth beyond what the campaign allows; 2 for a bad file.
+orphaned processes, strikes that never began or generations that are missing, growth beyond what the campaign allows; 2 for
+a bad file.
 """
 
 import argparse
@@ -110,11 +111,11 @@ def play(
     report.orphans = orphans(witness.processes, END_SECONDS)
     report.num_generations = witness.generation
     report.num_faults = striker.num_faults
-    report.missing = striker.num_left + striker.num_missed + max(0, run.min_generations - witness.generation)
+    report.missing = striker.num_left + max(0, run.min_generations - witness.generation)
+    report.missed = striker.num_missed
     labelled = enumerate(witness.recoveries)
     report.recoveries = [(striker.labels.get(place, "?") if own.lost else JOIN, own) for place, own in labelled]
     report.growth = {process: witness.growths.growth(process) for process in PROCESSES}
-    report.num_lasting_workers = witness.growths.num_lasting("worker")
     return report
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from kintsugi.core.plan import Plan
 
 LISTENING = "0A"
+FEWEST_SAMPLES = 6
+"""Looks at a process, each in another generation, before its growth is spoken of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +75,24 @@ class Growths:
 
     def __init__(self) -> None:
         self._samples: dict[tuple[str, int], list[Footprint]] = defaultdict(list)
-        self._num_rounds = 0
 
     def sample(self, processes: Iterable[tuple[str, int, Footprint]]) -> None:
         """Look at processes, given by name, id and what the present plan explains, which does not count."""
-        self._num_rounds += 1
         listening = listening_sockets()
         for name, pid, explained in processes:
             if (found := Footprint.of(pid, listening)) is not None:
                 self._samples[name, pid].append(Footprint(*map(operator.sub, astuple(found), astuple(explained))))
 
     def growth(self, name: str) -> Footprint | None:
-        """The most that any process of a name gained; None where none was there for at least half of the run."""
-        lasting = [s for (own, _), s in self._samples.items() if own == name and len(s) >= max(3, self._num_rounds // 2)]
+        """The most that any process of a name gained; None where none was there for long enough."""
+        lasting = [samples for (own, _), samples in self._samples.items() if own == name and len(samples) >= FEWEST_SAMPLES]
         gains = [_gain(samples) for samples in lasting]
         return None if not gains else Footprint(*(max(column) for column in zip(*map(astuple, gains), strict=True)))
 
-    def num_lasting(self, name: str) -> int:
-        """Processes of a name that `growth` looks at."""
-        return sum(own == name and len(s) >= max(3, self._num_rounds // 2) for (own, _), s in self._samples.items())
-
 
 def _gain(samples: list[Footprint]) -> Footprint:
-    """Largest of the last third minus largest of the first."""
+    """Least of the last third minus least of the first: what comes and goes, as old groups in their teardown, does not count."""
     third = max(1, len(samples) // 3)
     first, last = samples[:third], samples[-third:]
     names = [field.name for field in fields(Footprint)]
-    return Footprint(*(max(getattr(s, n) for s in last) - max(getattr(s, n) for s in first) for n in names))
+    return Footprint(*(min(getattr(s, n) for s in last) - min(getattr(s, n) for s in first) for n in names))

@@ -34,13 +34,14 @@ class RunReport:
     orphans: int = 0
     """Processes that outlive the run."""
     missing: int = 0
-    """Strikes that did not happen, and generations fewer than asked."""
+    """Strikes that never began, and generations fewer than asked."""
+    missed: int = 0
+    """Faults whose point nobody came by, or whose victim could not be spared any more; no failure of the job."""
     largest_difference: float = 0.0
     recoveries: list[tuple[str, RecoveryTimeline]] = field(default_factory=list)
     """With what each mends."""
     growth: dict[str, Footprint | None] = field(default_factory=dict)
     """Most that any process gained, by what it is."""
-    num_lasting_workers: int = 0
     error: str = ""
     """Why the run ended early."""
 
@@ -67,7 +68,8 @@ class RunReport:
         return (
             f"{self.name}: {self.num_workers} workers, {self.num_generations} generations, {self.num_steps} steps; {faults}; "
             f"wrong steps {self.wrong_steps} (largest difference {self.largest_difference:.0e}), hung {self.hung}, "
-            f"lost samples {self.lost_samples}, orphans {self.orphans}, missing {self.missing}; growth: {grown}"
+            f"lost samples {self.lost_samples}, orphans {self.orphans}, missing {self.missing} (missed {self.missed}); "
+            f"growth: {grown}"
             + (f"; TOO MUCH GROWTH: {', '.join(excess)}" if excess else "")
             + (f"; ERROR: {self.error}" if self.error else "")
         )

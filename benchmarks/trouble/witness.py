@@ -40,17 +40,17 @@ class Witness:
 
     def __call__(self, agent: Agent) -> None:
         """Observe."""
+        if self._striker.is_rested(agent) and agent.decision.plan.generation > self._sampled_generation:
+            self._sampled_generation = agent.decision.plan.generation
+            plan = agent.decision.plan
+            workers = [("worker", agent.handle(worker).pid, explained_by(plan, worker)) for worker in agent.alive]
+            self.growths.sample([*workers, ("agent", os.getpid(), NOTHING), ("service", self._service.pid, NOTHING)])
         self._striker(agent)
         self.recoveries, self.generation = agent.recoveries, agent.decision.plan.generation
         for worker in (*agent.alive, *agent.arriving):
             pid = agent.handle(worker).pid
             if pid not in self.processes and (ticks := start_ticks(pid)) is not None:
                 self.processes[pid] = ticks
-        if self._striker.is_rested(agent) and agent.decision.plan.generation > self._sampled_generation:
-            self._sampled_generation = agent.decision.plan.generation
-            plan = agent.decision.plan
-            workers = [("worker", agent.handle(worker).pid, explained_by(plan, worker)) for worker in agent.alive]
-            self.growths.sample([*workers, ("agent", os.getpid(), NOTHING), ("service", self._service.pid, NOTHING)])
         self._require_progress(agent)
 
     def _require_progress(self, agent: Agent) -> None:
