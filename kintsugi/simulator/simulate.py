@@ -172,6 +172,7 @@ class _Run:
         if self._pending is not None:
             self._ask_at = self._pending[1]
         elif self._held is None:
+            self._spend(Account.STOPPED, at)
             self._respond(at, is_announced=True)
         else:
             self._offer(at)

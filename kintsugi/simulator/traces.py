@@ -13,6 +13,16 @@ from kintsugi.simulator.faults import Incident
 MILLISECONDS = 1000.0
 
 
+def shipped() -> "tuple[Incident, ...]":
+    """The trace that comes with Kintsugi: drawn so that its statistics are like those of measured spot fleets.
+
+    Published traces of the field (Bamboo's, of 24 to 64 nodes over half a day to a day) lose nodes every quarter of an
+    hour, mostly one or two at once, sometimes up to five, and get them back within tens of minutes.
+    """
+    bulk = (1,) * 31 + (2,) * 12 + (3, 3, 4, 4, 5)
+    return synthetic(num_nodes=24, bulk=bulk, seconds_between=800.0, wait_seconds=900.0, duration_seconds=43_200.0, seed=0)
+
+
 def read(path: Path, *, notice_seconds: float = 0.0, seed: int = 0) -> tuple[Incident, ...]:
     """All arrivals and preemptions of a trace, its first moment at 0 s.
 

@@ -90,7 +90,8 @@ class Grids:
 
     def arranged(self, snapshot: Snapshot, dp: int, pp: int, *, keeps_state: bool) -> Found:
         """Equal pipelines on living workers."""
-        return grid(snapshot, snapshot.alive, dp, pp, keeps_state=keeps_state, policy=Policy.CHECKPOINT_RESTART)
+        policy = Policy.DYNAMIC_PARALLELISM if keeps_state else Policy.CHECKPOINT_RESTART
+        return grid(snapshot, snapshot.alive, dp, pp, keeps_state=keeps_state, policy=policy)
 
     def running(self, found: Found, snapshot: Snapshot) -> Running:
         """What runs then."""

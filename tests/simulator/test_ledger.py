@@ -1,0 +1,64 @@
+"""Accounts of steps and checkpoints."""
+
+import pytest
+
+from kintsugi.simulator.ledger import Account, Ledger
+from kintsugi.simulator.running import Running, StepPrice
+from tests.builders import grid_plan
+
+PLAN = grid_plan(4, [2], [5])
+
+
+def running(interval=None, **price):
+    parts = {"compute_seconds": 1.0, "bubble_seconds": 0.5, "reduction_seconds": 0.5, **price}
+    return Running(plan=PLAN, price=StepPrice(**parts), checkpoint_interval_seconds=interval)
+
+
+def test_only_complete_steps_count():
+    ledger = Ledger()
+    assert ledger.train(running(), 7.0, 0.0) == pytest.approx(1.0)
+    assert (ledger.num_steps, ledger.num_microbatches) == (3, 15)
+    assert ledger.seconds[Account.COMPUTE] == pytest.approx(3.0)
+    assert ledger.seconds[Account.REDUCTION] == pytest.approx(1.5)
+
+
+def test_ends_of_steps_are_met_in_spite_of_rounding():
+    ledger = Ledger()
+    ledger.train(running(compute_seconds=0.1, bubble_seconds=0.1, reduction_seconds=0.1), 0.3 * 7, 0.0)
+    assert ledger.num_steps == 7
+
+
+def test_a_checkpoint_counts_when_it_is_complete():
+    ledger = Ledger()
+    assert ledger.train(running(interval=4.0), 6.0, 3.0) == pytest.approx(2.0)  # two steps, then 2 s of a checkpoint of 3 s
+    assert ledger.seconds[Account.CHECKPOINT] == 0
+    assert ledger.next_end(running(interval=4.0), 3.0) == 3.0
+    assert ledger.train(running(interval=4.0), 3.5, 3.0) == pytest.approx(0.5)
+    assert ledger.seconds[Account.CHECKPOINT] == 3.0
+    ledger.roll_back()
+    assert ledger.num_steps == 2
+
+
+def test_an_interval_shorter_than_a_step_is_a_checkpoint_after_every_step():
+    ledger = Ledger()
+    ledger.train(running(interval=0.5), 9.0, 1.0)
+    assert ledger.num_steps == 3
+    assert ledger.seconds[Account.CHECKPOINT] == 3.0
+
+
+def test_a_rollback_moves_time_and_takes_samples_back():
+    ledger = Ledger()
+    ledger.train(running(interval=4.0), 4.0 + 1.0 + 2.0, 1.0)
+    ledger.roll_back()
+    assert (ledger.num_steps, ledger.num_lost_steps, ledger.num_microbatches) == (2, 1, 10)
+    assert ledger.seconds[Account.LOST] == pytest.approx(2.0)
+    assert ledger.seconds[Account.COMPUTE] == pytest.approx(2.0)
+    assert sum(ledger.seconds.values()) == pytest.approx(7.0)
+
+
+def test_a_longer_step_has_longer_bubbles_and_a_shorter_one_first_shorter_bubbles_then_reductions():
+    price = StepPrice(compute_seconds=1.0, bubble_seconds=0.5, reduction_seconds=0.5)
+    assert price.lasting(2.3).bubble_seconds == pytest.approx(0.8)
+    short = price.lasting(1.2)
+    assert (short.bubble_seconds, short.reduction_seconds) == (0.0, pytest.approx(0.2))
+    assert short.iteration_seconds == pytest.approx(1.2)
