@@ -83,7 +83,7 @@ def test_growth_is_that_of_a_process_that_stays(monkeypatch):
     monkeypatch.setattr(Footprint, "of", lambda *_: Footprint(0, next(seen), 1, 0))
     for _ in range(6):
         growths.sample([("worker", 1, Footprint(0, 5, 0, 0))])
-    assert growths.growth("worker") == Footprint(0, 2, 0, 0)
+    assert growths.growth("worker") == Footprint(0, 3, 0, 0)
     assert growths.growth("agent") is None
 
 
