@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from planner.arrangement import Arrangement, PipelineShape
 
-MOST_STEPS = 48
+MOST_STEPS = 16
 """Steps that are reckoned for one arrangement."""
 
 ROUNDING = 1e-12
