@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from kintsugi.runtime.faults import fail_at as fail_at
     from kintsugi.runtime.models import Layer as Layer
     from kintsugi.runtime.models import TrainingJob as TrainingJob
+    from kintsugi.runtime.recording import CheckpointOptions as CheckpointOptions
     from kintsugi.runtime.train import train as train
 
 _EXPORTS = {
+    "CheckpointOptions": "kintsugi.runtime.recording",
     "Client": "kintsugi.client",
     "Cluster": "kintsugi.core.cluster",
     "Layer": "kintsugi.runtime.models",

@@ -44,6 +44,7 @@ def plan_migration(
     survivors: Collection[str],
     *,
     ready_seconds: Mapping[str, float] | None = None,
+    elsewhere: Collection[int] = (),
 ) -> Migration:
     """Everything that must move from `previous` to `following`, each part from a survivor that holds it.
 
@@ -56,11 +57,12 @@ def plan_migration(
         cluster: links.
         survivors: workers that are alive with their state.
         ready_seconds: when a source is free to send; those that are not named are at once.
+        elsewhere: layers that may be lost: whoever needs one takes it from somewhere else.
 
     Raises:
         StateLostError: state that must move has no surviving holder, and no checkpoint can bring it back.
     """
-    needs = needs_of(previous, following, profile, frozenset(survivors))
+    needs = needs_of(previous, following, profile, frozenset(survivors), elsewhere)
     reads = _reads([need for need in needs if not need.sources], profile, cluster)
     moving = [need for need in needs if need.sources]
     if not moving and not reads:

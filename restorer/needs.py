@@ -29,8 +29,10 @@ def surviving_holders(previous: Plan, survivors: Collection[str]) -> tuple[tuple
     return tuple(tuple(worker for worker in workers if worker in living) for workers in previous.holders)
 
 
-def needs_of(previous: Plan, following: Plan, profile: Profile, survivors: Collection[str]) -> list[Need]:
-    """Everything that workers of `following` lack, layer by layer.
+def needs_of(
+    previous: Plan, following: Plan, profile: Profile, survivors: Collection[str], elsewhere: Collection[int] = ()
+) -> list[Need]:
+    """Everything that workers of `following` lack, layer by layer; but for lost layers in `elsewhere`.
 
     Parameters are whole on every holder, and so is optimizer state unless it is sharded.
 
@@ -38,7 +40,8 @@ def needs_of(previous: Plan, following: Plan, profile: Profile, survivors: Colle
         StateLostError: nobody has some of it, and it is no shard that a checkpoint could bring back.
     """
     is_sharded = profile.optimizer_sharding is OptimizerSharding.ZERO1
-    needs = list(_whole(previous, following, profile, survivors, with_optimizer=not is_sharded))
+    whole = _whole(previous, following, profile, survivors, with_optimizer=not is_sharded)
+    needs = [need for need in whole if need.sources or need.layer not in elsewhere]
     lost = {need.layer for need in needs if not need.sources}
     if is_sharded:
         needs += _sharded(previous, following, profile, survivors)

@@ -23,6 +23,7 @@ COMMANDS = {
     "demo": "Train a real job, kill its workers, and watch it go on.",
     "profile": "Measure a model's profile on this machine.",
     "audit": "Prove from a run's journals that it trained on every sample once.",
+    "supervise": "Start a job again from its latest checkpoint until it ends well.",
     "regress": "Compare the quality of plans with a committed baseline.",
 }
 """Line in the help of each command; module `kintsugi.cli.<name>` exports `register(app)`."""

@@ -120,3 +120,4 @@ class Agent(AbstractContextManager["Agent"]):
         """End every process and thread of the job."""
         self._fleet.close(grace_seconds=STOP_SECONDS if self.phase is Phase.COLLECTING else 0.0)
         self._decider.close()
+        self._conductor.keeper.close()

@@ -29,6 +29,8 @@ class Attempt:
     number: int
     phase_began_at: float = field(default_factory=time.monotonic)
     statuses: dict[str, StepStatus | None] = field(default_factory=dict)
+    writing: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    """Attempt and step of the checkpoints that survivors still write."""
     members: tuple[str, ...] = ()
     ready: dict[str, Ready] = field(default_factory=dict)
     resumed: dict[str, float] = field(default_factory=dict)
@@ -57,7 +59,7 @@ class Attempt:
     @hear.register
     def _(self, message: Quiesced, worker: str) -> None:
         if message.attempt == self.number:
-            self.statuses[worker] = message.status
+            self.statuses[worker], self.writing[worker] = message.status, message.writing
 
     @hear.register
     def _(self, message: Ready, worker: str) -> None:

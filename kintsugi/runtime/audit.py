@@ -12,10 +12,8 @@ from pathlib import Path
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.history import AttemptRecord, History, Undone, history_of
 from kintsugi.runtime.journal import Geometry, Pass, Record, read_journal, sample_hash
+from kintsugi.runtime.layout import JOURNALS
 from kintsugi.runtime.sampler import Sampler
-
-JOURNALS = "audit"
-"""Folder of a run that its journals lie in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,9 @@ import structlog
 from kintsugi.core import checks
 from kintsugi.core.codec import dumps, loads
 from kintsugi.core.errors import InvalidInputError, KintsugiError
+from kintsugi.runtime.layout import LATEST
 from kintsugi.runtime.sampler import SamplerState
 
-LATEST = "latest.json"
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d{8,})")
 

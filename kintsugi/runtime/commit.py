@@ -22,6 +22,8 @@ class CommitRecord:
     """Mean over the global batch."""
     microbatches: tuple[int, ...] = ()
     """How often the loss of each counted, over all workers. Shape [micro-batches]."""
+    asks_for_checkpoint: bool = False
+    """Whether any worker asked for the state after this step to be written; then all write."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,17 +19,22 @@ from kintsugi.core.errors import KintsugiError, ReconfigurationError, StateLostE
 from kintsugi.core.messages import Measurement
 from kintsugi.core.plan import Plan, Policy
 from kintsugi.runtime.attempt import Attempt, Phase
+from kintsugi.runtime.checkpoint import Checkpoint
 from kintsugi.runtime.decider import Decider
 from kintsugi.runtime.decisions import JobRequest
 from kintsugi.runtime.fleet import Fleet
+from kintsugi.runtime.keeper import Keeper
 from kintsugi.runtime.messages import (
     CallOff,
+    CheckpointEvery,
     Collect,
     Delivered,
     Failed,
     FaultInjected,
     FromWorker,
     Go,
+    PartFailed,
+    PartWritten,
     Published,
     Started,
     StepDone,
@@ -40,6 +45,7 @@ from kintsugi.runtime.preparation import Settlement, is_same_work, preparation
 from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.progress import Progress
 from kintsugi.runtime.recovery import Recoveries
+from kintsugi.runtime.restoration import Restoration, restoration
 from kintsugi.runtime.result import RunResult, run_result
 from kintsugi.runtime.roster import Roster
 from restorer.groups import members_of
@@ -65,6 +71,9 @@ class Conductor:
         self.progress = Progress()
         self.recoveries = Recoveries()
         self._patience = Patience(options, fleet, self.progress)
+        self.keeper = Keeper(options.worker.run, self.progress)
+        self._found: Checkpoint | None = None
+        """What an earlier life of the job left."""
 
     @property
     def decision(self) -> Decision:
@@ -73,7 +82,8 @@ class Conductor:
         return self._decision
 
     def start(self) -> None:
-        """Get the first decision, and start all workers."""
+        """Get the first decision, see what an earlier life left, and start all workers."""
+        self._found = self.keeper.begin()
         self._decision = self._decider.start(self._request)
         self._fleet.start([worker.id for worker in self._request.cluster.workers])
         self._begin_attempt(Phase.STARTING)
@@ -89,7 +99,8 @@ class Conductor:
 
     def result(self) -> RunResult:
         """What came of the run, once it is done."""
-        return run_result(self.progress, self._attempt.collected, self.recoveries.all, self._decider.decisions)
+        self.keeper.close()
+        return run_result(self.progress, self._attempt.collected, self.recoveries.all, self._decider.decisions, self.keeper)
 
     def poll(self) -> None:
         """Take in one batch of messages, losses and deadlines, and do what follows from them."""
@@ -101,11 +112,15 @@ class Conductor:
             self._lose(missing)
         self._check_deadlines()
         self._advance()
+        if (every := self.keeper.look()) is not None:
+            for handle in self._fleet.handles.values():
+                handle.send(CheckpointEvery(every))
 
     def _lose(self, handles: Sequence[WorkerHandle], detail: str = "") -> None:
         """Fence workers, and begin to recover from their loss; those who train go on where none of them was lost."""
         for handle in handles:
             self._fleet.remove(handle)
+            self.keeper.lost(handle.worker)
         self._decider.submit([self._roster.failed(handle.worker, detail) for handle in handles])
         busy = self._applied.workers if self._applied is not None else ()
         if self.phase is Phase.TRAINING and not {handle.worker for handle in handles} & set(busy):
@@ -185,23 +200,52 @@ class Conductor:
             self._decider.submit([self._roster.failed(worker) for worker in strangers])
             self._regroup(f"the plan names workers that are not here: {', '.join(strangers)}")
             return
-        if decision.policy is Policy.CHECKPOINT_RESTART:
-            raise ReconfigurationError("the plan restarts from a checkpoint, and this job has written none", field="policy")
+        if decision.policy is Policy.CHECKPOINT_RESTART and not self.keeper.is_on:
+            raise ReconfigurationError(
+                "the plan restarts from a checkpoint; train with run=... to have some written", field="policy"
+            )
         sources = self._applied.workers if self._applied is not None else ()
         members = tuple(dict.fromkeys((*decision.plan.workers, *(w for w in sources if w in self._fleet.handles))))
         self._attempt.members = members  # those who train first: without others, theirs is the same group
+        if decision.policy is Policy.CHECKPOINT_RESTART and self._awaits_checkpoint():
+            return
         self._enter(Phase.PREPARING)
+        start = self._begin_from(decision, settlement)
         messages = preparation(
             self._attempt.number,
-            decision,
+            start.decision,
             members,
-            settlement,
+            start.settlement,
             applied=self._applied,
             profile=self._request.profile,
             cluster=self._roster.cluster,
+            restore=start.restore,
+            checkpoint_every=self.keeper.every_steps,
         )
         for worker, message in messages.items():
             self._fleet.handles[worker].send(message)
+
+    def _awaits_checkpoint(self) -> bool:
+        """Whether a newer checkpoint than the last is about to be whole; not for ever, for disks may hang."""
+        waited_seconds = time.monotonic() - self._attempt.phase_began_at
+        return waited_seconds < self._options.checkpoint_timeout_seconds and self.keeper.is_hopeful(self._attempt.writing)
+
+    def _begin_from(self, decision: Decision, settlement: Settlement) -> Restoration:
+        """Where the state comes from; steps that are to be trained again are forgotten."""
+        start = restoration(
+            decision,
+            settlement,
+            self.keeper,
+            applied=self._applied,
+            found=self._found,
+            survivors=self._fleet.handles,
+            profile=self._request.profile,
+            cluster=self._roster.cluster,
+        )
+        if start.is_rewound:
+            self.progress.rewind(start.settlement.start_step)
+            self.keeper.forget()
+        return start
 
     def _go(self) -> None:
         """Have all members swap the staged state in: from here on it lies where the plan puts it."""
@@ -215,6 +259,7 @@ class Conductor:
         for worker in self._attempt.members:
             self._fleet.handles[worker].send(Go(self._attempt.number))
         self._note_applied(self.decision.plan)
+        self.keeper.expect(self._attempt.number, self.decision.plan.workers)
 
     def _note_applied(self, plan: Plan) -> None:
         self._applied = plan
@@ -270,6 +315,14 @@ class Conductor:
         if (recovery := self.recoveries.committed(message.at)) is not None:
             measured = Measurement(step=message.step, phase_seconds=recovery.phase_seconds())
             self._decider.tell_measured(self.decision.plan.generation, measured)
+
+    @_on.register
+    def _(self, message: PartWritten, handle: WorkerHandle) -> None:
+        self.keeper.written(handle.worker, message)
+
+    @_on.register
+    def _(self, message: PartFailed, handle: WorkerHandle) -> None:
+        self.keeper.failed(handle.worker, message)
 
     @_on.register
     def _(self, message: Failed, handle: WorkerHandle) -> None:

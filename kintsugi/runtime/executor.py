@@ -15,6 +15,7 @@ from kintsugi.runtime.buckets import BucketInFlight, taken_gradients
 from kintsugi.runtime.commit import CommitRecord, StepStatus, require_each_once
 from kintsugi.runtime.models import Activations, Batch, ModelShape, TrainingJob, collate, run_layer, seed_for
 from kintsugi.runtime.ownership import owned_parameters, require_reduced
+from kintsugi.runtime.recording import Cadence, Recorder
 from kintsugi.runtime.sampler import Sampler
 from kintsugi.runtime.state import ModelState
 from restorer.groups import Groups
@@ -39,6 +40,7 @@ class Executor:
         reductions: Sequence[Reduction],
         groups: Groups,
         before_action: ActionHook,
+        recorder: Recorder | None = None,
     ) -> None:
         self.state = state
         self.groups = groups
@@ -58,6 +60,7 @@ class Executor:
             num_microbatches=job.num_microbatches,
             seed=seed_for(job, 1),
         )
+        self._recorder = recorder or Recorder(None, Cadence(), self._sampler, 0, range(0))
         self._tags_per_message = max(map(len, shape.boundaries))
         self._begin(0)
 
@@ -73,13 +76,14 @@ class Executor:
         self._reducing: list[BucketInFlight] = []
 
     def run(self, step: int) -> CommitRecord:
-        """Train one step: every action in order.
+        """Train one step: every action in order, through the commit point.
 
         Raises:
             CommunicationError: a peer broke or the step was called off; `status` says how far it came.
         """
         self._begin(step)
         self.status = StepStatus(step=step, last_record=self.status.last_record)
+        self._recorder.begin()
         for parameter in self.state.parameters.values():
             parameter.grad = None
         self._post_receives()
@@ -137,6 +141,8 @@ class Executor:
             loss = self._job.loss(values, batch) / self._job.num_microbatches
             self._loss += loss.detach().double().cpu()
             self._counted[action.microbatch] += 1
+        samples = self._sampler.indices(self._step, action.microbatch)
+        self._recorder.passed(self._sampler.offset(action.microbatch), samples, action.layer_start, action.layer_stop)
         self._in_flight[action.microbatch, action.layer_start] = PassedStage(inputs, values, loss)
         self._activations[action.microbatch, action.layer_stop] = values
 
@@ -199,10 +205,18 @@ class Executor:
         self._complete_gradients()
         squared_norm = self._owned_squared_norm()
         self.status = StepStatus(step=self._step, is_reduced=True, last_record=self.status.last_record)
-        total = torch.cat([torch.stack([squared_norm, self._loss]), self._counted])
+        asks = torch.tensor(float(self._recorder.asks_for_checkpoint(self._step)), dtype=torch.float64)
+        total = torch.cat([torch.stack([squared_norm, self._loss, asks]), self._counted])
+        self._recorder.before_commit(self._step)
         self.groups.all_reduce(total, self._plan.workers)
-        counts = tuple(int(count) for count in total[2:].tolist())
-        record = CommitRecord(step=self._step, squared_norm=float(total[0]), loss=float(total[1]), microbatches=counts)
+        squared, loss, asking, *counts = total.tolist()
+        record = CommitRecord(
+            step=self._step,
+            squared_norm=squared,
+            loss=loss,
+            microbatches=tuple(map(int, counts)),
+            asks_for_checkpoint=asking > 0,
+        )
         require_each_once(record)
         self.status = StepStatus(step=self._step, is_reduced=True, last_record=record)
         self._apply(record)
@@ -230,6 +244,7 @@ class Executor:
         self.state.set_learning_rate(record.step)
         self.state.optimizer.step()
         self.status = StepStatus(step=record.step + 1, last_record=record)
+        self._recorder.committed(record)
 
 
 _PERFORM: dict[ActionKind, Callable[[Executor, Action], None]] = {

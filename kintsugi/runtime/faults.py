@@ -1,11 +1,16 @@
 """Faults injected on purpose: a worker strikes itself at an exact point of its run."""
 
+import errno
 import os
 import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+
+from kintsugi.core.errors import InvalidInputError
+
+_SLOW_SECONDS = 1.0
 
 
 class FaultPoint(StrEnum):
@@ -30,6 +35,8 @@ class FaultPoint(StrEnum):
     """The groups are connected, state is about to move."""
     READY = "ready"
     """State has moved, the swap is ahead."""
+    CHECKPOINT = "checkpoint"
+    """A part of the checkpoint of this step is on the disk, the next is ahead."""
 
 
 class FaultKind(StrEnum):
@@ -39,6 +46,10 @@ class FaultKind(StrEnum):
     """SIGKILL: the process is gone at once."""
     FREEZE = "freeze"
     """SIGSTOP: the process stays and does nothing."""
+    FAIL = "fail"
+    """At a checkpoint: the write ends as on a full disk."""
+    SLOW = "slow"
+    """At a checkpoint: the write takes a second longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +65,10 @@ class Fault:
     generation: int | None = None
     """Null: in any generation."""
     how: FaultKind = FaultKind.KILL
+
+    def __post_init__(self) -> None:
+        if self.how in (FaultKind.FAIL, FaultKind.SLOW) and self.at is not FaultPoint.CHECKPOINT:
+            raise InvalidInputError("strikes the write of a checkpoint; say at='checkpoint'", field="how", value=self.how.value)
 
 
 class FaultScript:
@@ -72,7 +87,11 @@ class FaultScript:
         self._left = [fault for fault in faults if fault.worker == self._worker]
 
     def strike_if(self, point: FaultPoint | None, step: int | None = None, microbatch: int | None = None) -> None:
-        """Strike this process if a fault is due here."""
+        """Strike this process if a fault is due here.
+
+        Raises:
+            OSError: the fault is a write that fails.
+        """
         left = self._left
         for fault in left:
             here = (point, step, microbatch, self.generation)
@@ -80,8 +99,17 @@ class FaultScript:
             if all(asked in (None, given) for asked, given in zip(wanted, here, strict=True)):
                 left.remove(fault)
                 self._announce(time.monotonic())
-                os.kill(os.getpid(), signal.SIGKILL if fault.how is FaultKind.KILL else signal.SIGSTOP)
+                _strike(fault.how)
                 return
+
+
+def _strike(how: FaultKind) -> None:
+    if how is FaultKind.FAIL:
+        raise OSError(errno.ENOSPC, "No space left on device (injected)")
+    if how is FaultKind.SLOW:
+        time.sleep(_SLOW_SECONDS)
+    else:
+        os.kill(os.getpid(), signal.SIGKILL if how is FaultKind.KILL else signal.SIGSTOP)
 
 
 def fail_at(step: int, worker: str, at: str = "forward", how: str = "kill", *, microbatch: int | None = None) -> Fault:

@@ -12,7 +12,18 @@ from multiprocessing.connection import Connection
 from typing import NoReturn
 
 from kintsugi.core.errors import CommunicationError
-from kintsugi.runtime.messages import Arm, CallOff, Delivered, FromWorker, Heartbeat, Prepare, Probe, Published, ToWorker
+from kintsugi.runtime.messages import (
+    Arm,
+    CallOff,
+    CheckpointEvery,
+    Delivered,
+    FromWorker,
+    Heartbeat,
+    Prepare,
+    Probe,
+    Published,
+    ToWorker,
+)
 from restorer.groups import Groups, Rendezvous
 
 
@@ -24,7 +35,9 @@ def attempt_name(attempt: int) -> str:
 class Listener:
     """Both directions of the pipe to the agent. The process ends with the pipe."""
 
-    def __init__(self, connection: Connection, heartbeat_seconds: float, at_once: Callable[[Arm | Probe], None]) -> None:
+    def __init__(
+        self, connection: Connection, heartbeat_seconds: float, at_once: Callable[[Arm | CheckpointEvery | Probe], None]
+    ) -> None:
         """`at_once` obeys, without waiting, what concerns neither the plan nor the state."""
         self._connection = connection
         self._at_once = at_once
@@ -82,7 +95,7 @@ class Listener:
         if isinstance(message, Delivered):
             self._deliver(message)
             return
-        if isinstance(message, Arm | Probe):
+        if isinstance(message, Arm | CheckpointEvery | Probe):
             self._at_once(message)
             return
         if isinstance(message, Prepare):

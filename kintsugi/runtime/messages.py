@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kintsugi.core.decision import Migration
 from kintsugi.core.plan import Plan, Reduction
+from kintsugi.runtime.checkpoint import FileRecord
 from kintsugi.runtime.commit import CommitRecord, StepStatus
 from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.reach import Address
@@ -18,6 +20,17 @@ class CallOff:
     """Leave the step or the reconfiguration and say how far you are."""
 
     attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Take state from a checkpoint."""
+
+    folder: Path
+    layers: tuple[int, ...]
+    """That are read by whoever is to hold them and does not hold them now."""
+    is_whole: bool
+    """Whether what workers hold is forgotten first: it is of another step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +53,10 @@ class Prepare:
     start_step: int
     """The step to train first."""
     is_initial: bool
-    """Nobody has trained yet: every layer starts from its seed."""
+    """Nobody has trained yet, or everything begins anew: every layer starts from its seed."""
+    restore: Restore | None = None
+    checkpoint_every: int | None = None
+    """Steps; null where it is not known yet how often is best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +97,13 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointEvery:
+    """Ask for a checkpoint after so many steps."""
+
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """See which of these workers can be reached, beside whatever else is going on."""
 
@@ -89,7 +112,7 @@ class Probe:
     timeout_seconds: float
 
 
-ToWorker = CallOff | Prepare | Go | Delivered | Collect | Stop | Arm | Probe
+ToWorker = CallOff | Prepare | Go | Delivered | Collect | Stop | Arm | CheckpointEvery | Probe
 
 # From a worker to the agent.
 
@@ -123,6 +146,8 @@ class Quiesced:
     attempt: int
     status: StepStatus | None
     """Null where the worker holds no stage."""
+    writing: tuple[tuple[int, int], ...] = ()
+    """Attempt and step of the checkpoints of which its part is being written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +221,32 @@ class Failed:
     """Kintsugi's own error as the contract's object; null where the trainer's code raised."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartWritten:
+    """A worker's part of a checkpoint is on the disk."""
+
+    attempt: int
+    step: int
+    """The next to train."""
+    files: Mapping[str, FileRecord]
+    snapshot_seconds: float
+    """To copy the state."""
+    backpressure_seconds: float
+    """To wait for room before that."""
+    write_seconds: float
+    stall_seconds: float
+    """Of these, what training waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartFailed:
+    """A worker's part of a checkpoint could not be written; the training goes on."""
+
+    attempt: int
+    step: int
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class FaultInjected:
     """The worker is about to strike itself."""
@@ -215,6 +266,8 @@ FromWorker = (
     | LinkBroken
     | Collected
     | Reached
+    | PartWritten
+    | PartFailed
     | Failed
     | FaultInjected
 )

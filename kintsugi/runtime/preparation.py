@@ -9,7 +9,7 @@ from kintsugi.core.decision import Decision, Migration
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.commit import CommitRecord, StepStatus, resolve
-from kintsugi.runtime.messages import Prepare
+from kintsugi.runtime.messages import Prepare, Restore
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ def preparation(
     applied: Plan | None,
     profile: Profile,
     cluster: Cluster,
+    restore: Restore | None = None,
+    checkpoint_every: int | None = None,
 ) -> dict[str, Prepare]:
     """The message for every member.
 
@@ -54,6 +56,8 @@ def preparation(
         applied: the plan that says where the state lies; null before any state was made.
         profile: of the job.
         cluster: all workers that the plan may name.
+        restore: state that comes from a checkpoint.
+        checkpoint_every: interval in steps; null where it is not known yet.
     """
     program = compile_program(decision.plan, profile, cluster)
     is_in_place = applied is not None and applied.generation == decision.plan.generation
@@ -70,6 +74,8 @@ def preparation(
             record=settlement.record,
             start_step=settlement.start_step,
             is_initial=settlement.start_step == 0,
+            restore=restore,
+            checkpoint_every=checkpoint_every,
         )
         for worker in members
     }

@@ -1,5 +1,7 @@
 """What the job has trained so far, step by step."""
 
+import math
+import statistics
 import time
 
 from kintsugi.runtime.messages import StepDone
@@ -25,9 +27,25 @@ class Progress:
         self._seconds[message.step] = max((message.attempt, message.seconds), self._seconds.get(message.step, (0, 0.0)))
         self.moved_at = time.monotonic()
 
+    def adopt(self, step: int, loss: float, microbatches: tuple[int, ...]) -> None:
+        """A step was done in an earlier life of the job."""
+        self.losses[step] = loss
+        self.microbatches[step] = microbatches
+
+    def rewind(self, step: int) -> None:
+        """Forget `step` and all later ones: they are trained again."""
+        for values in (self.losses, self.microbatches, self._seconds):
+            for done in [done for done in values if done >= step]:
+                del values[done]
+
     def seconds(self, step: int) -> float:
-        """What the slowest worker took for a step."""
-        return self._seconds[step][1]
+        """What the slowest worker took for a step; not a number for one of an earlier life."""
+        return self._seconds.get(step, (0, math.nan))[1]
+
+    @property
+    def median_seconds(self) -> float:
+        """The median step so far; 0 before the first."""
+        return statistics.median(seconds for _, seconds in self._seconds.values()) if self._seconds else 0.0
 
     @property
     def longest_seconds(self) -> float:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kintsugi.core.decision import Decision, StateKind
+from kintsugi.runtime.keeper import CheckpointRecord, IntervalAdvice, Keeper
 from kintsugi.runtime.messages import Collect, Collected
 from kintsugi.runtime.progress import Progress
 from kintsugi.runtime.recovery import RecoveryTimeline
@@ -31,6 +32,10 @@ class RunResult:
     decisions: tuple[Decision, ...]
     microbatches: tuple[tuple[int, ...], ...] = ()
     """How often the loss of each micro-batch counted, by step: once each. Shape [steps][micro-batches]."""
+    checkpoints: tuple[CheckpointRecord, ...] = ()
+    """What every checkpoint of this life cost."""
+    interval: IntervalAdvice | None = None
+    """How often checkpoints are best written, from what was measured."""
 
     @property
     def has_equal_replicas(self) -> bool:
@@ -43,6 +48,7 @@ def run_result(
     collected: Mapping[str, Collected],
     recoveries: Sequence[RecoveryTimeline],
     decisions: Sequence[Decision],
+    keeper: Keeper,
 ) -> RunResult:
     """What came of a run whose steps are all done."""
     steps = range(len(progress.losses))
@@ -54,6 +60,8 @@ def run_result(
         recoveries=tuple(recoveries),
         decisions=tuple(decisions),
         microbatches=tuple(progress.microbatches[step] for step in steps),
+        checkpoints=tuple(keeper.records),
+        interval=keeper.advice,
     )
 
 

@@ -4,6 +4,7 @@ A layer's part holds the same entries that a migration moves, so a checkpoint is
 any plan reads the layers it needs, bit for bit.
 """
 
+import json
 import random
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -77,7 +78,11 @@ def layer_entries(state: ModelState, layer: int) -> Entries:
 
 def random_entries() -> Entries:
     """The state of every random generator of this process."""
-    entries: Entries = {"python": random.getstate(), "numpy": np.random.get_state(legacy=False), "torch": torch.get_rng_state()}
+    entries: Entries = {
+        "python": json.dumps(random.getstate()),
+        "numpy": json.dumps(np.random.get_state(legacy=False), default=np.ndarray.tolist),
+        "torch": torch.get_rng_state(),
+    }
     if torch.cuda.is_available():
         entries |= {f"cuda.{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
     return entries
@@ -85,8 +90,9 @@ def random_entries() -> Entries:
 
 def restore_random(entries: Entries) -> None:
     """Set every random generator of this process back; CUDA's as far as the devices are here."""
-    random.setstate(entries["python"])
-    np.random.set_state(entries["numpy"])
+    version, words, gauss = json.loads(entries["python"])
+    random.setstate((version, tuple(words), gauss))
+    np.random.set_state(json.loads(entries["numpy"]))
     torch.set_rng_state(entries["torch"])
     for index in range(torch.cuda.device_count()):
         if f"cuda.{index}" in entries:

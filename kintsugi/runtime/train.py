@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from uuid import uuid4
 
 from kintsugi.client import Client, Patience
@@ -16,6 +17,7 @@ from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.profiler import profile_job
+from kintsugi.runtime.recording import CheckpointOptions, RunOptions, expected_recovery
 from kintsugi.runtime.result import RunResult
 from planner.replan import replan
 
@@ -35,6 +37,8 @@ def train(
     faults: Sequence[Fault] = (),
     options: AgentOptions | None = None,
     observer: Observer | None = None,
+    run: str | Path | None = None,
+    checkpoints: CheckpointOptions | None = None,
 ) -> RunResult:
     """Train a job to its last step, whatever workers are lost on the way.
 
@@ -54,6 +58,8 @@ def train(
         faults: strikes against the job's own workers, for trying out what happens.
         options: patience and worker options.
         observer: called after every change with the agent.
+        run: folder for journals and checkpoints; a job that ended early goes on from the newest one in it. Null: none of either.
+        checkpoints: when and how they are written; as often as is best for what they cost by default.
 
     Raises:
         InvalidInputError: degrees and workers do not fit each other.
@@ -70,9 +76,15 @@ def train(
         ranges=ranges or Ranges(),
     )
     profile = profile or profile_job(make_job, name=name, num_workers=len(cluster.workers))
-    profile = replace(profile, recovery=replace(profile.recovery, checkpoint_interval_seconds=None))  # none are written
     options = options or AgentOptions()
     options = replace(options, worker=replace(options.worker, faults=(*options.worker.faults, *faults)))
+    if run is not None:
+        recorded = RunOptions.of(job, Path(run), mtbf_seconds=mtbf_seconds, checkpoints=checkpoints or CheckpointOptions())
+        options = replace(options, worker=replace(options.worker, run=recorded))
+    elif checkpoints is not None:
+        raise InvalidInputError("need a folder: say run=...", field="checkpoints")
+    recovery = expected_recovery(profile, settings, options.worker.run, len(cluster.workers))
+    profile = replace(profile, recovery=recovery)
     plan = _starting_plan(profile, cluster, settings, dp, pp)
     request = JobRequest(name=name, profile=profile, cluster=cluster, settings=settings, plan=plan)
     if service is None:

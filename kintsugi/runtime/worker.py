@@ -24,6 +24,7 @@ import torch
 from estimator.program import Action, ActionKind, checksum, list_digest, parse_action
 from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import CommunicationError, KintsugiError, ReconfigurationError
+from kintsugi.runtime.bookkeeper import Bookkeeper
 from kintsugi.runtime.commit import StepStatus
 from kintsugi.runtime.executor import Executor
 from kintsugi.runtime.faults import Fault, FaultPoint, FaultScript
@@ -31,6 +32,7 @@ from kintsugi.runtime.listener import Listener, attempt_name
 from kintsugi.runtime.messages import (
     Arm,
     CallOff,
+    CheckpointEvery,
     Collect,
     Failed,
     FaultInjected,
@@ -51,6 +53,7 @@ from kintsugi.runtime.messages import (
 )
 from kintsugi.runtime.models import TrainingJob, model_shape
 from kintsugi.runtime.reach import Doorbell
+from kintsugi.runtime.recording import RunOptions
 from kintsugi.runtime.result import collected
 from kintsugi.runtime.state import ModelState
 from restorer.groups import Groups
@@ -76,6 +79,8 @@ class WorkerOptions:
     operation_timeout_seconds: float = 600.0
     """For one message or reduction; failures are noticed and called off long before."""
     faults: tuple[Fault, ...] = ()
+    run: RunOptions | None = None
+    """Where the run is recorded; null records nothing."""
 
     def address_of(self, worker: str) -> str:
         """Where a worker listens."""
@@ -105,7 +110,9 @@ class WorkerProcess:
         self._listener = Listener(connection, options.heartbeat_seconds, self._obey_at_once)
         self._doorbell = Doorbell(options.address_of(worker))
         self._faults = FaultScript(worker, options.faults, lambda at: self.tell(FaultInjected(at)))
+        self._books = Bookkeeper(worker, options.run, self._faults, self.tell)
         self._attempt = 0
+        self._staged: Prepare | None = None
         self._groups: Groups | None = None
         """Of the latest attempt, whether it came to its end or not."""
         self._executor: Executor | None = None
@@ -132,10 +139,12 @@ class WorkerProcess:
             except CommunicationError as error:
                 self.tell(LinkBroken(self._attempt, str(error)))
 
-    def _obey_at_once(self, message: Arm | Probe) -> None:
+    def _obey_at_once(self, message: Arm | CheckpointEvery | Probe) -> None:
         """In the listener's thread."""
         if isinstance(message, Arm):
             self._faults.arm(message.faults)
+        elif isinstance(message, CheckpointEvery):
+            self._books.cadence.every = message.steps
         else:
             threading.Thread(target=self._probe, args=(message,), name="probe", daemon=True).start()
 
@@ -163,7 +172,8 @@ class WorkerProcess:
             self._executor.leave()
         if self._groups is not None and (self._executor is None or self._groups is not self._executor.groups):
             self._groups.close()
-        self.tell(Quiesced(attempt, self._executor.status if self._executor is not None else None))
+        status = self._executor.status if self._executor is not None else None
+        self.tell(Quiesced(attempt, status, self._books.in_flight))
 
     def _prepare(self, message: Prepare) -> None:
         """Stage everything the plan needs; the present state stays as it is, but for the step that is settled."""
@@ -179,6 +189,7 @@ class WorkerProcess:
         state = self._staged_state(message, groups)
         transferred_at = time.monotonic()
         self._next_executor = self._staged_executor(message, actions, groups, state)
+        self._staged = message
         self._faults.strike_if(FaultPoint.READY)
         self.tell(Ready(message.attempt, regrouped_at, transferred_at))
 
@@ -197,7 +208,8 @@ class WorkerProcess:
 
     def _staged_state(self, message: Prepare, groups: Groups) -> ModelState | None:
         layers = message.plan.layers_of.get(self._worker)
-        old = self._executor.state if self._executor is not None else None
+        restore = message.restore
+        old = self._executor.state if self._executor is not None and not (restore and restore.is_whole) else None
         if message.is_initial:
             return ModelState.initial(self._job, layers) if layers is not None else None
         export = old.export if old is not None else _holds_nothing
@@ -211,6 +223,8 @@ class WorkerProcess:
         )
         if layers is None:
             return None
+        if restore is not None:
+            arrived |= self._books.read(restore, layers, old)
         return (old or ModelState(self._job, {}, {})).rebuilt(layers, arrived)
 
     def _staged_executor(
@@ -228,6 +242,7 @@ class WorkerProcess:
             reductions=message.reductions,
             groups=groups,
             before_action=self._before_action,
+            recorder=self._books.recorder(message, self._job),
         )
         executor.status = StepStatus(step=message.start_step, last_record=message.record)
         return executor
@@ -242,8 +257,10 @@ class WorkerProcess:
 
     def _train(self) -> None:
         executor = self._executor
-        if executor is None:
+        if executor is None or self._staged is None:
             return
+        self._books.resumed(self._staged)
+        require_current = partial(self._listener.require_current, self._attempt)
         for step in range(executor.status.step, self._job.num_steps):
             self._faults.strike_if(FaultPoint.STEP, step)
             began = time.monotonic()
@@ -251,6 +268,9 @@ class WorkerProcess:
             ended = time.monotonic()
             self._faults.strike_if(FaultPoint.APPLIED, step)
             self.tell(StepDone(self._attempt, step, record.loss, ended - began, ended, record.microbatches))
+            if record.asks_for_checkpoint:
+                self._books.take(self._attempt, step + 1, self._staged.plan, executor.state, require_current)
+        self._books.drain(require_current)
         self.tell(Finished(self._attempt))
 
     def _before_action(self, step: int, action: Action) -> None:

@@ -1,0 +1,12 @@
+"""What lies where in the folder of a run; nothing here needs torch."""
+
+JOURNALS = "audit"
+"""Folder of the journals of its workers."""
+CHECKPOINTS = "checkpoints"
+"""Folder of its checkpoints."""
+LATEST = "latest.json"
+"""Within it, the pointer to the newest."""
+RECORDS = "checkpoints.jsonl"
+"""One line per checkpoint: what it cost."""
+SUPERVISOR = "supervisor.json"
+"""States and attempts of its supervisor."""

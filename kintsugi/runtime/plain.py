@@ -1,0 +1,217 @@
+"""Sampler, journals and checkpoints for a plain DistributedDataParallel script, without agent, plans or service.
+
+Every rank writes its journal; rank 0 writes the checkpoints (ECRL, section 3.2). A script that ended early goes on from the
+newest one, on as many ranks as divide the global batch, which stays the same:
+
+    run = PlainRun("runs/digits", num_samples=len(data), global_batch_size=64, num_steps=500)
+    start = run.restore(model, optimizer, scheduler)
+    for step in range(start, run.num_steps):
+        batch = [data[index] for index in run.samples(step)]
+        ...                                         # forward, backward, optimizer.step(), scheduler.step()
+        run.commit(step, loss)
+    run.close()
+"""
+
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import structlog
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from kintsugi.core.codec import dumps
+from kintsugi.runtime.checkpoint import Checkpoint, CheckpointStore, Manifest
+from kintsugi.runtime.journal import Geometry, Journal, Pass, Source, next_life
+from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
+from kintsugi.runtime.messages import PartFailed, PartWritten
+from kintsugi.runtime.recording import CheckpointOptions
+from kintsugi.runtime.sampler import Sampler
+from kintsugi.runtime.snapshots import Entries, random_entries, read_part, restore_random, worker_part
+from kintsugi.runtime.writer import PartWriter
+
+EVERY_STEPS = 50
+"""Between checkpoints where the options do not say: as in the paper."""
+_ATTEMPT = 1
+_STATE = "state"
+
+
+class PlainRun:
+    """One life of a script on one rank."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        num_samples: int,
+        global_batch_size: int,
+        num_steps: int,
+        seed: int = 0,
+        checkpoints: CheckpointOptions | None = None,
+    ) -> None:
+        """All ranks call it, after `torch.distributed.init_process_group`; one process alone needs none.
+
+        Args:
+            folder: for journals and checkpoints; a later life of the same script goes on in it.
+            num_samples: of the data set.
+            global_batch_size: samples of a step over all ranks.
+            num_steps: to train in all lives together.
+            seed: of the order of samples.
+            checkpoints: when and how they are written; every 50 steps, beside the training, by default.
+
+        Raises:
+            InvalidInputError: the ranks cannot share the global batch evenly.
+        """
+        self.num_steps = num_steps
+        self.rank = dist.get_rank() if dist.is_initialized() else 0
+        self.world_size = dist.get_world_size() if dist.is_initialized() else 1
+        self._folder = Path(folder).absolute()
+        self._sampler = Sampler(num_samples=num_samples, microbatch_size=1, num_microbatches=global_batch_size, seed=seed)
+        self._sampler.shard(0, self.rank, self.world_size)
+        self._geometry = Geometry(
+            num_samples=num_samples, global_batch_size=global_batch_size, seed=seed, num_layers=1, num_steps=num_steps
+        )
+        self._options = checkpoints or CheckpointOptions(every_steps=EVERY_STEPS)
+        self._every = self._options.every_steps or EVERY_STEPS
+        self._life = self._agreed(next_life(self._folder / JOURNALS))
+        self._journal = Journal(self._folder / JOURNALS, f"rank{self.rank}", self._life, self._geometry)
+        self._writer = PartWriter(self._options, self._commit_checkpoint, before_part=lambda _, __: None, sync=self._journal.sync)
+        self.stall_seconds = 0.0
+        """That training stood still for checkpoints so far."""
+
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any = None) -> int:
+        """Take the newest checkpoint over, if there is one; the step to train first. All ranks call it.
+
+        Args:
+            model: the module itself, not DistributedDataParallel around it.
+            optimizer: of its parameters.
+            scheduler: of the learning rate; anything with `state_dict` and `load_state_dict`.
+        """
+        self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
+        self._store = CheckpointStore(self._folder / CHECKPOINTS, job=self._digest(), keep=self._options.keep)
+        if self.rank == 0:
+            self._store.clear()
+        found = self._agreed(self._store.newest() if self.rank == 0 else None)
+        if found is not None:
+            self._load(found)
+        start = self._sampler.step_of(found.manifest.sampler) if found is not None else 0
+        source = Source.START if found is None else Source.CHECKPOINT
+        self._journal.resume(_ATTEMPT, step=start, source=source, world_size=self.world_size)
+        return start
+
+    def samples(self, step: int) -> tuple[int, ...]:
+        """This rank's part of the step's samples, which are written down. Shape [global batch / world size]."""
+        chosen = self._sampler.shard(step, self.rank, self.world_size)
+        state = self._sampler.state(step)
+        passed = Pass.of(self.rank * len(chosen), chosen, 0, 1)
+        self._journal.passed(_ATTEMPT, step, [passed], epoch=state.epoch, cursor=state.cursor)
+        return chosen
+
+    def commit(self, step: int, loss: Tensor | float) -> float:
+        """The step is applied on this rank; waits for all, and takes a checkpoint where one is due.
+
+        Args:
+            step: that was trained.
+            loss: mean over this rank's samples.
+
+        Returns:
+            The mean loss over the global batch.
+        """
+        mean = torch.as_tensor(loss).detach().double().cpu().clone()
+        if dist.is_initialized():
+            dist.all_reduce(mean)
+            mean /= self.world_size
+        self._journal.committed(_ATTEMPT, step, float(mean))
+        if (step + 1) % self._every == 0 or step + 1 == self.num_steps:
+            self._take(step + 1)
+        return float(mean)
+
+    def close(self) -> None:
+        """Wait until everything is written. All ranks call it."""
+        self._writer.drain(_go_on)
+        self._barrier()
+        self._journal.close()
+
+    def _take(self, step: int) -> None:
+        """Have rank 0 write the state before `step`; the training waits as long as the strategy says."""
+        began = time.monotonic()
+        states: list[Any] = [random_entries()]
+        if dist.is_initialized():
+            states = [None] * self.world_size
+            dist.all_gather_object(states, random_entries())
+        if self.rank == 0:
+            parts = {worker_part(f"rank{rank}"): state for rank, state in enumerate(states)}
+            parts[_STATE] = self._entries()
+            self._writer.take(_ATTEMPT, step, self._store.temporary(step, f"life{self._life}"), parts, _go_on)
+        else:
+            self._journal.sync()
+        self._barrier()
+        self.stall_seconds += time.monotonic() - began
+
+    def _entries(self) -> Entries:
+        state = self._optimizer.state_dict()
+        entries: Entries = {f"model|{name}": value for name, value in self._model.state_dict().items()}
+        entries |= {f"optimizer|{index}|{key}": value for index, own in state["state"].items() for key, value in own.items()}
+        entries["groups"] = json.dumps(state["param_groups"])
+        if self._scheduler is not None:
+            entries["scheduler"] = json.dumps(self._scheduler.state_dict())
+        return entries
+
+    def _load(self, found: Checkpoint) -> None:
+        entries = read_part(found.folder, _STATE)
+        states: dict[int, dict[str, Any]] = {}
+        for name, value in entries.items():
+            if name.startswith("optimizer|"):
+                _, index, key = name.split("|")
+                states.setdefault(int(index), {})[key] = value
+        self._model.load_state_dict({name.partition("|")[2]: v for name, v in entries.items() if name.startswith("model|")})
+        self._optimizer.load_state_dict({"state": states, "param_groups": json.loads(entries["groups"])})
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(json.loads(entries["scheduler"]))
+        own = worker_part(f"rank{self.rank}")
+        if (found.folder / own).is_dir():
+            restore_random(read_part(found.folder, own))
+
+    def _commit_checkpoint(self, message: PartWritten | PartFailed) -> None:
+        """In the writer's thread: everything is on the disk, or cannot be."""
+        log = structlog.get_logger("kintsugi.runtime")
+        temporary = self._store.temporary(message.step, f"life{self._life}")
+        if isinstance(message, PartFailed):
+            log.warning("a checkpoint could not be written; the previous one stays", step=message.step, reason=message.reason)
+            self._store.discard(temporary)
+            return
+        state = self._sampler.state(message.step)
+        manifest = Manifest(
+            step=message.step,
+            job=self._digest(),
+            epoch=state.epoch,
+            cursor=state.cursor,
+            seed=str(state.seed),
+            files=message.files,
+        )
+        self._store.commit(temporary, manifest)
+
+    def _digest(self) -> str:
+        shapes = {name: [*value.shape] for name, value in self._model.state_dict().items()}
+        geometry = self._geometry
+        text = dumps([shapes, geometry.num_samples, geometry.global_batch_size, str(geometry.seed)])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _agreed(self, value: Any) -> Any:
+        """What rank 0 says."""
+        if not dist.is_initialized():
+            return value
+        said = [value]
+        dist.broadcast_object_list(said, src=0)
+        return said[0]
+
+    def _barrier(self) -> None:
+        if dist.is_initialized():
+            dist.barrier()
+
+
+def _go_on() -> None:
+    """Nothing calls a plain script's steps off."""

@@ -1,0 +1,30 @@
+"""`kintsugi supervise`: how it ends and what it says."""
+
+import sys
+
+import pytest
+
+from kintsugi.cli import main
+
+
+def run(*arguments) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(["supervise", *map(str, arguments)])
+    return left.value.code
+
+
+def test_a_command_is_run_until_it_ends_well(tmp_path, capsys):
+    code = "import os, sys; sys.exit(int(os.environ['KINTSUGI_ATTEMPT']) == 0)"
+    assert run(tmp_path, "--pause-seconds", 0, "--", sys.executable, "-c", code) == 0
+    shown = capsys.readouterr().err
+    assert "attempt 0: exited exit code 1" in shown
+    assert "attempt 1: completed" in shown
+
+
+def test_a_command_that_never_does_is_given_up(tmp_path, capsys):
+    assert run(tmp_path, "--pause-seconds", 0, "--max-restarts", 1, "--", sys.executable, "-c", "raise SystemExit(1)") == 1
+    assert "gave up: 1 restarts were allowed" in capsys.readouterr().err
+
+
+def test_a_command_is_needed(tmp_path):
+    assert run(tmp_path) == 2

@@ -1,0 +1,106 @@
+"""A plain DDP script under torchrun is struck, supervised, audited, and ends where one process alone ends."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.audit import audit
+from kintsugi.runtime.journal import Source
+from kintsugi.runtime.plain import PlainRun
+from kintsugi.runtime.recording import CheckpointOptions, Strategy
+from kintsugi.runtime.snapshots import read_part
+from kintsugi.runtime.supervisor import EndReason, Supervisor, SupervisorPolicy, SupervisorState
+
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "plain_ddp.py")
+
+
+def script() -> tuple[nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.3), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+
+
+def trained(folder: Path, stop: int, num_steps: int = 9, **options) -> tuple[nn.Module, list[float]]:
+    """One process alone, up to `stop`; dropout and noise draw from the global generators."""
+    model, optimizer, scheduler = script()
+    run = PlainRun(
+        folder, num_samples=20, global_batch_size=6, num_steps=num_steps, checkpoints=CheckpointOptions(every_steps=2, **options)
+    )
+    points = torch.randn(20, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    losses = []
+    for step in range(run.restore(model, optimizer, scheduler), stop):
+        optimizer.zero_grad()
+        loss = (model(points[list(run.samples(step))]) - random.random()).square().mean()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        losses.append(run.commit(step, loss))
+    run.close()
+    return model, losses
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    random.seed(4)
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_a_script_goes_on_bit_for_bit(tmp_path, strategy):
+    whole, losses = trained(tmp_path / "whole", 9)
+    random.seed(4)
+    _, before = trained(tmp_path / "run", 7, strategy=strategy)
+    random.seed(99)
+    resumed, after = trained(tmp_path / "run", 9, strategy=strategy)
+    assert [*before[:6], *after] == losses
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+    report = audit(tmp_path / "run")
+    assert report.is_exact
+    assert report.is_complete
+    assert [(u.first, u.last, u.source) for u in report.undone] == [(6, 6, Source.CHECKPOINT)]
+
+
+def test_another_script_does_not_take_the_checkpoints_over(tmp_path):
+    trained(tmp_path, 2)
+    run = PlainRun(tmp_path, num_samples=20, global_batch_size=6, num_steps=9)
+    model = nn.Linear(5, 1)
+    with pytest.raises(InvalidInputError, match="run: holds checkpoints of another job"):
+        run.restore(model, torch.optim.SGD(model.parameters(), lr=1.0))
+
+
+def torchrun(folder: Path, num_ranks: int, *options: str) -> list[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
+    return [*launcher, EXAMPLE, str(folder), *options]
+
+
+def final_parameters(folder: Path, step: int) -> dict[str, torch.Tensor]:
+    entries = read_part(folder / "checkpoints" / f"step-{step:08d}", "state")
+    return {name: value for name, value in entries.items() if name.startswith("model|")}
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(300)
+def test_the_example_is_struck_supervised_and_goes_on_with_fewer_ranks(tmp_path):
+    subprocess.run([sys.executable, EXAMPLE, tmp_path / "alone", "--num-steps", "16"], check=True, timeout=120)
+    run = tmp_path / "run"
+    command = torchrun(run, 2, "--num-steps", "12", "--fail-at", "7", "--strategy", "blocking")
+    record = Supervisor(command=command, run=run, policy=SupervisorPolicy(pause_seconds=0.0)).supervise()
+    assert record.state is SupervisorState.COMPLETED
+    assert [attempt.reason for attempt in record.attempts] == [EndReason.EXITED, EndReason.COMPLETED]
+    assert record.attempts[1].step_before == 5
+    subprocess.run([sys.executable, EXAMPLE, run, "--num-steps", "16"], check=True, timeout=120)
+    report = audit(run)
+    assert report.problems == ()
+    assert report.is_exact
+    assert report.is_complete
+    assert [(u.first, u.last) for u in report.undone] == [(5, 7)]
+    alone = final_parameters(tmp_path / "alone", 16)
+    for name, value in final_parameters(run, 16).items():
+        assert torch.allclose(value, alone[name], rtol=1e-12, atol=1e-14), name
