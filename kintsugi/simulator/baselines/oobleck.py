@@ -1,8 +1,8 @@
 """Oobleck: pipeline templates (Jang et al., SOSP 2023).
 
-For every length from the shortest that fits memory to what f other pipelines leave there is a template: the split of the layers
-with the shortest pipeline. A job begins with at least f + 1 pipelines that use all workers. A pipeline that loses workers takes
-the template of its new length; below the shortest it borrows workers of the longest pipeline, and where nobody can lend it
+For every length from the shortest that fits memory to the longest that the job allows there is a template: the split of the
+layers with the shortest pipeline. A job begins with at least f + 1 pipelines that use all workers. A pipeline that loses workers
+takes the template of its new length; below the shortest it borrows workers of the longest pipeline, and where nobody can lend it
 merges with the shortest other one. Micro-batches follow the pipelines' times. Workers keep their order, and copy the layers
 that they lack from replicas. Other pipelines are never arranged anew; when workers join, all are, if that pays.
 """
@@ -94,11 +94,10 @@ class Oobleck:
             InfeasibleError: not even one pipeline fits.
         """
         shortest = self._shortest
-        longest = max(shortest, num_workers - OOBLECK_FAULT_TOLERANCE * shortest)
-        allowed = self.job.settings.ranges.max_pp or longest
         if num_workers < shortest:
             raise InfeasibleError(f"a pipeline needs {shortest} workers", field="workers", value=num_workers)
-        return range(shortest, min(longest, allowed, num_workers, self.job.profile.num_layers) + 1)
+        layers = self.job.profile.num_layers
+        return range(shortest, min(self.job.settings.ranges.max_pp or layers, layers) + 1)
 
     @cached_property
     def _shortest(self) -> int:

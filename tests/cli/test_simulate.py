@@ -1,0 +1,88 @@
+"""The command simulate."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kintsugi.cli import main
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "scenario.json"
+
+
+@pytest.fixture
+def ask(capsys):
+    """Run the command; returns exit status, standard output and standard error."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as caught:
+            main(["simulate", "--jobs", "1", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    path = tmp_path_factory.mktemp("scenario") / "short.json"
+    document = json.loads(EXAMPLE.read_text())
+    document |= {"duration_seconds": 7200, "profile": str((EXAMPLE.parent / document["profile"]).resolve())}
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_json_is_one_document(ask, short):
+    status, out, _ = ask("--scenario", short, "--policies", "oobleck,varuna", "--vary", "spares=0..1", "--format", "json")
+    assert status == 0
+    document = json.loads(out)
+    assert document["scenario"] == "eight-hosts"
+    assert [(row["values"]["spares"], row["policy"]) for row in document["rows"]] == [
+        (0, "oobleck"),
+        (0, "varuna"),
+        (1, "oobleck"),
+        (1, "varuna"),
+    ]
+    assert all(row["samples_per_second"]["mean"] > 0 for row in document["rows"])
+
+
+def test_tables_are_for_people(ask, short):
+    status, out, _ = ask("--scenario", short, "--policies", "oobleck", "--seeds", 2)
+    assert status == 0
+    assert "oobleck" in out
+    assert "±" in out
+
+
+def test_files_are_written(ask, short, tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = tmp_path / "new" / "out"
+    status, _, _ = ask("--scenario", short, "--policies", "oobleck,recycle", "--vary", "spares=0..1", "--out", folder)
+    assert status == 0
+    pictures = {f"{name}.{kind}" for name in ("workers", "throughput", "samples", "time", "varied") for kind in ("png", "svg")}
+    assert {path.name for path in folder.iterdir()} == pictures | {"runs.csv", "summary.csv"}
+
+
+def test_a_trace_takes_the_place_of_the_scenarios(ask, tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("".join(f"{n},add,n{n}\n" for n in range(8)) + "3600000,remove,n3\n")
+    arguments = ("--scenario", "spot", "--policies", "oobleck", "--vary", "duration=7200", "--format", "json")
+    status, out, _ = ask(*arguments, "--trace", trace)
+    assert status == 0
+    assert json.loads(out)["rows"][0]["num_transitions"] >= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (("--scenario", "nowhere"), "scenario"),
+        (("--scenario", "spot", "--policies", "luck"), "policies"),
+        (("--scenario", "spot", "--vary", "spares"), "vary"),
+        (("--scenario", "spot", "--vary", "nothing=1"), "vary"),
+        (("--scenario", "spot", "--trace", "/nowhere.csv", "--policies", "oobleck"), "trace"),
+        (("--scenario", "spot", "--dask", "tcp://127.0.0.1:1", "--policies", "oobleck"), "dask"),
+    ],
+)
+def test_bad_input_is_told_by_field(ask, arguments, field):
+    status, out, _ = ask(*arguments, "--format", "json")
+    assert status == 2
+    assert json.loads(out)["error"]["field"] == field

@@ -1,0 +1,116 @@
+"""Answers from memory are the answers that the policy gives to the very question."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from kintsugi.core.cluster import Cluster, Worker
+from kintsugi.core.job import JobSettings, Ranges, Snapshot
+from kintsugi.simulator.adviser import Adviser, Fleet, Held, renamed_plan
+from kintsugi.simulator.faults import Faults, draw
+from kintsugi.simulator.planned import Planned
+from kintsugi.simulator.scenario import Grid
+from kintsugi.simulator.simulate import simulate
+from planner.replan import replan
+from tests.builders import uniform_profile
+from tests.simulator.fakes import job
+
+WORKERS = tuple(f"node{n}" for n in range(9))
+
+
+def planned_job(**changes):
+    settings = JobSettings(num_microbatches=12, ranges=Ranges(max_pp=4))
+    return job(uniform_profile(6), first=Grid(dp=3, pp=3), settings=settings, **changes)
+
+
+def asked_directly(case, held: Held, alive):
+    """The planner's answer under the names of the workers themselves, whoever of alike pipelines was hit."""
+    back = {name: worker for worker, name in held.name_of.items()}
+    plan = held.running.plan
+    names = {name: back.get(name, f"gone-{name}") for name in (*plan.workers, *(idle.worker for idle in plan.idle_workers))}
+    everybody = dict.fromkeys((*names.values(), *alive))
+    cluster = Cluster(name="named", workers=tuple(Worker(id=worker, host=f"h-{worker}") for worker in everybody))
+    snapshot = Snapshot(
+        profile=case.profile,
+        cluster=cluster,
+        settings=case.settings_for(len(alive)),
+        plan=renamed_plan(plan, names),
+        alive=tuple(worker for worker in everybody if worker in alive),
+        generation=1,
+    )
+    return replan(snapshot)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_canonical_names_describe_the_same_job(seed):
+    """The planner breaks ties by names, so its price under other names may differ, but hardly."""
+    chance, case = random.Random(seed), planned_job()
+    adviser, alive = Adviser(Planned(case), case), list(WORKERS)
+    held = adviser.start(Fleet(tuple(alive), None))
+    for _ in range(3):
+        alive = [worker for worker in alive if worker not in chance.sample(alive, chance.choice([1, 1, 2]))]
+        held = Held(held.running, {worker: name for worker, name in held.name_of.items() if worker in alive})
+        advice = adviser.respond(held, Fleet(tuple(alive), None))
+        direct = asked_directly(case, held, alive)
+        assert advice.response.running.price.iteration_seconds == pytest.approx(direct.estimate.iteration_seconds, rel=5e-3)
+        assert advice.response.running.plan.num_microbatches == direct.plan.num_microbatches
+        held = advice.held
+        assert set(held.name_of) == set(alive)
+        assert len(set(held.name_of.values())) == len(alive)
+
+
+def test_answers_are_those_to_the_very_question_that_was_put():
+    case, questions = planned_job(), []
+
+    class Recording(Planned):
+        def respond(self, snapshot):
+            questions.append(snapshot)
+            return super().respond(snapshot)
+
+    adviser = Adviser(Recording(case), case)
+    held = adviser.start(Fleet(WORKERS, None))
+    alive = tuple(worker for worker in WORKERS if worker != "node7")
+    first, again = (adviser.respond(held, Fleet(alive, None)) for _ in range(2))
+    assert len(questions) == 1
+    assert first.response is again.response
+    decision = replan(questions[0])
+    assert first.response.pause_seconds == decision.estimate.reconfiguration_seconds
+    assert first.response.running.price.iteration_seconds == pytest.approx(decision.estimate.iteration_seconds, rel=1e-12)
+    lost = set(questions[0].plan.workers) - set(questions[0].alive)
+    assert {questions[0].plan.slots_of[worker][0].stage for worker in lost} == {1}
+
+
+def test_alike_pipelines_are_asked_about_once_and_their_workers_keep_apart():
+    case = planned_job()
+    adviser = Adviser(Planned(case), case)
+    held = adviser.start(Fleet(WORKERS, None))
+    for lost in ("node1", "node4", "node7"):
+        alive = tuple(worker for worker in WORKERS if worker != lost)
+        advice = adviser.respond(held, Fleet(alive, None))
+        assert set(advice.name_of) == set(alive)
+        assert len(set(advice.name_of.values())) == 8
+    assert adviser.num_computed == 2
+
+
+def test_a_run_does_not_depend_on_what_was_asked_before():
+    case = planned_job(faults=Faults(worker_mtbf_seconds=7200.0, repair_seconds=1800.0))
+    cluster = Cluster.uniform(9)
+    used = Adviser(Planned(case), case)
+    for seed in (3, 1):
+        incidents = draw(case.faults, cluster, 14_400.0, seed)
+        fresh = Adviser(Planned(case), case)
+        runs = [simulate(adviser, cluster, incidents, duration_seconds=14_400.0, seed=seed) for adviser in (used, fresh)]
+        assert runs[0] == runs[1]
+    assert used.num_computed < used.num_asked
+
+
+def test_unequal_workers_keep_their_names():
+    case = planned_job(faults=Faults(worker_mtbf_seconds=7200.0, straggler_mtbf_seconds=7200.0))
+    adviser = Adviser(Planned(case), case)
+    cluster = Cluster.uniform(9)
+    slow = cluster.with_workers(tuple(replace(w, speed_ratio=0.5) if w.id == "w04" else w for w in cluster.workers))
+    held = adviser.start(Fleet(tuple(cluster.by_id), cluster))
+    assert held.name_of == {worker: worker for worker in cluster.by_id}
+    advice = adviser.respond(held, Fleet(tuple(slow.by_id), slow))
+    assert advice.response.running.price.iteration_seconds >= held.running.price.iteration_seconds

@@ -1,0 +1,93 @@
+"""Scenarios by name and by file, and what may be varied."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.simulator.job import incidents_of, job_of
+from kintsugi.simulator.scenario import load, names, varied
+from kintsugi.simulator.variations import parsed
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", [*names(), str(ROOT / "examples" / "scenario.json")])
+def test_every_committed_scenario_reads_its_profile_and_its_trace(name):
+    scenario = load(name)
+    incidents = incidents_of(scenario, 0)
+    job = job_of(scenario, incidents)
+    assert job.mtbf_seconds(scenario.num_workers) > 0
+    assert incidents
+    assert all(0 <= i.at_seconds < scenario.duration_seconds or i.joined or i.speeds for i in incidents)
+
+
+def test_the_issues_scenarios_are_there():
+    assert {"chameleon-32", "chameleon-32-tp8", "spot", "llama3-16k"} <= set(names())
+    llama = load("llama3-16k")
+    assert llama.num_workers * job_of(llama, ()).profile.tensor_parallel_degree == 16_384
+    assert sum(bool(i.lost) for i in incidents_of(llama, 0)) == 419
+    assert load("chameleon-32").faults.mtbf_seconds(32, 1, 1.0) == pytest.approx(36_000 / 32)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"num_workers": 0}, "num_workers"),
+        ({"first": {"dp": 5, "pp": 5}}, "first"),
+        ({"faults": {"repair_seconds": -1}}, "faults.repair_seconds"),
+        ({"wrong": 1}, "wrong"),
+        ({"settings": {}}, "settings.num_microbatches"),
+        ({"schema_version": 2}, "schema_version"),
+        ({"profile": 3}, "profile"),
+    ],
+)
+def test_bad_files_name_the_field(tmp_path, changes, field):
+    document = json.loads((ROOT / "examples" / "scenario.json").read_text())
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps({**document, **changes}))
+    with pytest.raises(InvalidInputError) as caught:
+        load(str(path))
+    assert caught.value.field == field
+
+
+def test_an_unknown_name_tells_the_known_ones(tmp_path):
+    with pytest.raises(InvalidInputError, match="chameleon-32"):
+        load("chameleon-33")
+
+
+def test_fields_are_varied_by_path():
+    scenario = load("chameleon-32")
+    changed = varied(scenario, {"spares": 3, "settings.num_microbatches": 32, "faults.repair_seconds": 60, "mtbf": 100.0})
+    assert (changed.spares, changed.settings.num_microbatches, changed.faults.repair_seconds) == (3, 32, 60.0)
+    assert changed.faults.mtbf_seconds(32, 1, 1.0) == pytest.approx(100.0)
+    assert varied(scenario, {"duration": 60}).duration_seconds == 60
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"), [({"spare": 1}, "vary"), ({"spares.x": 1}, "vary"), ({"spares": -1}, "spares"), ({"mtbf": 0}, "mtbf")]
+)
+def test_what_cannot_be_varied_is_refused_by_name(changes, field):
+    with pytest.raises(InvalidInputError) as caught:
+        varied(load("chameleon-32"), changes)
+    assert caught.value.field == field
+
+
+def test_values_are_lists_ranges_and_words():
+    assert parsed(["spares=0..3", "mtbf=3600,7200.5", "x=0..1..0.5", "settings.schedule=1f1b,zb-h1", "y=null"]) == {
+        "spares": (0, 1, 2, 3),
+        "mtbf": (3600, 7200.5),
+        "x": (0, 0.5, 1),
+        "settings.schedule": ("1f1b", "zb-h1"),
+        "y": (None,),
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["spares", "=3", "spares=", "spares=3..1", "spares=0..9..0", "spares=a..b", "x=0..1e9", "x=0..nan"]
+)
+def test_bad_values_are_refused(text):
+    with pytest.raises(InvalidInputError) as caught:
+        parsed([text])
+    assert caught.value.field == "vary"

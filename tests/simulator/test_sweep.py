@@ -1,0 +1,125 @@
+"""Sweeps: every combination, in order, the same in any number of processes; and what is made of their results."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.simulator import report
+from kintsugi.simulator.policies import ALL, PUBLISHED, chosen
+from kintsugi.simulator.scenario import load
+from kintsugi.simulator.summary import Interval, by_seed, ratio, regrets, summarised
+from kintsugi.simulator.sweep import executor_for, in_order, run_all, run_one, tasks_of
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "scenario.json"
+CHEAP = ("oobleck", "varuna")
+
+
+@pytest.fixture(scope="module")
+def scenario():
+    short = load(str(EXAMPLE))
+    return replace(short, duration_seconds=14_400.0, faults=replace(short.faults, straggler_mtbf_seconds=None))
+
+
+@pytest.fixture(scope="module")
+def results(scenario):
+    tasks = tasks_of(scenario, {"spares": (0, 1), "mtbf": (3600, 36_000)}, CHEAP, range(2))
+    return in_order([result for part in run_all(tasks, None) for result in part], tasks)
+
+
+def test_every_combination_runs_once(results):
+    seen = [(dict(r.values)["spares"], dict(r.values)["mtbf"], r.outcome.policy, r.outcome.seed) for r in results]
+    assert len(seen) == len(set(seen)) == 2 * 2 * 2 * 2
+    assert seen[0] == (0, 3600, "oobleck", 0)
+    assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize("policy", ALL)
+def test_every_policy_is_deterministic_and_accounts_for_all_time(scenario, policy):
+    quick = replace(scenario, duration_seconds=7200.0, faults=replace(scenario.faults, worker_mtbf_seconds=14_400.0))
+    outcome = run_one(quick, policy, 5)
+    assert run_one(quick, policy, 5) == outcome
+    assert outcome.policy == policy
+    assert sum(outcome.seconds.values()) == pytest.approx(7200.0, abs=1e-6)
+    assert outcome.num_samples > 0
+    assert outcome.num_samples % (16 * 8) == 0
+
+
+def test_fewer_failures_train_more(results):
+    for policy in CHEAP:
+        rates = [r.outcome.samples_per_second for r in results if r.outcome.policy == policy and dict(r.values)["spares"] == 0]
+        assert sum(rates[:2]) < sum(rates[2:])
+
+
+def test_a_faster_device_trains_more(scenario):
+    small = run_one(scenario, "kintsugi", 1).num_samples
+    assert run_one(replace(scenario, settings=replace(scenario.settings, num_microbatches=8)), "kintsugi", 1).num_samples < small
+
+
+def test_summaries_give_means_margins_and_shares(results):
+    rows = summarised(results)
+    assert len(rows) == 8
+    group = [r.outcome.samples_per_second for r in results[:2]]
+    assert rows[0].samples_per_second.mean == pytest.approx(sum(group) / 2)
+    assert all(sum(row.shares.values()) == pytest.approx(1.0) for row in rows)
+
+
+def test_intervals_are_students():
+    interval = Interval.of([1.0, 2.0, 3.0])
+    assert interval.mean == 2.0
+    assert interval.margin == pytest.approx(4.302653 * 1.0 / 3**0.5, rel=1e-6)
+    assert Interval.of([5.0]).margin is None
+
+
+def test_ratios_and_regrets():
+    ours, theirs = {0: 2.0, 1: 4.0}, {0: 1.0, 1: 3.0}
+    assert ratio(ours, theirs).mean == pytest.approx(1.5)
+    assert ratio(ours, ours).margin == pytest.approx(0.0)
+    assert regrets(ours, [theirs, {0: 2.5, 1: 1.0}]) == {0: pytest.approx(0.2), 1: 0.0}
+
+
+def test_by_seed_takes_one_policy(results):
+    assert set(by_seed(results[:4], "oobleck")) == {0, 1}
+
+
+def test_csv_files_have_a_line_per_run_and_per_row(results, tmp_path):
+    report.write_runs(results, tmp_path / "runs.csv")
+    report.write_summary(summarised(results), tmp_path / "summary.csv")
+    runs = list(csv.DictReader((tmp_path / "runs.csv").read_text().splitlines()))
+    assert len(runs) == 16
+    assert float(runs[0]["samples_per_second"]) == results[0].outcome.samples_per_second
+    assert sum(float(runs[0][name]) for name in runs[0] if name.endswith("_seconds")) == pytest.approx(14_400.0)
+    assert len(list(csv.DictReader((tmp_path / "summary.csv").read_text().splitlines()))) == 8
+
+
+def test_policies_are_chosen_by_name_and_by_group():
+    assert chosen(["recycle", "kintsugi"]) == ("kintsugi", "recycle")
+    assert chosen(["published"]) == tuple(PUBLISHED)
+    with pytest.raises(InvalidInputError, match="known"):
+        chosen(["luck"])
+
+
+def test_absurdly_many_runs_are_refused(scenario):
+    with pytest.raises(InvalidInputError, match="runs"):
+        tasks_of(scenario, {"spares": tuple(range(1000))}, CHEAP, range(10_000))
+
+
+@pytest.mark.processes
+def test_processes_give_the_same_results(scenario, results):
+    tasks = tasks_of(scenario, {"spares": (0, 1), "mtbf": (3600, 36_000)}, CHEAP, range(2))
+    with executor_for(2, None) as executor:
+        assert executor is not None
+        assert in_order([r for part in run_all(tasks, executor) for r in part], tasks) == results
+
+
+@pytest.mark.processes
+def test_a_dask_cluster_gives_the_same_results(scenario, results):
+    distributed = pytest.importorskip("distributed")
+    tasks = tasks_of(scenario, {"spares": (0, 1), "mtbf": (3600, 36_000)}, CHEAP, range(2))
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        executor_for(None, cluster.scheduler_address) as executor,
+    ):
+        assert in_order([r for part in run_all(tasks, executor) for r in part], tasks) == results
