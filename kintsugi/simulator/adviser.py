@@ -101,6 +101,10 @@ class Adviser:
         answer = self._answer(key, lambda: self.strategy.respond(snapshot), fleet.cluster)
         return Advice(answer.response, {worker: worker for worker in fleet.alive})
 
+    def answers(self) -> tuple[Response, ...]:
+        """Every response so far, each once."""
+        return tuple(answer.response for answer in self._answers.values() if isinstance(answer, _Answer))
+
     def _respond_equal(self, plan: Plan, living: Mapping[str, str], fresh: Sequence[str]) -> Advice:
         here = set(living.values())
         lost = tuple(name for name in plan.workers if name not in here)

@@ -9,7 +9,7 @@ from kintsugi.core import checks, codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings, Ranges
-from kintsugi.core.profile import Profile
+from kintsugi.core.profile import Profile, Recovery
 from kintsugi.simulator.faults import Faults
 
 PROFILES = next(
@@ -58,6 +58,8 @@ class Scenario:
     """How long before it happens a preemption of the trace is announced."""
     device_memory_bytes: int | None = None
     """Null: the profile's."""
+    recovery: Recovery | None = None
+    """What the steps of a recovery take; null: the profile's."""
     checkpoint_pause_seconds: float = 0.0
     """Training stands still for so long whenever a checkpoint is taken."""
     planning_seconds: float = 0.0
@@ -90,15 +92,15 @@ class Scenario:
         return Path(self.folder, name)
 
     def load_profile(self) -> Profile:
-        """The profile, with the scenario's device memory.
+        """The profile, with the scenario's device memory and recovery.
 
         Raises:
             InvalidInputError: the file cannot be read or is no profile.
         """
         profile = codec.load(Profile, self.path(self.profile))
-        if self.device_memory_bytes is None:
-            return profile
-        return replace(profile, device=replace(profile.device, memory_bytes=self.device_memory_bytes))
+        if self.device_memory_bytes is not None:
+            profile = replace(profile, device=replace(profile.device, memory_bytes=self.device_memory_bytes))
+        return profile if self.recovery is None else replace(profile, recovery=self.recovery)
 
 
 def load(name: str) -> Scenario:

@@ -1,5 +1,6 @@
 """Many runs at once: every combination of varied values, every policy, every seed."""
 
+import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
@@ -8,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from multiprocessing import get_context
+from typing import Any
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.simulator.adviser import Adviser
@@ -135,11 +137,11 @@ def executor_for(num_processes: int | None, dask: str | None) -> Iterator[Execut
 @contextmanager
 def _dask_executor(address: str) -> Iterator[Executor]:
     try:
-        from distributed import Client
+        distributed: Any = importlib.import_module("distributed")
     except ModuleNotFoundError as error:
         raise InvalidInputError("needs Dask: pip install 'kintsugi[dask]'", field="dask", value=address) from error
     try:
-        client = Client(address, timeout="10s")
+        client = distributed.Client(address, timeout="10s")
     except (OSError, ValueError) as error:
         raise InvalidInputError(f"no Dask scheduler answers: {error}", field="dask", value=address) from error
     with client:

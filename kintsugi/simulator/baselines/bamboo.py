@@ -29,6 +29,8 @@ class Bamboo(LiveGrids):
     """Predecessors stand in at once."""
 
     name: str = "bamboo"
+    depth_ratio: float = BAMBOO_DEPTH_RATIO
+    hides_forward: bool = BAMBOO_HIDES_FORWARD
 
     def respond(self, snapshot: Snapshot) -> Response:
         """Predecessors take over, or all full pipelines anew."""
@@ -64,7 +66,7 @@ class Bamboo(LiveGrids):
         """Stages of a pipeline."""
         profile, settings = self.job.profile, replace(self.job.settings, num_microbatches=1)
         needed = self.job.first.pp if self.job.first is not None else first_grid(self.job, profile.num_layers)[1]
-        depth = min(math.ceil(BAMBOO_DEPTH_RATIO * needed), profile.num_layers)
+        depth = min(math.ceil(self.depth_ratio * needed), profile.num_layers)
         while depth < profile.num_layers and grid_seconds(profile, settings, 1, depth) is None:
             depth += 1
         return depth
@@ -72,7 +74,7 @@ class Bamboo(LiveGrids):
     def of(self, plan: Plan, price: Estimate, snapshot: Snapshot) -> Running:
         """A plan with its price, redundant forward passes included."""
         running = super().of(plan, price, snapshot)
-        extra = redundant_seconds(price)
+        extra = redundant_seconds(price, hides_forward=self.hides_forward)
         return replace(running, price=replace(running.price, redundant_seconds=extra))
 
     def _taken_over(self, snapshot: Snapshot) -> Response:
@@ -89,7 +91,7 @@ class Bamboo(LiveGrids):
         return Response(running=self.of(plan, price, snapshot), pause_seconds=rerouting_seconds(snapshot.profile.recovery))
 
 
-def redundant_seconds(price: Estimate) -> float:
+def redundant_seconds(price: Estimate, *, hides_forward: bool = BAMBOO_HIDES_FORWARD) -> float:
     """By how much redundant forward passes make a step longer: what does not fit into the bubbles of the busiest worker."""
     following = {(stage.pipeline, stage.stage - 1): stage.forward_seconds for stage in price.stages}
     longest = price.pipeline_seconds
@@ -97,7 +99,7 @@ def redundant_seconds(price: Estimate) -> float:
         own = stage.forward_seconds + stage.backward_seconds
         count = round(stage.busy_seconds / own) if own else 0
         redundant = count * following.get((stage.pipeline, stage.stage), 0.0)
-        base = stage.busy_seconds if BAMBOO_HIDES_FORWARD else price.pipeline_seconds
+        base = stage.busy_seconds if hides_forward else price.pipeline_seconds
         longest = max(longest, base + redundant)
     return longest - price.pipeline_seconds
 

@@ -21,18 +21,19 @@ class HotSpares(Grids):
     """A grid with workers in waiting."""
 
     name: str = "hot-spares"
+    waiting_pipelines: int = HOT_SPARE_PIPELINES
 
     def first(self, num_workers: int) -> tuple[int, int]:
         """The scenario's grid beside its spares; without any, fewer pipelines, so that there are some."""
         if self.job.num_spares:
             return first_grid(self.job, num_workers - self.job.num_spares)
         dp, pp = first_grid(self.job, num_workers)
-        return max(1, dp - HOT_SPARE_PIPELINES), pp
+        return max(1, dp - self.waiting_pipelines), pp
 
     def chosen(self, num_workers: int) -> tuple[int, int]:
         """After a restart: the fastest grid that leaves spares again, if any does."""
         dp, pp = fastest_grid(self.job, max(1, num_workers - self.job.num_spares))
-        return (dp, pp) if self.job.num_spares or dp == 1 else (dp - HOT_SPARE_PIPELINES, pp)
+        return (dp, pp) if self.job.num_spares or dp == 1 else (dp - self.waiting_pipelines, pp)
 
     def respond(self, snapshot: Snapshot) -> Response:
         """Spares for dead slots as long as there are enough; a larger grid only where spares are left beside it."""

@@ -43,6 +43,7 @@ class Oobleck:
 
     job: Job
     name: str = "oobleck"
+    fault_tolerance: int = OOBLECK_FAULT_TOLERANCE
 
     def start(self, snapshot: Snapshot) -> Running:
         """The scenario's grid where there are workers for it, else the fastest combination of templates."""
@@ -110,7 +111,7 @@ class Oobleck:
     @cached_property
     def _own(self) -> JobSettings:
         """Settings of one pipeline: its share of the micro-batches in the beginning."""
-        dp = self.job.first.dp if self.job.first is not None else OOBLECK_FAULT_TOLERANCE + 1
+        dp = self.job.first.dp if self.job.first is not None else self.fault_tolerance + 1
         return replace(self.job.settings, num_microbatches=max(1, self.job.settings.num_microbatches // dp))
 
     def _instantiated(self, snapshot: Snapshot, *, keeps_state: bool) -> Found:
@@ -119,7 +120,7 @@ class Oobleck:
         best: tuple[float, Arrangement] | None = None
         lengths = self.lengths(len(snapshot.alive))
         most = min(len(snapshot.alive) // lengths[0], self.job.settings.num_microbatches)
-        for dp in range(min(OOBLECK_FAULT_TOLERANCE + 1, most), most + 1):
+        for dp in range(min(self.fault_tolerance + 1, most), most + 1):
             sizes = [min(lengths[-1], (len(snapshot.alive) + dp - 1 - index) // dp) for index in range(dp)]
             arrangement = self._arranged(sizes, snapshot.alive, costs)
             if arrangement is not None and (best is None or arrangement.seconds < best[0]):

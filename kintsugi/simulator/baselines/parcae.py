@@ -31,6 +31,7 @@ class Parcae(LiveGrids):
     """Grids by liveput."""
 
     name: str = "parcae"
+    look_ahead_seconds: float = PARCAE_LOOK_AHEAD_SECONDS
 
     def chosen(self, num_workers: int) -> tuple[int, int]:
         """The grid with the most liveput.
@@ -49,7 +50,7 @@ class Parcae(LiveGrids):
     def _search(self, num_workers: int) -> tuple[int, int]:
         settings, profile = self.job.settings, self.job.profile
         allowed = degrees(settings.ranges, num_workers, profile.num_layers, settings.num_microbatches)
-        preempted = PARCAE_LOOK_AHEAD_SECONDS / self.job.mtbf_seconds(num_workers)
+        preempted = self.look_ahead_seconds / self.job.mtbf_seconds(num_workers)
         best: tuple[float, int, int] | None = None
         for pp in allowed.pp:
             dp = min(num_workers // pp, allowed.dp[-1])

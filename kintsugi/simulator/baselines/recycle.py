@@ -32,6 +32,7 @@ class ReCycle(LiveGrids):
     """Reroutes, and nothing else as long as it can."""
 
     name: str = "recycle"
+    staggers_optimizer: bool = RECYCLE_STAGGERS_OPTIMIZER
 
     def respond(self, snapshot: Snapshot) -> Response:
         """Idle workers into dead slots, the rest rerouted; from the last checkpoint where that is impossible."""
@@ -63,7 +64,7 @@ class ReCycle(LiveGrids):
     def of(self, plan: Plan, price: Estimate, snapshot: Snapshot) -> Running:
         """A plan with its price, the optimizer staggered."""
         running = super().of(plan, price, snapshot)
-        if not RECYCLE_STAGGERS_OPTIMIZER:
+        if not self.staggers_optimizer:
             return running
         seconds = staggered_seconds(plan, Costs(snapshot.profile, snapshot.cluster))
         parts: StepPrice = running.price.lasting(min(seconds, price.iteration_seconds))

@@ -15,8 +15,9 @@ class Varuna(Grids):
     """Morphs to the fastest grid, by way of a checkpoint."""
 
     name: str = "varuna"
+    checkpoint_seconds: float = VARUNA_CHECKPOINT_SECONDS
 
     def interval_seconds(self, num_workers: int) -> float:
         """Continuous checkpoints, at a fixed interval."""
         del num_workers
-        return VARUNA_CHECKPOINT_SECONDS
+        return self.checkpoint_seconds
