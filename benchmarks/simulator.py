@@ -36,7 +36,7 @@ ASKED = {"oobleck": 1.229, "recycle": 1.355, "chameleon": 1.03}
 """Published by Chameleon of itself over the first two; asked of us over all three."""
 
 VARIED = {
-    "settings.num_microbatches": (32, 64, 128),
+    "settings.num_microbatches": (16, 32, 64, 128),
     "mtbf": (562.5, 1125.0, 4500.0),
     "faults.repair_seconds": (None, 3600.0),
     "first": ({"dp": 8, "pp": 4}, {"dp": 4, "pp": 8}),
@@ -152,9 +152,12 @@ def _open_constants(base: Scenario, seeds: int, console: Console) -> None:
 
 
 def speed(jobs: int, console: Console) -> None:
-    """Processor time of `llama3-16k` under all policies in one process, and of 1,000 runs of `chameleon-32`."""
+    """Processor time of `llama3-16k` under all policies in one process, and of 1,000 runs of `chameleon-32`.
+
+    All policies keep the scenario's schedule; the one that searches under every schedule is left out.
+    """
     scenario, total = load("llama3-16k"), 0.0
-    for policy in ALL:
+    for policy in (policy for policy in ALL if policy != FREE_SCHEDULE):
         started = time.process_time()
         run = run_one(scenario, policy, 0)
         took = time.process_time() - started

@@ -1,12 +1,12 @@
 """Every baseline against cases that are reckoned by hand: 2 x 2 stages of 20 ms forward and 40 ms backward, 8 micro-batches."""
 
-import math
 from itertools import product
 
 import pytest
 
 from estimator.costs import Costs
 from estimator.estimate import estimate
+from estimator.interval import expected_run_seconds
 from estimator.pipeline import rerouted_seconds
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InfeasibleError
@@ -15,7 +15,7 @@ from kintsugi.core.plan import Stage
 from kintsugi.core.profile import Recovery
 from kintsugi.simulator.baselines.bamboo import Bamboo, redundant_seconds, taken_over
 from kintsugi.simulator.baselines.chameleon import Chameleon, equation_13_seconds
-from kintsugi.simulator.baselines.checkpoint_restart import CheckpointRestart, young_daly_seconds
+from kintsugi.simulator.baselines.checkpoint_restart import CheckpointRestart
 from kintsugi.simulator.baselines.hot_spares import HotSpares
 from kintsugi.simulator.baselines.oobleck import Oobleck, distributed, pipeline_seconds, regrouped
 from kintsugi.simulator.baselines.parcae import Parcae, expected_pipelines
@@ -80,12 +80,10 @@ def test_restarting_policies_take_the_fastest_grid_from_a_checkpoint(policy):
     assert response.pause_seconds == pytest.approx(DETECT + RESTART + READ)
 
 
-def test_checkpoints_come_at_young_and_dalys_interval():
-    assert young_daly_seconds(2.0, 1000.0) == pytest.approx(math.sqrt(4000.0) - 2.0)
-    assert young_daly_seconds(600.0, 1000.0) == 1000.0
-    assert started(CheckpointRestart(CASE)).checkpoint_interval_seconds == pytest.approx(math.sqrt(4 * 3600.0) - 2.0)
-    best = min(range(5, 400), key=lambda t: 2.0 / t + (t + 2.0) / 2 / 3600.0)
-    assert young_daly_seconds(2.0, 3600.0) == pytest.approx(best, abs=3)
+def test_checkpoints_come_at_the_interval_that_loses_least():
+    interval = started(CheckpointRestart(CASE)).checkpoint_interval_seconds
+    best = min(range(5, 400), key=lambda t: expected_run_seconds(1.0, t, 2.0, RESTART, 3600.0))
+    assert interval == pytest.approx(best, abs=1)
 
 
 def test_parcae_moves_state_live_and_counts_on_preemptions():

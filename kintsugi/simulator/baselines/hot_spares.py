@@ -33,7 +33,7 @@ class HotSpares(Grids):
     def chosen(self, num_workers: int) -> tuple[int, int]:
         """After a restart: the fastest grid that leaves spares again, if any does."""
         dp, pp = fastest_grid(self.job, max(1, num_workers - self.job.num_spares))
-        return (dp, pp) if self.job.num_spares or dp == 1 else (dp - self.waiting_pipelines, pp)
+        return (dp, pp) if self.job.num_spares else (max(1, dp - self.waiting_pipelines), pp)
 
     def respond(self, snapshot: Snapshot) -> Response:
         """Spares for dead slots as long as there are enough; a larger grid only where spares are left beside it."""
