@@ -1,5 +1,6 @@
 """Kintsugi's own planner as a policy: free to choose, or held to one kind of answer."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from kintsugi.core.decision import Decision
@@ -17,8 +18,8 @@ class Planned:
     """`planner.replan.replan`, asked at every incident."""
 
     job: Job
-    pinned: Policy | None = None
-    """The only kind of plan that is moved to, as long as it is possible; null leaves the choice to the planner."""
+    pinned: tuple[Policy, ...] = ()
+    """The only kinds of plans that are moved to, the first that is possible; none leaves the choice to the planner."""
     schedule: Schedule | None = None
     """In the place of the scenario's."""
     name: str = "kintsugi"
@@ -28,7 +29,7 @@ class Planned:
         return self._running(replan(first_of(self.job, self._scheduled(snapshot))))
 
     def respond(self, snapshot: Snapshot) -> Response:
-        """The planner's decision; where the pinned policy is impossible, its choice among all."""
+        """The planner's decision; where the pinned policies are impossible, its choice among all."""
         decision = self._decision(self._scheduled(snapshot))
         running = self._running(decision)
         if decision.policy is Policy.CHECKPOINT_RESTART:
@@ -36,12 +37,10 @@ class Planned:
         return Response(running=running, pause_seconds=decision.estimate.reconfiguration_seconds)
 
     def _decision(self, snapshot: Snapshot) -> Decision:
-        if self.pinned is None:
-            return replan(snapshot)
-        try:
-            return replan(replace(snapshot, settings=replace(snapshot.settings, policy=self.pinned)))
-        except InfeasibleError:
-            return replan(snapshot)
+        for policy in self.pinned:
+            with suppress(InfeasibleError):
+                return replan(replace(snapshot, settings=replace(snapshot.settings, policy=policy)))
+        return replan(snapshot)
 
     def _scheduled(self, snapshot: Snapshot) -> Snapshot:
         if self.schedule is None:

@@ -22,11 +22,14 @@ FREE_SCHEDULE = "kintsugi-auto"
 """The planner may choose the schedule of passes, too; all others keep the scenario's."""
 
 PINNED: dict[str, Callable[[Job], Strategy]] = {
-    "only-rerouting": lambda job: Planned(job, Policy.DATA_REROUTING, name="only-rerouting"),
-    "only-dynamic": lambda job: Planned(job, Policy.DYNAMIC_PARALLELISM, name="only-dynamic"),
-    "only-restart": lambda job: Planned(job, Policy.CHECKPOINT_RESTART, name="only-restart"),
+    "only-rerouting": lambda job: Planned(job, (Policy.SPARE_SUBSTITUTION, Policy.DATA_REROUTING), name="only-rerouting"),
+    "only-dynamic": lambda job: Planned(job, (Policy.DYNAMIC_PARALLELISM,), name="only-dynamic"),
+    "only-restart": lambda job: Planned(job, (Policy.CHECKPOINT_RESTART,), name="only-restart"),
 }
-"""Kintsugi's planner held to one kind of answer: what one could have settled for beforehand."""
+"""Kintsugi's planner held to one kind of answer: what one could have settled for beforehand.
+
+Rerouting fills dead slots when workers come.
+"""
 
 PUBLISHED: dict[str, Callable[[Job], Strategy]] = {
     "chameleon": Chameleon,
