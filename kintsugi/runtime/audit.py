@@ -6,7 +6,7 @@ to have seen every sample of it once. The samples whose loss counted are those t
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kintsugi.core.errors import InvalidInputError
@@ -92,9 +92,9 @@ def _read(paths: Iterable[Path]) -> tuple[list[Record], list[str]]:
 
 
 def _judged(records: list[Record], problems: list[str], num_journals: int) -> AuditReport:
-    geometries = {(g.num_samples, g.global_batch_size, g.seed, g.num_layers): g for g in (record.geometry for record in records)}
-    if len(geometries) != 1:
-        problems.append(f"the journals tell of {len(geometries)} jobs, not of one")
+    num_jobs = len({replace(record.geometry, num_steps=0) for record in records})
+    if num_jobs != 1:
+        problems.append(f"the journals tell of {num_jobs} jobs, not of one")
         return AuditReport(
             num_journals=num_journals, num_steps=0, committed_steps=0, epochs=(), undone=(), problems=tuple(problems)
         )

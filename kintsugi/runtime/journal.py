@@ -5,7 +5,7 @@ worker passed, before the commit point, and that the step is committed, after it
 record even where their worker dies right after the commit point.
 
 Lines reach the kernel one by one and survive the process. They reach the disk with `sync`, which precedes every
-checkpoint: a host that crashes goes on from one, and what it forgets is trained again. `fsync` makes it every line.
+checkpoint: a host that crashes goes on from one, and what it forgets is trained again.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ import json
 import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,11 @@ class Geometry:
     seed: int
     num_layers: int
     num_steps: int
+    """To train in all; a later life may have more."""
+
+    def is_same_job(self, other: "Geometry") -> bool:
+        """Whether both give the same samples to the same layers."""
+        return replace(self, num_steps=0) == replace(other, num_steps=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ def sample_hash(samples: Iterable[int]) -> str:
 class Journal:
     """The record of one worker's process life. Numbers of attempts grow within a life of the agent."""
 
-    def __init__(self, folder: Path, worker: str, life: int, geometry: Geometry, *, fsync: bool = False) -> None:
+    def __init__(self, folder: Path, worker: str, life: int, geometry: Geometry) -> None:
         """Begin a file of its own.
 
         Args:
@@ -79,9 +84,7 @@ class Journal:
             worker: this worker's id.
             life: of the agent, counted from 1.
             geometry: of the job.
-            fsync: bring every line to the disk at once.
         """
-        self._fsync = fsync
         self._chain = ""
         self._is_whole = True
         self._descriptor = _create(folder, f"{life:04d}-{worker}")
@@ -117,8 +120,6 @@ class Journal:
         try:
             if os.write(self._descriptor, line) < len(line):
                 raise OSError("only a part of a line could be written")
-            if self._fsync:
-                os.fsync(self._descriptor)
         except OSError as error:
             os.ftruncate(self._descriptor, end)
             if self._is_whole:
@@ -168,10 +169,17 @@ def read_journal(path: Path) -> Record | None:
     return Record(path.name, first["worker"], first["life"], geometry, tuple(lines[1:]), problem)
 
 
-def next_life(folder: Path) -> int:
-    """The number of the agent's life that begins now, from the journals of earlier ones."""
-    lives = [int(path.name.partition("-")[0]) for path in folder.glob("*.jsonl")]
-    return max(lives, default=0) + 1
+def next_life(folder: Path, geometry: Geometry) -> int:
+    """The number of the life that begins now, from the journals of earlier ones.
+
+    Raises:
+        InvalidInputError: they are of another job.
+    """
+    paths = sorted(folder.glob("*.jsonl"))
+    before = next((record for path in reversed(paths) if (record := read_journal(path)) is not None), None)
+    if before is not None and not before.geometry.is_same_job(geometry):
+        raise InvalidInputError("holds journals of another job; take a new folder", field="run", value=str(folder))
+    return max((int(path.name.partition("-")[0]) for path in paths), default=0) + 1
 
 
 def _checked(text: bytes, chain: str) -> dict[str, Any] | None:

@@ -185,7 +185,6 @@ class Keeper:
             return
         self.records.append(record)
         self.advice = self._advice()
-        self._log.debug("checkpoint", **asdict(record))
 
     def _advice(self) -> IntervalAdvice:
         assert self._options is not None

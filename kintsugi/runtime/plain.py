@@ -76,7 +76,7 @@ class PlainRun:
         )
         self._options = checkpoints or CheckpointOptions(every_steps=EVERY_STEPS)
         self._every = self._options.every_steps or EVERY_STEPS
-        self._life = self._agreed(next_life(self._folder / JOURNALS))
+        self._life = self._agreed(next_life(self._folder / JOURNALS, self._geometry))
         self._journal = Journal(self._folder / JOURNALS, f"rank{self.rank}", self._life, self._geometry)
         self._writer = PartWriter(self._options, self._commit_checkpoint, before_part=lambda _, __: None, sync=self._journal.sync)
         self.stall_seconds = 0.0

@@ -67,7 +67,7 @@ class RunOptions:
             folder=folder.absolute(),
             geometry=geometry_of(job),
             job=_digest(job),
-            life=next_life(folder / JOURNALS),
+            life=next_life(folder / JOURNALS, geometry_of(job)),
             mtbf_seconds=mtbf_seconds,
             checkpoints=checkpoints,
         )

@@ -174,18 +174,17 @@ class Supervisor:
         return replace(record, attempts=(*record.attempts, ended))
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
-        """Its exit code; no process of its session is left."""
-        try:
-            if self._stop_signal is not None:
-                self._pass_on(self._stop_signal)
-            return process.wait()
-        finally:
-            _kill_session(process.pid)
-            process.wait()
+        """Its exit code; no process of its group is left. It is waited for first and buried last, so that its id stays its own."""
+        if self._stop_signal is not None:
+            self._pass_on(self._stop_signal)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        _kill_group(process.pid)
+        return process.wait()
 
     def _stop(self, number: int, _: FrameType | None) -> None:
-        self._stop_signal = number
-        self._pass_on(number)
+        """Pass the signal on; who asks twice means it."""
+        is_second, self._stop_signal = self._stop_signal is not None, number
+        self._pass_on(signal.SIGKILL if is_second else number)
 
     def _pass_on(self, number: int) -> None:
         if self._process is not None and self._process.returncode is None:
@@ -266,7 +265,7 @@ def _shown(attempt: SupervisedAttempt) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(attempt, name)) is not None}
 
 
-def _kill_session(leader: int) -> None:
+def _kill_group(leader: int) -> None:
     """End what is left of a command's process group."""
     try:
         os.killpg(leader, signal.SIGKILL)

@@ -225,9 +225,15 @@ def test_history_tells_the_losses_that_hold(scribe):
 
 
 def test_lives_are_counted(scribe, tmp_path):
-    assert next_life(tmp_path / "audit") == 1
+    assert next_life(tmp_path / "audit", GEOMETRY) == 1
     scribe.begin(0, Source.START, 1)
-    assert next_life(tmp_path / "audit") == 2
+    assert next_life(tmp_path / "audit", replace(GEOMETRY, num_steps=9)) == 2
+
+
+def test_a_folder_of_another_job_is_refused(scribe, tmp_path):
+    scribe.begin(0, Source.START, 1)
+    with pytest.raises(InvalidInputError, match="run: holds journals of another job"):
+        next_life(tmp_path / "audit", replace(GEOMETRY, seed=6))
 
 
 def test_journals_of_one_worker_never_share_a_file(scribe):
