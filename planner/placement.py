@@ -90,9 +90,10 @@ def _pipeline(shape: PipelineShape, workers: Sequence[str]) -> Pipeline:
 
 
 def least_migration_seconds(arrangement: Arrangement, holdings: Holdings, costs: Costs) -> float:
-    """What reaching an arrangement takes at least: some worker takes in what the closest holding lacks.
+    """What reaching an arrangement takes at least: some worker takes in what the closest other holding lacks.
 
-    Slots whose layers as many survivors hold are free. Exact in which kinds of slots lack holders, not in who takes them.
+    Slots whose layers as many survivors hold are free. Exact in which kinds of slots lack holders, not in who takes them: a
+    holder of what another slot wants may take one that lacks less for it, and leave its own to somebody else.
     """
     wanted: Counter[Layers] = Counter()
     for shape, times in arrangement.groups.items():
@@ -102,10 +103,10 @@ def least_migration_seconds(arrangement: Arrangement, holdings: Holdings, costs:
     missing = sorted(wanted - held)
     if not missing:
         return 0.0
-    free = sorted(held - wanted) or [()]
+    others = sorted(held) or [()]
     is_sharded = costs.profile.optimizer_sharding is OptimizerSharding.ZERO1  # then some of it may come from a checkpoint
     layer_bytes = StateUnits(costs.profile).parameter_bytes if is_sharded else layer_state_bytes(costs.profile)
-    lacking = missing_bytes(layer_bytes, free, missing).min(axis=0).max()
+    lacking = max(missing_bytes(layer_bytes, [own for own in others if own != slot] or [()], [slot]).min() for slot in missing)
     return float(lacking) * Wires(costs.profile, costs.cluster).least_intake_beta
 
 

@@ -162,12 +162,17 @@ def test_the_goodput_of_two_steps_counts_the_samples_of_a_whole_time_between_fai
 
 
 def test_two_steps_need_time_before_the_next_failure_and_room_for_both_stages():
-    def refusal(decision):
-        return next(item.reason for item in decision.alternatives if item.policy is Policy.DEFERRED_PARALLELISM)
-
-    assert "later than the next failure" in refusal(two_steps(5.0))
+    transfer = Transfer(source="w00", target="w00", layer=0, kind=StateKind.PARAMETER, num_bytes=10**9)
+    rerouted = candidate(Policy.DATA_REROUTING, 2.0, 0.0, 100.0)
+    moved = Migration(makespan_seconds=60.0, transfers=(transfer,))
+    rearranged = replace(candidate(Policy.DYNAMIC_PARALLELISM, 1.0, 0.0, 100.0), migration=moved)
+    costs = Costs(uniform_profile(1, layer_changes={"gradient_bytes": 1_000_000}, memory_bytes=10**12), Cluster.uniform(1))
+    assert defer(rerouted, rearranged, costs, 100.0).follow_up.after_steps == 31
+    with pytest.raises(InfeasibleError, match="after 31 steps, later than the next failure"):
+        defer(rerouted, rearranged, costs, 61.0)
     tight = uniform_profile(8, layer_changes=LIGHT_GRADIENTS, memory_bytes=165_000_000_000)
-    assert "beside the old ones" in refusal(decide(profile=tight, allows_follow_up=True))
+    refused = next(i for i in decide(profile=tight, allows_follow_up=True).alternatives if i.policy is Policy.DEFERRED_PARALLELISM)
+    assert "beside the old ones" in refused.reason
 
 
 def test_gradients_that_take_longer_than_a_step_are_never_caught_up():

@@ -45,9 +45,9 @@ def test_check_is_silent_when_all_is_well_and_names_what_failed(tmp_path):
     (tmp_path / "scripts" / "check").write_bytes((ROOT / "scripts" / "check").read_bytes())
     tools = tmp_path / ".venv" / "bin"
     tools.mkdir(parents=True)
-    for name in ("ruff", "mypy", "lint-imports"):
-        (tools / name).write_text('#!/usr/bin/env bash\necho noise\n[ ! -e broken ] || [ "${0##*/}" != mypy ]\n')
-        (tools / name).chmod(0o755)
+    for tool in (tools / "ruff", tools / "mypy", tools / "lint-imports", tmp_path / "scripts" / "regress"):
+        tool.write_text('#!/usr/bin/env bash\necho noise\n[ ! -e broken ] || [ "${0##*/}" != mypy ]\n')
+        tool.chmod(0o755)
     well = subprocess.run(["bash", "scripts/check"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (well.returncode, well.stdout, well.stderr) == (0, "", "")
     (tmp_path / "broken").touch()
