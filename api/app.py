@@ -14,14 +14,14 @@ from api.contingencies import Contingencies
 from api.deps import Desk
 from api.metrics import Metrics
 from api.middleware import BodyLimit, Observation
-from api.routes import estimates, events, health, jobs, plans, reports
+from api.routes import estimates, events, health, jobs, plans, reports, simulations
 from api.service import Service
 from api.settings import Settings
 from api.store import Store
 from api.waiting import Turns, Watch
 from kintsugi.core.version import __version__
 
-ROUTERS = (jobs.router, events.router, plans.router, reports.router, estimates.router, health.router)
+ROUTERS = (jobs.router, events.router, plans.router, reports.router, estimates.router, simulations.router, health.router)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:

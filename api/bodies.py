@@ -16,7 +16,7 @@ from fastapi import Depends, Request
 from pydantic import TypeAdapter
 
 from api.problems import MEDIA_TYPE, MalformedBodyError, Problem, UnsupportedMediaTypeError
-from api.schemas import EstimateRequest, EventBatch, NewJob, WhatIf
+from api.schemas import EstimateRequest, EventBatch, NewJob, SimulationReply, SimulationRequest, WhatIf
 from kintsugi.core import codec
 from kintsugi.core.decision import Decision, Estimate
 from kintsugi.core.membership import Event
@@ -24,8 +24,8 @@ from kintsugi.core.messages import Answer, EventPage, JobPage, JobView, Report, 
 
 T = TypeVar("T")
 
-REQUESTS = (NewJob, Event, EventBatch, Report, EstimateRequest, WhatIf)
-RESPONSES = (Answer, Decision, Estimate, EventPage, JobPage, JobView, ReportPage, ReportRecord, Problem)
+REQUESTS = (NewJob, Event, EventBatch, Report, EstimateRequest, SimulationRequest, WhatIf)
+RESPONSES = (Answer, Decision, Estimate, EventPage, JobPage, JobView, ReportPage, ReportRecord, SimulationReply, Problem)
 
 SMALL_BODY_BYTES = 20_000
 """Bodies up to this are decoded at once; larger ones in a thread, so that nobody waits for them."""
@@ -71,6 +71,7 @@ NewJobBody = Annotated[NewJob, Depends(decoded(lambda data: codec.decode(NewJob,
 EventBody = Annotated[Event | EventBatch, Depends(decoded(_event_or_batch))]
 ReportBody = Annotated[Report, Depends(decoded(lambda data: codec.decode(Report, data)))]
 EstimateBody = Annotated[EstimateRequest, Depends(decoded(lambda data: codec.decode(EstimateRequest, data)))]
+SimulationBody = Annotated[SimulationRequest, Depends(decoded(lambda data: codec.decode(SimulationRequest, data)))]
 WhatIfBody = Annotated[WhatIf, Depends(decoded(lambda data: codec.decode(WhatIf, data)))]
 
 

@@ -1,7 +1,9 @@
 """Request bodies that the nouns do not already give."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field as field_of
 
 from kintsugi.core import checks
 from kintsugi.core.cluster import Cluster
@@ -10,6 +12,7 @@ from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings
 from kintsugi.core.membership import Event
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import PYDANTIC_CONFIG, Profile
+from kintsugi.simulator.summary import Row
 
 MOST_WORKERS = 131_072
 MOST_EVENTS = 10_000
@@ -137,3 +140,31 @@ class WhatIf:
             if getattr(self, field) is None:
                 raise InvalidInputError("is needed where no job is named", field=field)
         cluster_of(self.cluster, self.workers, self.workers_per_host)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationRequest:
+    """A small simulation: one of the scenarios that come with Kintsugi, with some of its numbers changed."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    scenario: str
+    values: Mapping[str, float] = field_of(default_factory=dict)
+    """Other numbers, by dotted path, such as `spares`, `mtbf` or `faults.repair_seconds`."""
+    policies: tuple[str, ...] = ("kintsugi", "published")
+    seeds: int = 1
+    """Runs of every policy."""
+
+    def __post_init__(self) -> None:
+        checks.positive("seeds", self.seeds)
+        checks.not_empty("policies", self.policies)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationReply:
+    """What became of the job under each policy."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    scenario: str
+    rows: tuple[Row, ...]

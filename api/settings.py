@@ -29,6 +29,8 @@ class Settings(BaseSettings):
     """Whether plans for the next losses are made in the background, after every decision and every plan that is applied."""
     pair_work: int = Field(default=PAIR_WORK, ge=0)
     """Workers that pairs of losses may be planned for, summed over the pairs; 0 plans for single losses alone."""
+    max_simulation_seconds: float = Field(default=10.0, gt=0, le=3_600)
+    """Longest simulation that the service carries out."""
     shutdown_seconds: int = Field(default=10, ge=1, le=3_600)
     """How long a stopping service lets requests finish."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -1,7 +1,7 @@
 """One job under one policy, incident by incident."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kintsugi.core.cluster import Cluster, Worker
@@ -46,6 +46,7 @@ def simulate(
     duration_seconds: float,
     seed: int,
     is_traced: bool = False,
+    watch: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Let a job run under a policy while incidents happen. Deterministic: chance is in the incidents alone.
 
@@ -55,6 +56,7 @@ def simulate(
         incidents: in order of time.
         duration_seconds: of the run.
         seed: that the incidents were drawn with, for the record.
+        watch: called before every incident; raises to give the run up.
         is_traced: whether incidents bring all workers, so that none is there at the beginning.
     """
     run = _Run(adviser, cluster, is_traced=is_traced)
@@ -62,6 +64,7 @@ def simulate(
     for incident in incidents:
         if incident.at_seconds >= duration_seconds:
             break
+        watch()
         run.reach(incident.at_seconds)
         run.happen(incident)
     run.reach(duration_seconds)

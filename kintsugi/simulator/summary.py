@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from kintsugi.simulator.ledger import Account
 from kintsugi.simulator.sweep import Result, Value
@@ -26,7 +26,7 @@ class Interval:
         """Student's interval of independent values."""
         if len(values) < 2:
             return cls(mean=values[0], margin=None)
-        quantile = float(student.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
+        quantile = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
         return cls(mean=fmean(values), margin=quantile * stdev(values) / math.sqrt(len(values)))
 
 

@@ -2,7 +2,7 @@
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -48,8 +48,8 @@ class Task:
         return [Result(self.values, run_one(self.scenario, self.policy, seed)) for seed in self.seeds]
 
 
-def run_one(scenario: Scenario, policy: str, seed: int) -> Outcome:
-    """One run of a scenario under a policy, deterministic by seed.
+def run_one(scenario: Scenario, policy: str, seed: int, watch: Callable[[], None] = lambda: None) -> Outcome:
+    """One run of a scenario under a policy, deterministic by seed; `watch` may raise to give it up.
 
     Raises:
         InvalidInputError: profile or trace cannot be read, or do not go together.
@@ -62,6 +62,7 @@ def run_one(scenario: Scenario, policy: str, seed: int) -> Outcome:
         duration_seconds=scenario.duration_seconds,
         seed=seed,
         is_traced=scenario.trace is not None,
+        watch=watch,
     )
     return outcome if seed == 0 else replace(outcome, spans=(), live=())
 

@@ -1,0 +1,19 @@
+"""What would have happened: small simulations that store nothing."""
+
+from http import HTTPStatus
+
+from fastapi import APIRouter, Response
+
+from api.bodies import SimulationBody, refuses, takes, tells
+from api.deps import BODY_PROBLEMS, DeskDep, reply
+from api.schemas import SimulationReply, SimulationRequest
+from api.simulations import simulated
+
+router = APIRouter(prefix="/v1", tags=["studies"])
+PROBLEMS = BODY_PROBLEMS | refuses(HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+@router.post("/simulations", responses=tells(SimulationReply) | PROBLEMS, openapi_extra=takes(SimulationRequest))
+async def post_simulation(body: SimulationBody, desk: DeskDep) -> Response:
+    """What would have happened to a job under each policy; refused where it takes too long."""
+    return reply(await desk.plan(simulated, body, desk.settings.max_simulation_seconds))
