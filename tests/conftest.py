@@ -1,6 +1,10 @@
-"""Order of the tests: the fast ones first, those that start processes last."""
+"""Order of the tests: the fast ones first, those that start processes last; one thread for torch, as its workers have."""
+
+import os
 
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: threads that share cores wait for each other on tiny tensors
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
