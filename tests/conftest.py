@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: threads that share cores wait for each other on tiny tensors
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; on tiny tensors threads only wait for each other
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
