@@ -62,7 +62,7 @@ def test_that_holds_for_a_second_loss_before_the_first_step_too():
     assert set(survivors(result).workers) <= {"w02", "w03"}
 
 
-@pytest.mark.parametrize("how", FaultKind)
+@pytest.mark.parametrize("how", [FaultKind.KILL, FaultKind.FREEZE])
 def test_a_survivor_is_struck_while_it_leaves_the_step(how):
     second = Fault(worker="w02", at=FaultPoint.QUIESCE, step=2, how=how)
     result = run(tiny_gpt, gpt_request(2, 3), fail_at(2, "w04"), second)

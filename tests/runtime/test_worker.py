@@ -205,7 +205,7 @@ def test_it_ends_with_its_agents_pipe():
         assert not worker.handle.process.is_alive()
 
 
-@pytest.mark.parametrize("how", FaultKind)
+@pytest.mark.parametrize("how", [FaultKind.KILL, FaultKind.FREEZE])
 def test_a_fault_is_announced_and_strikes_once_at_its_place(how):
     fault = Fault(worker="w00", at=FaultPoint.BACKWARD, step=1, microbatch=2, how=how)
     elsewhere = Fault(worker="w01", at=FaultPoint.START)
