@@ -7,16 +7,16 @@ is used. Policies are pure functions of a snapshot, so an answer may be kept; no
 Where workers differ in speed or share hosts they keep their names, and only the very same question is answered from memory.
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from kintsugi.core.cluster import Cluster, worker_name
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Snapshot
-from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Reduction, Route, Stage
+from kintsugi.core.plan import Plan
 from kintsugi.simulator.job import Job
+from kintsugi.simulator.naming import Twins, renamed_plan
 from kintsugi.simulator.running import Response, Running, Strategy
 
 
@@ -65,7 +65,7 @@ class Adviser:
         self.strategy, self.job = strategy, job
         self._answers: dict[object, _Answer | InfeasibleError] = {}
         self._plans: dict[Plan, Plan] = {}
-        self._twins: dict[int, _Twins] = {}
+        self._twins: dict[int, Twins] = {}
         self.num_asked = self.num_computed = 0
 
     def start(self, fleet: Fleet) -> Held:
@@ -152,9 +152,9 @@ class Adviser:
         own = self._plans.setdefault(own, own)
         return _Answer(replace(response, running=replace(response.running, plan=own)), renamed)
 
-    def _twins_of(self, plan: Plan) -> "_Twins":
+    def _twins_of(self, plan: Plan) -> Twins:
         if id(plan) not in self._twins:
-            self._twins[id(plan)] = _Twins(plan)
+            self._twins[id(plan)] = Twins(plan)
         return self._twins[id(plan)]
 
     def _snapshot(self, cluster: Cluster, plan: Plan | None, alive: tuple[str, ...], stateless: tuple[str, ...]) -> Snapshot:
@@ -183,92 +183,3 @@ def _composed(first: Mapping[str, str], then: Mapping[str, str]) -> dict[str, st
 @lru_cache(4096)
 def _uniform(num_workers: int) -> Cluster:
     return Cluster.uniform(num_workers)
-
-
-@dataclass(frozen=True)
-class _Twins:
-    """Which pipelines of a plan are alike, so that it does not matter which of them is hit."""
-
-    plan: Plan
-
-    @cached_property
-    def kind_of(self) -> tuple[object, ...]:
-        """Equal for pipelines that may be exchanged; those that give or take micro-batches stand alone. Shape [pipelines]."""
-        slots = self.plan.slots_of
-        busy = {route.pipeline for route in self.plan.routes} | {slots[route.worker][0].pipeline for route in self.plan.routes}
-        return tuple(
-            index if index in busy else (p.num_microbatches, p.num_workers, tuple(s.layers for s in p.stages))
-            for index, p in enumerate(self.plan.pipelines)
-        )
-
-    @cached_property
-    def members(self) -> Mapping[object, tuple[int, ...]]:
-        """Pipelines of each kind, in order."""
-        result: dict[object, list[int]] = defaultdict(list)
-        for index, kind in enumerate(self.kind_of):
-            result[kind].append(index)
-        return {kind: tuple(indices) for kind, indices in result.items()}
-
-    def exchange(self, lost: Sequence[str]) -> dict[str, str]:
-        """Names to exchange so that of alike pipelines the first ones are hit, by the stages they lose."""
-        hit: dict[int, list[int]] = defaultdict(list)
-        for name in lost:
-            slot = self.plan.slots_of[name][0]
-            hit[slot.pipeline].append(slot.stage)
-        moved: dict[int, int] = {}
-        taken: Counter[object] = Counter()
-        for index in sorted(hit, key=lambda index: (sorted(hit[index]), index)):
-            kind = self.kind_of[index]
-            moved[index] = self.members[kind][taken[kind]]
-            taken[kind] += 1
-        return self._names(_closed(moved))
-
-    def _names(self, moved: Mapping[int, int]) -> dict[str, str]:
-        result = {}
-        for source, target in moved.items():
-            old, new = self.plan.pipelines[source].stages, self.plan.pipelines[target].stages
-            for before, after in zip(old, new, strict=True):
-                if before.worker is not None and after.worker is not None:
-                    result[before.worker] = after.worker
-        return result
-
-
-def _closed(moved: Mapping[int, int]) -> dict[int, int]:
-    """A permutation: whoever is displaced takes the place that a chain of moves leaves free."""
-    result = dict(moved)
-    back = {target: source for source, target in moved.items()}
-    for target in moved.values():
-        if target not in moved:
-            free = target
-            while free in back:
-                free = back[free]
-            result[target] = free
-    return {source: target for source, target in result.items() if source != target}
-
-
-def renamed_plan(plan: Plan, names: Mapping[str, str]) -> Plan:
-    """The plan with other names for its workers."""
-    return replace(
-        plan,
-        pipelines=tuple(
-            Pipeline(
-                num_microbatches=pipeline.num_microbatches,
-                stages=tuple(
-                    Stage(layer_start=s.layer_start, layer_stop=s.layer_stop, worker=None if s.worker is None else names[s.worker])
-                    for s in pipeline.stages
-                ),
-            )
-            for pipeline in plan.pipelines
-        ),
-        routes=tuple(
-            Route(microbatch=r.microbatch, pipeline=r.pipeline, stage=r.stage, worker=names[r.worker]) for r in plan.routes
-        ),
-        rounds=tuple(
-            tuple(
-                Reduction(layers=r.layers, workers=tuple(names[worker] for worker in r.workers), num_bytes=r.num_bytes)
-                for r in reductions
-            )
-            for reductions in plan.rounds
-        ),
-        idle_workers=tuple(IdleWorker(worker=names[idle.worker], reason=idle.reason) for idle in plan.idle_workers),
-    )

@@ -6,7 +6,7 @@ from typing import Any
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.simulator.ledger import Account
-from kintsugi.simulator.simulate import Outcome
+from kintsugi.simulator.outcome import Outcome
 from kintsugi.simulator.summary import Row
 
 HOUR = 3600.0

@@ -1,41 +1,17 @@
 """One job under one policy, incident by incident."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.simulator.adviser import Advice, Adviser, Fleet, Held
 from kintsugi.simulator.faults import Incident
 from kintsugi.simulator.ledger import Account, Ledger, Span
+from kintsugi.simulator.outcome import Outcome
 from kintsugi.simulator.running import Response
 from kintsugi.simulator.transitions import restart_pause_seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of a job."""
-
-    policy: str
-    seed: int
-    duration_seconds: float
-    num_samples: int
-    seconds: Mapping[str, float]
-    """By account; they sum up to the duration."""
-    num_transitions: int
-    num_rollbacks: int
-    choices: Mapping[str, int]
-    """How often each kind of plan was moved to."""
-    spans: tuple[Span, ...] = ()
-    """Micro-batches per second over time."""
-    live: tuple[tuple[float, int], ...] = ()
-    """Number of living workers from each moment on."""
-
-    @property
-    def samples_per_second(self) -> float:
-        """Equation 3: samples of the whole run by its time."""
-        return self.num_samples / self.duration_seconds
 
 
 def simulate(

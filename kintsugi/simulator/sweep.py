@@ -14,9 +14,10 @@ from typing import Any
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.simulator.adviser import Adviser
 from kintsugi.simulator.job import incidents_of, job_of
+from kintsugi.simulator.outcome import Outcome
 from kintsugi.simulator.policies import ALL
 from kintsugi.simulator.scenario import Scenario, varied
-from kintsugi.simulator.simulate import Outcome, simulate
+from kintsugi.simulator.simulate import simulate
 
 Value = float | int | str | None
 

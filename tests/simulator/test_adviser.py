@@ -7,8 +7,9 @@ import pytest
 
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
-from kintsugi.simulator.adviser import Adviser, Fleet, Held, renamed_plan
+from kintsugi.simulator.adviser import Adviser, Fleet, Held
 from kintsugi.simulator.faults import Faults, draw
+from kintsugi.simulator.naming import renamed_plan
 from kintsugi.simulator.planned import Planned
 from kintsugi.simulator.scenario import Grid
 from kintsugi.simulator.simulate import simulate

@@ -17,9 +17,10 @@ from kintsugi.simulator.baselines.bamboo import Bamboo, redundant_seconds, taken
 from kintsugi.simulator.baselines.chameleon import Chameleon, equation_13_seconds
 from kintsugi.simulator.baselines.checkpoint_restart import CheckpointRestart
 from kintsugi.simulator.baselines.hot_spares import HotSpares
-from kintsugi.simulator.baselines.oobleck import Oobleck, distributed, pipeline_seconds, regrouped
+from kintsugi.simulator.baselines.oobleck import Oobleck, regrouped
 from kintsugi.simulator.baselines.parcae import Parcae, expected_pipelines
 from kintsugi.simulator.baselines.recycle import ReCycle, staggered_seconds
+from kintsugi.simulator.baselines.templates import distributed, pipeline_seconds
 from kintsugi.simulator.baselines.varuna import Varuna
 from kintsugi.simulator.scenario import Grid
 from planner.rerouting import reroute

@@ -6,12 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.simulator import report
+from kintsugi.simulator.adviser import Adviser
+from kintsugi.simulator.faults import Faults, draw
 from kintsugi.simulator.policies import ALL, PUBLISHED, chosen
 from kintsugi.simulator.scenario import load
+from kintsugi.simulator.simulate import simulate
 from kintsugi.simulator.summary import Interval, by_seed, ratio, regrets, summarised
 from kintsugi.simulator.sweep import executor_for, in_order, run_all, run_one, tasks_of
+from tests.builders import RECOVERY, uniform_profile
+from tests.simulator.fakes import job
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "scenario.json"
 CHEAP = ("oobleck", "varuna")
@@ -53,9 +59,19 @@ def test_fewer_failures_train_more(results):
         assert sum(rates[:2]) < sum(rates[2:])
 
 
-def test_a_faster_device_trains_more(scenario):
-    small = run_one(scenario, "kintsugi", 1).num_samples
-    assert run_one(replace(scenario, settings=replace(scenario.settings, num_microbatches=8)), "kintsugi", 1).num_samples < small
+@pytest.mark.parametrize("policy", ["kintsugi", "chameleon", "oobleck", "recycle"])
+def test_a_faster_device_and_shorter_recoveries_train_more(scenario, policy):
+    rates = []
+    for forward, regroup in ((0.02, 2.0), (0.02, 60.0), (0.01, 2.0)):
+        changes = {"forward_seconds": forward, "gradient_bytes": 0}
+        profile = uniform_profile(4, layer_changes=changes, recovery=replace(RECOVERY, regroup_seconds=regroup))
+        case = job(profile, faults=Faults(worker_mtbf_seconds=7200.0, repair_seconds=600.0))
+        cluster = Cluster.uniform(4)
+        incidents = draw(case.faults, cluster, 7200.0, 1)
+        adviser = Adviser(ALL[policy](case), case)
+        rates.append(simulate(adviser, cluster, incidents, duration_seconds=7200.0, seed=1).samples_per_second)
+    slow, paused, fast = rates
+    assert paused < slow < fast
 
 
 def test_summaries_give_means_margins_and_shares(results):

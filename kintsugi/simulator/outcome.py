@@ -1,0 +1,31 @@
+"""What became of a job."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kintsugi.simulator.ledger import Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a job."""
+
+    policy: str
+    seed: int
+    duration_seconds: float
+    num_samples: int
+    seconds: Mapping[str, float]
+    """By account; they sum up to the duration."""
+    num_transitions: int
+    num_rollbacks: int
+    choices: Mapping[str, int]
+    """How often each kind of plan was moved to."""
+    spans: tuple[Span, ...] = ()
+    """Micro-batches per second over time."""
+    live: tuple[tuple[float, int], ...] = ()
+    """Number of living workers from each moment on."""
+
+    @property
+    def samples_per_second(self) -> float:
+        """Equation 3: samples of the whole run by its time."""
+        return self.num_samples / self.duration_seconds
