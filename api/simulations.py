@@ -7,7 +7,7 @@ from kintsugi.core.errors import InvalidInputError, UnavailableError
 from kintsugi.simulator.policies import chosen
 from kintsugi.simulator.scenario import Scenario, load, names, varied
 from kintsugi.simulator.summary import summarised
-from kintsugi.simulator.sweep import Result, run_one
+from kintsugi.simulator.sweep import Result, adviser_of, run_with
 
 MOST_WORKERS, MOST_MICROBATCHES, MOST_FAILURES = 4_096, 65_536, 10_000
 """Limits on a job that the service simulates."""
@@ -35,9 +35,10 @@ def simulated(request: SimulationRequest, limit_seconds: float) -> SimulationRep
     values = tuple(request.values.items())
     results = []
     for policy in chosen(request.policies):
+        adviser = adviser_of(scenario, policy)
         for seed in range(request.seeds):
             watch()
-            results.append(Result(values, run_one(scenario, policy, seed, watch)))
+            results.append(Result(values, run_with(adviser, scenario, seed, watch)))
     return SimulationReply(scenario=request.scenario, rows=summarised(results))
 
 

@@ -26,6 +26,9 @@ SEEDS_AT_ONCE = 25
 
 MOST_RUNS = 1_000_000
 
+MOST_ADVISERS = 4
+"""A process remembers the answers of so many policies and scenarios; tasks of one of them follow each other."""
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -49,13 +52,17 @@ class Task:
         return [Result(self.values, run_one(self.scenario, self.policy, seed)) for seed in self.seeds]
 
 
-def run_one(scenario: Scenario, policy: str, seed: int, watch: Callable[[], None] = lambda: None) -> Outcome:
-    """One run of a scenario under a policy, deterministic by seed; `watch` may raise to give it up.
+def run_one(scenario: Scenario, policy: str, seed: int) -> Outcome:
+    """One run of a scenario under a policy, deterministic by seed.
 
     Raises:
         InvalidInputError: profile or trace cannot be read, or do not go together.
     """
-    adviser = _adviser(scenario, policy)
+    return run_with(_kept_adviser(scenario, policy), scenario, seed)
+
+
+def run_with(adviser: Adviser, scenario: Scenario, seed: int, watch: Callable[[], None] = lambda: None) -> Outcome:
+    """One run under the policy of an adviser for this scenario; `watch` may raise to give it up."""
     outcome = simulate(
         adviser,
         scenario.cluster,
@@ -68,11 +75,13 @@ def run_one(scenario: Scenario, policy: str, seed: int, watch: Callable[[], None
     return outcome if seed == 0 else replace(outcome, spans=(), live=())
 
 
-@lru_cache(64)
-def _adviser(scenario: Scenario, policy: str) -> Adviser:
-    """Answers are shared by all seeds that a process simulates."""
+def adviser_of(scenario: Scenario, policy: str) -> Adviser:
+    """An adviser that was asked nothing yet."""
     job = job_of(scenario, incidents_of(scenario, 0))
     return Adviser(ALL[policy](job), job)
+
+
+_kept_adviser = lru_cache(MOST_ADVISERS)(adviser_of)
 
 
 def tasks_of(
