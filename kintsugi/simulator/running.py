@@ -53,8 +53,8 @@ class Running:
     """Training time between two checkpoints; null: none are taken."""
 
     @cached_property
-    def samples_per_second_of_one(self) -> float:
-        """Micro-batches per second."""
+    def microbatches_per_second(self) -> float:
+        """While training."""
         return self.plan.num_microbatches / self.price.iteration_seconds
 
 

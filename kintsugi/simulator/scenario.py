@@ -8,7 +8,7 @@ from typing import Any
 from kintsugi.core import checks, codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.core.job import JobSettings, Ranges
+from kintsugi.core.job import JobSettings
 from kintsugi.core.profile import Profile, Recovery
 from kintsugi.simulator.faults import Faults
 
@@ -155,6 +155,3 @@ def _with(data: dict[str, Any], path: list[str], value: Any, whole: str) -> dict
     if not isinstance(data[first], dict):
         raise InvalidInputError(f"{first} has no fields of its own here", field="vary", value=whole)
     return {**data, first: _with(data[first], rest, value, whole)}
-
-
-__all__ = ["Grid", "JobSettings", "Ranges", "Scenario", "load", "names", "varied"]

@@ -139,7 +139,7 @@ class _Run:
             self._held, self._pending = self._still(advice.held), None
         if self._held is not None and self._pending is None:
             left = self._ledger.train(self._held.running, at - self._now, self._job.checkpoint_pause_seconds)
-            self._mark(at - left, self._held.running.samples_per_second_of_one)
+            self._mark(at - left, self._held.running.microbatches_per_second)
             self._now = at - left
 
     def _still(self, held: Held) -> Held:

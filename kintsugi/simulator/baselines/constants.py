@@ -10,9 +10,6 @@ OOBLECK_FAULT_TOLERANCE = 3
 The value is the user's; assumed.
 """
 
-RECYCLE_SPLITS_BACKWARD = True
-"""Decoupled backward passes fill bubbles (ReCycle, section 4)."""
-
 RECYCLE_STAGGERS_OPTIMIZER = True
 """Every stage updates when its own gradients are reduced; the next step begins behind it (ReCycle, section 4)."""
 
