@@ -112,5 +112,5 @@ def _finish(waiting: Waiting) -> None:
     assert waiting.operation is not None
     try:
         waiting.operation.wait()
-    except RuntimeError as error:
-        waiting.failure = str(error).partition("\n")[0]
+    except Exception as error:  # whatever it is: who waits would wait for ever if this thread ended
+        waiting.failure = str(error).partition("\n")[0] or type(error).__name__

@@ -108,7 +108,7 @@ class Conductor:
         for handle, message in news.messages:
             self._on(message, handle)
         lost = dict.fromkeys([*news.ended, *self._fleet.frozen(self._options)])
-        if missing := [handle for handle in lost if not self._fleet.dismiss(handle)]:
+        if missing := [handle for handle in lost if not self._fleet.dismiss(handle) and self._fleet.counts_on(handle)]:
             self._lose(missing)
         self._check_deadlines()
         self._advance()
@@ -204,9 +204,7 @@ class Conductor:
             raise ReconfigurationError(
                 "the plan restarts from a checkpoint; train with run=... to have some written", field="policy"
             )
-        sources = self._applied.workers if self._applied is not None else ()
-        members = tuple(dict.fromkeys((*decision.plan.workers, *(w for w in sources if w in self._fleet.handles))))
-        self._attempt.members = members  # those who train first: without others, theirs is the same group
+        self._attempt.members = members = self._members(decision)
         if decision.policy is Policy.CHECKPOINT_RESTART and self._awaits_checkpoint():
             return
         self._enter(Phase.PREPARING)
@@ -224,6 +222,15 @@ class Conductor:
         )
         for worker, message in messages.items():
             self._fleet.handles[worker].send(message)
+
+    def _members(self, decision: Decision) -> tuple[str, ...]:
+        """Who takes part in the transfers: first those who train (without others, theirs is the same group), then who holds a stage.
+
+        With a checkpoint all others too: they let go of state that was on its way to them, for its steps may be trained again.
+        """
+        is_everybody = decision.policy is Policy.CHECKPOINT_RESTART
+        others = [worker for worker in self._fleet.handles if is_everybody or self._attempt.statuses[worker] is not None]
+        return tuple(dict.fromkeys((*decision.plan.workers, *others)))
 
     def _awaits_checkpoint(self) -> bool:
         """Whether a newer checkpoint than the last is about to be whole; not for ever, for disks may hang."""

@@ -67,6 +67,10 @@ class Fleet:
         handle.fence()
         return True
 
+    def counts_on(self, handle: WorkerHandle) -> bool:
+        """Whether this very process is one that was taken in and not removed since."""
+        return self.handles.get(handle.worker) is handle
+
     @property
     def _everybody(self) -> list[WorkerHandle]:
         return [*self.handles.values(), *self.arrivals.values()]

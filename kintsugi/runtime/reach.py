@@ -10,7 +10,8 @@ from contextlib import ExitStack, suppress
 Address = tuple[str, int]
 """Host and TCP port."""
 
-_BACKLOG = 128
+_BACKLOG = 4096
+"""More than two rounds of attempts leave behind with a thousand workers each; the system may allow less (somaxconn)."""
 
 
 class Doorbell:
@@ -59,10 +60,15 @@ class Doorbell:
 
 
 def _connected(selector: selectors.BaseSelector, timeout_seconds: float) -> set[str]:
-    reached = set()
+    """Those that have answered when the time is over, however late this thread itself comes to look."""
+    reached: set[str] = set()
     deadline = time.monotonic() + timeout_seconds
-    while selector.get_map() and (left := deadline - time.monotonic()) > 0:
-        for key, _ in selector.select(left):
+    while selector.get_map():
+        left = deadline - time.monotonic()
+        answers = selector.select(max(left, 0.0))
+        if not answers and left <= 0:
+            break
+        for key, _ in answers:
             assert isinstance(key.fileobj, socket.socket)
             selector.unregister(key.fileobj)
             if key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:

@@ -14,8 +14,11 @@ class Done:
 
 
 class Failing:
+    def __init__(self, error=None):
+        self.error = error or RuntimeError("Connection closed by peer\nwith a trace")
+
     def wait(self):
-        raise RuntimeError("Connection closed by peer\nwith a trace")
+        raise self.error
 
 
 class Stuck:
@@ -64,6 +67,13 @@ def test_a_failure_is_told_in_one_line_and_ends_only_its_own_wait(waiter):
     with pytest.raises(CommunicationError) as caught:
         waiter.wait(Failing())
     assert str(caught.value) == "Connection closed by peer"
+    waiter.wait(Done())
+
+
+@pytest.mark.parametrize(("error", "reason"), [(MemoryError(), "MemoryError"), (ValueError("invalid tensor"), "invalid tensor")])
+def test_whatever_an_operation_fails_of_is_told(waiter, error, reason):
+    with pytest.raises(CommunicationError, match=reason):
+        waiter.wait(Failing(error))
     waiter.wait(Done())
 
 

@@ -193,3 +193,26 @@ def test_an_idle_worker_that_is_lost_stops_nothing(run_with):
     assert_same(result, reference(), TOLERANCE)
     assert [recovery.lost for recovery in result.recoveries] == [["w01"]]
     assert survivors(result).workers == ("w00", "w02", "w03")
+
+
+def refused(flag: Path) -> TrainingJob:
+    if flag.exists():
+        raise OSError("the data set is not there")
+    return tiny_gpt()
+
+
+def test_a_worker_that_joins_may_fail_and_end_before_the_agent_looks(tmp_path):
+    """As on a busy machine: its last words and its end are heard in one go."""
+    flag = tmp_path / "flag"
+
+    def observer(agent: Agent) -> None:
+        if agent.losses and not flag.exists():
+            flag.touch()
+            agent.invite("w04")
+            agent.handle("w04").process.join(30.0)
+
+    with leaves_nothing(), Agent(partial(refused, flag), gpt_request(2, 2), LocalDecisions(), observer=observer) as agent:
+        result = agent.run()
+        assert agent.arriving == ()
+    assert flag.exists()
+    assert result.recoveries == ()

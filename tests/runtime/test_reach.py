@@ -1,7 +1,10 @@
+import itertools
 import socket
+from types import SimpleNamespace
 
 import pytest
 
+from kintsugi.runtime import reach
 from kintsugi.runtime.reach import Doorbell
 
 SILENT = "192.0.2.1"
@@ -40,3 +43,20 @@ def test_an_address_that_is_not_this_hosts_reaches_nobody(doorbell):
     assert stranger.address is None
     assert stranger.unreachable({"w00": doorbell.address}, 1.0) == ("w00",)
     stranger.close()
+
+
+def test_many_workers_reach_the_same_one_at_once_and_again(doorbell):
+    other = Doorbell("127.0.0.2")
+    addresses = {str(number): other.address for number in range(400)}
+    for _ in range(2):
+        assert doorbell.unreachable(addresses, 5.0) == ()
+    other.close()
+
+
+def test_who_looks_late_still_sees_who_answered_in_time(doorbell, monkeypatch):
+    """As a thread that a busy machine did not let run."""
+    instants = itertools.count(0.0, 100.0)
+    monkeypatch.setattr(reach, "time", SimpleNamespace(monotonic=lambda: next(instants)))
+    other = Doorbell("127.0.0.2")
+    assert doorbell.unreachable({"other": other.address}, 5.0) == ()
+    other.close()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.job import Ranges
 from kintsugi.core.plan import IdleWorker, Policy
 from kintsugi.runtime.agent import Agent
 from kintsugi.runtime.attempt import Phase
@@ -60,6 +61,16 @@ def test_that_holds_for_a_second_loss_before_the_first_step_too():
     result = run(tiny_gpt, request, *faults)
     assert_same(result, reference())
     assert set(survivors(result).workers) <= {"w02", "w03"}
+
+
+def test_a_worker_that_a_new_beginning_leaves_idle_has_no_step_to_settle():
+    """Four stages on four workers, then one stage on two: the third is left without any, and later one of the two is lost."""
+    request = gpt_request(1, 4)
+    request = replace(request, settings=replace(request.settings, ranges=Ranges(min_dp=1, max_dp=2, max_pp=1)))
+    result = run(tiny_gpt, request, fail_at(0, "w00"), fail_at(3, "w01"))
+    assert_same(result, reference())
+    assert [recovery.lost for recovery in result.recoveries] == [["w00"], ["w01"]]
+    assert set(survivors(result).workers) == {"w02", "w03"}
 
 
 @pytest.mark.parametrize("how", [FaultKind.KILL, FaultKind.FREEZE])
