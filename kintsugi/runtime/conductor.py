@@ -224,7 +224,7 @@ class Conductor:
             self._fleet.handles[worker].send(message)
 
     def _members(self, decision: Decision) -> tuple[str, ...]:
-        """Who takes part in the transfers: first those who train (without others, theirs is the same group), then who holds a stage.
+        """Who takes part in the transfers: who trains (first: without others, theirs is the same group), and who holds a stage.
 
         With a checkpoint all others too: they let go of state that was on its way to them, for its steps may be trained again.
         """

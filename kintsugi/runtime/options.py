@@ -17,9 +17,8 @@ class AgentOptions:
     stopped_timeout_seconds: float = 0.5
     """The same for a worker whose process is stopped, as the operating system tells."""
     quiesce_timeout_seconds: float = 10.0
-    """For a survivor to leave the interrupted step, beyond three times its longest pass and twice the migration, as estimated.
-
-    Whoever does not is fenced: rarely, gloo does not wake a waiter whose message was cut in two.
+    """For a survivor to leave the interrupted step, beyond twice the migration and three times its longest pass, as estimated,
+    or the longest step that was seen where that is more. Whoever does not is fenced.
     """
     prepare_timeout_seconds: float = 300.0
     """For all members to be ready for a plan, beyond twice the time that its migration is estimated to take."""

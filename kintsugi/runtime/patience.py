@@ -69,7 +69,8 @@ class Patience:
     def _silent(self, attempt: Attempt, decision: Decision, now: float) -> tuple[WorkerHandle, ...]:
         """Workers that could long have left the step that was called off."""
         passes = [stage.forward_seconds + stage.backward_seconds for stage in decision.estimate.stages]
-        limit = self.options.quiesce_timeout_seconds + 3 * max(passes, default=0.0) + 2 * decision.migration.makespan_seconds
+        longest = max(3 * max(passes, default=0.0), self.progress.longest_seconds)
+        limit = self.options.quiesce_timeout_seconds + longest + 2 * decision.migration.makespan_seconds
         waited_for = [handle for handle in self.fleet.handles.values() if handle.worker not in attempt.statuses]
         return tuple(
             handle

@@ -5,16 +5,21 @@ import signal
 import threading
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.agent import Agent
+from kintsugi.runtime.attempt import Attempt, Phase
 from kintsugi.runtime.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultPoint
+from kintsugi.runtime.messages import StepDone
 from kintsugi.runtime.models import Layer, TrainingJob
 from kintsugi.runtime.options import AgentOptions
+from kintsugi.runtime.patience import Patience
+from kintsugi.runtime.progress import Progress
 from kintsugi.runtime.worker import WorkerOptions
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import gpt_request, leaves_nothing
@@ -55,6 +60,22 @@ def test_a_job_that_was_paused_as_a_whole_goes_on():
         result = agent.run()
     assert paused
     assert result.recoveries == ()
+
+
+def test_a_survivor_may_leave_its_step_as_slowly_as_steps_were_seen_to_be():
+    """Not only as the profile says, which may be of another machine, or of this one when it had nothing else to do."""
+    decision = LocalDecisions().start(gpt_request(2, 2))
+    options = AgentOptions(quiesce_timeout_seconds=1.0)
+    handle = SimpleNamespace(worker="w00", started_at=0.0, created_at=0.0)
+    fleet = SimpleNamespace(handles={"w00": handle}, arrivals={})
+    progress = Progress()
+    patience = Patience(options, fleet, progress)
+    attempt = Attempt(2, phase_began_at=time.monotonic() - 60.0)
+    silent = patience.overdue(Phase.QUIESCING, attempt, decision, None)
+    assert silent is not None
+    assert silent.lost == (handle,)
+    progress.take(StepDone(attempt=1, step=0, loss=0.0, seconds=3600.0, at=0.0, microbatches=(1,)))
+    assert patience.overdue(Phase.QUIESCING, attempt, decision, None) is None
 
 
 class Counting(nn.Module):
