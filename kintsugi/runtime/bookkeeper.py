@@ -82,13 +82,24 @@ class Bookkeeper:
         """Attempt and step of what is being written."""
         return self._writer.in_flight if self._writer is not None else ()
 
-    def read(self, restore: Restore, layers: Sequence[int], held: ModelState | None) -> ArrivedState:
-        """What a checkpoint has of `layers` and this worker does not hold; whole ones set its random generators back."""
+    def read(
+        self, restore: Restore, layers: Sequence[int], held: ModelState | None, require_current: Callable[[], None]
+    ) -> ArrivedState:
+        """What a checkpoint has of `layers` and this worker does not hold; whole ones set its random generators back.
+
+        Raises:
+            CommunicationError: the attempt was called off.
+        """
         own = restore.folder / worker_part(self._worker)
         if restore.is_whole and own.is_dir():
             restore_random(read_part(restore.folder, own.name))
         has = held.modules if held is not None else ()
-        return read_layers(restore.folder, [layer for layer in layers if layer in restore.layers and layer not in has])
+        arrived: ArrivedState = {}
+        for layer in layers:
+            if layer in restore.layers and layer not in has:
+                require_current()
+                arrived |= read_layers(restore.folder, [layer])
+        return arrived
 
     def _before_part(self, step: int, is_last: bool) -> None:
         if is_last:

@@ -1,6 +1,6 @@
 """The layers that a worker holds: modules, parameters, buffers and optimizer state, and how they move."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,10 @@ PARAMETER = "parameter"
 BUFFER = "buffer"
 
 
+def _nothing() -> None:
+    pass
+
+
 class ModelState:
     """Layers on this worker, in one range or several. Replaced as a whole by a reconfiguration, never changed by one."""
 
@@ -27,9 +31,9 @@ class ModelState:
         self._base_rates = [group["lr"] for group in self.optimizer.param_groups]
 
     @classmethod
-    def initial(cls, job: TrainingJob, layers: Sequence[int]) -> "ModelState":
-        """Freshly initialised layers, the same values in every process."""
-        modules = {index: build_layer(job, index) for index in layers}
+    def initial(cls, job: TrainingJob, layers: Sequence[int], before_layer: Callable[[], None] = _nothing) -> "ModelState":
+        """Freshly initialised layers, the same values in every process; what `before_layer` raises ends it."""
+        modules = _modules(job, layers, {}, before_layer)
         parameters = _tie(job, modules)
         for name in {name for index in layers for name in job.layers[index].tied.values()}:
             owner, _, own_name = name.partition(".")
@@ -39,13 +43,15 @@ class ModelState:
                     parameters[name].copy_(build_layer(job, owner_index).get_parameter(own_name))
         return cls(job, modules, parameters)
 
-    def rebuilt(self, layers: Sequence[int], arrived: ArrivedState) -> "ModelState":
+    def rebuilt(self, layers: Sequence[int], arrived: ArrivedState, before_layer: Callable[[], None] = _nothing) -> "ModelState":
         """The state for other layers: those held here are kept, the others come from what arrived.
+
+        What `before_layer` raises ends it.
 
         Raises:
             ReconfigurationError: a layer with parameters is neither held nor arrived.
         """
-        modules = {index: self.modules[index] if index in self.modules else build_layer(self._job, index) for index in layers}
+        modules = _modules(self._job, layers, self.modules, before_layer)
         parameters = _tie(self._job, modules, self.parameters)
         new = ModelState(self._job, modules, parameters)
         for name, parameter in parameters.items():
@@ -97,6 +103,17 @@ class ModelState:
         for (name, key), value in arrived.get((layer, StateKind.OPTIMIZER), {}).items():
             parameter = self.parameters[name]
             self.optimizer.state[parameter][key] = _beside(value, parameter)
+
+
+def _modules(
+    job: TrainingJob, layers: Sequence[int], held: Mapping[int, nn.Module], before_layer: Callable[[], None]
+) -> dict[int, nn.Module]:
+    """Modules of layers: those that are held, and new ones with their initial values."""
+    modules = {}
+    for index in layers:
+        before_layer()
+        modules[index] = held[index] if index in held else build_layer(job, index)
+    return modules
 
 
 def _optimizer(job: TrainingJob, trained: NamedParameters) -> torch.optim.Optimizer:

@@ -210,8 +210,9 @@ class WorkerProcess:
         layers = message.plan.layers_of.get(self._worker)
         restore = message.restore
         old = self._executor.state if self._executor is not None and not (restore and restore.is_whole) else None
+        require_current = partial(self._listener.require_current, message.attempt)
         if message.is_initial:
-            return ModelState.initial(self._job, layers) if layers is not None else None
+            return ModelState.initial(self._job, layers, require_current) if layers is not None else None
         export = old.export if old is not None else _holds_nothing
         arrived = migrate(
             message.migration,
@@ -224,8 +225,8 @@ class WorkerProcess:
         if layers is None:
             return None
         if restore is not None:
-            arrived |= self._books.read(restore, layers, old)
-        return (old or ModelState(self._job, {}, {})).rebuilt(layers, arrived)
+            arrived |= self._books.read(restore, layers, old, require_current)
+        return (old or ModelState(self._job, {}, {})).rebuilt(layers, arrived, require_current)
 
     def _staged_executor(
         self, message: Prepare, actions: tuple[Action, ...], groups: Groups, state: ModelState | None

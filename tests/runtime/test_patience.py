@@ -4,7 +4,9 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -113,3 +115,38 @@ def test_a_layer_that_changes_its_buffers_is_refused_with_its_name():
         Agent(counting_job, gpt_request(1, 2), LocalDecisions()) as agent,
     ):
         agent.run()
+
+
+class SlowBuild:
+    """Builds a layer as slowly as a large one, where the flag is."""
+
+    def __init__(self, build, flag: Path) -> None:
+        self.build, self.flag = build, flag
+
+    def __call__(self) -> nn.Module:
+        if self.flag.exists():
+            time.sleep(0.5)
+        return self.build()
+
+
+def slowly_built_job(flag: Path) -> TrainingJob:
+    job = tiny_gpt()
+    return replace(job, layers=[replace(layer, build=SlowBuild(layer.build, flag)) for layer in job.layers])
+
+
+def test_who_builds_its_layers_is_not_silent_when_another_dies(tmp_path):
+    """Four layers take two seconds, and who is called off has one: it looks up between them."""
+    flag = tmp_path / "flag"
+
+    def observer(agent: Agent) -> None:
+        if agent.phase is Phase.PREPARING and not flag.exists() and not agent.recoveries:
+            flag.touch()
+        if agent.recoveries and agent.phase is not Phase.QUIESCING:
+            flag.unlink(missing_ok=True)
+
+    fault = Fault(worker="w00", at=FaultPoint.TRANSFER)
+    options = AgentOptions(worker=WorkerOptions(faults=(fault,)), quiesce_timeout_seconds=1.0)
+    job = partial(slowly_built_job, flag)
+    with leaves_nothing(), Agent(job, gpt_request(2, 2), LocalDecisions(), options=options, observer=observer) as agent:
+        result = agent.run()
+    assert [recovery.lost for recovery in result.recoveries] == [["w00"]]
