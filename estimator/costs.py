@@ -7,7 +7,7 @@ from estimator.communication import ring_all_reduce_seconds, slowest_link
 from estimator.layers import LayerSums, StageTimes
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Reduction
-from kintsugi.core.profile import Profile
+from kintsugi.core.profile import LinkCost, Profile
 
 
 class Costs:
@@ -18,6 +18,7 @@ class Costs:
         self.cluster = cluster
         self.sums = LayerSums(profile)
         self._stages: dict[tuple[int, int, float], StageTimes] = {}
+        self._rings: dict[tuple[str, ...], LinkCost] = {}
 
     def stage(self, worker: str, start: int, stop: int) -> StageTimes:
         """Passes of one micro-batch, and the update, through layers [start, stop) on one worker."""
@@ -42,8 +43,15 @@ class Costs:
 
     def reduction_seconds(self, reduction: Reduction) -> float:
         """Ring all-reduce of one bucket over its workers."""
-        link = slowest_link(reduction.workers, self.cluster, self.profile.network)
-        return ring_all_reduce_seconds(link, len(reduction.workers), reduction.num_bytes)
+        workers = reduction.workers
+        if workers not in self._rings:
+            self._rings[workers] = slowest_link(workers, self.cluster, self.profile.network)
+        return ring_all_reduce_seconds(self._rings[workers], len(workers), reduction.num_bytes)
+
+    @cached_property
+    def is_uniform(self) -> bool:
+        """Whether workers and links are all equal, so that nothing depends on who has which place."""
+        return self.cluster.is_uniform
 
     def commit_seconds(self, num_workers: int) -> float:
         """All-reduce of the gradient norm: a latency-bound tree, up and down."""

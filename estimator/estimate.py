@@ -7,7 +7,7 @@ from estimator.costs import Costs
 from estimator.goodput import goodput_samples_per_second, throughput_samples_per_second
 from estimator.layers import StageTimes
 from estimator.memory import held_activations, worker_static_bytes
-from estimator.pipeline import PipelineTimes, asymmetric_seconds
+from estimator.pipeline import asymmetric_seconds
 from estimator.reductions import reduced_seconds, staged_reduced_seconds
 from estimator.rerouted import Schedules, rerouted_schedules, touched_pipelines
 from estimator.split import scheduled_times
@@ -152,15 +152,12 @@ def _add_fixed(passes: _Passes, plan: Plan, costs: Costs, touched: frozenset[int
         if pipeline_index in touched:
             continue
         workers = [stage.worker for stage in pipeline.stages if stage.worker is not None]
-        stages = _stage_times(pipeline, workers, costs)
-        delays = _delays(pipeline, workers, costs)
-        count = pipeline.num_microbatches
         num_workers = pipeline.num_workers
-        key = (num_workers, count, tuple(stages), delays, tuple(stage.layer_stop for stage in pipeline.stages))
-        alike = known.get(key)
+        key = num_workers, pipeline.num_microbatches, tuple([stage.layer_stop for stage in pipeline.stages])
+        passes_of = () if costs.is_uniform else (tuple(_stage_times(pipeline, workers, costs)), _delays(pipeline, workers, costs))
+        alike = known.get((key, passes_of))
         if alike is None:
-            times = scheduled_times(plan.schedule, stages, delays, count, num_workers=num_workers)
-            alike = known[key] = _alike(plan, pipeline, stages, times, costs)
+            alike = known[key, passes_of] = _alike(plan, pipeline, workers, costs)
         passes.pipeline_seconds.append(alike.pipeline_seconds)
         for place, worker in enumerate(workers[:num_workers]):
             ends = passes.stage_end_seconds[worker] = alike.stage_end_seconds[place]
@@ -179,9 +176,10 @@ class _Alike:
     in_flight: list[tuple[int, int]]
 
 
-def _alike(plan: Plan, pipeline: Pipeline, stages: list[StageTimes], times: PipelineTimes, costs: Costs) -> _Alike:
+def _alike(plan: Plan, pipeline: Pipeline, workers: list[str], costs: Costs) -> _Alike:
     count, num_workers, sums = pipeline.num_microbatches, pipeline.num_workers, costs.sums
-    places = range(num_workers)
+    places, stages = range(num_workers), _stage_times(pipeline, workers, costs)
+    times = scheduled_times(plan.schedule, stages, _delays(pipeline, workers, costs), count, num_workers=num_workers)
     activations = [sums.activation_bytes(stage.layer_start, stage.layer_stop) for stage in pipeline.stages]
     return _Alike(
         times.pipeline_seconds,

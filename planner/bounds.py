@@ -104,7 +104,13 @@ def stage_bound(model: Model, chain: Chain, stage: int, layers: tuple[int, int],
         layers: its first layer and one past its last.
         follow: what follows the first stage's last backward pass at least.
     """
-    start, stop = layers
+    through, back, after = stage_parts(model, chain, stage, layers[0], layers[1])
+    return through + max(back + follow if stage > 0 else 0.0, after)
+
+
+@compiled
+def stage_parts(model: Model, chain: Chain, stage: int, start: int, stop: int) -> tuple[float, float, float]:
+    """Of `stage_bound`: until its last backward pass, from there to the first stage's, and what follows its own; in seconds."""
     speed, forward, backward = chain.speeds[stage], model.forward, model.backward
     own_forward, own_backward = (forward[stop] - forward[start]) / speed, (backward[stop] - backward[start]) / speed
     own_weight = (model.weight[stop] - model.weight[start]) / speed
@@ -117,8 +123,7 @@ def stage_bound(model: Model, chain: Chain, stage: int, layers: tuple[int, int],
     after, late = after_seconds(model, chain, stage, start, stop), 0.0
     if own_weight > 0.0:
         late = (int(chain.rest >= stage) + min(stage, chain.rest + 1)) * own_weight
-    first = back + follow if stage > 0 else 0.0
-    return float(upper + through + waits + max(first, late + after))
+    return upper + through + waits, back, late + after
 
 
 @compiled

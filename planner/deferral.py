@@ -44,7 +44,7 @@ def defer(rerouted: Candidate, rearranged: Candidate, costs: Costs, mtbf_seconds
         raise InfeasibleError(
             f"the state is expected to be there after {steps} steps, later than the next failure", field="mtbf_seconds"
         )
-    following = replace(rearranged.plan, generation=rerouted.plan.generation + 1)
+    following = rearranged.plan.amended(generation=rerouted.plan.generation + 1)
     follow_up = FollowUp(
         after_steps=steps,
         plan=following,
@@ -52,7 +52,7 @@ def defer(rerouted: Candidate, rearranged: Candidate, costs: Costs, mtbf_seconds
         migration=rearranged.migration,
     )
     text = f"rerouting now, and after {steps} steps a new arrangement whose state has moved beside the training"
-    plan = replace(rerouted.plan, policy=Policy.DEFERRED_PARALLELISM)
+    plan = rerouted.plan.amended(policy=Policy.DEFERRED_PARALLELISM)
     candidate = replace(rerouted, policy=Policy.DEFERRED_PARALLELISM, plan=plan, reason=text, follow_up=follow_up)
     goodput = goodput_samples_per_second(second.throughput_samples_per_second, candidate.transition_seconds, mtbf_seconds)
     return replace(candidate, estimate=replace(first, goodput_samples_per_second=goodput))

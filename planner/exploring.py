@@ -5,8 +5,8 @@ import numpy as np
 from estimator.compiled import compiled
 from estimator.pipeline import Floats
 from planner.bounds import Chain, Ints, Model, fits, follow_seconds, greatest_bound, stage_bound
-from planner.minimax import fill_bounds
 from planner.pricing import split_seconds
+from planner.stages import Stages, entry_bound, fill_bounds, stages_below
 
 MOST_EXPLORED = 256
 """Splits that are priced for one level of bounds before it is given up."""
@@ -14,8 +14,8 @@ MOST_EXPLORED = 256
 FIRST_LEVEL = 1e-3
 """How far above the least bound the first level reaches, as a share; every level reaches twice as far as the one before."""
 
-Limited = tuple[Floats, float]
-"""The least greatest bound of the stages from one on by its first layer, shape [stages + 1, layers + 1], and a level."""
+Limited = tuple[Stages, Floats, float]
+"""What stages may hold, the least greatest bound of the stages from one on by its first layer, and a level in seconds."""
 
 
 @compiled
@@ -46,14 +46,15 @@ def explore(model: Model, chain: Chain, least: float, cuts: Ints, close: float) 
 def _within(model: Model, chain: Chain, level: float, seconds: float, cuts: Ints) -> tuple[bool, float, Ints]:
     """Whether all splits within a level of bounds were priced, and the best of them and of the given one."""
     count, num_stages, left = len(model.forward) - 1, len(chain.speeds), MOST_EXPLORED
+    stages, path = stages_below(model, chain, level), np.zeros(num_stages, dtype=np.int64)
     for first in range(1, count - num_stages + 2):
         if not fits(model, chain, 0, 0, first) or stage_bound(model, chain, 0, (0, first), 0.0) > level:
             continue
-        best = np.full((num_stages + 1, count + 1), np.inf)
-        fill_bounds(model, chain, level, follow_seconds(model, chain, first), best)
-        option = np.zeros(num_stages + 1, dtype=np.int64)
+        best, follow = np.full((num_stages + 1, count + 1), np.inf), follow_seconds(model, chain, first)
+        fill_bounds(stages, level, follow, best)
+        limited, option = (stages, best, level), np.zeros(num_stages + 1, dtype=np.int64)
         option[1] = first
-        has_next = _descend(model, chain, (best, level), option, 1)
+        has_next = _descend(limited, follow, option, path, 1)
         while has_next:
             left -= 1
             if left < 0:
@@ -62,41 +63,38 @@ def _within(model: Model, chain: Chain, level: float, seconds: float, cuts: Ints
                 own = split_seconds(model, chain, option)
                 if own < seconds:
                     seconds, cuts = own, option.copy()
-            has_next = _advance(model, chain, (best, level), option)
+            has_next = _advance(limited, follow, option, path)
     return True, seconds, cuts
 
 
 @compiled
-def _advance(model: Model, chain: Chain, limited: Limited, option: Ints) -> bool:
-    """Change `option` to the next split with its first stage within the level; False where there is none."""
-    for stage in range(len(chain.speeds) - 1, 0, -1):
-        follow = follow_seconds(model, chain, option[1])
-        for stop in range(option[stage + 1] + 1, limited[0].shape[1]):
-            if _is_open(model, chain, limited, (stage, option[stage], stop), follow):
-                option[stage + 1] = stop
-                if _descend(model, chain, limited, option, stage + 1):
-                    return True
+def _advance(limited: Limited, follow: float, option: Ints, path: Ints) -> bool:
+    """Change `option` and its entries to the next split with its first stage within the level; False where there is none."""
+    for stage in range(len(path) - 1, 0, -1):
+        entry = path[stage] + 1
+        while _enter(limited, follow, option, path, (stage, entry)):
+            if _descend(limited, follow, option, path, stage + 1):
+                return True
+            entry = path[stage] + 1
     return False
 
 
 @compiled
-def _descend(model: Model, chain: Chain, limited: Limited, option: Ints, stage: int) -> bool:
+def _descend(limited: Limited, follow: float, option: Ints, path: Ints, stage: int) -> bool:
     """Let all stages from one on end as early as the level allows; False where it does not."""
-    follow = follow_seconds(model, chain, option[1])
-    for current in range(stage, len(chain.speeds)):
-        for stop in range(option[current] + 1, limited[0].shape[1]):
-            if _is_open(model, chain, limited, (current, option[current], stop), follow):
-                option[current + 1] = stop
-                break
-        else:
+    for current in range(stage, len(path)):
+        begin = limited[0].ranges[current, option[current], 0]
+        if not _enter(limited, follow, option, path, (current, begin)):
             return False
     return True
 
 
 @compiled
-def _is_open(model: Model, chain: Chain, limited: Limited, place: tuple[int, int, int], follow: float) -> bool:
-    """Whether a stage may hold these layers, and the stages after it the others, within the level."""
-    (best, level), (stage, start, stop) = limited, place
-    if best[stage + 1, stop] > level or not fits(model, chain, stage, start, stop):
-        return False
-    return bool(stage_bound(model, chain, stage, (start, stop), follow) <= level)
+def _enter(limited: Limited, follow: float, option: Ints, path: Ints, place: tuple[int, int]) -> bool:
+    """Put a stage's first entry from one on that is within the level, with the stages after it; False where there is none."""
+    (stages, best, level), (stage, begin) = limited, place
+    for entry in range(begin, stages.ranges[stage, option[stage], 1]):
+        if best[stage + 1, stages.stops[entry]] <= level and entry_bound(stages, entry, follow) <= level:
+            option[stage + 1], path[stage] = stages.stops[entry], entry
+            return True
+    return False

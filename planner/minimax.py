@@ -5,6 +5,7 @@ import numpy as np
 from estimator.compiled import compiled
 from estimator.pipeline import Floats
 from planner.bounds import Chain, Ints, Model, fits, follow_seconds, greatest_bound, stage_bound
+from planner.stages import Stages, entry_bound, fill_bounds, stages_below
 
 
 @compiled
@@ -18,8 +19,8 @@ def minimax(model: Model, chain: Chain) -> tuple[float, Ints, Ints]:
     """
     count, num_stages = len(model.forward) - 1, len(chain.speeds)
     limit = even_ceiling(model, chain) * (1 + 1e-12)
-    best = np.full((num_stages + 1, count + 1), np.inf)
-    fill_bounds(model, chain, limit, follow_seconds(model, chain, 1), best)
+    stages, best = stages_below(model, chain, limit), np.full((num_stages + 1, count + 1), np.inf)
+    fill_bounds(stages, limit, follow_seconds(model, chain, 1), best)
     hopes, own = np.full(count + 1, np.inf), np.full(count + 1, np.inf)
     for stop in range(1, count - num_stages + 2):
         if fits(model, chain, 0, 0, stop):
@@ -28,7 +29,7 @@ def minimax(model: Model, chain: Chain) -> tuple[float, Ints, Ints]:
     least, first, kept = np.inf, 0, best
     stop, follow = int(hopes.argmin()), follow_seconds(model, chain, 1)
     if hopes[stop] < np.inf:
-        options = [_trace(model, chain, best, (hopes[stop], stop), follow, is_largest) for is_largest in (True, False)]
+        options = [_trace(stages, best, (hopes[stop], stop), follow, is_largest) for is_largest in (True, False)]
         if max([greatest_bound(model, chain, cuts) for cuts in options]) <= hopes[stop] * (1 + 1e-12):
             return hopes[stop], options[0], options[1]
     while True:
@@ -37,12 +38,12 @@ def minimax(model: Model, chain: Chain) -> tuple[float, Ints, Ints]:
             break
         hopes[stop] = np.inf
         table = np.full((num_stages + 1, count + 1), np.inf)
-        fill_bounds(model, chain, min(limit, least), follow_seconds(model, chain, stop), table)
+        fill_bounds(stages, min(limit, least), follow_seconds(model, chain, stop), table)
         if max(own[stop], table[1, stop]) < least:
             least, first, kept = max(own[stop], table[1, stop]), stop, table
     follow = follow_seconds(model, chain, first)
-    largest = _trace(model, chain, kept, (least, first), follow, True)
-    return least, largest, _trace(model, chain, kept, (least, first), follow, False)
+    largest = _trace(stages, kept, (least, first), follow, True)
+    return least, largest, _trace(stages, kept, (least, first), follow, False)
 
 
 @compiled
@@ -68,57 +69,18 @@ def even_ceiling(model: Model, chain: Chain) -> float:
 
 
 @compiled
-def _widest(chain: Chain, ceiling: float) -> Floats:
-    """Passes at full speed that a stage can hold below a ceiling: each stage is busy so long at least. Shape [stages]."""
-    num_stages = len(chain.speeds)
-    result = np.empty(num_stages)
-    for stage in range(num_stages):
-        is_full = chain.all_forward or chain.rest >= num_stages - stage
-        times = chain.rest + 1.0 if is_full else 0.5 * chain.rest + 1.0
-        result[stage] = ceiling / times * chain.speeds[stage] * (1 + 1e-9)
-    return result
-
-
-@compiled
-def fill_bounds(model: Model, chain: Chain, ceiling: float, follow: float, best: Floats) -> None:
-    """Put the least greatest bound of the stages from one on, by its first layer, into `best`, up to a ceiling.
-
-    Of all stages but the first, which is followed by so many seconds. Shape of `best`: [stages + 1, layers + 1].
-    """
-    both = model.forward + model.backward
-    count, num_stages = len(both) - 1, len(chain.speeds)
-    best[num_stages, count] = 0.0
-    widest = _widest(chain, ceiling)
-    for stage in range(num_stages - 1, 0, -1):
-        first = max(stage, np.searchsorted(both, both[-1] - widest[stage:].sum()))
-        last = min(count - num_stages + stage, np.searchsorted(both, widest[:stage].sum(), side="right") - 1)
-        for start in range(first, last + 1):
-            for stop in range(start + 1, count - num_stages + stage + 2):
-                if both[stop] - both[start] > widest[stage]:
-                    break
-                if best[stage + 1, stop] < best[stage, start] and fits(model, chain, stage, start, stop):
-                    bound = stage_bound(model, chain, stage, (start, stop), follow)
-                    if bound <= ceiling:
-                        best[stage, start] = min(best[stage, start], max(bound, best[stage + 1, stop]))
-
-
-@compiled
-def _trace(model: Model, chain: Chain, best: Floats, found: tuple[float, int], follow: float, is_largest: bool) -> Ints:  # noqa: PLR0917
+def _trace(stages: Stages, best: Floats, found: tuple[float, int], follow: float, is_largest: bool) -> Ints:
     """A split with this greatest bound and this first stage; the other stages as large or small as the bound allows."""
-    num_stages, count = len(chain.speeds), best.shape[1] - 1
-    limit, cuts = found[0] * (1 + 1e-12), np.zeros(num_stages + 1, dtype=np.int64)
+    num_stages, limit = len(best) - 1, found[0] * (1 + 1e-12)
+    cuts = np.zeros(num_stages + 1, dtype=np.int64)
     if limit == np.inf:
         return cuts
     cuts[1] = found[1]
     for stage in range(1, num_stages):
-        start = cuts[stage]
-        for stop in range(start + 1, count + 1):
-            if (
-                best[stage + 1, stop] <= limit
-                and fits(model, chain, stage, start, stop)
-                and stage_bound(model, chain, stage, (start, stop), follow) <= limit
-            ):
-                cuts[stage + 1] = stop
+        begin, end = stages.ranges[stage, cuts[stage]]
+        for entry in range(begin, end):
+            if best[stage + 1, stages.stops[entry]] <= limit and entry_bound(stages, entry, follow) <= limit:
+                cuts[stage + 1] = stages.stops[entry]
                 if not is_largest:
                     break
     return cuts

@@ -93,7 +93,7 @@ def _rerouted(case: Case, plan: Plan, price: Estimate, transition_seconds: float
     is_sharded = case.snapshot.profile.optimizer_sharding is not OptimizerSharding.NONE
     migration = _migration(case, plan) if is_sharded else Migration()
     price = _after(case, price, transition_seconds + migration.makespan_seconds)
-    plan = replace(plan, policy=Policy.DATA_REROUTING, generation=case.snapshot.generation, idle_workers=_idle(case, plan))
+    plan = plan.amended(policy=Policy.DATA_REROUTING, generation=case.snapshot.generation, idle_workers=_idle(case, plan))
     return Candidate(Policy.DATA_REROUTING, plan, price, migration, text)
 
 
@@ -106,7 +106,7 @@ def substitution(case: Case) -> Candidate:
     """
     require_state(case.plan, case.survivors)
     plan, price = substitute(case.plan, case.survivors, case.spares, case.costs)
-    plan = replace(plan, generation=case.snapshot.generation, idle_workers=_idle(case, plan))
+    plan = plan.amended(generation=case.snapshot.generation, idle_workers=_idle(case, plan))
     _require_memory(case, price)
     migration = _migration(case, plan)
     seconds = migration_seconds(case.snapshot.profile.recovery, migration.makespan_seconds)
@@ -156,7 +156,7 @@ def restart(case: Case, found: list[Found]) -> Candidate:
         raise InfeasibleError("the profile names no checkpoints", field="recovery.checkpoint_interval_seconds")
     if not found:
         found.append(arrangement(case, Holdings(None, ()), Policy.CHECKPOINT_RESTART))
-    plan = replace(found[0].plan, policy=Policy.CHECKPOINT_RESTART)
+    plan = found[0].plan.amended(policy=Policy.CHECKPOINT_RESTART)
     price = _after(case, found[0].estimate, seconds)
     return Candidate(Policy.CHECKPOINT_RESTART, plan, price, Migration(), "all workers restart from the last checkpoint")
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from itertools import combinations, pairwise
 from typing import TypeVar
 
@@ -21,6 +21,8 @@ from planner.kinds import Crew, WorkerKind
 from planner.minimax import minimax
 from planner.pricing import neighbours, splits_seconds
 from planner.relaxation import Outline, widest_stages
+
+_AMOUNTS = tuple(field.name for field in fields(LayerProfile) if field.name not in {"name", "tied_to"})
 
 Number = TypeVar("Number", np.int64, np.float64)
 
@@ -88,12 +90,13 @@ class Partitioner:
         self.tolerance = EXACT if len({self._key(layer) for layer in layers}) == 1 else CLOSE
         self._splits: dict[int, Ints] = {}
         self._crews: dict[tuple[WorkerKind, ...], Crew] = {}
+        self._held_by: dict[tuple[int, int], Ints] = {}
         self._descended: dict[tuple[WorkerKind, ...], Ints] = {}
         """Where the last descent for these workers ended: a good split for other micro-batch counts too."""
 
     @staticmethod
-    def _key(layer: LayerProfile) -> LayerProfile:
-        return replace(layer, name="any", tied_to=None)
+    def _key(layer: LayerProfile) -> tuple[object, ...]:
+        return tuple(getattr(layer, field) for field in _AMOUNTS)
 
     def attain(
         self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats, least_update: float = math.inf
@@ -161,18 +164,25 @@ class Partitioner:
         if kinds not in self._crews:
             self._crews[kinds] = Crew.of(kinds)
         crew, num_stages = self._crews[kinds], len(kinds)
-        held = [scheduled_in_flight(self._schedule, stage, num_stages, num_microbatches) for stage in range(num_stages)]
         return Chain(
             speeds=crew.speeds,
             above=crew.above,
             below=crew.below,
             usable_bytes=crew.usable_bytes,
-            held=np.array(held, dtype=np.int64),
+            held=self._held(num_stages, num_microbatches),
             rest=num_microbatches - 1,
             all_forward=self._schedule is Schedule.GPIPE,
             tail=tail_seconds,
             least_update=least_update,
         )
+
+    def _held(self, num_stages: int, num_microbatches: int) -> Ints:
+        """Most micro-batches whose activations each stage holds. Shape [stages]."""
+        key = num_stages, num_microbatches
+        if key not in self._held_by:
+            held = [scheduled_in_flight(self._schedule, stage, *key) for stage in range(num_stages)]
+            self._held_by[key] = np.array(held, dtype=np.int64)
+        return self._held_by[key]
 
     def _first(self, options: Ints, chain: Chain, below: float = math.inf) -> tuple[float, Ints]:
         """The fastest of several splits (shape [splits, stages + 1]) and its objective; the first among equals.

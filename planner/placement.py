@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise
 
@@ -78,7 +78,7 @@ def place(
     used = set(chosen)
     idle = tuple(IdleWorker(worker=worker, reason=NOT_NEEDED) for worker in workers if worker not in used)
     plan = Plan(generation=generation, policy=policy, schedule=schedule, pipelines=pipelines, idle_workers=idle)
-    return replace(plan, rounds=fastest_rounds(plan, costs))
+    return plan.amended(rounds=fastest_rounds(plan, costs))
 
 
 def _pipeline(shape: PipelineShape, workers: Sequence[str]) -> Pipeline:

@@ -163,7 +163,7 @@ class _Refinery:
         used = {worker for lane in lanes for worker in lane}
         idle = tuple(IdleWorker(worker=worker, reason=NOT_NEEDED) for worker in self._request.workers if worker not in used)
         changed = replace(plan, pipelines=pipelines, idle_workers=idle, rounds=())
-        return replace(changed, rounds=fastest_rounds(changed, self._costs))
+        return changed.amended(rounds=fastest_rounds(changed, self._costs))
 
 
 def _changes(lanes: Lanes, idle: Sequence[str]) -> Iterator[Lanes]:

@@ -118,4 +118,4 @@ def _rerouted(plan: Plan, living: Collection[str], routes: tuple[Route, ...], co
         for pipeline in plan.pipelines
     )
     result = replace(plan, policy=Policy.DATA_REROUTING, pipelines=pipelines, routes=routes, rounds=())
-    return replace(result, rounds=colour_rounds(result, costs.profile))
+    return result.amended(rounds=colour_rounds(result, costs.profile))

@@ -11,7 +11,7 @@ from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
 from restorer.buckets import Bucket, bucket_bytes, buckets_of
-from restorer.ordering import conflicts_of, quick_rounds, reduced_seconds
+from restorer.ordering import quickly_reduced_seconds
 
 Kind = tuple[tuple[int, ...], int]
 """Stage boundaries and micro-batches of a pipeline."""
@@ -60,8 +60,7 @@ class Stepper:
         seconds = [own for _, own in timed]
         ready = [max(ends[member] for member in members) for members, _ in timed]
         num_bytes = [bucket_bytes(bucket, self.costs.profile) for bucket in buckets]
-        rounds = quick_rounds(buckets, num_bytes, seconds, ready)
-        return max(*ends.values(), reduced_seconds(rounds, conflicts_of(buckets), seconds, ready))
+        return max(*ends.values(), quickly_reduced_seconds(buckets, num_bytes, seconds, ready))
 
     def _timed(
         self, cuts: Sequence[tuple[int, ...]], buckets: Sequence[Bucket], pipelines: Counter[Kind], link: LinkCost

@@ -42,7 +42,7 @@ def substitute(plan: Plan, survivors: Collection[str], spares: Sequence[str], co
     takers = returned | dict(zip(empty, fastest, strict=False))
     filled = _filled(plan, takers)
     result, price = reroute(filled, {*survivors, *takers.values()}, costs)
-    return replace(result, policy=Policy.SPARE_SUBSTITUTION), price
+    return result.amended(policy=Policy.SPARE_SUBSTITUTION), price
 
 
 def _work(plan: Plan, place: Slot, costs: Costs) -> float:

@@ -49,10 +49,23 @@ def quick_rounds(
     buckets: Sequence[Bucket], num_bytes: Sequence[int], seconds: Sequence[float], ready_seconds: Sequence[float]
 ) -> Rounds:
     """What `short_rounds` starts from: rounds by first fit, or each bucket as soon as it can begin. Where many are compared."""
+    return _quickly_scheduled(buckets, num_bytes, seconds, ready_seconds).known()
+
+
+def quickly_reduced_seconds(
+    buckets: Sequence[Bucket], num_bytes: Sequence[int], seconds: Sequence[float], ready_seconds: Sequence[float]
+) -> float:
+    """End of the last reduction with `quick_rounds`."""
+    return _quickly_scheduled(buckets, num_bytes, seconds, ready_seconds).known_seconds()
+
+
+def _quickly_scheduled(
+    buckets: Sequence[Bucket], num_bytes: Sequence[int], seconds: Sequence[float], ready_seconds: Sequence[float]
+) -> "_Scheduling":
     scheduling = _Scheduling(buckets, seconds, ready_seconds)
-    scheduling.offer(_last_first(_fitted(conflicts_of(buckets), num_bytes), buckets))
+    scheduling.offer(_last_first(_fitted(scheduling.conflicts, num_bytes), buckets))
     scheduling.offer(scheduling.soonest())
-    return scheduling.known()
+    return scheduling
 
 
 def short_rounds(
@@ -181,7 +194,7 @@ class _Scheduling:
     """Orders of buckets whose workers reduce one at a time."""
 
     def __init__(self, buckets: Sequence[Bucket], seconds: Sequence[float], ready_seconds: Sequence[float]) -> None:
-        self._conflicts, self._stages = conflicts_of(buckets), [frozenset(own) for own in _by_stage(buckets)]
+        self.conflicts, self._stages = conflicts_of(buckets), [frozenset(own) for own in _by_stage(buckets)]
         self._stages_of = [[own for own in self._stages if index in own] for index in range(len(buckets))]
         self._seconds, self._ready = seconds, list(ready_seconds)
         self._best: Rounds = ()
@@ -189,13 +202,17 @@ class _Scheduling:
 
     def offer(self, rounds: Rounds) -> None:
         """Rounds that are known; the first of equal ones are kept."""
-        end = reduced_seconds(rounds, self._conflicts, self._seconds, self._ready)
+        end = reduced_seconds(rounds, self.conflicts, self._seconds, self._ready)
         if end < self._least:
             self._best, self._least = rounds, end
 
     def known(self) -> Rounds:
         """The best rounds that were offered or found so far."""
         return self._best
+
+    def known_seconds(self) -> float:
+        """When those are through."""
+        return self._least
 
     def best(self) -> Rounds:
         """The best rounds that were offered or can be found."""
@@ -210,9 +227,9 @@ class _Scheduling:
         while left:
             soon = min(start[index] for index in left)
             ready = [index for index in left if start[index] == soon]
-            order.append(min(ready, key=lambda index: self._urgency(index, start, left)))
+            order.append(ready[0] if len(ready) == 1 else min(ready, key=lambda index: self._urgency(index, start, left)))
             start, left = self._after(order[-1], start, left)
-        return _levels(order, self._conflicts)
+        return _levels(order, self.conflicts)
 
     def _urgency(self, index: int, start: Sequence[float], left: frozenset[int]) -> tuple[float, float, int]:
         remaining = max(sum(self._seconds[other] for other in own & left) for own in self._stages_of[index])
@@ -221,7 +238,7 @@ class _Scheduling:
     def _after(self, index: int, start: Sequence[float], left: frozenset[int]) -> tuple[list[float], frozenset[int]]:
         """When the others can begin once `index` was reduced, and which are left."""
         result, left, end = list(start), left - {index}, start[index] + self._seconds[index]
-        for other in self._conflicts[index] & left:
+        for other in self.conflicts[index] & left:
             result[other] = max(result[other], end)
         return result, left
 
@@ -230,12 +247,12 @@ class _Scheduling:
         if max(end, self._bound(start, left)) >= self._least or self._num_looks >= MOST_LOOKS:
             return
         if not left:
-            self._best, self._least = _levels(order, self._conflicts), end
+            self._best, self._least = _levels(order, self.conflicts), end
             return
         self._num_looks += len(left)
         first = min(left, key=lambda index: (start[index] + self._seconds[index], index))
         limit = start[first] + self._seconds[first]
-        rivals = [index for index in (self._conflicts[first] | {first}) & left if start[index] < limit or index == first]
+        rivals = [index for index in (self.conflicts[first] | {first}) & left if start[index] < limit or index == first]
         for index in sorted(rivals, key=lambda index: self._urgency(index, start, left)):
             self._extend(*self._after(index, start, left), (*order, index), max(end, start[index] + self._seconds[index]))
 

@@ -91,6 +91,9 @@ class Pipeline:
         The distance at which a worker's name comes again. Where none does, as under every schedule but the interleaved one,
         each stage has a worker of its own.
         """
+        names = [stage.worker for stage in self.stages if stage.worker is not None]
+        if len(set(names)) == len(names):
+            return len(self.stages)
         seen: dict[str, int] = {}
         for index, stage in enumerate(self.stages):
             if stage.worker is not None and seen.setdefault(stage.worker, index) != index:

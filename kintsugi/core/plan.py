@@ -1,7 +1,9 @@
 """What runs where: the plan, and the views of it that everybody needs."""
 
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, pairwise
 
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
@@ -32,6 +34,9 @@ class Plan:
         self._check_pipelines()
         self._check_routes()
         self._check_rounds()
+        self._check_idle()
+
+    def _check_idle(self) -> None:
         taken = self.pipeline_of
         for index, idle in enumerate(self.idle_workers):
             if idle.worker in taken:
@@ -113,6 +118,25 @@ class Plan:
                 if worker not in self.pipeline_of:
                     raise InvalidInputError("is no worker of the plan", field=f"rounds[{r}]", value=worker)
 
+    def amended(
+        self,
+        *,
+        generation: int | None = None,
+        policy: Policy | None = None,
+        rounds: tuple[Round, ...] | None = None,
+        idle_workers: tuple[IdleWorker, ...] | None = None,
+    ) -> "Plan":
+        """`dataclasses.replace` for what leaves every worker where it is: neither checked nor derived anew but for what changes."""
+        changes = {"generation": generation, "policy": policy, "rounds": rounds, "idle_workers": idle_workers}
+        result = copy(self)
+        result.__dict__.update({field: value for field, value in changes.items() if value is not None})
+        checks.non_negative("generation", result.generation)
+        if rounds is not None:
+            result._check_rounds()
+        if idle_workers is not None:
+            result._check_idle()
+        return result
+
     @property
     def dp(self) -> int:
         """Data-parallel degree: number of pipelines."""
@@ -156,7 +180,7 @@ class Plan:
     @cached_property
     def layers_of(self) -> dict[str, tuple[int, ...]]:
         """The layers that each worker holds, ascending."""
-        return {worker: tuple(layer for stage in stages for layer in stage.layers) for worker, stages in self.stages_of.items()}
+        return {worker: tuple(chain.from_iterable([stage.layers for stage in stages])) for worker, stages in self.stages_of.items()}
 
     @cached_property
     def slots_of(self) -> dict[str, tuple[Slot, ...]]:
@@ -186,11 +210,16 @@ class Plan:
     @cached_property
     def holders(self) -> tuple[tuple[str, ...], ...]:
         """Workers that hold each layer, in slot order. Shape [layers][replicas]."""
-        result: list[list[str]] = [[] for _ in range(self.num_layers)]
-        for worker, layers in self.layers_of.items():
-            for layer in layers:
-                result[layer].append(worker)
-        return tuple(tuple(workers) for workers in result)
+        starts = sorted({stage.layer_start for pipeline in self.pipelines for stage in pipeline.stages})
+        place_of = {start: place for place, start in enumerate([*starts, self.num_layers])}
+        result: list[list[str]] = [[] for _ in starts]
+        for worker, stages in self.stages_of.items():
+            for stage in stages:
+                for own in result[place_of[stage.layer_start] : place_of[stage.layer_stop]]:
+                    own.append(worker)
+        widths = [stop - start for start, stop in pairwise([*starts, self.num_layers])]
+        alike = ((tuple(own),) * width for own, width in zip(result, widths, strict=True))
+        return tuple(chain.from_iterable(alike))
 
     @cached_property
     def num_holders(self) -> tuple[int, ...]:
