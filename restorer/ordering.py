@@ -1,11 +1,14 @@
 """Orders of reductions: few rounds (Chameleon, section IV-B), or each as soon as it can begin."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import combinations
+from itertools import chain, combinations
+
+import numpy as np
 
 from restorer.buckets import Bucket
+from restorer.colouring import Mask, coloured
+from restorer.sequencing import Shop, end_seconds, shortest, soonest
 
 Rounds = tuple[tuple[int, ...], ...]
 """Indices of buckets, round by round."""
@@ -42,30 +45,29 @@ def few_rounds(buckets: Sequence[Bucket], num_bytes: Sequence[int]) -> Rounds:
     `MOST_NODES` places.
     """
     conflicts = conflicts_of(buckets)
-    return _last_first(_Colouring(conflicts, num_bytes, _fitted(conflicts, num_bytes)).best(), buckets)
+    return _last_first(_coloured(conflicts, num_bytes, _fitted(conflicts, num_bytes)), buckets)
 
 
 def quick_rounds(
     buckets: Sequence[Bucket], num_bytes: Sequence[int], seconds: Sequence[float], ready_seconds: Sequence[float]
 ) -> Rounds:
     """What `short_rounds` starts from: rounds by first fit, or each bucket as soon as it can begin. Where many are compared."""
-    return _quickly_scheduled(buckets, num_bytes, seconds, ready_seconds).known()
+    return _quick(buckets, num_bytes, seconds, ready_seconds)[0]
 
 
 def quickly_reduced_seconds(
     buckets: Sequence[Bucket], num_bytes: Sequence[int], seconds: Sequence[float], ready_seconds: Sequence[float]
 ) -> float:
     """End of the last reduction with `quick_rounds`."""
-    return _quickly_scheduled(buckets, num_bytes, seconds, ready_seconds).known_seconds()
+    return _quick(buckets, num_bytes, seconds, ready_seconds)[1]
 
 
-def _quickly_scheduled(
+def _quick(
     buckets: Sequence[Bucket], num_bytes: Sequence[int], seconds: Sequence[float], ready_seconds: Sequence[float]
-) -> "_Scheduling":
-    scheduling = _Scheduling(buckets, seconds, ready_seconds)
-    scheduling.offer(_last_first(_fitted(scheduling.conflicts, num_bytes), buckets))
-    scheduling.offer(scheduling.soonest())
-    return scheduling
+) -> tuple[Rounds, float]:
+    conflicts = conflicts_of(buckets)
+    rounds = _last_first(_fitted(conflicts, num_bytes), buckets)
+    return _sooner(_shop(buckets, conflicts, seconds, ready_seconds), conflicts, rounds)
 
 
 def short_rounds(
@@ -74,8 +76,7 @@ def short_rounds(
     """Rounds that are through early when every reduction begins as soon as its workers can.
 
     The few rounds of the colouring, or each bucket as soon as it can begin, whichever is through first; branch and bound
-    over active schedules (Giffler and Thompson, 1960) looks for better ones where the bound leaves room, exact where it
-    ends within `MOST_LOOKS`.
+    (`restorer.sequencing`) looks for better ones where the bound leaves room, exact where it ends within `MOST_LOOKS`.
 
     Args:
         buckets: to be ordered.
@@ -83,10 +84,49 @@ def short_rounds(
         seconds: that each takes.
         ready_seconds: when the last of its workers is through with its layers.
     """
-    scheduling = _Scheduling(buckets, seconds, ready_seconds)
-    scheduling.offer(few_rounds(buckets, num_bytes))
-    scheduling.offer(scheduling.soonest())
-    return scheduling.best()
+    if not buckets:
+        return ()
+    conflicts = conflicts_of(buckets)
+    shop = _shop(buckets, conflicts, seconds, ready_seconds)
+    rounds, end = _sooner(shop, conflicts, few_rounds(buckets, num_bytes))
+    order = shortest(shop, end, MOST_LOOKS) if len(buckets) <= MOST_SEARCHED else ()
+    return _levels([int(index) for index in order], conflicts) if len(order) else rounds
+
+
+def _sooner(shop: Shop, conflicts: Conflicts, rounds: Rounds) -> tuple[Rounds, float]:
+    """Some rounds, or each bucket as soon as it can begin, whichever is through first; and when."""
+    end, order = end_seconds(shop, np.array(list(chain.from_iterable(rounds)), dtype=np.int64)), soonest(shop)
+    other = end_seconds(shop, order)
+    return (_levels(order.tolist(), conflicts), other) if other < end else (rounds, end)
+
+
+def _shop(buckets: Sequence[Bucket], conflicts: Conflicts, seconds: Sequence[float], ready_seconds: Sequence[float]) -> Shop:
+    stages = _by_stage(buckets)
+    is_on = np.zeros((len(stages), len(buckets)), dtype=np.bool_)
+    for own, indices in zip(is_on, stages, strict=True):
+        own[indices] = True
+    return Shop(_mask(conflicts), is_on, np.array(seconds, dtype=np.float64), np.array(ready_seconds, dtype=np.float64))
+
+
+def _mask(conflicts: Conflicts) -> Mask:
+    """Shape [buckets, buckets]."""
+    result = np.zeros((len(conflicts), len(conflicts)), dtype=np.bool_)
+    for own, others in zip(result, conflicts, strict=True):
+        own[list(others)] = True
+    return result
+
+
+def _coloured(conflicts: Conflicts, num_bytes: Sequence[int], known: list[list[int]]) -> list[list[int]]:
+    """The known rounds or better ones."""
+    order = sorted(range(len(num_bytes)), key=lambda index: -num_bytes[index])
+    sizes = np.array([num_bytes[index] for index in order], dtype=np.int64)
+    colours = coloured(_mask(conflicts)[np.ix_(order, order)], sizes, _weight(known, num_bytes), MOST_NODES)
+    if not len(colours):
+        return known
+    rounds: list[list[int]] = [[] for _ in range(int(colours.max()) + 1)]
+    for index, colour in zip(order, colours.tolist(), strict=True):
+        rounds[colour].append(index)
+    return rounds
 
 
 def reduced_seconds(rounds: Rounds, conflicts: Conflicts, seconds: Sequence[float], ready_seconds: Sequence[float]) -> float:
@@ -156,109 +196,3 @@ def _mean_layer(buckets: Sequence[Bucket], own: Sequence[int]) -> float:
     """Where in the model a round's reductions lie."""
     means = [sum(buckets[index].layers) / len(buckets[index].layers) for index in own]
     return sum(means) / len(means)
-
-
-class _Colouring:
-    """Branch and bound over buckets from the largest: the first of a round is its largest and pays for it."""
-
-    def __init__(self, conflicts: Conflicts, num_bytes: Sequence[int], known: list[list[int]]) -> None:
-        self._conflicts, self._num_bytes = conflicts, num_bytes
-        self._order = sorted(range(len(num_bytes)), key=lambda index: -num_bytes[index])
-        self._best, self._least = known, _weight(known, num_bytes)
-        self._num_nodes = 0
-
-    def best(self) -> list[list[int]]:
-        """The best rounds that were found."""
-        self._place(0, [], 0)
-        return self._best
-
-    def _place(self, depth: int, rounds: list[list[int]], weight: int) -> None:
-        if (len(rounds), weight) >= self._least or self._num_nodes >= MOST_NODES:
-            return
-        if depth == len(self._order):
-            self._best, self._least = [list(own) for own in rounds], (len(rounds), weight)
-            return
-        self._num_nodes += 1
-        index = self._order[depth]
-        for own in rounds:
-            if self._conflicts[index].isdisjoint(own):
-                own.append(index)
-                self._place(depth + 1, rounds, weight)
-                own.pop()
-        rounds.append([index])
-        self._place(depth + 1, rounds, weight + self._num_bytes[index])
-        rounds.pop()
-
-
-class _Scheduling:
-    """Orders of buckets whose workers reduce one at a time."""
-
-    def __init__(self, buckets: Sequence[Bucket], seconds: Sequence[float], ready_seconds: Sequence[float]) -> None:
-        self.conflicts, self._stages = conflicts_of(buckets), [frozenset(own) for own in _by_stage(buckets)]
-        self._stages_of = [[own for own in self._stages if index in own] for index in range(len(buckets))]
-        self._seconds, self._ready = seconds, list(ready_seconds)
-        self._best: Rounds = ()
-        self._least, self._num_looks = math.inf, 0
-
-    def offer(self, rounds: Rounds) -> None:
-        """Rounds that are known; the first of equal ones are kept."""
-        end = reduced_seconds(rounds, self.conflicts, self._seconds, self._ready)
-        if end < self._least:
-            self._best, self._least = rounds, end
-
-    def known(self) -> Rounds:
-        """The best rounds that were offered or found so far."""
-        return self._best
-
-    def known_seconds(self) -> float:
-        """When those are through."""
-        return self._least
-
-    def best(self) -> Rounds:
-        """The best rounds that were offered or can be found."""
-        if len(self._ready) <= MOST_SEARCHED:
-            self._extend(self._ready, frozenset(range(len(self._ready))), (), 0.0)
-        return self._best
-
-    def soonest(self) -> Rounds:
-        """Buckets one by one, always one that can begin first; of those the one whose busiest stage has most left to reduce."""
-        start, left = self._ready, frozenset(range(len(self._ready)))
-        order: list[int] = []
-        while left:
-            soon = min(start[index] for index in left)
-            ready = [index for index in left if start[index] == soon]
-            order.append(ready[0] if len(ready) == 1 else min(ready, key=lambda index: self._urgency(index, start, left)))
-            start, left = self._after(order[-1], start, left)
-        return _levels(order, self.conflicts)
-
-    def _urgency(self, index: int, start: Sequence[float], left: frozenset[int]) -> tuple[float, float, int]:
-        remaining = max(sum(self._seconds[other] for other in own & left) for own in self._stages_of[index])
-        return start[index], -remaining, -index
-
-    def _after(self, index: int, start: Sequence[float], left: frozenset[int]) -> tuple[list[float], frozenset[int]]:
-        """When the others can begin once `index` was reduced, and which are left."""
-        result, left, end = list(start), left - {index}, start[index] + self._seconds[index]
-        for other in self.conflicts[index] & left:
-            result[other] = max(result[other], end)
-        return result, left
-
-    def _extend(self, start: Sequence[float], left: frozenset[int], order: tuple[int, ...], end: float) -> None:
-        """All active schedules that begin so: some reduction begins before the one that could end first, or is that one."""
-        if max(end, self._bound(start, left)) >= self._least or self._num_looks >= MOST_LOOKS:
-            return
-        if not left:
-            self._best, self._least = _levels(order, self.conflicts), end
-            return
-        self._num_looks += len(left)
-        first = min(left, key=lambda index: (start[index] + self._seconds[index], index))
-        limit = start[first] + self._seconds[first]
-        rivals = [index for index in (self.conflicts[first] | {first}) & left if start[index] < limit or index == first]
-        for index in sorted(rivals, key=lambda index: self._urgency(index, start, left)):
-            self._extend(*self._after(index, start, left), (*order, index), max(end, start[index] + self._seconds[index]))
-
-    def _bound(self, start: Sequence[float], left: frozenset[int]) -> float:
-        """No stage is through with what is left before this."""
-        loads = (
-            (min(start[i] for i in own), sum(self._seconds[i] for i in own)) for stage in self._stages if (own := stage & left)
-        )
-        return max((begin + load for begin, load in loads), default=0.0)
