@@ -1,7 +1,7 @@
 """The host agent: runs one job on this host's workers, and is how others see it and reach into it."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 
 from kintsugi.core.decision import Decision
@@ -118,6 +118,7 @@ class Agent(AbstractContextManager["Agent"]):
 
     def close(self) -> None:
         """End every process and thread of the job."""
-        self._fleet.close(grace_seconds=STOP_SECONDS if self.phase is Phase.COLLECTING else 0.0)
-        self._decider.close()
-        self._conductor.keeper.close()
+        with ExitStack() as closing:
+            closing.callback(self._conductor.keeper.close)
+            closing.callback(self._decider.close)
+            closing.callback(self._fleet.close, grace_seconds=STOP_SECONDS if self.phase is Phase.COLLECTING else 0.0)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from kintsugi.core.errors import KintsugiError
 from kintsugi.runtime.checkpoint import FileRecord
 from kintsugi.runtime.messages import PartFailed, PartWritten
 from kintsugi.runtime.recording import CheckpointOptions, Strategy
@@ -104,7 +103,7 @@ class PartWriter:
             order = self._orders.get()
             try:
                 self._tell(self._written(order))
-            except (OSError, ValueError, RuntimeError, KintsugiError) as error:
+            except Exception as error:  # whatever it is, who waits for the part must learn of it
                 self._tell(PartFailed(order.attempt, order.step, f"{type(error).__name__}: {error}"))
             finally:
                 self._pool.give_back(order.parts)

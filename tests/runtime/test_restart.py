@@ -97,7 +97,7 @@ def test_every_failure_in_a_step_is_audited(tmp_path):
 
 def test_only_lost_layers_are_read_where_survivors_hold_the_step_of_the_checkpoint(tmp_path):
     blocking = CheckpointOptions(every_steps=2, strategy=Strategy.BLOCKING)
-    result = recorded(tmp_path, restartable(2, 3), *both(4, "step", "w01", "w04"), checkpoints=blocking)
+    result = recorded(tmp_path, restartable(1, 3), fail_at(4, "w01", "step"), checkpoints=blocking)
     assert_same(result, reference())
     assert result.decisions[-1].policy is Policy.CHECKPOINT_RESTART
     assert proven(tmp_path).undone == ()
@@ -164,7 +164,8 @@ def test_a_life_that_has_nothing_left_to_train_ends_at_once(tmp_path):
 @pytest.mark.parametrize("how", [FaultKind.KILL, FaultKind.FREEZE, FaultKind.FAIL, FaultKind.SLOW])
 def test_a_write_that_is_struck_leaves_the_previous_checkpoint(tmp_path, how):
     strike = Fault(worker="w04", at=FaultPoint.CHECKPOINT, step=3, how=how)
-    result = recorded(tmp_path, restartable(2, 3), strike)
+    one_at_a_time = replace(EVERY_TWO, max_in_flight=1)  # the next checkpoint waits for the strike
+    result = recorded(tmp_path, restartable(2, 3), strike, checkpoints=one_at_a_time)
     assert_same(result, reference())
     proven(tmp_path)
     written = [record.step for record in result.checkpoints]
