@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
@@ -14,9 +15,11 @@ from api.settings import Settings
 from tests.api.requests import new_job
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _quiet() -> None:
+@pytest.fixture(scope="package", autouse=True)
+def _quiet() -> Iterator[None]:
     logs.configure(Settings(log_level="error", log_format="json"))
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture
