@@ -1,0 +1,125 @@
+"""The files of a matrix.
+
+FOLDER/manifest.json                              which cells there are, and what became of each
+FOLDER/cells/<suite>/<variant>-seed0/record.json  one cell: what it was, what it cost, what it proved
+                                     steps.csv    one line per committed step
+"""
+
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kintsugi.core import codec
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.matrix.record import SCHEMA_VERSION, Cell, CellRecord, Manifest, StepRecord
+
+MANIFEST = "manifest.json"
+RECORD = "record.json"
+STEPS = "steps.csv"
+
+T = TypeVar("T")
+
+
+def write_manifest(manifest: Manifest, matrix: Path) -> None:
+    """Write FOLDER/manifest.json; it is whole at any moment."""
+    _replace(matrix / MANIFEST, codec.dumps(manifest))
+
+
+def read_manifest(matrix: Path) -> Manifest:
+    """What `write_manifest` wrote.
+
+    Raises:
+        InvalidInputError: with the file and its field.
+    """
+    return _read(Manifest, matrix / MANIFEST)
+
+
+def write_record(record: CellRecord, steps: Iterable[StepRecord], matrix: Path) -> None:
+    """Write what a cell came to. The record comes last: a cell that has one is done."""
+    folder = record.cell.folder(matrix)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / STEPS).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(_STEP_FIELDS)
+        writer.writerows(astuple(step) for step in steps)
+    _replace(folder / RECORD, codec.dumps(record))
+
+
+def has_record(cell: Cell, matrix: Path) -> bool:
+    """Whether the cell is done."""
+    return (cell.folder(matrix) / RECORD).is_file()
+
+
+def read_record(cell: Cell, matrix: Path) -> CellRecord:
+    """What a cell came to.
+
+    Raises:
+        InvalidInputError: with the file and its field; also where the record is another cell's.
+    """
+    path = cell.folder(matrix) / RECORD
+    record = _read(CellRecord, path)
+    if record.cell != cell:
+        raise InvalidInputError(
+            f"is not what its folder says, {cell.name}, in {path}; remove that folder and run the matrix again",
+            field="cell",
+            value=record.cell.name,
+        )
+    return record
+
+
+def read_steps(cell: Cell, matrix: Path) -> tuple[StepRecord, ...]:
+    """The committed steps of a cell, in order.
+
+    Raises:
+        InvalidInputError: with the file, its line and its field.
+    """
+    path = cell.folder(matrix) / STEPS
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if tuple(reader.fieldnames or ()) != _STEP_FIELDS:
+                raise InvalidInputError(f"must be {','.join(_STEP_FIELDS)} in {path}", field="header", value=reader.fieldnames)
+            return tuple(_step(row, f"{path}, line {reader.line_num}") for row in reader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"cannot be read: {error}", field="file", value=str(path)) from error
+
+
+_STEP_FIELDS = tuple(item.name for item in fields(StepRecord))
+_NUMBERS = {"loss": float, "parameter_distance": float, "sample_ids_hash": str}
+"""Kinds of the columns that hold no whole numbers."""
+
+
+def _step(row: Mapping[str, str], where: str) -> StepRecord:
+    values: dict[str, int | float | str | None] = {}
+    for name in _STEP_FIELDS:
+        text = row[name]
+        if name == "parameter_distance" and text == "":
+            continue
+        try:
+            values[name] = _NUMBERS.get(name, int)(text)
+        except (TypeError, ValueError):
+            raise InvalidInputError(f"must be a number ({where})", field=name, value=text) from None
+    try:
+        return codec.decode(StepRecord, values)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{error.message} ({where})", field=error.field, value=error.value) from None
+
+
+def _read(kind: type[T], path: Path) -> T:
+    try:
+        document = codec.load(dict[str, Any], path)
+        if (version := document.get("schema_version")) != SCHEMA_VERSION:
+            message = f"must be {SCHEMA_VERSION}; read it with the version of Kintsugi that wrote it"
+            raise InvalidInputError(message, field="schema_version", value=version)
+        return codec.decode(kind, document)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{error.message} (in {path})", field=error.field, value=error.value) from None
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".json.new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
