@@ -15,6 +15,7 @@ from rich.table import Table
 from estimator.costs import Costs
 from estimator.estimate import estimate
 from kintsugi.core.cluster import Cluster
+from kintsugi.reporting.intervals import Interval
 from kintsugi.simulator.adviser import Adviser
 from kintsugi.simulator.baselines.bamboo import Bamboo
 from kintsugi.simulator.baselines.hot_spares import HotSpares
@@ -27,7 +28,7 @@ from kintsugi.simulator.policies import ALL, FREE_SCHEDULE, KINTSUGI, PINNED, PU
 from kintsugi.simulator.running import Strategy
 from kintsugi.simulator.scenario import Scenario, load, varied
 from kintsugi.simulator.simulate import simulate
-from kintsugi.simulator.summary import Interval, by_seed, ratio, regrets
+from kintsugi.simulator.summary import by_seed, ratio, regrets
 from kintsugi.simulator.sweep import Result, Task, executor_for, run_all, run_one, tasks_of
 from planner.rerouting import reroute
 from tests.builders import grid_plan, uniform_profile

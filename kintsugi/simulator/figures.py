@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.reporting.pictures import new_axes, pyplot, save
 from kintsugi.simulator.ledger import Account
 from kintsugi.simulator.outcome import Outcome
 from kintsugi.simulator.summary import Row
 
 HOUR = 3600.0
-FORMATS = ("png", "svg")
+TIME = "time (h)"
 COLOURS = {
     Account.COMPUTE: "#2a7f62",
     Account.REDUNDANT: "#9bc53d",
@@ -35,42 +35,22 @@ def draw(folder: Path, runs: Sequence[Outcome], rows: Sequence[Row], samples_per
     Raises:
         InvalidInputError: matplotlib is not installed.
     """
-    plot = _pyplot()
+    plot = pyplot()
     written = []
     if runs:
-        written += _save(_live(plot, runs[0]), folder / "workers")
-        written += _save(_throughput(plot, runs, samples_per_microbatch), folder / "throughput")
-        written += _save(_samples(plot, runs, samples_per_microbatch), folder / "samples")
+        written += save(_live(plot, runs[0]), folder / "workers")
+        written += save(_throughput(plot, runs, samples_per_microbatch), folder / "throughput")
+        written += save(_samples(plot, runs, samples_per_microbatch), folder / "samples")
     first = [row for row in rows if row.values == rows[0].values]
-    written += _save(_accounts(plot, first), folder / "time")
+    written += save(_accounts(plot, first), folder / "time")
     if rows[0].values and len(rows) > len(first):
-        written += _save(_variations(plot, rows), folder / "varied")
+        written += save(_variations(plot, rows), folder / "varied")
     plot.close("all")
     return tuple(written)
 
 
-def _pyplot() -> Any:
-    try:
-        import matplotlib as mpl
-    except ModuleNotFoundError as error:
-        raise InvalidInputError("figures need matplotlib: pip install 'kintsugi[plot]'", field="out") from error
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "kintsugi"
-    import matplotlib.pyplot as plot
-
-    return plot
-
-
-def _axes(plot: Any, y: str, x: str = "time (h)") -> tuple[Any, Any]:
-    figure, axes = plot.subplots(figsize=(8, 4), layout="constrained")
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.grid(alpha=0.3)
-    return figure, axes
-
-
 def _live(plot: Any, run: Outcome) -> Any:
-    figure, axes = _axes(plot, "living workers")
+    figure, axes = new_axes(plot, TIME, "living workers")
     moments = [moment / HOUR for moment, _ in run.live] + [run.duration_seconds / HOUR]
     numbers = [number for _, number in run.live]
     axes.step(moments, [*numbers, numbers[-1]], where="post", color="black")
@@ -79,7 +59,7 @@ def _live(plot: Any, run: Outcome) -> Any:
 
 
 def _throughput(plot: Any, runs: Sequence[Outcome], size: int) -> Any:
-    figure, axes = _axes(plot, "throughput (samples/s)")
+    figure, axes = new_axes(plot, TIME, "throughput (samples/s)")
     for run in runs:
         moments = [span.start_seconds / HOUR for span in run.spans] + [run.duration_seconds / HOUR]
         rates = [span.microbatches_per_second * size for span in run.spans]
@@ -91,7 +71,7 @@ def _throughput(plot: Any, runs: Sequence[Outcome], size: int) -> Any:
 
 def _samples(plot: Any, runs: Sequence[Outcome], size: int) -> Any:
     """What was trained up to each moment; what is lost in a rollback is not deducted from the line."""
-    figure, axes = _axes(plot, "samples trained, repeated ones included")
+    figure, axes = new_axes(plot, TIME, "samples trained, repeated ones included")
     for run in runs:
         moments, total, sums = [0.0], 0.0, [0.0]
         for span in run.spans:
@@ -104,7 +84,7 @@ def _samples(plot: Any, runs: Sequence[Outcome], size: int) -> Any:
 
 
 def _accounts(plot: Any, rows: Sequence[Row]) -> Any:
-    figure, axes = _axes(plot, "", "share of the time")
+    figure, axes = new_axes(plot, "share of the time", "")
     names = [row.policy for row in reversed(rows)]
     left = [0.0] * len(names)
     for account in Account:
@@ -120,7 +100,7 @@ def _variations(plot: Any, rows: Sequence[Row]) -> Any:
     """Samples per second against the first value that is varied; the others at their first values."""
     names = list(rows[0].values)
     others = {name: rows[0].values[name] for name in names[1:]}
-    figure, axes = _axes(plot, "samples/s", names[0])
+    figure, axes = new_axes(plot, names[0], "samples/s")
     for policy in dict.fromkeys(row.policy for row in rows):
         own = [r for r in rows if r.policy == policy and all(r.values[name] == value for name, value in others.items())]
         values = [
@@ -130,10 +110,3 @@ def _variations(plot: Any, rows: Sequence[Row]) -> Any:
         axes.errorbar(values, [row.samples_per_second.mean for row in own], yerr=margins, label=policy, linewidth=1, capsize=2)
     axes.legend(fontsize="x-small", ncols=2)
     return figure
-
-
-def _save(figure: Any, path: Path) -> list[Path]:
-    written = [path.with_suffix(f".{kind}") for kind in FORMATS]
-    for target in written:
-        figure.savefig(target, metadata={"Date": None} if target.suffix == ".svg" else None)
-    return written

@@ -8,8 +8,9 @@ from typing import Any
 from rich.table import Table
 
 from kintsugi.core import codec
+from kintsugi.reporting.intervals import Interval
 from kintsugi.simulator.ledger import Account
-from kintsugi.simulator.summary import Interval, Row
+from kintsugi.simulator.summary import Row
 from kintsugi.simulator.sweep import Result
 
 SHOWN = (

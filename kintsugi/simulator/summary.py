@@ -1,33 +1,14 @@
 """What many runs say together: means with confidence intervals, ratios and regrets."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 
-from scipy.special import stdtrit
-
+from kintsugi.reporting import intervals
+from kintsugi.reporting.intervals import Interval
 from kintsugi.simulator.ledger import Account
 from kintsugi.simulator.sweep import Result, Value
-
-CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """A mean and half the width of its confidence interval; null from one value alone."""
-
-    mean: float
-    margin: float | None
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Interval":
-        """Student's interval of independent values."""
-        if len(values) < 2:
-            return cls(mean=values[0], margin=None)
-        quantile = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
-        return cls(mean=fmean(values), margin=quantile * stdev(values) / math.sqrt(len(values)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,17 +55,8 @@ def by_seed(results: Iterable[Result], policy: str) -> dict[int, float]:
 
 
 def ratio(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Interval:
-    """How many times as much we train over all seeds: the ratio of the means.
-
-    The interval is that of the linearised ratio (the delta method): the seeds' residuals `ours - ratio * theirs`, over the
-    mean of theirs.
-    """
-    mean = fmean(theirs.values())
-    value = fmean(ours.values()) / mean
-    if len(ours) < 2:
-        return Interval(mean=value, margin=None)
-    residuals = Interval.of([(ours[seed] - value * theirs[seed]) / mean for seed in ours])
-    return Interval(mean=value, margin=residuals.margin)
+    """How many times as much we train over all seeds: the ratio of the means."""
+    return intervals.ratio([[ours[seed] for seed in ours]], [[theirs[seed] for seed in ours]])
 
 
 def regrets(ours: Mapping[int, float], others: Sequence[Mapping[int, float]]) -> dict[int, float]:

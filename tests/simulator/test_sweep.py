@@ -8,13 +8,14 @@ import pytest
 
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.reporting.intervals import Interval
 from kintsugi.simulator import report
 from kintsugi.simulator.adviser import Adviser
 from kintsugi.simulator.faults import Faults, draw
 from kintsugi.simulator.policies import ALL, PUBLISHED, chosen
 from kintsugi.simulator.scenario import load
 from kintsugi.simulator.simulate import simulate
-from kintsugi.simulator.summary import Interval, by_seed, ratio, regrets, summarised
+from kintsugi.simulator.summary import by_seed, ratio, regrets, summarised
 from kintsugi.simulator.sweep import executor_for, in_order, run_all, run_one, tasks_of
 from tests.builders import RECOVERY, uniform_profile
 from tests.simulator.fakes import job

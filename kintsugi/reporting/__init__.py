@@ -1,0 +1,1 @@
+"""What everything that reports on many runs needs: intervals of confidence, and pictures."""
