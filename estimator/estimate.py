@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from estimator.costs import Costs
-from estimator.goodput import goodput_samples_per_second, throughput_samples_per_second
+from estimator.goodput import expected_restart_seconds, goodput_samples_per_second, throughput_samples_per_second
 from estimator.layers import StageTimes
 from estimator.memory import held_activations, worker_static_bytes
 from estimator.pipeline import asymmetric_seconds
@@ -64,6 +64,7 @@ def estimate(
         goodput_samples_per_second=goodput_samples_per_second(throughput, reconfiguration_seconds, mtbf_seconds),
         bubble_ratio=_bubble_ratio(step),
         stages=_stages(plan, costs, step),
+        expected_restart_seconds=expected_restart_seconds(plan, profile),
     )
 
 

@@ -1,5 +1,7 @@
-"""What failures cost: the price of a transition and equation 8."""
+"""What failures cost: the price of a transition, equation 8, and what the next failure may take with it."""
 
+from kintsugi.core.decision import Estimate
+from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile, Recovery
 
 
@@ -19,6 +21,41 @@ def effective_time_ratio(reconfiguration_seconds: float, mtbf_seconds: float) ->
 def goodput_samples_per_second(throughput: float, reconfiguration_seconds: float, mtbf_seconds: float) -> float:
     """Equation 8: throughput of the next state times its effective time ratio, in samples per second."""
     return throughput * effective_time_ratio(reconfiguration_seconds, mtbf_seconds)
+
+
+def charged_goodput(price: Estimate, mtbf_seconds: float) -> float:
+    """Equation 8 with `expected_restart_seconds` as part of the transition, in samples per second: what plans are compared by.
+
+    With p the probability that the next failure makes a restart due, R its price and r that of the least recovery, a time m
+    between failures holds T * (m - transition - p * (R - r)) samples of this plan's making.
+    """
+    seconds = price.reconfiguration_seconds + price.expected_restart_seconds
+    return goodput_samples_per_second(price.throughput_samples_per_second, seconds, mtbf_seconds)
+
+
+def expected_restart_seconds(plan: Plan, profile: Profile) -> float:
+    """By how much a restart is dearer than rerouting, times the probability that the next failure makes it due.
+
+    0 where every layer has several holders, and where the profile names no checkpoints: what is lost then has no price in
+    seconds (`survivable` says so).
+    """
+    return sole_holder_ratio(plan) * restart_excess_seconds(profile)
+
+
+def restart_excess_seconds(profile: Profile) -> float:
+    """By how much a checkpoint restart is dearer than the least recovery, which is rerouting; 0 without checkpoints."""
+    seconds = restart_seconds(profile)
+    return 0.0 if seconds is None else max(0.0, seconds - rerouting_seconds(profile.recovery))
+
+
+def sole_holder_ratio(plan: Plan) -> float:
+    """Probability that the next loss takes the last holder of a layer (0..1): any worker of the plan is as likely to be next.
+
+    O(layers) where there is no such worker.
+    """
+    if min(plan.num_holders) > 1:
+        return 0.0
+    return len({holders[0] for holders in plan.holders if len(holders) == 1}) / len(plan.workers)
 
 
 def break_even_mtbf_seconds(

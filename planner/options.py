@@ -79,7 +79,8 @@ def rerouting(case: Case) -> Candidate:
     if len(case.survivors) < len(case.plan.workers):
         return rerouted
     price = estimate(case.plan, case.snapshot.profile, case.snapshot.cluster)
-    return choose([_rerouted(case, case.plan, price, 0.0, "the plan stays"), rerouted])
+    stays = _rerouted(case, case.plan, price, 0.0, "the plan stays")
+    return choose([stays, rerouted], case.snapshot.settings.mtbf_seconds)
 
 
 def _rerouted(case: Case, plan: Plan, price: Estimate, transition_seconds: float, text: str) -> Candidate:

@@ -1,11 +1,18 @@
-"""Which policy: equation 8 over every candidate, with the reason and the break-even."""
+"""Which policy: equation 8 over every candidate, with the reason and the break-even.
+
+Equation 8 looks at one stretch between two failures, and charges it the transition at its beginning. The one at its end belongs to
+the next stretch, and may be left out as long as it does not depend on the plan. It does where a layer has one holder only: if that
+one is lost a checkpoint restart is due, and that is this plan's doing. So each plan is charged, beside its transitions, what the
+next one is expected to take beyond the least there is (`estimator.goodput.expected_restart_seconds`). Where every loss leaves a
+holder that is nothing, and what is maximised is equation 8.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from estimator.goodput import break_even_mtbf_seconds
+from estimator.goodput import break_even_mtbf_seconds, goodput_samples_per_second
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Alternative, Estimate, FollowUp, Migration, Survivable
 from kintsugi.core.plan import Plan, Policy
@@ -47,6 +54,16 @@ class Candidate:
         longer_seconds = first.iteration_seconds - second.iteration_seconds
         return first.reconfiguration_seconds + second.reconfiguration_seconds + self.follow_up.after_steps * longer_seconds
 
+    @property
+    def charged_seconds(self) -> float:
+        """What the time to the next failure is charged: all transitions, and the restart that this failure may make due."""
+        return self.transition_seconds + (self.follow_up or self).estimate.expected_restart_seconds
+
+    def goodput(self, mtbf_seconds: float) -> float:
+        """Equation 8 over all that is charged, in samples per second: what candidates are compared by."""
+        throughput = (self.follow_up or self).estimate.throughput_samples_per_second
+        return goodput_samples_per_second(throughput, self.charged_seconds, mtbf_seconds)
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -56,9 +73,9 @@ class Refusal:
     reason: str
 
 
-def choose(candidates: Sequence[Candidate]) -> Candidate:
-    """The candidate with the highest goodput (equation 8); ties go to the one that disturbs least."""
-    return min(candidates, key=lambda c: (-c.estimate.goodput_samples_per_second, PREFERENCE.index(c.policy)))
+def choose(candidates: Sequence[Candidate], mtbf_seconds: float) -> Candidate:
+    """The candidate with the highest goodput over all that it is charged; ties go to the one that disturbs least."""
+    return min(candidates, key=lambda c: (-c.goodput(mtbf_seconds), PREFERENCE.index(c.policy)))
 
 
 def alternatives(candidates: Sequence[Candidate], refusals: Sequence[Refusal]) -> tuple[Alternative, ...]:
@@ -80,9 +97,9 @@ def break_even(chosen: Candidate, candidates: Sequence[Candidate], mtbf_seconds:
             continue
         seconds = break_even_mtbf_seconds(
             chosen.iteration_seconds,
-            chosen.transition_seconds,
+            chosen.charged_seconds,
             other.iteration_seconds,
-            other.transition_seconds,
+            other.charged_seconds,
         )
         if seconds is not None:
             crossings.append(seconds)
@@ -92,18 +109,25 @@ def break_even(chosen: Candidate, candidates: Sequence[Candidate], mtbf_seconds:
 def reason(chosen: Candidate, candidates: Sequence[Candidate], mtbf_seconds: float, *, pinned: bool) -> str:
     """Why this policy, in one or two sentences."""
     mine = chosen.estimate
-    price = f"{mine.iteration_seconds:.4g} s a step after {mine.reconfiguration_seconds:.4g} s of reconfiguration"
+    price = f"{mine.iteration_seconds:.4g} s a step after {mine.reconfiguration_seconds:.4g} s of reconfiguration{_risk(mine)}"
     if pinned:
         return f"{chosen.policy.value} is pinned by the job: {price}."
     others = [other for other in candidates if other is not chosen]
     if not others:
         return f"{chosen.reason}: {price}; no other policy is possible."
-    second = choose(others).estimate
+    best = choose(others, mtbf_seconds)
+    second = best.estimate
     return (
         f"{chosen.reason}: {price} give {mine.goodput_samples_per_second:.6g} samples/s with a failure every "
-        f"{mtbf_seconds:.4g} s; {choose(others).policy.value} would give {second.goodput_samples_per_second:.6g} "
-        f"({second.iteration_seconds:.4g} s a step after {second.reconfiguration_seconds:.4g} s)."
+        f"{mtbf_seconds:.4g} s; {best.policy.value} would give {second.goodput_samples_per_second:.6g} "
+        f"({second.iteration_seconds:.4g} s a step after {second.reconfiguration_seconds:.4g} s{_risk(second)})."
     )
+
+
+def _risk(price: Estimate) -> str:
+    """What goodput does not show, where there is any."""
+    seconds = price.expected_restart_seconds
+    return f", and {seconds:.4g} s expected of a restart at the next failure" if seconds else ""
 
 
 def survivable(plan: Plan, cluster: Cluster) -> Survivable:

@@ -88,10 +88,11 @@ def _most_goodput(request: Request, seconds: float, arrangement: Arrangement) ->
     """Goodput with this step when no more than what must be moved for the arrangement is moved."""
     settings, profile = request.settings, request.costs.profile
     throughput = throughput_samples_per_second(settings.num_microbatches, profile.microbatch_size, seconds)
-    if request.holdings.plan is None:
-        return throughput
-    moving = least_migration_seconds(arrangement, request.holdings, request.costs)
-    return goodput_samples_per_second(throughput, migration_seconds(profile.recovery, moving), settings.mtbf_seconds)
+    charged = request.expected_restart_seconds(len(arrangement.shapes))
+    if request.holdings.plan is not None:
+        moving = least_migration_seconds(arrangement, request.holdings, request.costs)
+        charged += migration_seconds(profile.recovery, moving)
+    return goodput_samples_per_second(throughput, charged, settings.mtbf_seconds)
 
 
 def _longest_step_to_win(request: Request, goodput: float) -> float:

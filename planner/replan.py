@@ -107,7 +107,7 @@ def _recover(case: Case) -> Decision:
         except InfeasibleError as error:
             refusals.append(Refusal(policy, str(error)))
     allowed = _allowed(case, candidates, refusals, lost)
-    chosen = choose(allowed)
+    chosen = choose(allowed, case.snapshot.settings.mtbf_seconds)
     search = (
         found[0].search
         if found

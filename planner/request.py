@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from estimator.costs import Costs
+from estimator.goodput import charged_goodput, restart_excess_seconds
+from kintsugi.core.decision import Estimate
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.plan import Policy, Schedule
@@ -31,6 +33,17 @@ class Request:
     holdings: Holdings
     generation: int
     policy: Policy
+
+    def worth(self, price: Estimate) -> float:
+        """What arrangements are compared by, in samples per second; a first plan is judged by its step alone."""
+        if self.policy is Policy.FAULT_FREE:
+            return price.goodput_samples_per_second
+        return charged_goodput(price, self.settings.mtbf_seconds)
+
+    def expected_restart_seconds(self, num_pipelines: int) -> float:
+        """`estimator.goodput.expected_restart_seconds` of an arrangement without dead slots: only a single pipeline risks any."""
+        is_charged = num_pipelines == 1 and self.policy is not Policy.FAULT_FREE
+        return restart_excess_seconds(self.costs.profile) if is_charged else 0.0
 
 
 def search_for(request: Request) -> AnySearch:

@@ -52,7 +52,7 @@ def reshape(request: Request) -> Found:
     if not found:
         assert refusal is not None
         raise refusal
-    best = max(found, key=lambda item: item.estimate.goodput_samples_per_second)
+    best = max(found, key=lambda item: request.worth(item.estimate))
     least = min(item.search.lower_bound_seconds for item in found)
     search = Search(
         lower_bound_seconds=least,
@@ -66,7 +66,7 @@ def reshape(request: Request) -> Found:
 def _under_schedule(request: Request) -> Found:
     """Search every number of pipelines, the most promising first, for arrangements that could still win.
 
-    Each number's fastest arrangement is placed, priced with its migration, and compared by equation 8.
+    Each number's fastest arrangement is placed, priced with its migration, and compared by equation 8 (`Request.worth`).
 
     Raises:
         InfeasibleError: nothing fits the ranges or memory.
@@ -78,11 +78,11 @@ def _under_schedule(request: Request) -> Found:
     priced = 0
     for option in sorted(options, key=lambda option: -option.most_goodput):
         slack = 1.0 if priced < MOST_PRICED else 1 + CLEAR
-        if best is not None and option.most_goodput <= best.estimate.goodput_samples_per_second * slack:
+        if best is not None and option.most_goodput <= request.worth(best.estimate) * slack:
             break
         found = realise(request, option.arrangement)
         priced += 1
-        if best is None or found.estimate.goodput_samples_per_second > best.estimate.goodput_samples_per_second:
+        if best is None or request.worth(found.estimate) > request.worth(best.estimate):
             best = found
     if best is None:
         raise shortage(request, search)
@@ -97,7 +97,7 @@ def _refined(request: Request, found: Found) -> Found:
     """The plan bettered worker by worker, where workers or links differ."""
     if request.settings.schedule is Schedule.INTERLEAVED:
         return found
-    plan = refined(request, found.plan, lambda option: _found(request, option).estimate.goodput_samples_per_second)
+    plan = refined(request, found.plan, lambda option: request.worth(_found(request, option).estimate))
     return found if plan is found.plan else _found(request, plan)
 
 

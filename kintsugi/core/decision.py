@@ -58,6 +58,9 @@ class Estimate:
     bubble_ratio: float
     """Share of the living workers' time in the pipelines that is idle (0..1)."""
     stages: tuple[StageEstimate, ...]
+    expected_restart_seconds: float = 0.0
+    """What the next failure is expected to cost more because some layers have one holder only: with that holder their state
+    is lost, and a checkpoint restart is due. Policies are compared with it; goodput leaves it out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,10 +98,10 @@ def candidate(policy, iteration, transition, mtbf):
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 400)), min_size=2, max_size=4, unique=True), st.integers(1, 10_000))
 def test_the_choice_among_the_listed_changes_at_the_break_even_and_not_before(prices, mtbf):
     def choice(seconds):
-        return choose([candidate(policy, t, r, seconds) for policy, (t, r) in zip(PREFERENCE, prices, strict=False)])
+        return choose([candidate(policy, t, r, seconds) for policy, (t, r) in zip(PREFERENCE, prices, strict=False)], seconds)
 
     candidates = [candidate(policy, t, r, mtbf) for policy, (t, r) in zip(PREFERENCE, prices, strict=False)]
-    chosen = choose(candidates)
+    chosen = choose(candidates, mtbf)
     even = break_even(chosen, candidates, mtbf)
     if chosen.estimate.goodput_samples_per_second == 0.0:
         return
