@@ -4,7 +4,7 @@ import numpy as np
 
 from estimator.compiled import compiled
 from estimator.pipeline import Floats
-from planner.bounds import Chain, Ints, Model, fits, follow_seconds, greatest_bound, stage_bound
+from planner.bounds import Chain, Ints, Model, follow_seconds, greatest_bound
 from planner.pricing import split_seconds
 from planner.stages import Stages, entry_bound, fill_bounds, stages_below
 
@@ -47,9 +47,7 @@ def _within(model: Model, chain: Chain, level: float, seconds: float, cuts: Ints
     """Whether all splits within a level of bounds were priced, and the best of them and of the given one."""
     count, num_stages, left = len(model.forward) - 1, len(chain.speeds), MOST_EXPLORED
     stages, path = stages_below(model, chain, level), np.zeros(num_stages, dtype=np.int64)
-    for first in range(1, count - num_stages + 2):
-        if not fits(model, chain, 0, 0, first) or stage_bound(model, chain, 0, (0, first), 0.0) > level:
-            continue
+    for first in stages.stops[stages.ranges[0, 0, 0] : stages.ranges[0, 0, 1]]:
         best, follow = np.full((num_stages + 1, count + 1), np.inf), follow_seconds(model, chain, first)
         fill_bounds(stages, level, follow, best)
         limited, option = (stages, best, level), np.zeros(num_stages + 1, dtype=np.int64)

@@ -18,16 +18,16 @@ def minimax(model: Model, chain: Chain) -> tuple[float, Ints, Ints]:
     O(stages * layers^2) for every first stage that is tried; a ceiling from a split by even time leaves far less.
     """
     count, num_stages = len(model.forward) - 1, len(chain.speeds)
-    limit = even_ceiling(model, chain) * (1 + 1e-12)
+    limit, follow = even_ceiling(model, chain) * (1 + 1e-12), follow_seconds(model, chain, 1)
     stages, best = stages_below(model, chain, limit), np.full((num_stages + 1, count + 1), np.inf)
-    fill_bounds(stages, limit, follow_seconds(model, chain, 1), best)
+    fill_bounds(stages, limit, follow, best)
     hopes, own = np.full(count + 1, np.inf), np.full(count + 1, np.inf)
-    for stop in range(1, count - num_stages + 2):
-        if fits(model, chain, 0, 0, stop):
-            own[stop] = stage_bound(model, chain, 0, (0, stop), 0.0)
-            hopes[stop] = max(own[stop], best[1, stop])
+    for entry in range(stages.ranges[0, 0, 0], stages.ranges[0, 0, 1]):
+        stop = stages.stops[entry]
+        own[stop] = entry_bound(stages, entry, 0.0)
+        hopes[stop] = max(own[stop], best[1, stop])
     least, first, kept = np.inf, 0, best
-    stop, follow = int(hopes.argmin()), follow_seconds(model, chain, 1)
+    stop = int(hopes.argmin())
     if hopes[stop] < np.inf:
         options = [_trace(stages, best, (hopes[stop], stop), follow, is_largest) for is_largest in (True, False)]
         if max([greatest_bound(model, chain, cuts) for cuts in options]) <= hopes[stop] * (1 + 1e-12):
