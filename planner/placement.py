@@ -103,11 +103,12 @@ def least_migration_seconds(arrangement: Arrangement, holdings: Holdings, costs:
     missing = sorted(wanted - held)
     if not missing:
         return 0.0
-    others = sorted(held) or [()]
+    others = [*sorted(held), ()]
     is_sharded = costs.profile.optimizer_sharding is OptimizerSharding.ZERO1  # then some of it may come from a checkpoint
     layer_bytes = StateUnits(costs.profile).parameter_bytes if is_sharded else layer_state_bytes(costs.profile)
-    lacking = max(missing_bytes(layer_bytes, [own for own in others if own != slot] or [()], [slot]).min() for slot in missing)
-    return float(lacking) * Wires(costs.profile, costs.cluster).least_intake_beta
+    lacking = missing_bytes(layer_bytes, others, missing)
+    is_own = np.array([[own == slot for slot in missing] for own in others])
+    return float(np.where(is_own, lacking[-1], lacking).min(axis=0).max()) * Wires(costs.profile, costs.cluster).least_intake_beta
 
 
 def _num_slots(arrangement: Arrangement) -> list[int]:

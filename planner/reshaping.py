@@ -73,10 +73,10 @@ def _under_schedule(request: Request) -> Found:
     """
     started = time.perf_counter()
     search = search_for(request)
-    options, least = pursue(request, search)
+    frontier, least = pursue(request, search)
     best: Found | None = None
     priced = 0
-    for option in sorted(options, key=lambda option: -option.most_goodput):
+    for option in frontier.descending():
         slack = 1.0 if priced < MOST_PRICED else 1 + CLEAR
         if best is not None and option.most_goodput <= request.worth(best.estimate) * slack:
             break
