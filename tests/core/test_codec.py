@@ -38,6 +38,12 @@ class Outer:
     named: Mapping[str, Inner] | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    branches: "tuple[Tree, ...]" = ()
+    weight: float = 0.5
+
+
 NOUNS = [
     (Profile, samples.PROFILES),
     (Cluster, samples.CLUSTERS),
@@ -178,3 +184,21 @@ def test_a_noun_already_built_is_taken_as_it_is():
     inner = Inner(number=1)
     assert codec.decode(Outer, {"inners": [inner]}).inners[0] is inner
     assert replace(inner, number=2) == codec.decode(Inner, {"number": 2})
+
+
+def test_a_class_may_contain_itself():
+    tree = Tree(branches=(Tree(), Tree(branches=(Tree(weight=2.0),))))
+    assert codec.loads(Tree, codec.dumps(tree)) == tree
+    with pytest.raises(InvalidInputError) as caught:
+        codec.decode(Tree, {"branches": [{}, {"branches": [{"weight": "2"}]}]}, field="trees[3]")
+    assert caught.value.field == "trees[3].branches[1].branches[0].weight"
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.tuples(inner, inner)))
+def test_plain_data_is_encoded_as_json_itself_would(data):
+    assert codec.dumps(data) == json.dumps(data, separators=(",", ":"))
+
+
+def test_what_json_has_no_word_for_is_refused():
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        codec.dumps({"kind": Colour})
