@@ -1,4 +1,4 @@
-"""Few and short rounds by branch and bound; machine code."""
+"""Few and short rounds by first fit and by branch and bound; machine code."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,6 +7,48 @@ from estimator.compiled import compiled
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+
+@compiled
+def first_fitted(conflicts: Mask, num_bytes: Ints) -> Ints:
+    """The round of every bucket by first fit along the model, by size or by degree, whichever weighs least. Shape [buckets].
+
+    Args:
+        conflicts: whether two buckets share a worker, shape [buckets, buckets].
+        num_bytes: of each.
+    """
+    by_size, degrees = np.argsort(-num_bytes, kind="mergesort"), conflicts.sum(axis=1)
+    by_degree = by_size[np.argsort(-degrees[by_size], kind="mergesort")]
+    best = _first_fit(conflicts, np.arange(len(num_bytes)))
+    for order in (by_size, by_degree):
+        colours = _first_fit(conflicts, order)
+        if weight(colours, num_bytes) < weight(best, num_bytes):
+            best = colours
+    return best
+
+
+@compiled
+def weight(colours: Ints, num_bytes: Ints) -> tuple[int, int]:
+    """How many rounds, and the sum of their largest buckets, in bytes."""
+    largest = np.zeros(len(colours), dtype=np.int64)
+    for index in range(len(colours)):
+        largest[colours[index]] = max(largest[colours[index]], num_bytes[index])
+    return (colours.max() + 1 if len(colours) else 0), largest.sum()
+
+
+@compiled
+def _first_fit(conflicts: Mask, order: Ints) -> Ints:
+    """Every bucket in the first round without a conflict."""
+    colours = np.full(len(order), -1)
+    for index in order:
+        is_taken = np.zeros(len(order), dtype=np.bool_)
+        for other in range(len(order)):
+            if conflicts[index, other] and colours[other] >= 0:
+                is_taken[colours[other]] = True
+        while is_taken[colours[index] + 1]:
+            colours[index] += 1
+        colours[index] += 1
+    return colours
 
 
 @compiled

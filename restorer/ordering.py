@@ -1,13 +1,13 @@
 """Orders of reductions: few rounds (Chameleon, section IV-B), or each as soon as it can begin."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import chain, combinations
+from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
 from restorer.buckets import Bucket
-from restorer.colouring import Mask, coloured
+from restorer.colouring import Ints, Mask, coloured, first_fitted, weight
 from restorer.sequencing import Shop, end_seconds, shortest, soonest
 
 Rounds = tuple[tuple[int, ...], ...]
@@ -28,12 +28,7 @@ Conflicts = Sequence[frozenset[int]]
 
 def conflicts_of(buckets: Sequence[Bucket]) -> tuple[frozenset[int], ...]:
     """The buckets that share a worker with each bucket. Shape [buckets]."""
-    result: list[set[int]] = [set() for _ in buckets]
-    for indices in _by_stage(buckets):
-        for a, b in combinations(indices, 2):
-            result[a].add(b)
-            result[b].add(a)
-    return tuple(map(frozenset, result))
+    return tuple(frozenset(np.flatnonzero(row).tolist()) for row in _conflicts(_stages(buckets)))
 
 
 def few_rounds(buckets: Sequence[Bucket], num_bytes: Sequence[int]) -> Rounds:
@@ -44,30 +39,23 @@ def few_rounds(buckets: Sequence[Bucket], num_bytes: Sequence[int]) -> Rounds:
     fit by size and by degree may weigh less. Branch and bound then looks for better ones: exact where it ends within
     `MOST_NODES` places.
     """
-    conflicts = conflicts_of(buckets)
-    return _last_first(_coloured(conflicts, num_bytes, _fitted(conflicts, num_bytes)), buckets)
+    return _few(buckets, _conflicts(_stages(buckets)), num_bytes)
 
 
 def quick_rounds(
     buckets: Sequence[Bucket], num_bytes: Sequence[int], seconds: Sequence[float], ready_seconds: Sequence[float]
 ) -> Rounds:
     """What `short_rounds` starts from: rounds by first fit, or each bucket as soon as it can begin. Where many are compared."""
-    return _quick(buckets, num_bytes, seconds, ready_seconds)[0]
+    shop = _shop(buckets, seconds, ready_seconds)
+    return _sooner(shop, _quick(shop, buckets, num_bytes))[0]
 
 
 def quickly_reduced_seconds(
     buckets: Sequence[Bucket], num_bytes: Sequence[int], seconds: Sequence[float], ready_seconds: Sequence[float]
 ) -> float:
     """End of the last reduction with `quick_rounds`."""
-    return _quick(buckets, num_bytes, seconds, ready_seconds)[1]
-
-
-def _quick(
-    buckets: Sequence[Bucket], num_bytes: Sequence[int], seconds: Sequence[float], ready_seconds: Sequence[float]
-) -> tuple[Rounds, float]:
-    conflicts = conflicts_of(buckets)
-    rounds = _last_first(_fitted(conflicts, num_bytes), buckets)
-    return _sooner(_shop(buckets, conflicts, seconds, ready_seconds), conflicts, rounds)
+    shop = _shop(buckets, seconds, ready_seconds)
+    return min(end_seconds(shop, _flat(_quick(shop, buckets, num_bytes))), end_seconds(shop, soonest(shop)))
 
 
 def short_rounds(
@@ -86,47 +74,62 @@ def short_rounds(
     """
     if not buckets:
         return ()
-    conflicts = conflicts_of(buckets)
-    shop = _shop(buckets, conflicts, seconds, ready_seconds)
-    rounds, end = _sooner(shop, conflicts, few_rounds(buckets, num_bytes))
-    order = shortest(shop, end, MOST_LOOKS) if len(buckets) <= MOST_SEARCHED else ()
-    return _levels([int(index) for index in order], conflicts) if len(order) else rounds
+    shop = _shop(buckets, seconds, ready_seconds)
+    rounds, end = _sooner(shop, _few(buckets, shop.conflicts, num_bytes))
+    if len(buckets) > MOST_SEARCHED:
+        return rounds
+    order = shortest(shop, end, MOST_LOOKS)
+    return _levels(order, shop.conflicts) if len(order) else rounds
 
 
-def _sooner(shop: Shop, conflicts: Conflicts, rounds: Rounds) -> tuple[Rounds, float]:
+def _sooner(shop: Shop, rounds: Rounds) -> tuple[Rounds, float]:
     """Some rounds, or each bucket as soon as it can begin, whichever is through first; and when."""
-    end, order = end_seconds(shop, np.array(list(chain.from_iterable(rounds)), dtype=np.int64)), soonest(shop)
+    end, order = end_seconds(shop, _flat(rounds)), soonest(shop)
     other = end_seconds(shop, order)
-    return (_levels(order.tolist(), conflicts), other) if other < end else (rounds, end)
+    return (_levels(order, shop.conflicts), other) if other < end else (rounds, end)
 
 
-def _shop(buckets: Sequence[Bucket], conflicts: Conflicts, seconds: Sequence[float], ready_seconds: Sequence[float]) -> Shop:
-    stages = _by_stage(buckets)
-    is_on = np.zeros((len(stages), len(buckets)), dtype=np.bool_)
-    for own, indices in zip(is_on, stages, strict=True):
-        own[indices] = True
-    return Shop(_mask(conflicts), is_on, np.array(seconds, dtype=np.float64), np.array(ready_seconds, dtype=np.float64))
+def _flat(rounds: Rounds) -> Ints:
+    return np.array(list(chain.from_iterable(rounds)), dtype=np.int64)
 
 
-def _mask(conflicts: Conflicts) -> Mask:
-    """Shape [buckets, buckets]."""
-    result = np.zeros((len(conflicts), len(conflicts)), dtype=np.bool_)
-    for own, others in zip(result, conflicts, strict=True):
-        own[list(others)] = True
+def _shop(buckets: Sequence[Bucket], seconds: Sequence[float], ready_seconds: Sequence[float]) -> Shop:
+    stages = _stages(buckets)
+    own, ready = np.array(seconds, dtype=np.float64), np.array(ready_seconds, dtype=np.float64)
+    return Shop(_conflicts(stages), stages, own, ready)
+
+
+def _stages(buckets: Sequence[Bucket]) -> Mask:
+    """Which buckets each stage of each shape takes part in. Shape [stages, buckets]."""
+    pairs = [
+        (shape, stage, index) for index, bucket in enumerate(buckets) for shape, own in enumerate(bucket.stages) for stage in own
+    ]
+    row_of = {place: row for row, place in enumerate(dict.fromkeys((shape, stage) for shape, stage, _ in pairs))}
+    result = np.zeros((len(row_of), len(buckets)), dtype=np.bool_)
+    result[[row_of[shape, stage] for shape, stage, _ in pairs], [index for _, _, index in pairs]] = True
     return result
 
 
-def _coloured(conflicts: Conflicts, num_bytes: Sequence[int], known: list[list[int]]) -> list[list[int]]:
-    """The known rounds or better ones."""
-    order = sorted(range(len(num_bytes)), key=lambda index: -num_bytes[index])
-    sizes = np.array([num_bytes[index] for index in order], dtype=np.int64)
-    colours = coloured(_mask(conflicts)[np.ix_(order, order)], sizes, _weight(known, num_bytes), MOST_NODES)
-    if not len(colours):
-        return known
-    rounds: list[list[int]] = [[] for _ in range(int(colours.max()) + 1)]
-    for index, colour in zip(order, colours.tolist(), strict=True):
-        rounds[colour].append(index)
-    return rounds
+def _conflicts(stages: Mask) -> Mask:
+    """Whether two buckets share a worker. Shape [buckets, buckets]."""
+    result: Mask = stages.T @ stages
+    np.fill_diagonal(result, val=False)
+    return result
+
+
+def _quick(shop: Shop, buckets: Sequence[Bucket], num_bytes: Sequence[int]) -> Rounds:
+    """Rounds by first fit."""
+    return _last_first(first_fitted(shop.conflicts, np.array(num_bytes, dtype=np.int64)), buckets)
+
+
+def _few(buckets: Sequence[Bucket], conflicts: Mask, num_bytes: Sequence[int]) -> Rounds:
+    """Rounds by first fit, or better ones by branch and bound."""
+    sizes = np.array(num_bytes, dtype=np.int64)
+    known, order = first_fitted(conflicts, sizes), np.argsort(-sizes, kind="stable")
+    found = coloured(conflicts[np.ix_(order, order)], sizes[order], weight(known, sizes), MOST_NODES)
+    if len(found):
+        known[order] = found
+    return _last_first(known, buckets)
 
 
 def reduced_seconds(rounds: Rounds, conflicts: Conflicts, seconds: Sequence[float], ready_seconds: Sequence[float]) -> float:
@@ -139,60 +142,20 @@ def reduced_seconds(rounds: Rounds, conflicts: Conflicts, seconds: Sequence[floa
     return max((begin + own for begin, own in zip(start, seconds, strict=True)), default=0.0)
 
 
-def _by_stage(buckets: Sequence[Bucket]) -> list[list[int]]:
-    """Indices of the buckets that each stage of each shape takes part in."""
-    result: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for index, bucket in enumerate(buckets):
-        for shape, stages in enumerate(bucket.stages):
-            for stage in stages:
-                result[shape, stage].append(index)
-    return list(result.values())
+def _last_first(colours: Ints, buckets: Sequence[Bucket]) -> Rounds:
+    """The buckets of each round; those of the last layers come first."""
+    rounds: list[list[int]] = [[] for _ in range(int(colours.max(initial=-1)) + 1)]
+    for index, colour in enumerate(colours.tolist()):
+        rounds[colour].append(index)
+    means = [sum(bucket.layers) / len(bucket.layers) for bucket in buckets]
+    return tuple(tuple(own) for own in sorted(rounds, key=lambda own: sum(means[index] for index in own) / len(own), reverse=True))
 
 
-def _last_first(rounds: Iterable[Sequence[int]], buckets: Sequence[Bucket]) -> Rounds:
-    """Those of the last layers come first."""
-    return tuple(tuple(sorted(own)) for own in sorted(rounds, key=lambda own: _mean_layer(buckets, own), reverse=True))
-
-
-def _fitted(conflicts: Conflicts, num_bytes: Sequence[int]) -> list[list[int]]:
-    """The best rounds by first fit: along the model, by size, and by degree."""
-    along = range(len(num_bytes))
-    orders = (
-        along,
-        sorted(along, key=lambda index: -num_bytes[index]),
-        sorted(along, key=lambda index: (-len(conflicts[index]), -num_bytes[index])),
-    )
-    return min((_first_fit(order, conflicts) for order in orders), key=lambda found: _weight(found, num_bytes))
-
-
-def _first_fit(order: Iterable[int], conflicts: Conflicts) -> list[list[int]]:
-    """Every bucket in the first round without a conflict."""
-    rounds: list[list[int]] = []
-    for index in order:
-        free = next((own for own in rounds if conflicts[index].isdisjoint(own)), None)
-        if free is None:
-            rounds.append([index])
-        else:
-            free.append(index)
-    return rounds
-
-
-def _levels(order: Iterable[int], conflicts: Conflicts) -> Rounds:
+def _levels(order: Ints, conflicts: Mask) -> Rounds:
     """Every bucket in the round after the last one in which a conflicting one precedes it; keeps every worker's order."""
-    level: dict[int, int] = {}
+    level = np.full(len(order), -1)
     rounds: dict[int, list[int]] = defaultdict(list)
-    for index in order:
-        level[index] = max((level[other] + 1 for other in conflicts[index] if other in level), default=0)
-        rounds[level[index]].append(index)
+    for index in order.tolist():
+        level[index] = level[conflicts[index]].max(initial=-1) + 1
+        rounds[int(level[index])].append(index)
     return tuple(tuple(rounds[number]) for number in sorted(rounds))
-
-
-def _weight(rounds: Sequence[Sequence[int]], num_bytes: Sequence[int]) -> tuple[int, int]:
-    """How many rounds, and the sum of their largest buckets."""
-    return len(rounds), sum(max(num_bytes[index] for index in own) for own in rounds)
-
-
-def _mean_layer(buckets: Sequence[Bucket], own: Sequence[int]) -> float:
-    """Where in the model a round's reductions lie."""
-    means = [sum(buckets[index].layers) / len(buckets[index].layers) for index in own]
-    return sum(means) / len(means)
