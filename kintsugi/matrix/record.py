@@ -20,7 +20,7 @@ class Variant(StrEnum):
     """How a cell keeps its state safe and goes on after a failure (ECRL, section 5.3)."""
 
     REFERENCE = "reference"
-    """No failures; blocking checkpoints, as in the paper (its table 5 has the reference stall as long as blocking)."""
+    """No failures. What checkpoints it writes stands in its record; the paper's stalls for them as long as blocking does."""
     BLOCKING = "blocking"
     """Restart from checkpoints that training waits for."""
     OVERLAPPED = "overlapped"

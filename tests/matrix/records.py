@@ -1,9 +1,9 @@
 """Synthetic cells whose every figure is known by hand."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from kintsugi.matrix.gates import RESTARTING
 from kintsugi.matrix.record import (
     Cell,
     CellRecord,
@@ -19,7 +19,9 @@ from kintsugi.matrix.record import (
     Verdict,
     WallTime,
 )
+from kintsugi.matrix.results import Results
 from kintsugi.matrix.store import write_manifest, write_record
+from kintsugi.runtime.supervisor import EndReason, SupervisedAttempt
 
 NUM_STEPS = 100
 BATCH_SIZE = 8
@@ -96,6 +98,7 @@ def record(of: Cell, *, wall: WallTime | None = None, scale: float = 1.0, **chan
             backpressure_seconds=0.0,
             memory_copy_seconds=scaled.snapshot_seconds / 10,
         ),
+        "attempts": attempts(1 + len(strikes) * (of.variant in RESTARTING)),
         "failures": strikes,
         "planned_failures": len(strikes),
         "recovery_seconds": (scaled.recovery_seconds / 2,) * len(strikes),
@@ -103,6 +106,15 @@ def record(of: Cell, *, wall: WallTime | None = None, scale: float = 1.0, **chan
         "quality": Quality(held_out_loss=0.5, held_out_accuracy=0.9),
     }
     return CellRecord(**{**values, **changes})
+
+
+def attempts(number: int) -> tuple[SupervisedAttempt, ...]:
+    """So many starts, all but the last killed."""
+    ends = [(137, EndReason.KILLED)] * (number - 1) + [(0, EndReason.COMPLETED)]
+    return tuple(
+        SupervisedAttempt(number=index, started_at=float(index), ended_at=index + 1.0, exit_code=code, reason=reason)
+        for index, (code, reason) in enumerate(ends)
+    )
 
 
 def steps(of: Cell, *, shift: float = 0.0, distance: float | None = 0.0) -> tuple[StepRecord, ...]:
@@ -142,15 +154,21 @@ def whole_matrix(seeds: Sequence[int] = (0, 1, 2)) -> tuple[CellRecord, ...]:
     )
 
 
+def own_steps(of: Cell) -> tuple[StepRecord, ...]:
+    """Losses of a cell in a matrix of these: apart from the reference's by 0.001 and one more for every seed."""
+    shift = 0.0 if of.variant is Variant.REFERENCE else 0.001 * (of.seed + 1)
+    return steps(of, shift=shift, distance=shift / 10)
+
+
+def results(records: Iterable[CellRecord]) -> Results:
+    """A matrix of these as it is read."""
+    known = {each.cell: each for each in records}
+    return Results(manifest(known), known, {each: own_steps(each) for each in known})
+
+
 def write(records: Iterable[CellRecord], folder: Path) -> None:
     """A finished matrix of `records` in `folder`."""
     records = tuple(records)
     for each in records:
-        shift = 0.0 if each.cell.variant is Variant.REFERENCE else 0.001 * (each.cell.seed + 1)
-        write_record(each, steps(each.cell, shift=shift, distance=shift / 10), folder)
+        write_record(each, own_steps(each.cell), folder)
     write_manifest(manifest(each.cell for each in records), folder)
-
-
-def failed(of: CellRecord) -> CellRecord:
-    """The same with a sample that counted twice."""
-    return replace(of, audit=replace(of.audit, duplicates=1))

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kintsugi.core import codec
@@ -39,6 +39,7 @@ def test_distances_that_were_not_measured_stay_unknown(tmp_path):
     assert {step.parameter_distance for step in store.read_steps(written.cell, tmp_path)} == {None}
 
 
+@settings(deadline=None)
 @given(loss=st.floats(allow_nan=False, allow_infinity=False), distance=st.none() | TIMES)
 def test_every_number_of_a_step_comes_back_exactly(tmp_path_factory, loss, distance):
     folder = tmp_path_factory.mktemp("matrix")
@@ -49,6 +50,7 @@ def test_every_number_of_a_step_comes_back_exactly(tmp_path_factory, loss, dista
     assert store.read_steps(written.cell, folder) == (step,)
 
 
+@settings(deadline=None)
 @given(parts=st.tuples(*[TIMES] * 6), rest=TIMES)
 def test_the_parts_of_the_wall_time_and_the_rest_are_all_of_it(parts, rest):
     total = sum(parts) + rest + 1.0
