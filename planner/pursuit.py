@@ -37,7 +37,7 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
         if arrangement is None:
             continue
         frontier.add(arrangement)
-        even = search.even(dp, limit)
+        even = search.even(dp, min(limit, _longest_step_to_win(request, frontier.most_goodput) * (1 + search.optimism)))
         if even is not None and even.shapes != arrangement.shapes:
             frontier.add(even)
         slack = search.tolerance * min(MOST_SLACK, pursued // MOST_EAGER)

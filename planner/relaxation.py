@@ -83,19 +83,27 @@ def least_seconds(outline: Outline, num_stages: int, num_microbatches: int, tail
 @compiled
 def caps(lengths: Lengths, target: float) -> Ints:
     """Most micro-batches that a pipeline of each length might finish within a time. Shape [lengths]."""
-    outline, first_length, most, tail = lengths.outline, lengths.first, lengths.most, lengths.tail
-    result = np.zeros(len(most), dtype=np.int64)
-    for index in range(len(most)):
-        low, high = 0, 1
-        while high <= most[index] and least_seconds(outline, first_length + index, high, tail) <= target:
-            low, high = high, 2 * high
-        high = min(high, most[index] + 1)
+    return caps_near(lengths, target, np.zeros(len(lengths.most), dtype=np.int64))
+
+
+@compiled
+def caps_near(lengths: Lengths, target: float, guess: Ints) -> Ints:
+    """`caps`, found the sooner the closer they are to a guess, or to that of the length before where the guess is 0."""
+    result = np.zeros(len(lengths.most), dtype=np.int64)
+    for index in range(len(result)):
+        most, near = lengths.most[index], guess[index] if guess[index] > 0 or index == 0 else result[index - 1]
+        low, high, step = 0, most + 1, 1
+        probe = min(max(1, near), most)
         while high - low > 1:
-            middle = (low + high) // 2
-            if least_seconds(outline, first_length + index, middle, tail) <= target:
-                low = middle
+            if least_seconds(lengths.outline, lengths.first + index, probe, lengths.tail) <= target:
+                low = probe
+                probe = low + step
             else:
-                high = middle
+                high = probe
+                probe = high - step
+            step *= 2
+            if not low < probe < high:
+                probe = (low + high) // 2
         result[index] = low
     return result
 
@@ -182,8 +190,8 @@ def which_can_finish(
     """
     first, most, tails = offers
     degrees, seconds = target
-    result = np.empty(len(degrees), dtype=np.bool_)
+    result, worth = np.empty(len(degrees), dtype=np.bool_), np.zeros(most.shape[1], dtype=np.int64)
     for index in range(len(degrees)):
-        lengths = Lengths(outline, first, most[index], tails[index], 0.0)
-        result[index] = can_finish(lengths, seconds[index], work[0], degrees[index], work[1])
+        worth = caps_near(Lengths(outline, first, most[index], tails[index], 0.0), seconds[index], worth)
+        result[index] = relaxed_worth(worth, first, work[0], degrees[index]) * (1 + 1e-12) >= work[1]
     return result

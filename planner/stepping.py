@@ -1,7 +1,7 @@
 """What a step of an arrangement takes on equal workers, before anybody is placed: pipelines that are alike are timed once."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -9,18 +9,47 @@ from estimator.communication import ring_all_reduce_seconds
 from estimator.costs import Costs
 from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
-from kintsugi.core.profile import LinkCost
+from kintsugi.core.profile import LinkCost, Profile
 from restorer.buckets import Bucket, bucket_bytes, buckets_of
-from restorer.ordering import quickly_reduced_seconds
+from restorer.ordering import QuickOrder
 
 Kind = tuple[tuple[int, ...], int]
 """Stage boundaries and micro-batches of a pipeline."""
 
-Member = tuple[Kind, int]
-"""A stage of the pipelines of a kind."""
+Shapes = tuple[tuple[int, ...], ...]
+"""Distinct stage boundaries."""
 
-Reducing = tuple[list[Member], float]
-"""Who takes part in a reduction, and how long it takes in seconds."""
+
+@dataclass(frozen=True, slots=True)
+class Reductions:
+    """What pipelines with given stage boundaries reduce, however many there are of them."""
+
+    shapes: Shapes
+    buckets: Sequence[Bucket]
+    num_bytes: Sequence[int]
+    """Shape [buckets]."""
+    order: QuickOrder
+
+    @classmethod
+    def of(cls, shapes: Shapes, profile: Profile) -> "Reductions":
+        """Of untouched pipelines whose workers hold one stage each."""
+        buckets = buckets_of([tuple((stop, stage) for stage, stop in enumerate(shape[1:])) for shape in shapes], profile)
+        num_bytes = [bucket_bytes(bucket, profile) for bucket in buckets]
+        return cls(shapes, buckets, num_bytes, QuickOrder.of(buckets, num_bytes))
+
+    def end_seconds(self, pipelines: Counter[Kind], ends: Mapping[Kind, Sequence[float]], link: LinkCost) -> float:
+        """End of the last reduction when stages are through with their passes at these times."""
+        kinds_of: dict[tuple[int, ...], list[Kind]] = {shape: [] for shape in self.shapes}
+        for kind in pipelines:
+            kinds_of[kind[0]].append(kind)
+        shapes = [([ends[kind] for kind in kinds], sum(pipelines[kind] for kind in kinds)) for kinds in kinds_of.values()]
+        seconds, ready = [], []
+        for bucket, num_bytes in zip(self.buckets, self.num_bytes, strict=True):
+            own = [(ends_of, times, stages) for (ends_of, times), stages in zip(shapes, bucket.stages, strict=True)]
+            num_workers = sum([times * len(stages) for _, times, stages in own])
+            seconds.append(ring_all_reduce_seconds(link, num_workers, num_bytes))
+            ready.append(max([end[stage] for ends_of, _, stages in own for end in ends_of for stage in stages]))
+        return self.order.reduced_seconds(seconds, ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +62,7 @@ class Stepper:
     link: LinkCost
     """Between neighbouring stages."""
     _ends: dict[Kind, tuple[float, ...]] = field(default_factory=dict, init=False)
+    _reductions: dict[Shapes, Reductions] = field(default_factory=dict, init=False)
 
     def seconds(self, pipelines: Counter[Kind], reduction_link: LinkCost) -> float:
         """A step of pipelines given by kind and number, as the estimator reckons it, with a quickly found order of reductions.
@@ -43,39 +73,18 @@ class Stepper:
             pipelines: how many there are of each kind.
             reduction_link: that paces reductions.
         """
-        cuts = tuple(dict.fromkeys(cuts for cuts, _ in pipelines))
-        buckets = buckets_of([tuple((stop, stage) for stage, stop in enumerate(shape[1:])) for shape in cuts], self.costs.profile)
-        ranges = {pair for shape in cuts for pair in pairwise(shape)}
-        update = max(self.costs.sums.times(a, b, self.speed_ratio).optimizer_seconds for a, b in ranges)
-        num_workers = sum(times * (len(shape) - 1) for (shape, _), times in pipelines.items())
-        reduced = self._reduced_seconds(cuts, buckets, pipelines, reduction_link)
-        return reduced + self.costs.commit_seconds(num_workers) + update
+        shapes = tuple(dict.fromkeys(cuts for cuts, _ in pipelines))
+        if shapes not in self._reductions:
+            self._reductions[shapes] = Reductions.of(shapes, self.costs.profile)
+        ends = {kind: self._stage_ends(kind) for kind in pipelines}
+        reduced = self._reductions[shapes].end_seconds(pipelines, ends, reduction_link)
+        num_workers = sum([times * (len(shape) - 1) for (shape, _), times in pipelines.items()])
+        return max(reduced, *map(max, ends.values())) + self.costs.commit_seconds(num_workers) + self._update_seconds(shapes)
 
-    def _reduced_seconds(
-        self, cuts: Sequence[tuple[int, ...]], buckets: Sequence[Bucket], pipelines: Counter[Kind], link: LinkCost
-    ) -> float:
-        """End of the last reduction."""
-        ends = {(kind, stage): end for kind in pipelines for stage, end in enumerate(self._stage_ends(kind))}
-        timed = self._timed(cuts, buckets, pipelines, link)
-        seconds = [own for _, own in timed]
-        ready = [max(ends[member] for member in members) for members, _ in timed]
-        num_bytes = [bucket_bytes(bucket, self.costs.profile) for bucket in buckets]
-        return max(*ends.values(), quickly_reduced_seconds(buckets, num_bytes, seconds, ready))
-
-    def _timed(
-        self, cuts: Sequence[tuple[int, ...]], buckets: Sequence[Bucket], pipelines: Counter[Kind], link: LinkCost
-    ) -> list[Reducing]:
-        """Who reduces each bucket, and how long that takes. Shape [buckets]."""
-        kinds_of: dict[tuple[int, ...], list[Kind]] = {shape: [] for shape in cuts}
-        for kind in pipelines:
-            kinds_of[kind[0]].append(kind)
-        result = []
-        for bucket in buckets:
-            stages = zip(cuts, bucket.stages, strict=True)
-            members = [(kind, stage) for shape, own in stages for stage in own for kind in kinds_of[shape]]
-            num_workers = sum(pipelines[kind] for kind, _ in members)
-            result.append((members, ring_all_reduce_seconds(link, num_workers, bucket_bytes(bucket, self.costs.profile))))
-        return result
+    def _update_seconds(self, shapes: Shapes) -> float:
+        """The longest update of a stage."""
+        optimizer = self.costs.sums.optimizer
+        return max([optimizer[b] - optimizer[a] for shape in shapes for a, b in pairwise(shape)]) / self.speed_ratio
 
     def _stage_ends(self, kind: Kind) -> tuple[float, ...]:
         """When the stages of a pipeline are through with their last backward pass. Shape [stages]."""

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -42,20 +43,35 @@ def few_rounds(buckets: Sequence[Bucket], num_bytes: Sequence[int]) -> Rounds:
     return _few(buckets, _conflicts(_stages(buckets)), num_bytes)
 
 
-def quick_rounds(
-    buckets: Sequence[Bucket], num_bytes: Sequence[int], seconds: Sequence[float], ready_seconds: Sequence[float]
-) -> Rounds:
+@dataclass(frozen=True, slots=True)
+class QuickOrder:
     """What `short_rounds` starts from: rounds by first fit, or each bucket as soon as it can begin. Where many are compared."""
-    shop = _shop(buckets, seconds, ready_seconds)
-    return _sooner(shop, _quick(shop, buckets, num_bytes))[0]
 
+    stages: Mask
+    """Which buckets each stage of each shape takes part in, shape [stages, buckets]."""
+    conflicts: Mask
+    """Whether two buckets share a worker, shape [buckets, buckets]."""
+    fitted: Rounds
 
-def quickly_reduced_seconds(
-    buckets: Sequence[Bucket], num_bytes: Sequence[int], seconds: Sequence[float], ready_seconds: Sequence[float]
-) -> float:
-    """End of the last reduction with `quick_rounds`."""
-    shop = _shop(buckets, seconds, ready_seconds)
-    return min(end_seconds(shop, _flat(_quick(shop, buckets, num_bytes))), end_seconds(shop, soonest(shop)))
+    @classmethod
+    def of(cls, buckets: Sequence[Bucket], num_bytes: Sequence[int]) -> "QuickOrder":
+        """Of buckets of these sizes."""
+        stages = _stages(buckets)
+        conflicts = _conflicts(stages)
+        return cls(stages, conflicts, _last_first(first_fitted(conflicts, np.array(num_bytes, dtype=np.int64)), buckets))
+
+    def rounds(self, seconds: Sequence[float], ready_seconds: Sequence[float]) -> Rounds:
+        """Whichever are through first when the buckets take so long and can begin then."""
+        return _sooner(self._shop(seconds, ready_seconds), self.fitted)[0]
+
+    def reduced_seconds(self, seconds: Sequence[float], ready_seconds: Sequence[float]) -> float:
+        """End of the last reduction with these rounds."""
+        shop = self._shop(seconds, ready_seconds)
+        return min(end_seconds(shop, _flat(self.fitted)), end_seconds(shop, soonest(shop)))
+
+    def _shop(self, seconds: Sequence[float], ready_seconds: Sequence[float]) -> Shop:
+        own, ready = np.array(seconds, dtype=np.float64), np.array(ready_seconds, dtype=np.float64)
+        return Shop(self.conflicts, self.stages, own, ready)
 
 
 def short_rounds(
@@ -74,8 +90,10 @@ def short_rounds(
     """
     if not buckets:
         return ()
-    shop = _shop(buckets, seconds, ready_seconds)
-    rounds, end = _sooner(shop, _few(buckets, shop.conflicts, num_bytes))
+    stages = _stages(buckets)
+    conflicts = _conflicts(stages)
+    shop = Shop(conflicts, stages, np.array(seconds, dtype=np.float64), np.array(ready_seconds, dtype=np.float64))
+    rounds, end = _sooner(shop, _few(buckets, conflicts, num_bytes))
     if len(buckets) > MOST_SEARCHED:
         return rounds
     order = shortest(shop, end, MOST_LOOKS)
@@ -91,12 +109,6 @@ def _sooner(shop: Shop, rounds: Rounds) -> tuple[Rounds, float]:
 
 def _flat(rounds: Rounds) -> Ints:
     return np.array(list(chain.from_iterable(rounds)), dtype=np.int64)
-
-
-def _shop(buckets: Sequence[Bucket], seconds: Sequence[float], ready_seconds: Sequence[float]) -> Shop:
-    stages = _stages(buckets)
-    own, ready = np.array(seconds, dtype=np.float64), np.array(ready_seconds, dtype=np.float64)
-    return Shop(_conflicts(stages), stages, own, ready)
 
 
 def _stages(buckets: Sequence[Bucket]) -> Mask:
@@ -115,11 +127,6 @@ def _conflicts(stages: Mask) -> Mask:
     result: Mask = stages.T @ stages
     np.fill_diagonal(result, val=False)
     return result
-
-
-def _quick(shop: Shop, buckets: Sequence[Bucket], num_bytes: Sequence[int]) -> Rounds:
-    """Rounds by first fit."""
-    return _last_first(first_fitted(shop.conflicts, np.array(num_bytes, dtype=np.int64)), buckets)
 
 
 def _few(buckets: Sequence[Bucket], conflicts: Mask, num_bytes: Sequence[int]) -> Rounds:

@@ -12,9 +12,13 @@ from estimator.estimate import estimate
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Schedule
 from planner.stepping import Stepper
-from restorer.ordering import quick_rounds
+from restorer.ordering import QuickOrder
 from restorer.rounds import fastest_rounds
 from tests.builders import even_cuts, grid_plan, transformer_profile
+
+
+def quick_rounds(buckets, num_bytes, *times):
+    return QuickOrder.of(buckets, num_bytes).rounds(*times)
 
 
 @settings(deadline=None, max_examples=60)
