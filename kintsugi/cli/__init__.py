@@ -24,6 +24,7 @@ COMMANDS = {
     "profile": "Measure a model's profile on this machine.",
     "audit": "Prove from a run's journals that it trained on every sample once.",
     "supervise": "Start a job again from its latest checkpoint until it ends well.",
+    "matrix": "Measure what failures and checkpoints cost, under every strategy.",
     "regress": "Compare the quality of plans with a committed baseline.",
 }
 """Line in the help of each command; module `kintsugi.cli.<name>` exports `register(app)`."""

@@ -1,0 +1,84 @@
+"""`kintsugi matrix`: what failures and checkpoints cost, on real data, under every strategy."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from kintsugi.cli.output import Format, print_json
+from kintsugi.core.codec import encode
+from kintsugi.matrix.execution import StoppedError
+from kintsugi.matrix.record import Cell, CellStatus, Manifest
+from kintsugi.matrix.report import Report, write_report
+from kintsugi.matrix.runner import Asked, run_matrix
+from kintsugi.matrix.suites import Matrix, with_seeds
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command("matrix", help="Measure what failures and checkpoints cost, under every strategy.")(matrix)
+
+
+def matrix(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="For records and report; what is done there stays done.")],
+    *,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Repetitions of every suite, seeds 0 to N - 1.")] = 3,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="PATTERN", help="Cells by name, as 'digits-*/memory-*'; may be repeated.")
+    ] = None,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Also other checkpoint intervals and writes in flight.")] = False,
+    dry_run: Annotated[bool, typer.Option("--list", help="Name the cells, and run none.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Run nothing; make the report anew from what is there.")] = False,
+    form: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TABLE,
+) -> int:
+    """Run the matrix and write its report; exit 1 where cells failed or a quality gate is not passed. Ctrl-C stops it safely."""
+    asked = Asked(sweep=sweep, only=tuple(only or ()))
+    chosen = with_seeds(Matrix(), seeds)
+    if dry_run:
+        _print_names(asked.cells(chosen), form)
+        return 0
+    manifest = None
+    if not report:
+        try:
+            manifest = _run(chosen, folder, asked)
+        except StoppedError:
+            Console(stderr=True).print("stopped; the same command goes on", highlight=False)
+            return 1
+    written = write_report(folder)
+    _print(written, manifest, form)
+    return 0 if written.is_accepted else 1
+
+
+def _run(chosen: Matrix, folder: Path, asked: Asked) -> Manifest:
+    """Run it with a bar on stderr."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=None)
+
+        def observe(done: int, total: int, cell: Cell) -> None:
+            progress.update(task, completed=done, total=total, description=cell.name)
+
+        return run_matrix(chosen, folder, asked, observe)
+
+
+def _print_names(cells: tuple[Cell, ...], form: Format) -> None:
+    names = [cell.name for cell in cells]
+    if form is Format.JSON:
+        print_json({"cells": names})
+    else:
+        typer.echo("\n".join(names))
+
+
+def _print(report: Report, manifest: Manifest | None, form: Format) -> None:
+    if form is Format.JSON:
+        print_json({"is_accepted": report.is_accepted, "report": str(report.path), "findings": encode(report.findings)})
+        return
+    console = Console()
+    for entry in manifest.entries if manifest is not None else ():
+        if entry.status is CellStatus.FAILED:
+            console.print(f"[red]{entry.cell.name} failed: {entry.reason}[/red]", highlight=False)
+    for finding in report.findings:
+        console.print(f"{finding.name}: {finding.measured} (asked {finding.asked}): {finding.verdict}", highlight=False)
+    console.print(f"the report is {report.path}", highlight=False)
