@@ -59,20 +59,25 @@ def by_suite(pairs: BySuite, measure: Measure) -> dict[Suite, Interval]:
     return {suite: Interval.of(values) for suite, values in zip(pairs, measured(pairs, measure), strict=True)}
 
 
-def times_smaller(results: Results, restart: Variant) -> float | None:
-    """How many times smaller the loss of goodput under recovery in memory is than under restarts.
+def recovery(ours: CellRecord, _: CellRecord) -> float:
+    """The share of the wall time that failures cost by themselves: restart and repeated steps, without any stall."""
+    return ours.wall.recovery_seconds / ours.wall.total_seconds
+
+
+def times_smaller(results: Results, restart: Variant, lost: Measure) -> float | None:
+    """How many times smaller what is lost under recovery in memory is than under restarts.
 
     Null where recovery in memory loses nothing on average, so that there is no number for it, or where cells are missing.
     """
-    in_memory = over_suites(results, Variant.MEMORY, Variant.REFERENCE, loss)
-    restarting = over_suites(results, restart, Variant.REFERENCE, loss)
+    in_memory = over_suites(results, Variant.MEMORY, Variant.REFERENCE, lost)
+    restarting = over_suites(results, restart, Variant.REFERENCE, lost)
     if in_memory is None or restarting is None or in_memory.mean <= 0:
         return None
     return restarting.mean / in_memory.mean
 
 
-def margin_over(results: Results, restart: Variant, times: float) -> Interval | None:
-    """The loss under restarts less `times` that under recovery in memory: above 0 where the latter is that much smaller.
+def margin_over(results: Results, restart: Variant, times: float, lost: Measure) -> Interval | None:
+    """What is lost under restarts less `times` what is lost in memory: above 0 where the latter is that much smaller.
 
     A difference, not a ratio, for the smaller loss may well be zero. Seeds of which one of the three runs is missing are
     left out.
@@ -81,5 +86,5 @@ def margin_over(results: Results, restart: Variant, times: float) -> Interval | 
     for suite in results.suites:
         references, ours, theirs = (results.runs(suite, v) for v in (Variant.REFERENCE, Variant.MEMORY, restart))
         seeds = sorted(references.keys() & ours.keys() & theirs.keys())
-        values.append([loss(theirs[s], references[s]) - times * loss(ours[s], references[s]) for s in seeds])
+        values.append([lost(theirs[s], references[s]) - times * lost(ours[s], references[s]) for s in seeds])
     return mean_of([group for group in values if group])

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from statistics import fmean
 
-from kintsugi.matrix.comparisons import loss, mean_of
+from kintsugi.matrix.comparisons import loss, mean_of, recovery
 from kintsugi.matrix.divergence import Divergence, divergence
 from kintsugi.matrix.record import CellRecord, Part, Variant, WallTime
 from kintsugi.matrix.results import Results, measured
@@ -86,7 +86,7 @@ def failures(results: Results) -> Table:
 def _recovery(groups: list[list[CellRecord]]) -> tuple[Interval | None, Interval | None, Interval | None]:
     struck = [own for group in groups if (own := [r for r in group if r.recovery_seconds])]
     return (
-        mean_of([[r.wall.recovery_seconds / r.wall.total_seconds for r in group] for group in groups]),
+        mean_of([[recovery(r, r) for r in group] for group in groups]),
         mean_of([[fmean(r.recovery_seconds) for r in group] for group in struck]),
         mean_of([[r.trained_samples / r.useful_samples - 1 for r in group if r.useful_samples] for group in groups]),
     )
@@ -122,7 +122,7 @@ def _setting(runs: list[CellRecord]) -> list[Interval]:
         Interval.of([r.goodput for r in runs]),
         Interval.of([r.wall.stall_seconds / r.wall.total_seconds for r in runs]),
         Interval.of([r.wall.sync_seconds for r in runs]),
-        Interval.of([r.wall.recovery_seconds / r.wall.total_seconds for r in runs]),
+        Interval.of([recovery(r, r) for r in runs]),
     ]
 
 

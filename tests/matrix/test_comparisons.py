@@ -52,8 +52,9 @@ def test_reductions_are_shares_of_blockings_time():
 
 
 def test_in_memory_loses_as_many_times_less_as_by_hand():
-    assert comparisons.times_smaller(WHOLE, Variant.BLOCKING) == pytest.approx((1 - 0.8) / (1 - 100 / 102))
-    beyond = comparisons.margin_over(WHOLE, Variant.BLOCKING, 5.0)
+    assert comparisons.times_smaller(WHOLE, Variant.BLOCKING, comparisons.loss) == pytest.approx((1 - 0.8) / (1 - 100 / 102))
+    assert comparisons.times_smaller(WHOLE, Variant.BLOCKING, comparisons.recovery) == pytest.approx((25 / 125) / (3 / 102))
+    beyond = comparisons.margin_over(WHOLE, Variant.BLOCKING, 5.0, comparisons.loss)
     assert beyond.mean == pytest.approx(0.2 - 5 * (1 - 100 / 102))
 
 
@@ -62,8 +63,8 @@ def test_where_nothing_is_lost_in_memory_there_is_no_ratio_but_a_verdict():
         c: records.record(c, wall=WALLS[Variant.REFERENCE]) if c.variant is Variant.MEMORY else r for c, r in WHOLE.records.items()
     }
     results = Results(WHOLE.manifest, known, WHOLE.steps)
-    assert comparisons.times_smaller(results, Variant.BLOCKING) is None
-    assert comparisons.margin_over(results, Variant.BLOCKING, 5.0).mean > 0
+    assert comparisons.times_smaller(results, Variant.BLOCKING, comparisons.loss) is None
+    assert comparisons.margin_over(results, Variant.BLOCKING, 5.0, comparisons.loss).mean > 0
 
 
 def test_seeds_that_only_one_variant_has_are_left_out_of_its_pairs():

@@ -111,5 +111,5 @@ def test_what_the_paper_reached_is_reached_and_one_seed_leaves_doubt(results):
     assert (every.measured, every.is_reached, every.is_certain) == ("8 of 8, 0 of them beyond doubt", True, False)
     stall = found["stall saved, overlapped against blocking"]
     assert (stall.is_reached, stall.verdict) == (True, "reached, within what runs differ by")
-    memory = found["goodput lost under failures, in memory against restarts (overlapped)"]
+    memory = found["goodput lost against the reference: in memory against overlapped"]
     assert (memory.is_reached, memory.verdict) == (None, "not measured")
