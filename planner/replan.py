@@ -26,12 +26,12 @@ def replan(snapshot: Snapshot) -> Decision:
         StateLostError: no survivor holds some layer, and there is no checkpoint.
         InfeasibleError: nothing fits the ranges or memory, or the pinned policy is impossible.
     """
-    with _without_collection():
+    with without_collection():
         return _decided(snapshot)
 
 
 @contextmanager
-def _without_collection() -> Iterator[None]:
+def without_collection() -> Iterator[None]:
     """No search for garbage meanwhile: plans are large and have no cycles, so it would find nothing, over and over."""
     was_enabled = gc.isenabled()
     gc.disable()

@@ -118,7 +118,7 @@ class Adviser:
         def compute() -> Response:
             names = (*plan.workers, *idle)
             cluster = _uniform(len(names) + len(fresh))
-            known = replace(plan, idle_workers=plan.idle_workers[:kept])
+            known = plan.amended(idle_workers=plan.idle_workers[:kept])
             new = (worker_name(len(names) + number) for number in range(len(fresh)))
             alive = (*(name for name in plan.workers if name not in gone), *idle[:kept], *new)
             return self.strategy.respond(self._snapshot(cluster, known, alive, ()))
@@ -148,7 +148,7 @@ class Adviser:
         plan = response.running.plan
         names = (*plan.workers, *(idle.worker for idle in plan.idle_workers))
         renamed = {name: worker_name(number) for number, name in enumerate(names)} if cluster is None else {n: n for n in names}
-        own = replace(renamed_plan(plan, renamed), generation=0)
+        own = renamed_plan(plan.amended(generation=0), renamed)
         own = self._plans.setdefault(own, own)
         return _Answer(replace(response, running=replace(response.running, plan=own)), renamed)
 

@@ -84,7 +84,7 @@ class _Run:
 
     def happen(self, incident: Incident) -> None:
         """Workers are lost, come, or change their speed; the job is in step with the incident's time."""
-        used = self._used()
+        is_hit = any(self._is_used(worker) for worker in incident.lost)
         for worker in incident.lost:
             self._alive.pop(worker, None)
         for worker in incident.joined:
@@ -94,7 +94,7 @@ class _Run:
             self._workers[worker] = replace(self._workers[worker], speed_ratio=speed_ratio)
         self._forget(incident.lost)
         self._live.append((incident.at_seconds, len(self._alive)))
-        if used.intersection(incident.lost):
+        if is_hit:
             self.cut(incident.at_seconds, incident.notice_seconds)
             self._respond(incident.at_seconds, is_announced=incident.notice_seconds > 0)
         else:
@@ -219,14 +219,10 @@ class _Run:
             start = self._spans.pop().start_seconds
         self._spans.append(Span(start, until, rate))
 
-    def _used(self) -> frozenset[str]:
-        """Workers whose loss disturbs the job: those that hold a stage now or shall hold one."""
-        result: set[str] = set()
-        for held in (self._held, self._pending and self._pending[0].held):
-            if held is not None:
-                taken = held.running.plan.slots_of
-                result.update(worker for worker, name in held.name_of.items() if name in taken)
-        return frozenset(result)
+    def _is_used(self, worker: str) -> bool:
+        """Whether a worker's loss disturbs the job: it holds a stage now or shall hold one."""
+        present, coming = self._held, self._pending and self._pending[0].held
+        return any(held is not None and held.name_of.get(worker) in held.running.plan.slots_of for held in (present, coming))
 
     def _forget(self, lost: Sequence[str]) -> None:
         """Lost workers play no part in what runs any more; when they are back they are others."""

@@ -18,6 +18,7 @@ from kintsugi.simulator.outcome import Outcome
 from kintsugi.simulator.policies import ALL
 from kintsugi.simulator.scenario import Scenario, varied
 from kintsugi.simulator.simulate import simulate
+from planner.replan import without_collection
 
 Value = float | int | str | None
 
@@ -63,15 +64,16 @@ def run_one(scenario: Scenario, policy: str, seed: int) -> Outcome:
 
 def run_with(adviser: Adviser, scenario: Scenario, seed: int, watch: Callable[[], None] = lambda: None) -> Outcome:
     """One run under the policy of an adviser for this scenario; `watch` may raise to give it up."""
-    outcome = simulate(
-        adviser,
-        scenario.cluster,
-        incidents_of(scenario, seed),
-        duration_seconds=scenario.duration_seconds,
-        seed=seed,
-        is_traced=scenario.trace is not None,
-        watch=watch,
-    )
+    with without_collection():
+        outcome = simulate(
+            adviser,
+            scenario.cluster,
+            incidents_of(scenario, seed),
+            duration_seconds=scenario.duration_seconds,
+            seed=seed,
+            is_traced=scenario.trace is not None,
+            watch=watch,
+        )
     return outcome if seed == 0 else replace(outcome, spans=(), live=())
 
 

@@ -91,8 +91,8 @@ def finished(plan: Plan, snapshot: Snapshot, policy: Policy) -> Plan:
     """A plan with its reductions in rounds, and with all living workers that it does not use."""
     used = set(plan.workers)
     idle = tuple(IdleWorker(worker=worker, reason=NOT_USED) for worker in snapshot.alive if worker not in used)
-    plain = replace(plan, policy=policy, rounds=(), idle_workers=idle)
-    return replace(plain, rounds=fastest_rounds(plain, Costs(snapshot.profile, snapshot.cluster)))
+    plain = plan.amended(policy=policy, rounds=(), idle_workers=idle)
+    return plain.amended(rounds=fastest_rounds(plain, Costs(snapshot.profile, snapshot.cluster)))
 
 
 def grid(snapshot: Snapshot, workers: Sequence[str], dp: int, pp: int, *, keeps_state: bool, policy: Policy) -> Found:
@@ -121,7 +121,7 @@ def grid(snapshot: Snapshot, workers: Sequence[str], dp: int, pp: int, *, keeps_
 def _with_idle(plan: Plan, alive: Collection[str]) -> Plan:
     """The plan with every living worker that it does not use."""
     used = set(plan.workers)
-    return replace(plan, idle_workers=tuple(IdleWorker(worker=w, reason=NOT_USED) for w in alive if w not in used))
+    return plan.amended(idle_workers=tuple(IdleWorker(worker=w, reason=NOT_USED) for w in alive if w not in used))
 
 
 def fastest_grid(job: Job, num_workers: int) -> tuple[int, int]:

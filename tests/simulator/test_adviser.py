@@ -7,14 +7,16 @@ import pytest
 
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
+from kintsugi.core.plan import Policy
+from kintsugi.simulator import planned
 from kintsugi.simulator.adviser import Adviser, Fleet, Held
 from kintsugi.simulator.faults import Faults, draw
 from kintsugi.simulator.naming import renamed_plan
-from kintsugi.simulator.planned import Planned
+from kintsugi.simulator.planned import Memory, Planned
 from kintsugi.simulator.scenario import Grid
 from kintsugi.simulator.simulate import simulate
 from planner.replan import replan
-from tests.builders import uniform_profile
+from tests.builders import grid_plan, snapshot_of, uniform_profile
 from tests.simulator.fakes import job
 
 WORKERS = tuple(f"node{n}" for n in range(9))
@@ -115,3 +117,26 @@ def test_unequal_workers_keep_their_names():
     assert held.name_of == {worker: worker for worker in cluster.by_id}
     advice = adviser.respond(held, Fleet(tuple(slow.by_id), slow))
     assert advice.response.running.price.iteration_seconds >= held.running.price.iteration_seconds
+
+
+@pytest.mark.parametrize("policy", [None, Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM])
+def test_what_the_planner_said_to_a_free_job_is_what_it_says_to_a_pinned_one(policy):
+    plan = grid_plan(6, [3, 3, 3], [4, 4, 4])
+    free = snapshot_of(uniform_profile(6), Cluster.uniform(9), 12, plan=plan, lost=["w04"])
+    asked = replace(free, settings=replace(free.settings, policy=policy))
+    memory = Memory()
+    memory.decided(free)
+    answer, decision = memory.decided(asked), replan(asked)
+    assert (answer.policy, answer.plan) == (decision.policy, decision.plan)
+    assert answer.reconfiguration_seconds == decision.estimate.reconfiguration_seconds
+    assert len(memory.known) == (1 if policy in (None, answer.policy) and answer == memory.decided(free) else 2)
+
+
+def test_the_oldest_decisions_are_forgotten_first(monkeypatch):
+    monkeypatch.setattr(planned, "MOST_REMEMBERED", 20)
+    snapshots = [snapshot_of(uniform_profile(6), Cluster.uniform(9), 12, mtbf_seconds=1000.0 + n) for n in range(3)]
+    memory = Memory()
+    for snapshot in snapshots:
+        memory.decided(snapshot)
+    assert list(memory.known) == snapshots[1:]
+    assert memory.num_workers == 18

@@ -23,7 +23,7 @@ def is_hit(snapshot: Snapshot) -> bool:
 def with_idle(plan: Plan, alive: Collection[str]) -> Plan:
     """The plan with every living worker that it does not use."""
     used = set(plan.workers)
-    return replace(plan, idle_workers=tuple(IdleWorker(worker=w, reason=NOT_USED) for w in alive if w not in used))
+    return plan.amended(idle_workers=tuple(IdleWorker(worker=w, reason=NOT_USED) for w in alive if w not in used))
 
 
 def stay(running: Running, snapshot: Snapshot) -> Response:

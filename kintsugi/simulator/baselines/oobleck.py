@@ -18,7 +18,7 @@ from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.plan import Pipeline, Plan, Policy, Stage
 from kintsugi.simulator.baselines.common import is_hit, is_worthwhile, stay, with_idle
 from kintsugi.simulator.baselines.constants import OOBLECK_FAULT_TOLERANCE
-from kintsugi.simulator.baselines.templates import distributed, pipeline_seconds, template
+from kintsugi.simulator.baselines.templates import Template, distributed, pipeline_seconds, template
 from kintsugi.simulator.job import Job
 from kintsugi.simulator.running import Response, Running, StepPrice
 from kintsugi.simulator.transitions import Survivors, finished, grid, migration_pause_seconds, priced, restart_pause_seconds
@@ -95,9 +95,18 @@ class Oobleck:
     def _shortest(self) -> int:
         ranges, layers = self.job.settings.ranges, self.job.profile.num_layers
         for length in range(ranges.min_pp, min(ranges.max_pp or layers, layers) + 1):
-            if template(self.job.profile, self._own, length) is not None:
+            if self._template(length) is not None:
                 return length
         raise InfeasibleError("no template fits memory", field="memory_bytes", value=self.job.profile.device.usable_bytes)
+
+    def _template(self, length: int) -> Template | None:
+        if length not in self._templates:
+            self._templates[length] = template(self.job.profile, self._own, length)
+        return self._templates[length]
+
+    @cached_property
+    def _templates(self) -> dict[int, Template | None]:
+        return {}
 
     @cached_property
     def _own(self) -> JobSettings:
@@ -123,22 +132,20 @@ class Oobleck:
         return realise(request, best[1])
 
     def _arranged(self, sizes: Sequence[int], workers: Sequence[str], costs: Costs) -> Arrangement | None:
-        templates = [template(self.job.profile, self._own, size) for size in sizes]
+        templates = [self._template(size) for size in sizes]
         if any(item is None for item in templates):
             return None
         cuts = [item.cuts for item in templates if item is not None]
         shares = distributed(cuts, self.job.settings, costs, workers[0])
         shapes = tuple(PipelineShape(own, share) for own, share in zip(cuts, shares, strict=True))
-        return Arrangement(
-            shapes,
-            max(
-                pipeline_seconds(own, share, self.job.settings, costs, workers[0]) for own, share in zip(cuts, shares, strict=True)
-            ),
-        )
+        times = [
+            pipeline_seconds(own, share, self.job.settings, costs, workers[0]) for own, share in set(zip(cuts, shares, strict=True))
+        ]
+        return Arrangement(shapes, max(times))
 
     def _named(self, crews: Sequence[Sequence[str]], snapshot: Snapshot) -> Plan:
         """Pipelines of the crews' lengths, workers in order."""
-        templates = [template(self.job.profile, self._own, len(crew)) for crew in crews]
+        templates = [self._template(len(crew)) for crew in crews]
         cuts = [item.cuts for item in templates if item is not None]
         if len(cuts) < len(crews):
             raise InfeasibleError("a template does not fit memory", field="memory_bytes", value=None)
