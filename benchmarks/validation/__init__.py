@@ -1,0 +1,1 @@
+"""The estimator against real runs and against what is published."""
