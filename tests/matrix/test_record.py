@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kintsugi.core import codec
@@ -39,15 +39,14 @@ def test_distances_that_were_not_measured_stay_unknown(tmp_path):
     assert {step.parameter_distance for step in store.read_steps(written.cell, tmp_path)} == {None}
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(loss=st.floats(allow_nan=False, allow_infinity=False), distance=st.none() | TIMES)
-def test_every_number_of_a_step_comes_back_exactly(tmp_path_factory, loss, distance):
-    folder = tmp_path_factory.mktemp("matrix")
+def test_every_number_of_a_step_comes_back_exactly(tmp_path, loss, distance):
     written = records.record(cell(Variant.BLOCKING))
     (first, *_) = records.steps(written.cell)
     step = replace(first, loss=loss, parameter_distance=distance)
-    store.write_record(written, [step], folder)
-    assert store.read_steps(written.cell, folder) == (step,)
+    store.write_record(written, [step], tmp_path)
+    assert store.read_steps(written.cell, tmp_path) == (step,)
 
 
 @settings(deadline=None)
