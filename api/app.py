@@ -21,6 +21,9 @@ from api.store import Store
 from api.waiting import Turns, Watch
 from kintsugi.core.version import __version__
 
+SETTLING_SECONDS = 0.1
+"""How long a job is left alone after a decision before plans are made ahead of the next one."""
+
 ROUTERS = (jobs.router, events.router, plans.router, reports.router, estimates.router, simulations.router, health.router)
 
 
@@ -32,7 +35,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """
     settings = settings or Settings()
     store, metrics = Store(settings.database_url), Metrics()
-    ahead = Contingencies(store.shelf, pair_work=settings.pair_work) if settings.plans_ahead else None
+    ahead = (
+        Contingencies(store.shelf, pair_work=settings.pair_work, settling_seconds=SETTLING_SECONDS)
+        if settings.plans_ahead
+        else None
+    )
     if ahead is not None:
         metrics.pending.set_function(ahead.num_pending)
     service = Service(store, metrics, ahead=ahead)
@@ -83,8 +90,9 @@ def _describe_bodies(app: FastAPI) -> None:
 
     def described() -> dict[str, Any]:
         document = plain()
-        if "components" not in document:
-            document["components"] = {"schemas": component_schemas()}
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        if "Problem" not in schemas:
+            schemas.update(component_schemas())
         return document
 
     app.openapi = described  # type: ignore[method-assign]

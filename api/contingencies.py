@@ -1,6 +1,7 @@
 """Which plans are made ahead, in which order, and where they are kept until they are asked for."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -16,6 +17,8 @@ from planner.contingency import Loss, after, fingerprint, losses
 
 BATCH = 16
 """Decisions that are stored in one transaction."""
+IDLE_SECONDS = 60.0
+"""How long the thread sleeps at a time while there is nothing to do."""
 CLOSING_SECONDS = 5.0
 """How long a stopping service waits for the plan that is being made."""
 
@@ -27,6 +30,8 @@ class _Work:
     job: str
     look: Callable[[], Snapshot]
     """Gives the snapshot of the next decision if nothing were lost."""
+    due: float
+    """When the work may begin, on the monotonic clock."""
     base: Snapshot | None = None
     document: str = ""
     """`base` as JSON."""
@@ -45,13 +50,15 @@ class _Work:
 class Contingencies:
     """Keeps every job's contingencies made, for its latest generation only; one thread sees to it.
 
-    Single losses come before pairs, and then the job whose plan is newest before the others.
-    What is made is on disk within a batch, so that a restart does not lose it, and is found in memory until then.
+    Work begins once a job was left alone for `settling_seconds`: the answer that called for it goes out first, and what the
+    next event would throw away is not begun. Single losses come before pairs, and then the job whose plan is newest before
+    the others. What is made is on disk within a batch, so that a restart does not lose it, and is found in memory until then.
     """
 
-    def __init__(self, shelf: Shelf, *, pair_work: int) -> None:
+    def __init__(self, shelf: Shelf, *, pair_work: int, settling_seconds: float = 0.0) -> None:
         self._shelf = shelf
         self._pair_work = pair_work
+        self._settling_seconds = settling_seconds
         self._work: dict[str, _Work] = {}
         self._changed = threading.Condition()
         self._closed = False
@@ -75,7 +82,7 @@ class Contingencies:
         """Make plans ahead of the snapshot that `look` gives, before those of other jobs; earlier work for this one is dropped."""
         with self._changed:
             self._work.pop(job, None)
-            self._work[job] = _Work(job, look)
+            self._work[job] = _Work(job, look, time.monotonic() + self._settling_seconds)
             self._changed.notify_all()
 
     def find(self, job: str, snapshot: Snapshot) -> Decided | None:
@@ -111,9 +118,14 @@ class Contingencies:
         with self._changed:
             self._is_idle = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._work or self._closed)
-            self._is_idle = False
-            return None if self._closed else min(reversed(self._work.values()), key=lambda work: work.can_wait)
+            while not self._closed:
+                now = time.monotonic()
+                due = [work for work in reversed(self._work.values()) if work.due <= now]
+                if due:
+                    self._is_idle = False
+                    return min(due, key=lambda work: work.can_wait)
+                self._changed.wait(min((work.due for work in self._work.values()), default=now + IDLE_SECONDS) - now)
+            return None
 
     def _advance(self, work: _Work) -> None:
         """Make one plan of `work`, and store what was made once it is a batch or nothing is left."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import local
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
@@ -20,11 +21,18 @@ class OvertakenError(ConflictError):
     """Another writer was first: look again and retry."""
 
 
+class _Own(local):
+    """What belongs to one thread."""
+
+    reading: Connection | None = None
+
+
 class Database:
     """Short transactions on one engine; SQLite writes ahead and syncs fully."""
 
     def __init__(self, url: str) -> None:
         self._engine = _engine(url)
+        self._own = _Own()
 
     def close(self) -> None:
         """Give the connections back."""
@@ -32,13 +40,20 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that sees one state and changes nothing.
+        """A transaction that sees one state and changes nothing; within another one of the same thread, that one.
 
         Raises:
             UnavailableError: the database does not answer.
         """
+        if self._own.reading is not None:
+            yield self._own.reading
+            return
         with _translated(), self._engine.connect().execution_options(**{READING: True}) as connection:
-            yield connection
+            self._own.reading = connection
+            try:
+                yield connection
+            finally:
+                self._own.reading = None
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:

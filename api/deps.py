@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, Protocol, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
@@ -13,12 +13,24 @@ from api.bodies import refuses
 from api.metrics import Metrics
 from api.service import Service
 from api.settings import Settings
-from api.store import StoredDecision
+from api.stored import StoredDecision
 from api.waiting import Turns, Watch
+from api.wording import Detail
 from kintsugi.core import codec
+
+
+class Written(Protocol):
+    """What a write leads to."""
+
+    @property
+    def generation(self) -> int:
+        """Of the latest decision."""
+        ...
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
+W = TypeVar("W", bound=Written)
 
 LARGEST_GENERATION = 2**31 - 1
 
@@ -42,11 +54,11 @@ class Desk:
         """Run work that may plan in one of the threads kept for planning."""
         return await run_sync(lambda: work(*args, **kwargs), limiter=self.planners)
 
-    async def write(self, job: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def write(self, job: str, work: Callable[P, W], *args: P.args, **kwargs: P.kwargs) -> W:
         """Run work that writes to `job`, one at a time, and wake those who wait for its outcome."""
         async with self.turns.of(job):
             result = await self.plan(work, *args, **kwargs)
-        self.watch.tell(job, (await self.read(self.service.latest_generations, [job])).get(job, -1))
+        self.watch.tell(job, result.generation)
         return result
 
 
@@ -66,6 +78,8 @@ IdempotencyKey = Annotated[
     Header(min_length=1, max_length=200, description="The same key again gives the first answer again and changes nothing."),
 ]
 
+DetailQuery = Annotated[Detail, Query(description="`brief` leaves `alternatives` and `previous_plan` empty.")]
+
 READ_PROBLEMS = refuses(HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.SERVICE_UNAVAILABLE)
 BODY_PROBLEMS = refuses(
     HTTPStatus.BAD_REQUEST,
@@ -83,10 +97,10 @@ def reply(value: Any, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str
     return Response(codec.dumps(value), status, headers, "application/json")
 
 
-def answer(job: str, decision: StoredDecision) -> Response:
-    """A stored decision as an `Answer`, its JSON as it lies in the database."""
+def answer(job: str, decision: StoredDecision, detail: Detail) -> Response:
+    """A stored decision as an `Answer`, its JSON put together from what lies in the database."""
     head = codec.dumps({"decided_at": decision.decided_at, "generation": decision.generation, "job": job})
-    text = f'{head[:-1]},"decision":{decision.decision}}}'
+    text = f'{head[:-1]},"decision":{decision.wording.text(detail)}}}'
     return Response(text, HTTPStatus.OK, {"ETag": etag(decision.generation)}, "application/json")
 
 

@@ -3,7 +3,6 @@
 from api.history import Entry
 from api.records import JobState, Records
 from api.store import EVENT, REPORT
-from kintsugi.core import codec
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.membership import Event
@@ -17,7 +16,7 @@ def job_view(records: Records, job: str) -> JobView:
         NotFoundError: there is no such job.
     """
     state = records.state(job)
-    decision = codec.loads(Decision, records.decision(job, state.history.generation).decision)
+    decision = records.store.decision(job, state.history.generation).wording.decision()
     return JobView(
         summary=_summary(state, decision),
         settings=state.settings,

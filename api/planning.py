@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from api.store import Document, Store, StoredDecision, StoredJob
+from api.store import Store
+from api.stored import Document, StoredDecision, StoredJob
+from api.wording import Wording
 from estimator.estimate import estimate
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
@@ -45,12 +47,12 @@ def decide(snapshot: Snapshot) -> Decision:
 
 
 def stored(
-    document: str, snapshot: Snapshot, *, profile: str, settings: str, number: int, decided_at: str
+    wording: Wording, snapshot: Snapshot, *, profile: str, settings: str, number: int, decided_at: str
 ) -> tuple[StoredDecision, Document]:
     """A decision ready for the store, and the cluster that its snapshot refers to.
 
     Args:
-        document: the decision as canonical JSON.
+        wording: of the decision.
         snapshot: what it is a function of.
         profile: digest of the snapshot's profile.
         settings: digest of the snapshot's settings.
@@ -72,7 +74,7 @@ def stored(
         generation=snapshot.generation,
         number=number,
         decided_at=decided_at,
-        decision=document,
+        wording=wording,
         snapshot=codec.dumps(reference),
         snapshot_digest=codec.digest(reference),
         planner_version=__version__,
@@ -92,7 +94,7 @@ def restored(store: Store, job: StoredJob, generation: int) -> Snapshot:
         profile=store.document(Profile, reference.profile),
         cluster=store.document(Cluster, reference.cluster),
         settings=store.document(JobSettings, reference.settings),
-        plan=None if base is None else codec.loads(Decision, store.decision(job.id, base).decision).plan,
+        plan=None if base is None else store.decision(job.id, base).wording.plan(),
         alive=reference.alive,
         generation=reference.generation,
         stateless=reference.stateless,

@@ -1,12 +1,12 @@
 """What the service knows of its jobs: their state, folded from the log, and the plans and snapshots that follow from it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from api.history import History
-from api.store import Store, StoredDecision, StoredJob
-from kintsugi.core import codec
+from api.recent import Recent
+from api.store import Store
+from api.stored import StoredDecision, StoredJob
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import NotFoundError
 from kintsugi.core.job import JobSettings, Snapshot
@@ -33,7 +33,7 @@ class Records:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._states: dict[str, JobState] = {}
-        self._plans: dict[tuple[str, int], Plan] = {}
+        self._plans: Recent[tuple[str, int], Plan] = Recent(CACHED_PLANS)
 
     def state(self, job: str) -> JobState:
         """The job as its whole log tells it.
@@ -96,15 +96,13 @@ class Records:
     def _plan(self, job: str, generation: int) -> Plan:
         plan = self._plans.get((job, generation))
         if plan is None:
-            plan = codec.decode(Plan, json.loads(self.store.decision(job, generation).decision)["plan"])
+            plan = self.store.decision(job, generation).wording.plan()
             self.keep_plan(job, plan)
         return plan
 
     def keep_plan(self, job: str, plan: Plan) -> None:
         """Remember a stored plan, so that it need not be decoded again."""
-        while len(self._plans) >= CACHED_PLANS:
-            self._plans.pop(next(iter(self._plans)), None)
-        self._plans[job, plan.generation] = plan
+        self._plans.put((job, plan.generation), plan)
 
 
 def _no_job(job: str) -> NotFoundError:

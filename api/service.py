@@ -19,7 +19,9 @@ from api.metrics import Metrics
 from api.records import JobState, Records
 from api.schemas import NewJob, cluster_of
 from api.shelf import Decided
-from api.store import Document, Store, StoredDecision, StoredJob, WriteKey
+from api.store import Store
+from api.stored import Document, StoredDecision, StoredJob, WriteKey
+from api.wording import Wording
 from kintsugi.core import codec
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import ConflictError, KintsugiError, UnavailableError, error_from
@@ -97,7 +99,7 @@ class Service(Records):
             refuse_other_generations(new, state.history.generation)
             return new, None if new else seen[events[-1].id]
 
-        return self.decision(job, self._write(job, key, accept).generation)
+        return self.store.decision(job, self._write(job, key, accept).generation)
 
     def post_report(self, job: str, report: Report, idempotency_key: str | None = None) -> Entry:
         """The log entry of a report, durable.
@@ -135,7 +137,7 @@ class Service(Records):
         profile, settings = Document.of(request.profile), Document.of(request.settings)
         now = self._now()
         first, cluster = planning.stored(
-            codec.dumps(decision), snapshot, profile=profile.digest, settings=settings.digest, number=0, decided_at=now
+            Wording.of(decision), snapshot, profile=profile.digest, settings=settings.digest, number=0, decided_at=now
         )
         stored = StoredJob(
             id=job,
@@ -161,11 +163,10 @@ class Service(Records):
     def _write(self, job: str, key: WriteKey | None, accept: "Accept") -> Entry:
         """Append what `accept` makes of the present state, again and again until no other writer was first."""
         for _ in range(ATTEMPTS):
-            state = self.state(job)
-            remembered = self.store.remembered(key)
-            if remembered is not None:
-                return _told(self.store.entry(*remembered))
-            contents, repeated = accept(state)
+            with self.store.looking():
+                state = self.state(job)
+                told = self._told_before(key)
+                contents, repeated = ((), told) if told is not None else accept(state)
             if repeated is not None:
                 return _told(repeated)
             try:
@@ -173,6 +174,10 @@ class Service(Records):
             except OvertakenError:
                 continue
         raise UnavailableError(f"other processes kept writing to job {job!r}; try again")
+
+    def _told_before(self, key: WriteKey | None) -> Entry | None:
+        remembered = self.store.remembered(key)
+        return None if remembered is None else self.store.entry(*remembered)
 
     def _append(self, state: JobState, contents: Sequence[Event | Report], key: WriteKey | None) -> Entry:
         histories = list(accumulate(contents, History.after, initial=state.history))[1:]
@@ -230,7 +235,7 @@ class Service(Records):
             self.store.append(job, entries, key=key)
             return
         stored, cluster = planning.stored(
-            outcome.decided.document,
+            outcome.decided.wording,
             outcome.snapshot,
             profile=state.job.profile,
             settings=state.job.settings,

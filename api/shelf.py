@@ -1,6 +1,5 @@
 """Decisions made ahead, on disk: those of a job's latest generation, found by the snapshot they answer."""
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -8,7 +7,7 @@ from sqlalchemy import delete, insert, select
 
 from api.database import Database
 from api.tables import CONTINGENCIES
-from kintsugi.core import codec
+from api.wording import Wording
 from kintsugi.core.decision import Decision
 from kintsugi.core.plan import Plan
 from kintsugi.core.version import __version__
@@ -16,19 +15,19 @@ from kintsugi.core.version import __version__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """A decision as it is told: its JSON, and what is logged and counted of it."""
+    """A decision as it is stored, and what is logged and counted of it."""
 
     policy: str
     reason: str
-    document: str
+    wording: Wording
     plan: Plan | None = None
-    """Its plan, where the document need not be read for it."""
+    """Its plan, where the wording need not be read for it."""
 
     @classmethod
     def of(cls, decision: Decision) -> "Decided":
         """The form in which a decision is stored."""
         policy, reason = decision.policy.value, decision.reason
-        return cls(policy=policy, reason=reason, document=codec.dumps(decision), plan=decision.plan)
+        return cls(policy=policy, reason=reason, wording=Wording.of(decision), plan=decision.plan)
 
 
 class Shelf:
@@ -57,7 +56,8 @@ class Shelf:
                 "planner_version": __version__,
                 "policy": item.policy,
                 "reason": item.reason,
-                "decision": zlib.compress(item.document.encode(), level=1),
+                "brief": item.wording.brief,
+                "account": item.wording.account,
             }
             for fingerprint, item in decided.items()
         ]
@@ -69,14 +69,14 @@ class Shelf:
     def find(self, job: str, fingerprint: str) -> Decided | None:
         """The decision for a snapshot, if it was made ahead."""
         columns = CONTINGENCIES.c
-        query = select(columns.policy, columns.reason, columns.decision).where(
+        query = select(columns.policy, columns.reason, columns.brief, columns.account).where(
             columns.job == job, columns.fingerprint == fingerprint, columns.planner_version == __version__
         )
         with self._database.reading() as connection:
             row = connection.execute(query).one_or_none()
         if row is None:
             return None
-        return Decided(policy=row.policy, reason=row.reason, document=zlib.decompress(row.decision).decode())
+        return Decided(policy=row.policy, reason=row.reason, wording=Wording(brief=row.brief, account=row.account))
 
     def fingerprints(self, job: str) -> frozenset[str]:
         """What the job's stored contingencies are found by."""

@@ -1,9 +1,8 @@
 """Durable storage: every write is one transaction that is on disk before the caller goes on."""
 
-import hashlib
 import json
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -11,8 +10,11 @@ from sqlalchemy import Connection, Row, func, insert, select
 
 from api.database import Database
 from api.history import Entry
+from api.recent import Recent
 from api.shelf import Shelf
+from api.stored import Document, StoredDecision, StoredJob, WriteKey
 from api.tables import DECISIONS, DOCUMENTS, JOBS, KEYS, LOG, METADATA
+from api.wording import Wording
 from kintsugi.core import codec
 from kintsugi.core.errors import ConflictError, NotFoundError
 from kintsugi.core.membership import Event
@@ -24,63 +26,6 @@ EVENT, REPORT = "event", "report"
 
 CACHED_ITEMS = 512
 """Immutable decisions and documents kept in memory."""
-CACHED_DOCUMENTS = 16
-"""Texts of documents kept in memory: a job's cluster is stored with every decision, and seldom another one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """A profile, a cluster or settings as canonical JSON, named by its SHA-256."""
-
-    digest: str
-    body: str
-
-    @classmethod
-    def of(cls, value: Hashable) -> "Document":
-        """The document of a noun."""
-        return _document(value)
-
-
-@lru_cache(CACHED_DOCUMENTS)
-def _document(value: Hashable) -> Document:
-    body = codec.dumps(value)
-    return Document(digest=hashlib.sha256(body.encode()).hexdigest(), body=body)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredJob:
-    """What a job was created with; profile, cluster and settings by digest."""
-
-    id: str
-    created_at: str
-    request_digest: str
-    profile: str
-    cluster: str
-    settings: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredDecision:
-    """A decision and the snapshot it is a pure function of, both as canonical JSON."""
-
-    generation: int
-    number: int
-    """Of the log entry that led to it; 0 for the job's creation."""
-    decided_at: str
-    decision: str
-    snapshot: str
-    """Profile, cluster, settings and plan by digest."""
-    snapshot_digest: str
-    planner_version: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteKey:
-    """An `Idempotency-Key`, where it counts, and the digest of the request it came with."""
-
-    scope: str
-    key: str
-    request_digest: str
 
 
 class Store:
@@ -89,7 +34,7 @@ class Store:
     def __init__(self, database_url: str) -> None:
         self._database = Database(database_url)
         self.shelf = Shelf(self._database)
-        self._decision = lru_cache(CACHED_ITEMS)(self._read_decision)
+        self._decisions: Recent[tuple[str, int], StoredDecision] = Recent(CACHED_ITEMS)
         self._decoded: Callable[[Any, str], Any] = lru_cache(CACHED_ITEMS)(self._decode)
 
     def open(self) -> None:
@@ -120,7 +65,7 @@ class Store:
             for document in documents:
                 _put(connection, document)
             connection.execute(insert(JOBS), codec.encode(job))
-            connection.execute(insert(DECISIONS), {"job": job.id, **codec.encode(decision)})
+            connection.execute(insert(DECISIONS), _row_of_decision(job.id, decision))
             _remember(connection, key, job.id, 0)
 
     def append(
@@ -142,8 +87,16 @@ class Store:
                 _put(connection, document)
             connection.execute(insert(LOG), [_row_of(job, entry) for entry in entries])
             if decision is not None:
-                connection.execute(insert(DECISIONS), {"job": job, **codec.encode(decision)})
+                connection.execute(insert(DECISIONS), _row_of_decision(job, decision))
             _remember(connection, key, job, entries[-1].number)
+        if decision is not None:
+            self._decisions.put((job, decision.generation), decision)
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Makes all that this thread reads within one transaction."""
+        with self._database.reading():
+            yield
 
     def job(self, job: str) -> StoredJob | None:
         """The job of this id, if there is one."""
@@ -207,7 +160,9 @@ class Store:
         Raises:
             NotFoundError: nothing was decided for this generation.
         """
-        return self._decision(job, generation)
+        decision = self._decisions.get((job, generation)) or self._read_decision(job, generation)
+        self._decisions.put((job, generation), decision)
+        return decision
 
     def document(self, kind: type[T], digest: str) -> T:
         """The document of this digest, decoded once."""
@@ -228,7 +183,17 @@ class Store:
             row = connection.execute(query).one_or_none()
         if row is None:
             raise NotFoundError(f"job {job!r} has no decision of this generation", field="generation", value=generation)
-        return StoredDecision(**{name: value for name, value in row._mapping.items() if name != "job"})
+        return _decision_of(row)
+
+
+def _row_of_decision(job: str, decision: StoredDecision) -> dict[str, Any]:
+    row = codec.encode(decision)
+    return {"job": job, **row.pop("wording"), **row}
+
+
+def _decision_of(row: Row[Any]) -> StoredDecision:
+    values = {name: value for name, value in row._mapping.items() if name != "job"}
+    return StoredDecision(wording=Wording(brief=values.pop("brief"), account=values.pop("account")), **values)
 
 
 def _put(connection: Connection, document: Document) -> None:

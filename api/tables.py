@@ -46,7 +46,8 @@ DECISIONS = Table(
     Column("generation", Integer, primary_key=True, autoincrement=False),
     Column("number", Integer, nullable=False),
     Column("decided_at", String(32), nullable=False),
-    Column("decision", Text, nullable=False),
+    Column("brief", LargeBinary, nullable=False),
+    Column("account", LargeBinary, nullable=False),
     Column("snapshot", Text, nullable=False),
     Column("snapshot_digest", String(64), nullable=False),
     Column("planner_version", String(32), nullable=False),
@@ -61,9 +62,10 @@ CONTINGENCIES = Table(
     Column("generation", Integer, nullable=False),
     Column("policy", String(32), nullable=False),
     Column("reason", Text, nullable=False),
-    Column("decision", LargeBinary, nullable=False),
+    Column("brief", LargeBinary, nullable=False),
+    Column("account", LargeBinary, nullable=False),
 )
-"""Decisions made ahead, by the snapshot they answer; compressed, for there may be hundreds for one job."""
+"""Decisions made ahead, by the snapshot they answer, in the form in which the decisions table takes them."""
 
 KEYS = Table(
     "idempotency_keys",

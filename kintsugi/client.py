@@ -101,31 +101,31 @@ class Client:
         """A page of jobs."""
         return self._read(JobPage, "/v1/jobs", {"cursor": cursor, "limit": limit})
 
-    def post_event(self, job: str, event: Event) -> Answer:
-        """Report one event; the answer is the plan to go on with."""
-        return self._write(Answer, _path(job, "events"), event)
+    def post_event(self, job: str, event: Event, *, brief: bool = False) -> Answer:
+        """Report one event; the answer is the plan to go on with, if `brief` without alternatives and previous plan."""
+        return self._write(Answer, _path(job, "events"), event, _detail(brief))
 
-    def post_events(self, job: str, events: Sequence[Event]) -> Answer:
+    def post_events(self, job: str, events: Sequence[Event], *, brief: bool = False) -> Answer:
         """Report events that happened together and get the one plan for all of them."""
-        return self._write(Answer, _path(job, "events"), {"events": events})
+        return self._write(Answer, _path(job, "events"), {"events": events}, _detail(brief))
 
     def events(self, job: str, *, cursor: str | None = None, limit: int = 100) -> EventPage:
         """A page of a job's events."""
         return self._read(EventPage, _path(job, "events"), {"cursor": cursor, "limit": limit})
 
-    def plan(self, job: str) -> Answer:
+    def plan(self, job: str, *, brief: bool = False) -> Answer:
         """The latest plan."""
-        return self._read(Answer, _path(job, "plan"))
+        return self._read(Answer, _path(job, "plan"), _detail(brief))
 
-    def plan_after(self, job: str, generation: int, *, wait_seconds: float = 0.0) -> Answer | None:
+    def plan_after(self, job: str, generation: int, *, wait_seconds: float = 0.0, brief: bool = False) -> Answer | None:
         """The latest plan once its generation is above `generation`; None when none came within `wait_seconds`."""
-        parameters = {"after_generation": generation, "wait_seconds": wait_seconds}
+        parameters = {"after_generation": generation, "wait_seconds": wait_seconds, **_detail(brief)}
         response = self._send("GET", _path(job, "plan"), parameters=parameters, wait_seconds=wait_seconds)
         return None if response.status_code == httpx2.codes.NO_CONTENT else _decoded(Answer, response)
 
-    def plan_at(self, job: str, generation: int) -> Answer:
+    def plan_at(self, job: str, generation: int, *, brief: bool = False) -> Answer:
         """The plan of one generation."""
-        return self._read(Answer, _path(job, "plans", str(generation)))
+        return self._read(Answer, _path(job, "plans", str(generation)), _detail(brief))
 
     def report(self, job: str, report: Report) -> ReportRecord:
         """Tell that a plan was applied or rejected, or what was measured."""
@@ -161,8 +161,8 @@ class Client:
     def _read(self, kind: type[T], path: str, parameters: Mapping[str, Any] | None = None) -> T:
         return _decoded(kind, self._send("GET", path, parameters=parameters))
 
-    def _write(self, kind: type[T], path: str, body: Any) -> T:
-        return _decoded(kind, self._send("POST", path, content=codec.dumps(body)))
+    def _write(self, kind: type[T], path: str, body: Any, parameters: Mapping[str, Any] | None = None) -> T:
+        return _decoded(kind, self._send("POST", path, parameters=parameters, content=codec.dumps(body)))
 
     def _send(
         self,
@@ -215,6 +215,10 @@ class Client:
 
 def _path(job: str, *parts: str) -> str:
     return "/".join(("/v1/jobs", quote(job, safe=""), *parts))
+
+
+def _detail(brief: bool) -> dict[str, str]:
+    return {"detail": "brief"} if brief else {}
 
 
 def _decoded(kind: type[T], response: httpx2.Response) -> T:

@@ -1,6 +1,7 @@
 """The client speaks to the real application, retries what may be retried and raises Kintsugi's own errors."""
 
 import json
+from dataclasses import replace
 
 import httpx2
 import pytest
@@ -68,6 +69,9 @@ def test_a_whole_life(client, job):
     assert answer.decision.previous_plan == job.decision.plan
     assert client.plan("llama") == client.plan_at("llama", 1) == answer
     assert client.plan_after("llama", 0) == answer
+    brief = replace(answer, decision=replace(answer.decision, alternatives=(), previous_plan=None))
+    assert client.plan("llama", brief=True) == client.plan_at("llama", 1, brief=True) == brief
+    assert client.plan_after("llama", 0, brief=True) == client.post_event("llama", failed("a", 0, "w01"), brief=True) == brief
     assert client.plan_after("llama", 1, wait_seconds=0.01) is None
 
     record = client.report("llama", Report(generation=1, status=ReportStatus.APPLIED))

@@ -6,8 +6,9 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Response
 
 from api.bodies import tells
-from api.deps import LARGEST_GENERATION, READ_PROBLEMS, Desk, DeskDep, GenerationPath, JobPath, answer, etag
-from api.store import StoredDecision
+from api.deps import LARGEST_GENERATION, READ_PROBLEMS, Desk, DeskDep, DetailQuery, GenerationPath, JobPath, answer, etag
+from api.stored import StoredDecision
+from api.wording import Detail
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.messages import Answer
 
@@ -31,9 +32,11 @@ WaitSeconds = Annotated[float, Query(ge=0, allow_inf_nan=False, description="Wai
 async def get_plan(
     job: JobPath,
     desk: DeskDep,
+    *,
     after_generation: AfterGeneration = None,
     wait_seconds: WaitSeconds = 0.0,
     if_none_match: Annotated[str | None, Header()] = None,
+    detail: DetailQuery = Detail.FULL,
 ) -> Response:
     """The latest decision; with `after_generation` and `wait_seconds` as soon as there is a newer one."""
     longest = desk.settings.max_wait_seconds
@@ -46,13 +49,13 @@ async def get_plan(
         return Response(status_code=HTTPStatus.NO_CONTENT, headers={"ETag": etag(decision.generation)})
     if if_none_match is not None and _matches(if_none_match, etag(decision.generation)):
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag(decision.generation)})
-    return answer(job, decision)
+    return answer(job, decision, detail)
 
 
 @router.get("/plans/{generation}", responses=tells(Answer) | READ_PROBLEMS)
-async def get_plan_at(job: JobPath, generation: GenerationPath, desk: DeskDep) -> Response:
+async def get_plan_at(job: JobPath, generation: GenerationPath, desk: DeskDep, detail: DetailQuery = Detail.FULL) -> Response:
     """The decision of one generation; it never changes."""
-    return answer(job, await desk.read(desk.service.decision, job, generation))
+    return answer(job, await desk.read(desk.service.decision, job, generation), detail)
 
 
 async def _awaited(desk: Desk, job: str, above: int, seconds: float) -> StoredDecision:

@@ -12,7 +12,6 @@ import pytest
 from api import ahead
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.decision import Decision
 from kintsugi.core.errors import InvalidInputError, UnavailableError
 from planner.contingency import accepted, losses, plan_ahead
 from planner.replan import replan
@@ -42,7 +41,7 @@ def test_what_is_made_ahead_is_what_would_be_made_here():
         fingerprint, decided = ahead.make(codec.dumps(BASE), loss)
         expected = plan_ahead(BASE, loss)
         assert fingerprint == expected.fingerprint
-        assert without_time(codec.loads(Decision, decided.document)) == without_time(expected.decision)
+        assert without_time(decided.wording.decision()) == without_time(expected.decision)
     assert process().pid != os.getpid()
 
 

@@ -14,6 +14,7 @@ from api.database import Database
 from api.settings import Settings
 from api.shelf import Decided, Shelf
 from api.store import Store
+from api.wording import Wording
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision
@@ -122,7 +123,7 @@ def test_a_replay_of_what_was_made_ahead_gives_the_same_decision(app, settings):
         assert found(client) == (1, 0)
         store = Store(settings.database_url)
         decision = planning.decide(planning.restored(store, store.job("llama"), 1))
-        assert same(codec.dumps(decision)) == same(store.decision("llama", 1).decision)
+        assert same(codec.dumps(decision)) == same(store.decision("llama", 1).wording.text())
         store.close()
 
 
@@ -253,8 +254,25 @@ def test_what_another_version_made_is_not_found(database_url, monkeypatch):
     with TestClient(create_app(Settings(database_url=database_url, plans_ahead=False))) as client:
         client.post("/v1/jobs", json=new_job())
     key = fingerprint(base_of())
-    store.shelf.put("llama", 1, {key: Decided(policy="data_rerouting", reason="why", document="{}")})
-    assert store.shelf.find("llama", key) == Decided(policy="data_rerouting", reason="why", document="{}")
+    decided = Decided(policy="data_rerouting", reason="why", wording=Wording(brief=b"b", account=b"a"))
+    store.shelf.put("llama", 1, {key: decided})
+    assert store.shelf.find("llama", key) == decided
     monkeypatch.setattr("api.shelf.__version__", "0.0.0")
     assert store.shelf.find("llama", key) is None
     store.close()
+
+
+def test_a_job_is_left_alone_before_work_begins_and_the_next_event_takes_its_place():
+    looks = []
+    ahead = Contingencies(Memory(), pair_work=0, settling_seconds=0.05)
+
+    def look(generation):
+        looks.append(generation)
+        return base_of(generation=generation)
+
+    ahead.start()
+    ahead.submit("llama", lambda: look(1))
+    ahead.submit("llama", lambda: look(2))
+    assert ahead.wait_until_idle(PATIENCE)
+    ahead.close()
+    assert looks == [2]

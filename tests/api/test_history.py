@@ -103,7 +103,7 @@ class Life(RuleBasedStateMachine):
     def plans_use_living_workers_alone(self):
         history = self.service.state("job").history
         if history.problem is None:
-            plan = codec.loads(Decision, self.service.decision("job").decision).plan
+            plan = self.service.decision("job").wording.plan()
             assert set(plan.workers) <= self.alive
             assert plan.generation == self.generation
 
@@ -113,7 +113,7 @@ class Life(RuleBasedStateMachine):
             for generation in range(self.generation + 1):
                 again = planning.decide(planning.restored(self.store, stored, generation))
                 assert without_time(codec.encode(again)) == without_time(
-                    codec.encode(codec.loads(Decision, self.store.decision("job", generation).decision))
+                    codec.encode(self.store.decision("job", generation).wording.decision())
                 )
             self.store.close()
             shutil.rmtree(self.directory)
@@ -176,7 +176,7 @@ def test_a_job_that_asks_for_it_is_planned_with_the_failures_of_its_log(tmp_path
     for generation, worker in enumerate(("w00", "w01", "w02")):
         failed = Event(kind=EventKind.WORKER_FAILED, id=worker, generation=generation, worker=worker)
         service.post_events("job", [failed])
-    decisions = [codec.loads(Decision, service.decision("job", generation).decision) for generation in range(4)]
+    decisions = [service.decision("job", generation).wording.decision() for generation in range(4)]
     assert [decision.mtbf_seconds for decision in decisions] == [100.0, 100.0, 110.0 / 2, 120.0 / 3]
     again = planning.decide(planning.restored(service.store, service.store.job("job"), 3))
     assert (again.mtbf_seconds, again.failures) == (40.0, FailureRecord(num_failures=2, observed_seconds=20.0))

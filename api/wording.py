@@ -1,0 +1,61 @@
+"""A decision as it is stored and told: its JSON in two compressed parts, so that telling it is a splice of texts."""
+
+import json
+import zlib
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kintsugi.core import codec
+from kintsugi.core.decision import Decision
+from kintsugi.core.plan import Plan
+
+ACCOUNT = ("alternatives", "previous_plan")
+"""Fields that say why a decision was made and that nobody needs in order to carry it out."""
+NO_ACCOUNT = '{"alternatives":[],"previous_plan":null}'
+
+
+class Detail(StrEnum):
+    """How much of a decision is told."""
+
+    FULL = "full"
+    """Everything."""
+    BRIEF = "brief"
+    """All that a trainer acts on: no alternatives and no previous plan, which are most of the text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """A decision's JSON, cut in two."""
+
+    brief: bytes
+    """Every field but those of `account`, compressed."""
+    account: bytes
+    """The fields of `ACCOUNT`, compressed."""
+
+    @classmethod
+    def of(cls, decision: Decision) -> "Wording":
+        """The wording of a decision."""
+        fields = codec.encode(decision)
+        account = {name: fields.pop(name) for name in ACCOUNT}
+        return cls(brief=_packed(codec.dumps(fields)), account=_packed(codec.dumps(account)))
+
+    def text(self, detail: Detail = Detail.FULL) -> str:
+        """The decision as one JSON object."""
+        account = NO_ACCOUNT if detail is Detail.BRIEF else _unpacked(self.account)
+        return f"{account[:-1]},{_unpacked(self.brief)[1:]}"
+
+    def decision(self) -> Decision:
+        """The decision itself."""
+        return codec.loads(Decision, self.text())
+
+    def plan(self) -> Plan:
+        """The decision's plan."""
+        return codec.decode(Plan, json.loads(_unpacked(self.brief))["plan"])
+
+
+def _packed(text: str) -> bytes:
+    return zlib.compress(text.encode(), level=1)
+
+
+def _unpacked(packed: bytes) -> str:
+    return zlib.decompress(packed).decode()

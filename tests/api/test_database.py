@@ -1,0 +1,63 @@
+"""Transactions: reads within a read see one state, failures are told as what they mean."""
+
+import pytest
+from sqlalchemy import text
+
+from api.database import Database, OvertakenError
+from kintsugi.core.errors import InvalidInputError
+
+
+@pytest.fixture
+def database(database_url):
+    database = Database(database_url)
+    with database.writing() as connection:
+        connection.execute(text("create table numbers (number integer primary key)"))
+    yield database
+    database.close()
+
+
+def numbers(database):
+    with database.reading() as connection:
+        return connection.execute(text("select number from numbers")).scalars().all()
+
+
+def put(database, number):
+    with database.writing() as connection:
+        connection.execute(text("insert into numbers values (:number)"), {"number": number})
+
+
+def test_reads_within_a_read_see_its_state_and_later_ones_the_present(database):
+    with database.reading():
+        assert numbers(database) == []
+        put(database, 1)
+        assert numbers(database) == []
+    assert numbers(database) == [1]
+
+
+def test_a_read_that_fails_leaves_the_thread_free_to_read_again(database):
+    with pytest.raises(ZeroDivisionError), database.reading():
+        raise ZeroDivisionError
+    put(database, 1)
+    assert numbers(database) == [1]
+
+
+def test_who_comes_second_is_told_so_and_writes_nothing(database):
+    put(database, 1)
+    with pytest.raises(OvertakenError), database.writing() as connection:
+        connection.execute(text("insert into numbers values (2)"))
+        connection.execute(text("insert into numbers values (1)"))
+    assert numbers(database) == [1]
+
+
+def test_a_write_that_is_not_finished_is_undone(database):
+    with pytest.raises(ZeroDivisionError), database.writing() as connection:
+        connection.execute(text("insert into numbers values (1)"))
+        raise ZeroDivisionError
+    assert numbers(database) == []
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "nonsense", "oracle+nothing://x"])
+def test_a_database_that_cannot_be_used_is_refused_by_name(url):
+    with pytest.raises(InvalidInputError) as caught:
+        Database(url)
+    assert caught.value.field == "database_url"
