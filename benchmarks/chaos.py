@@ -35,9 +35,11 @@ from benchmarks.trouble.report import JOIN, PROCESSES, RunReport, cells_of, draw
 from benchmarks.trouble.service import ServiceProcess, service_process
 from benchmarks.trouble.striker import Striker
 from benchmarks.trouble.witness import HungError, Witness, orphans
+from kintsugi.client import Client
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError, KintsugiError
-from kintsugi.core.job import Ranges
+from kintsugi.core.job import JobSettings, Ranges
+from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.profile import LinkCost, Profile
 from kintsugi.runtime.compare import difference
 from kintsugi.runtime.gpt import GptShape, gpt_job
@@ -75,6 +77,15 @@ def profile_of(campaign: Campaign, num_workers: int) -> Profile:
     )
 
 
+def warm(campaign: Campaign, profile: Profile, service: ServiceProcess) -> None:
+    """Have the service decide once: with its first decision it loads the planner's machine code, and that is no growth."""
+    settings = JobSettings(num_microbatches=campaign.num_microbatches)
+    with Client(service.url) as client:
+        view = client.create_job(job=f"{campaign.name}-warm", profile=profile, workers=4, settings=settings)
+        worker = view.decision.plan.workers[0]
+        client.post_event(view.summary.id, Event(kind=EventKind.WORKER_FAILED, id="warm", generation=0, worker=worker))
+
+
 def uninterrupted(campaign: Campaign, profile: Profile) -> RunResult:
     """As many steps on one worker, and nothing strikes."""
     return train(job_of(campaign), workers=1, dp=1, pp=1, profile=profile, options=OPTIONS)
@@ -93,7 +104,7 @@ def play(
             workers=Cluster.uniform(run.dp * run.pp, workers_per_host=run.workers_per_host),
             dp=run.dp,
             pp=run.pp,
-            ranges=Ranges(min_dp=2),
+            ranges=Ranges(min_dp=2, max_dp=run.dp),
             name=f"{campaign.name}-{run.name}",
             profile=profile,
             service=service.url,
@@ -161,6 +172,7 @@ def main() -> int:
     reports = []
     with tempfile.TemporaryDirectory(prefix="kintsugi-chaos-") as folder, service_process(Path(folder)) as service:
         profile = profile_of(campaign, runs[0].dp * runs[0].pp)
+        warm(campaign, profile, service)
         console.print(f"training {campaign.num_steps} steps uninterrupted")
         reference = uninterrupted(campaign, profile)
         for run in runs:

@@ -23,11 +23,25 @@ class GlooGroup(Protocol):
         """Receive from a rank."""
 
 
-def connect(store: Store, prefix: str, *, rank: int, size: int, address: str, timeout_seconds: float) -> GlooGroup:
-    """Connect `size` ranks to each other, at once and fully. Blocks; raises RuntimeError when a rank is missing."""
+def connect(
+    store: Store, prefix: str, *, rank: int, size: int, address: str, timeout_seconds: float, reduction_timeout_seconds: float
+) -> GlooGroup:
+    """Connect `size` ranks to each other, at once and fully. Blocks; raises RuntimeError when a rank is missing.
+
+    Args:
+        store: where the ranks find each other.
+        prefix: of the group's keys.
+        rank: of this process.
+        size: number of ranks.
+        address: of this host.
+        timeout_seconds: for one connection. gloo tries five times where a rank died after it published its address.
+        reduction_timeout_seconds: for each later reduction; messages are waited for with timeouts of their own.
+    """
     gloo: Any = dist.ProcessGroupGloo
     options = gloo._Options()
     options._timeout = timedelta(seconds=timeout_seconds)
     options._devices = [gloo.create_device(hostname=address)]
-    group: GlooGroup = gloo(PrefixStore(prefix, store), rank, size, options)
+    connected: Any = gloo(PrefixStore(prefix, store), rank, size, options)
+    connected._set_default_timeout(timedelta(seconds=reduction_timeout_seconds))
+    group: GlooGroup = connected
     return group

@@ -1,14 +1,19 @@
 """Process groups of one generation: built together, given up at once.
 
 A survivor never waits inside gloo itself: a thread that can be left behind does (see `waiter`), so giving up always works.
-The group's sockets are shut down as well, which frees the peers and gloo's own threads; neither `abort` nor `shutdown` of the
-group does that (measured). Construction runs in a thread that can be abandoned too, because the constructor hangs when a
-member dies after it published its address.
+Construction runs in a thread that can be abandoned too, because the constructor hangs when a member dies after it published
+its address.
+
+The threads that were left behind end once the group's sockets are shut down; neither `abort` nor `shutdown` of the group does
+that (measured). But gloo frees nobody who waits for the rest of a message when its connection closes, and the rest of what
+survivors were sending to each other still comes, whoever waits for it. So sockets are shut down a moment after the groups
+were given up, beside what follows; only what a worker sent in part before it died is waited for to the timeout.
 """
 
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +26,9 @@ from kintsugi.core.errors import CommunicationError
 from restorer.gloo import GlooGroup, Store, connect
 from restorer.transport import GlooTransport, to_host
 from restorer.waiter import Waiter, Waiting
+
+DRAIN_SECONDS = 0.5
+"""For messages that are under way between survivors when their groups are given up."""
 
 
 class Rendezvous(Store):
@@ -109,12 +117,15 @@ class Groups:
     ) -> None:
         self._worker = worker
         self._members = tuple(members)
-        self._wanted = [self._members, *(group for group in dict.fromkeys(subgroups) if worker in group and group != self._members)]
+        self._lasting = [group for group in dict.fromkeys(subgroups) if worker in group]
+        self._wanted = list(dict.fromkeys([self._members, *self._lasting]))
         self._rendezvous = rendezvous
         self._name = name
         self._foreign_sockets = _sockets()
         self._own_sockets: set[tuple[int, str]] | None = None
         """Known once all groups are connected; what is opened later is not theirs."""
+        self._operation_timeout_seconds = 0.0
+        """Known once they are being built."""
         self._groups: dict[tuple[str, ...], GlooGroup] = {}
         self._error: Exception | None = None
         self._built = threading.Event()
@@ -127,13 +138,14 @@ class Groups:
 
         Args:
             address: of this host, where peers reach it.
-            timeout_seconds: for connecting all groups.
+            timeout_seconds: for connecting all groups; a thread that gloo leaves behind here lasts five times as long.
             operation_timeout_seconds: for every later operation; after it the group is dead.
 
         Raises:
             CommunicationError: a member is gone, `abort` was called, or the time is over.
         """
-        arguments = (address, operation_timeout_seconds)
+        self._operation_timeout_seconds = operation_timeout_seconds
+        arguments = (address, timeout_seconds)
         threading.Thread(target=self._construct, args=arguments, name=f"groups-{self._name}", daemon=True).start()
         if not self._built.wait(timeout_seconds):
             self.abort()
@@ -141,7 +153,7 @@ class Groups:
         if self._error is not None or self._is_aborted:
             raise CommunicationError(f"the groups of {self._name} could not be connected: {self._error}")
 
-    def _construct(self, address: str, operation_timeout_seconds: float) -> None:
+    def _construct(self, address: str, timeout_seconds: float) -> None:
         try:
             for index, members in enumerate(self._wanted):
                 self._groups[members] = connect(
@@ -150,7 +162,8 @@ class Groups:
                     rank=members.index(self._worker),
                     size=len(members),
                     address=address,
-                    timeout_seconds=operation_timeout_seconds,
+                    timeout_seconds=timeout_seconds,
+                    reduction_timeout_seconds=self._operation_timeout_seconds,
                 )
                 if self._is_aborted:
                     break
@@ -162,10 +175,16 @@ class Groups:
         finally:
             self._built.set()
 
-    def transport(self, device: torch.device) -> GlooTransport:
-        """Point-to-point messages between all members, for one thread: it never waits for what others wait for."""
-        rank_of = {member: rank for rank, member in enumerate(self._members)}
-        return GlooTransport(self._groups[self._members], rank_of, device, self._new_waiter())
+    def transport(self, device: torch.device, members: tuple[str, ...] | None = None) -> GlooTransport:
+        """Messages between `members` (all by default), for one thread: it never waits for what others wait for."""
+        members = members or self._members
+        rank_of = {member: rank for rank, member in enumerate(members)}
+        return GlooTransport(self._groups[members], rank_of, device, self._new_waiter(), self._operation_timeout_seconds)
+
+    def keep_subgroups(self) -> None:
+        """Let go of the group that spans the generation, unless it is one of the subgroups: all transfers are done."""
+        if self._members not in self._lasting:
+            _let_go([self._groups.pop(self._members)], self._name)
 
     def _new_waiter(self) -> Waiter:
         """A waiter that is given up with these groups, even if they were given up already."""
@@ -200,22 +219,29 @@ class Groups:
 
     def abort(self) -> None:
         """Free everyone in this process who waits inside these groups; safe from any thread, at any time."""
+        if self._is_aborted:
+            return
         self._is_aborted = True
         for waiter in self._waiters:
             waiter.abort()
         self._rendezvous.close()
-        own = self._own_sockets
-        for descriptor in _sockets() - self._foreign_sockets if own is None else own:
-            _shut_down(*descriptor)
         self._built.set()
+        if self._own_sockets is None:
+            _shut_down_all(_sockets() - self._foreign_sockets)
+        else:
+            threading.Thread(target=_drain, args=(self._own_sockets,), name=f"drain-{self._name}", daemon=True).start()
 
     def close(self) -> None:
         """Tear the groups down in the background: destructors take 13-100 ms each."""
-        groups, self._groups = self._groups, {}
+        groups, self._groups = list(self._groups.values()), {}
         for waiter in self._waiters:
             waiter.close()
         self._rendezvous.close()
-        threading.Thread(target=groups.clear, name=f"teardown-{self._name}", daemon=True).start()
+        _let_go(groups, self._name)
+
+
+def _let_go(groups: list[GlooGroup], name: str) -> None:
+    threading.Thread(target=groups.clear, name=f"teardown-{name}", daemon=True).start()
 
 
 def group_prefix(name: str, members: Sequence[str]) -> str:
@@ -239,6 +265,17 @@ def _sockets() -> set[tuple[int, str]]:
         if target.startswith("socket:"):
             found.add((int(name), target))
     return found
+
+
+def _drain(sockets: set[tuple[int, str]]) -> None:
+    """Free the threads that were left behind, and peers that nobody told to give up, once messages are through."""
+    time.sleep(DRAIN_SECONDS)
+    _shut_down_all(sockets)
+
+
+def _shut_down_all(sockets: Iterable[tuple[int, str]]) -> None:
+    for descriptor in sockets:
+        _shut_down(*descriptor)
 
 
 def _shut_down(descriptor: int, target: str) -> None:

@@ -4,6 +4,7 @@ import queue
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import TypeVar
 
@@ -18,7 +19,8 @@ from restorer.transport import Transport
 ExportState = Callable[[int, StateKind], StateEntries]
 """(layer, kind) -> its state on this worker; tensors may be live, they are read while it does not change."""
 
-Stream = Callable[[], None]
+Stream = Callable[[Transport], None]
+"""Sends or receives all parts of one pair over a transport of its own."""
 K = TypeVar("K", bound=Hashable)
 
 
@@ -58,12 +60,12 @@ def migrate(
     for own in _by(lambda part: part.transfer.target, [part for part in parts if part.transfer.source == worker]):
         keys = [(part.transfer.layer, part.transfer.kind) for part in own]
         packed |= {key: PackedState(export(*key)) for key in keys if key not in packed}
-        streams.append(partial(send_parts, own, [packed[key] for key in keys], open_transport(), is_pinned=staging.is_pinned))
+        streams.append(partial(send_parts, own, [packed[key] for key in keys], is_pinned=staging.is_pinned))
     wanted = [part for part in parts if part.transfer.target == worker]
     turn = staging.begin(version, {(part.transfer.layer, part.transfer.kind) for part in wanted})
     by_source = _by(lambda part: part.transfer.source, wanted)
-    streams += [partial(receive_parts, own, staging, turn, open_transport()) for own in by_source]
-    _run_all(streams, worker)
+    streams += [partial(receive_parts, own, staging, turn) for own in by_source]
+    _run_all(streams, open_transport, worker)
     return staging.arrived()
 
 
@@ -75,13 +77,14 @@ def _by(key: Callable[[Part], K], parts: Sequence[Part]) -> list[list[Part]]:
     return list(groups.values())
 
 
-def _run_all(streams: Sequence[Stream], worker: str) -> None:
+def _run_all(streams: Sequence[Stream], open_transport: Callable[[], Transport], worker: str) -> None:
     """Run streams side by side; the first failure is raised, and the others end when the groups are given up."""
     outcomes: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
 
     def run(stream: Stream) -> None:
         try:
-            stream()
+            with closing(open_transport()) as transport:
+                stream(transport)
         except Exception as error:  # whatever it is, the waiting thread must learn of it
             outcomes.put(error)
         else:

@@ -8,6 +8,7 @@ not noticed, so both sides derive sizes from the same specification.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 
 import torch
@@ -50,6 +51,9 @@ class Transport(Protocol):
     def receive(self, spec: TensorSpec, peer: str, tag: int) -> Receiving:
         """Start to receive a tensor of known shape and type."""
 
+    def close(self) -> None:
+        """No more messages; what is under way comes to its end."""
+
 
 @contextmanager
 def communication() -> Iterator[None]:
@@ -74,10 +78,11 @@ class Pending:
 
     work: dist.Work
     buffer: torch.Tensor
+    timeout: timedelta
 
     def wait(self) -> None:
-        """Block until it is done. Raises RuntimeError when it fails."""
-        self.work.wait()
+        """Block until it is done. Raises RuntimeError when it fails or the time is over."""
+        self.work.wait(self.timeout)
 
 
 @dataclass(slots=True)
@@ -108,7 +113,11 @@ class _Received:
 class GlooTransport:
     """Messages over one gloo group that spans the generation; tensors on other devices are staged through host memory."""
 
-    def __init__(self, group: GlooGroup, rank_of: Mapping[str, int], device: torch.device, waiter: Waiter) -> None:
+    def __init__(
+        self, group: GlooGroup, rank_of: Mapping[str, int], device: torch.device, waiter: Waiter, timeout_seconds: float
+    ) -> None:
+        """`timeout_seconds`: for one message, from when it is waited for; after it the group is dead."""
+        self._timeout = timedelta(seconds=timeout_seconds)
         self._group = group
         self._rank_of = rank_of
         self._device = device
@@ -120,7 +129,8 @@ class GlooTransport:
         if buffer.numel() == 0:
             return _Sent(None, self._waiter)
         with communication():
-            return _Sent(Pending(self._group.send([buffer], self._rank_of[peer], tag), buffer), self._waiter)
+            work = self._group.send([buffer], self._rank_of[peer], tag)
+        return _Sent(Pending(work, buffer, self._timeout), self._waiter)
 
     def receive(self, spec: TensorSpec, peer: str, tag: int) -> Receiving:
         """Start to receive."""
@@ -128,5 +138,9 @@ class GlooTransport:
         if buffer.numel() == 0:
             return _Received(None, buffer, self._device, self._waiter)
         with communication():
-            pending = Pending(self._group.recv([buffer], self._rank_of[peer], tag), buffer)
-        return _Received(pending, buffer, self._device, self._waiter)
+            work = self._group.recv([buffer], self._rank_of[peer], tag)
+        return _Received(Pending(work, buffer, self._timeout), buffer, self._device, self._waiter)
+
+    def close(self) -> None:
+        """Let the waiting thread end."""
+        self._waiter.close()

@@ -9,6 +9,8 @@ from pathlib import Path
 from kintsugi.core.plan import Plan
 
 LISTENING = "0A"
+GLOO_THREADS = 3
+"""Of a group: two that carry out reductions, and one that listens to sockets."""
 FEWEST_SAMPLES = 6
 """Looks at a process, each in another generation, before its growth is spoken of."""
 
@@ -64,10 +66,18 @@ def start_ticks(pid: int) -> str | None:
 
 
 def explained_by(plan: Plan, worker: str) -> Footprint:
-    """What a worker's process groups take: a socket to each other member, one to listen at, and a thread."""
-    buckets = (bucket.workers for of_round in plan.rounds for bucket in of_round)
-    groups = {group for group in (plan.workers, *buckets) if worker in group and len(group) > 1}
-    return Footprint(0, sum(map(len, groups)), len(groups), len(groups))
+    """What a worker's process groups take: a socket to each other member, one to listen at, three threads of gloo's.
+
+    And a thread to wait for the commit point, one for reductions and one for messages, where it has such.
+    """
+    if worker not in plan.workers:
+        return NOTHING
+    buckets = {bucket.workers for of_round in plan.rounds for bucket in of_round if worker in bucket.workers}
+    groups = {plan.workers, *buckets}
+    chains = [{stage.worker for stage in pipeline.stages} for pipeline in plan.pipelines]
+    has_messages = bool(plan.routes) or any(worker in chain and len(chain) > 1 for chain in chains)
+    threads = GLOO_THREADS * len(groups) + 1 + bool(buckets) + has_messages
+    return Footprint(0, sum(map(len, groups)), threads, len(groups))
 
 
 class Growths:

@@ -15,7 +15,7 @@ from functools import singledispatchmethod
 import structlog
 
 from kintsugi.core.decision import Decision
-from kintsugi.core.errors import KintsugiError, ReconfigurationError, StateLostError, WorkerError, error_from
+from kintsugi.core.errors import KintsugiError, ReconfigurationError, StateLostError, UnavailableError, WorkerError, error_from
 from kintsugi.core.messages import Measurement
 from kintsugi.core.plan import Plan, Policy
 from kintsugi.runtime.attempt import Attempt, Phase
@@ -194,6 +194,12 @@ class Conductor:
             self._applied = None
             self._decider.start_over(self._roster.restart(self._fleet.handles))  # every layer starts from its seed again
             return
+        except UnavailableError:
+            raise
+        except KintsugiError as error:
+            if not self._refuse_joining(error):
+                raise
+            return
         self.recoveries.note(quiesced_at=time.monotonic(), planned_at=planned_at)
         self._decision = decision = self._decider.decisions[-1]
         if strangers := [worker for worker in decision.plan.workers if worker not in self._fleet.handles]:
@@ -222,6 +228,15 @@ class Conductor:
         )
         for worker, message in messages.items():
             self._fleet.handles[worker].send(message)
+
+    def _refuse_joining(self, error: KintsugiError) -> bool:
+        """Ask again without those who joined since the last decision: they must not end the job; False where nobody did."""
+        refused = self._decider.refuse_joining()
+        for worker in refused:
+            self._log.warning("refused a worker that joined: no plan with it", worker=worker, error=str(error))
+            if (handle := self._fleet.handles.get(worker)) is not None:
+                self._fleet.remove(handle)
+        return bool(refused)
 
     def _members(self, decision: Decision) -> tuple[str, ...]:
         """Who takes part in the transfers: who trains (first: without others, theirs is the same group), and who holds a stage.

@@ -12,7 +12,7 @@ import structlog
 
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import KintsugiError, UnavailableError
-from kintsugi.core.membership import Event
+from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement
 from kintsugi.runtime.decisions import Decisions, JobRequest
 
@@ -52,6 +52,14 @@ class Decider:
         """Ask for the decision after `events` and all that no decision answered yet; generations are filled in at their turn."""
         self._unanswered.extend(events)
         self._ask(self._decide_once)
+
+    def refuse_joining(self) -> list[str]:
+        """Take back, of what no decision answered, that workers joined, and ask again without it; their names."""
+        joined = [event for event in self._unanswered if event.kind is EventKind.WORKER_JOINED]
+        if joined:
+            self._unanswered = [event for event in self._unanswered if event not in joined]
+            self._ask(self._decide_once)
+        return [event.worker for event in joined if event.worker is not None]
 
     def _ask(self, question: Callable[[], object]) -> None:
         self._pending = self._thread.submit(self._decide, question)

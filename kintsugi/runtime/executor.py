@@ -50,7 +50,7 @@ class Executor:
         self._plan = plan
         self._actions = tuple(actions)
         self._reductions = tuple(reductions)
-        self._transport = groups.transport(torch.device(job.device))
+        self._transport = groups.transport(torch.device(job.device), plan.workers)
         self._before_action = before_action
         require_reduced(plan, shape, reductions)
         self._owned = owned_parameters(worker, plan, shape)

@@ -18,6 +18,7 @@ class LinkProbe:
     """One question to all members, and their answers."""
 
     number: int
+    """Of all questions of a run; answers to earlier ones do not count."""
     handles: tuple[WorkerHandle, ...]
     timeout_seconds: float
     asked_at: float = field(default_factory=time.monotonic)

@@ -33,6 +33,8 @@ class AgentOptions:
     """
     probe_timeout_seconds: float = 2.0
     """For a worker to reach another."""
+    collect_timeout_seconds: float = 300.0
+    """For a holder to tell what it trained, once all steps are done. Whoever does not is fenced, and the others are asked again."""
     max_idle_attempts: int = 3
     """Attempts in a row without a loss or a step between them after which the job stops."""
     decision_timeout_seconds: float = 300.0

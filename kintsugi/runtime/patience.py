@@ -1,8 +1,9 @@
 """For how long the agent waits for what, and what follows when it is overdue. Times are seconds on the monotonic clock."""
 
+import itertools
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import UnavailableError
@@ -35,6 +36,7 @@ class Patience:
     options: AgentOptions
     fleet: Fleet
     progress: Progress
+    _questions: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def overdue(self, phase: Phase, attempt: Attempt, decision: Decision, applied: Plan | None) -> Overdue | None:
         """What is overdue now, if anything is.
@@ -55,6 +57,8 @@ class Patience:
         limit = self.options.prepare_timeout_seconds + 2 * decision.migration.makespan_seconds
         if phase is Phase.PREPARING and now - attempt.phase_began_at > limit:
             return Overdue(reason=f"not ready within {limit:g} s")
+        if phase is Phase.COLLECTING and now - attempt.phase_began_at > self.options.collect_timeout_seconds:
+            return Overdue(self._withholding(attempt, decision), "did not tell what it trained")
         if phase in (Phase.PREPARING, Phase.TRAINING):
             return self._broken_links(attempt, decision, applied, now)
         return None
@@ -78,13 +82,18 @@ class Patience:
             if handle.started_at is not None and now - max(handle.started_at, attempt.phase_began_at) > limit
         )
 
+    def _withholding(self, attempt: Attempt, decision: Decision) -> tuple[WorkerHandle, ...]:
+        """Holders that were asked for their state once all was trained, and have not answered."""
+        silent = set(decision.plan.workers) - attempt.collected.keys()
+        return tuple(handle for worker, handle in self.fleet.handles.items() if worker in silent)
+
     def _broken_links(self, attempt: Attempt, decision: Decision, applied: Plan | None, now: float) -> Overdue | None:
         """Ask whom the members can reach where a link broke, or nothing moves, and nobody was lost; judge the answers."""
         probe, broken = attempt.probe, attempt.broken
         is_broken = broken is not None and now - broken[0] > self.options.link_grace_seconds
         if probe is None and (is_broken or self._is_stalled(attempt, decision, now)):
             handles = tuple(self.fleet.handles[worker] for worker in attempt.members if worker in self.fleet.handles)
-            attempt.probe = LinkProbe(attempt.number, handles, self.options.probe_timeout_seconds)
+            attempt.probe = LinkProbe(next(self._questions), handles, self.options.probe_timeout_seconds)
             attempt.probe.ask()
         if probe is None or not probe.is_over():
             return None

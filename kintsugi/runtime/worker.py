@@ -255,6 +255,10 @@ class WorkerProcess:
         self._has_resumed = False
         if old is not None:
             old.groups.close()
+        if self._executor is not None:
+            self._executor.groups.keep_subgroups()
+        elif self._groups is not None:
+            self._groups.close()
 
     def _train(self) -> None:
         executor = self._executor

@@ -167,6 +167,9 @@ class MemoryTransport:
         self.wire.most_waiting[pair] = max(self.wire.most_waiting[pair], self.wire.waiting[pair])
         return Handle(lambda: self.wire.get((*pair, tag), spec))
 
+    def close(self) -> None:
+        """Nothing waits here."""
+
 
 def state_of(parameters, optimizer=None):
     """The state of layer 0, by default without any of the optimizer's."""

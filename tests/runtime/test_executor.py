@@ -28,7 +28,7 @@ class Alone:
         self.count = 0
         self.breaks_at = breaks_at
 
-    def transport(self, device: torch.device) -> None:
+    def transport(self, device: torch.device, members: tuple[str, ...] | None = None) -> None:
         return None
 
     def all_reduce(self, tensor: torch.Tensor, members: tuple[str, ...] | None = None) -> None:
