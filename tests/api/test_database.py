@@ -21,9 +21,12 @@ def numbers(database):
         return connection.execute(text("select number from numbers")).scalars().all()
 
 
-def put(database, number):
+def put(database, *values, fail=None):
     with database.writing() as connection:
-        connection.execute(text("insert into numbers values (:number)"), {"number": number})
+        for number in values:
+            connection.execute(text("insert into numbers values (:number)"), {"number": number})
+        if fail is not None:
+            raise fail
 
 
 def test_reads_within_a_read_see_its_state_and_later_ones_the_present(database):
@@ -43,16 +46,14 @@ def test_a_read_that_fails_leaves_the_thread_free_to_read_again(database):
 
 def test_who_comes_second_is_told_so_and_writes_nothing(database):
     put(database, 1)
-    with pytest.raises(OvertakenError), database.writing() as connection:
-        connection.execute(text("insert into numbers values (2)"))
-        connection.execute(text("insert into numbers values (1)"))
+    with pytest.raises(OvertakenError):
+        put(database, 2, 1)
     assert numbers(database) == [1]
 
 
 def test_a_write_that_is_not_finished_is_undone(database):
-    with pytest.raises(ZeroDivisionError), database.writing() as connection:
-        connection.execute(text("insert into numbers values (1)"))
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError):
+        put(database, 1, fail=ZeroDivisionError())
     assert numbers(database) == []
 
 
