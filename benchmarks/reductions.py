@@ -23,7 +23,8 @@ from benchmarks.links import EmulatedLinks, unavailable_reason
 from benchmarks.members import Member, Members
 from benchmarks.step_time import emulated, shape_of
 from estimator.costs import Costs
-from estimator.estimate import estimate, stage_end_seconds
+from estimator.estimate import estimate
+from estimator.passes import stage_end_seconds
 from estimator.program import compile_program, parse_action
 from estimator.replay import replay
 from kintsugi.core import codec

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from estimator.costs import Costs
-from estimator.estimate import stage_end_seconds
+from estimator.passes import stage_end_seconds
 from kintsugi.core.plan import Plan, Reduction, Round
 from kintsugi.core.profile import Profile
 from restorer.buckets import Bucket, bucket_bytes, buckets_of, shape_of
