@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from estimator.costs import Costs
-from estimator.estimate import after_transition, estimate
+from estimator.estimate import after_transition, priced
 from estimator.goodput import migration_seconds, rerouting_seconds, restart_seconds
 from kintsugi.core.decision import Estimate, Migration
 from kintsugi.core.errors import InfeasibleError
@@ -78,7 +78,7 @@ def rerouting(case: Case) -> Candidate:
     rerouted = _rerouted(case, plan, price, rerouting_seconds(case.snapshot.profile.recovery), text)
     if len(case.survivors) < len(case.plan.workers):
         return rerouted
-    price = estimate(case.plan, case.snapshot.profile, case.snapshot.cluster)
+    price = priced(case.plan, case.costs)
     stays = _rerouted(case, case.plan, price, 0.0, "the plan stays")
     return choose([stays, rerouted], case.snapshot.settings.mtbf_seconds)
 

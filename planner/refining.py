@@ -46,9 +46,11 @@ def refined(request: Request, plan: Plan, goodput: Callable[[Plan], float]) -> P
         plan: to start from; its workers hold one stage each.
         goodput: of a plan, in samples per second.
     """
+    if len(request.workers) > MOST_WORKERS:
+        return plan
     cluster, profile = request.costs.cluster, request.costs.profile
     kinds = {kind_of(cluster.by_id[worker], profile) for worker in request.workers}
-    if len(request.workers) > MOST_WORKERS or (len(kinds) == 1 and not cluster.links):
+    if len(kinds) == 1 and not cluster.links:
         return plan
     refinery, best, is_better = _Refinery(request, plan), goodput(plan), True
     while is_better:

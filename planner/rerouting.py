@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from estimator.costs import Costs
-from estimator.estimate import estimate
+from estimator.estimate import priced
 from kintsugi.core.decision import Estimate
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Plan, Policy, Route, Slot, Stage
@@ -35,7 +35,7 @@ def reroute(plan: Plan, living: Collection[str], costs: Costs) -> tuple[Plan, Es
     options = []
     for routes in spreads:
         option = _rerouted(plan, living, routes, costs)
-        options.append((option, estimate(option, costs.profile, costs.cluster)))
+        options.append((option, priced(option, costs)))
     return min(options, key=lambda option: option[1].iteration_seconds)
 
 
@@ -46,7 +46,7 @@ def reroute_evenly(plan: Plan, living: Collection[str], costs: Costs) -> tuple[P
         InfeasibleError: no living worker holds all layers of a dead slot.
     """
     result = _rerouted(plan, living, _routes(plan, _holders_of_dead_slots(plan, living), _evenly), costs)
-    return result, estimate(result, costs.profile, costs.cluster)
+    return result, priced(result, costs)
 
 
 def _holders_of_dead_slots(plan: Plan, living: Collection[str]) -> dict[Slot, tuple[str, ...]]:
@@ -88,10 +88,15 @@ def _by_load(plan: Plan, holders: Mapping[Slot, Sequence[str]], costs: Costs) ->
         for workers in holders.values()
         for worker in workers
     }
+    passes: dict[range, list[float]] = {}
 
     def choose(stage: Stage, workers: Sequence[str], _: int) -> str:
-        chosen = min(workers, key=lambda worker: load[worker] + _seconds(costs, worker, stage))
-        load[chosen] += _seconds(costs, chosen, stage)
+        if stage.layers not in passes:
+            passes[stage.layers] = [_seconds(costs, worker, stage) for worker in workers]
+        ends = [load[worker] + seconds for worker, seconds in zip(workers, passes[stage.layers], strict=True)]
+        end = min(ends)
+        chosen = workers[ends.index(end)]
+        load[chosen] = end
         return chosen
 
     return choose

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, replace
 
-from estimator.estimate import after_transition, estimate
+from estimator.estimate import after_transition, priced
 from estimator.goodput import migration_seconds
 from estimator.schedule import ORDERS, require_known
 from kintsugi.core.decision import Estimate, Migration, Search
@@ -118,7 +118,7 @@ def realise(request: Request, arrangement: Arrangement) -> Found:
 def _found(request: Request, plan: Plan) -> Found:
     """A plan with its price, and how it is reached."""
     costs, previous = request.costs, request.holdings.plan
-    price, migration = estimate(plan, costs.profile, costs.cluster), Migration()
+    price, migration = priced(plan, costs), Migration()
     if previous is not None:
         migration = plan_migration(previous, plan, costs.profile, costs.cluster, request.holdings.survivors)
         seconds = migration_seconds(costs.profile.recovery, migration.makespan_seconds)
