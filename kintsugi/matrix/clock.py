@@ -34,6 +34,8 @@ class _Clock:
 
     stalls: dict[int, list[CheckpointRecord]]
     """What checkpoints cost, by the step that came after each, in the order in which they were written."""
+    began_at: float | None = None
+    start: float = 0.0
     compute: float = 0.0
     snapshot: float = 0.0
     write: float = 0.0
@@ -68,26 +70,30 @@ class _Clock:
             self.restart += seconds
             if self._is_failure:
                 self.recoveries.append(seconds)
+        elif self.began_at is not None and not self.world_sizes:
+            self.start = event.at - self.began_at
         self._failed_at, self._since = None, event.at
         if event.workers is not None and self.world_sizes[-1:] != [event.workers]:
             self.world_sizes.append(event.workers)
 
     def _step(self, event: Event) -> None:
+        """A step is committed. One that is told of after training stopped took its time before that."""
         assert event.step is not None
-        own = max(event.at - self._since - self._stall_before(event.step, event.at - self._since), 0.0)
+        stretch = event.at - self._since if self._failed_at is None else 0.0
+        own = max(stretch - self._stall_before(event.step, stretch), 0.0)
         self.trained_steps += 1
         if event.step > self._highest:
             self.compute += own
             self._highest = event.step
         else:
             self.repeated += own
-        self._since = event.at
+        self._since = max(self._since, event.at)
 
     def _stop(self, event: Event) -> None:
         """Training stops; what was done of the step is lost. A second loss belongs to the stop that it falls into."""
         if self._failed_at is None:
             self.repeated += max(event.at - self._since, 0.0)
-            self._failed_at = max(event.at, self._since)
+            self._since = self._failed_at = max(event.at, self._since)
             self._is_failure = False
         self._is_failure |= event.kind is Kind.STRUCK or bool(event.lost)
 
@@ -108,7 +114,7 @@ class _Clock:
 
     def _end(self, event: Event) -> None:
         """All that the job still waited for after its last step is the write of its last checkpoint, but for the copy."""
-        waited = max(event.at - self._since, 0.0)
+        waited = event.at - self._since if self._failed_at is None else 0.0
         last = self.stalls.get(self._highest + 1)
         snapshot = min(last.pop(0).snapshot_seconds, waited) if last else 0.0
         self.snapshot += snapshot
@@ -116,18 +122,21 @@ class _Clock:
         self._since = event.at
 
 
-def accounts(events: Iterable[Event], checkpoints: Sequence[CheckpointRecord], total_seconds: float) -> Accounts:
+def accounts(
+    events: Iterable[Event], checkpoints: Sequence[CheckpointRecord], total_seconds: float, *, began_at: float | None = None
+) -> Accounts:
     """Split the wall-clock time of a cell.
 
     Args:
         events: of all its lives, in order.
         checkpoints: what each cost, in order.
         total_seconds: from the start of its first process to the end of its last.
+        began_at: when the first process was started, on the clock of the events; where it is not known, no part holds the start.
     """
     stalls: dict[int, list[CheckpointRecord]] = defaultdict(list)
     for record in checkpoints:
         stalls[record.step].append(record)
-    clock = _Clock(stalls)
+    clock = _Clock(stalls, began_at)
     for event in events:
         clock.take(event)
     wall = WallTime(
@@ -138,6 +147,7 @@ def accounts(events: Iterable[Event], checkpoints: Sequence[CheckpointRecord], t
         sync_seconds=clock.sync,
         restart_seconds=clock.restart,
         repeated_seconds=clock.repeated,
+        start_seconds=clock.start,
     )
     return Accounts(
         wall=wall,

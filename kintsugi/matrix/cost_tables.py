@@ -13,6 +13,7 @@ from kintsugi.reporting.intervals import Interval
 from kintsugi.reporting.tables import Column, Table, Value
 
 PARTS: dict[str, Callable[[WallTime], float]] = {
+    "start": lambda wall: wall.start_seconds,
     "compute": lambda wall: wall.compute_seconds,
     "snapshot": lambda wall: wall.snapshot_seconds,
     "write": lambda wall: wall.write_seconds,
@@ -43,8 +44,8 @@ def decomposition(results: Results) -> Table:
             Column(key="stall_ratio", title="stall", form=".2%"),
         ),
         rows=tuple(rows),
-        note="Snapshot, write and sync are the stall, recovery is restart and repeated; rest is the start and the end of processes "
-        "and whatever else no part accounts for.",
+        note="Snapshot, write and sync are the stall, recovery is restart and repeated; start is that of the first processes, and "
+        "rest the end of the last ones and whatever else no part accounts for.",
     )
 
 

@@ -46,6 +46,8 @@ class _Left:
     events: tuple[Event, ...]
     checkpoints: tuple[CheckpointRecord, ...]
     outcome: Outcome
+    began_at: float
+    """On the clock of the events."""
     total_seconds: float
 
 
@@ -92,6 +94,7 @@ def _supervise(orders: Orders, run: Path) -> _Left:
         events=read_events(run),
         checkpoints=tuple(loads(CheckpointRecord, line) for line in (run / RECORDS).read_text().splitlines()),
         outcome=load(Outcome, run / OUTCOME),
+        began_at=began,
         total_seconds=total_seconds,
     )
 
@@ -111,7 +114,7 @@ def _require_own_failures(orders: Orders, supervised: SupervisorRecord) -> None:
 
 
 def _record(orders: Orders, left: _Left) -> CellRecord:
-    told = accounts(left.events, left.checkpoints, left.total_seconds)
+    told = accounts(left.events, left.checkpoints, left.total_seconds, began_at=left.began_at)
     proven = verdict(Path(orders.run))
     global_batch_size = orders.model.microbatch_size * orders.model.num_microbatches
     held = {event.step for event in left.events if event.kind is Kind.STEP}

@@ -20,7 +20,9 @@ COLOURS = {
     Variant.MEMORY: "#009e73",
 }
 """Of Okabe and Ito, which people with any kind of colour vision tell apart."""
-PART_COLOURS = dict(zip(PARTS, ("#009e73", "#56b4e9", "#0072b2", "#cc79a7", "#d55e00", "#e69f00", "#cccccc"), strict=True))
+PART_COLOURS = dict(
+    zip(PARTS, ("#777777", "#009e73", "#56b4e9", "#0072b2", "#cc79a7", "#d55e00", "#e69f00", "#cccccc"), strict=True)
+)
 MARKERS = "os^vDPX*<>"
 CAPTIONS = {
     "goodput": "Goodput by suite, the reference of the same seed being 1 (figure 2 of the paper).",

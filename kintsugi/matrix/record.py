@@ -109,6 +109,8 @@ class WallTime:
     """No step was trained, from a failure to the first step after it begins."""
     repeated_seconds: float
     """Steps, or parts of them, that were lost and trained again."""
+    start_seconds: float = 0.0
+    """From the start of the first process to the first step; 0 where it was not measured, so that it is in the rest."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -127,8 +129,9 @@ class WallTime:
 
     @property
     def rest_seconds(self) -> float:
-        """What is in no part: first start and end of the processes. Negative where parts were measured too long."""
-        return self.total_seconds - self.compute_seconds - self.stall_seconds - self.recovery_seconds
+        """What is in no part: the end of the processes, for one. Negative where parts were measured too long."""
+        parts = self.compute_seconds + self.stall_seconds + self.recovery_seconds + self.start_seconds
+        return self.total_seconds - parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

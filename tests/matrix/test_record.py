@@ -50,11 +50,11 @@ def test_every_number_of_a_step_comes_back_exactly(tmp_path, loss, distance):
 
 
 @settings(deadline=None)
-@given(parts=st.tuples(*[TIMES] * 6), rest=TIMES)
+@given(parts=st.tuples(*[TIMES] * 7), rest=TIMES)
 def test_the_parts_of_the_wall_time_and_the_rest_are_all_of_it(parts, rest):
     total = sum(parts) + rest + 1.0
     wall = WallTime(**dict(zip(WallTime.__dataclass_fields__, (total, *parts), strict=True)))
-    whole = wall.compute_seconds + wall.stall_seconds + wall.recovery_seconds + wall.rest_seconds
+    whole = wall.compute_seconds + wall.stall_seconds + wall.recovery_seconds + wall.start_seconds + wall.rest_seconds
     assert whole == pytest.approx(total)
 
 
