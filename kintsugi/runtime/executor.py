@@ -13,7 +13,7 @@ from kintsugi.core.plan import Plan, Reduction
 from kintsugi.runtime.backward import PassedStage
 from kintsugi.runtime.buckets import BucketInFlight, taken_gradients
 from kintsugi.runtime.commit import CommitRecord, StepStatus, require_each_once
-from kintsugi.runtime.models import Activations, Batch, ModelShape, TrainingJob, collate, run_layer, seed_for
+from kintsugi.runtime.models import Activations, Batch, ModelShape, TrainingJob, collate, run_layer, seed_for, seed_generators
 from kintsugi.runtime.ownership import owned_parameters, require_reduced
 from kintsugi.runtime.recording import Cadence, Recorder
 from kintsugi.runtime.sampler import Sampler
@@ -133,7 +133,7 @@ class Executor:
         )
         values = inputs
         for index in range(action.layer_start, action.layer_stop):
-            torch.manual_seed(seed_for(self._job, 2, self._step, action.microbatch, index))
+            seed_generators(self._job, 2, self._step, action.microbatch, index)
             with self._unchanged_buffers(index):
                 values = run_layer(self._job.layers[index], self.state.modules[index], values, batch)
         loss = None

@@ -105,9 +105,22 @@ def seed_for(job: TrainingJob, *parts: int) -> int:
     return value
 
 
+def seed_generators(job: TrainingJob, *parts: int) -> None:
+    """Seed what layers draw from with `seed_for`.
+
+    Where they compute on the CPU its generator alone: `torch.manual_seed` takes a stack trace for every kind of device that
+    was not used yet, and a step seeds once for every layer of every micro-batch.
+    """
+    seed = seed_for(job, *parts)
+    if torch.device(job.device).type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
 def build_layer(job: TrainingJob, index: int) -> nn.Module:
     """The module of layer `index` with its initial values, the same in every process."""
-    torch.manual_seed(seed_for(job, 0, index))
+    seed_generators(job, 0, index)
     return job.layers[index].build().to(device=job.device, dtype=job.dtype)
 
 

@@ -14,7 +14,16 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from kintsugi.runtime.models import Activations, Batch, TrainingJob, canonical_name, collate, model_shape, run_layer, seed_for
+from kintsugi.runtime.models import (
+    Activations,
+    Batch,
+    TrainingJob,
+    canonical_name,
+    collate,
+    model_shape,
+    run_layer,
+    seed_generators,
+)
 from kintsugi.runtime.sampler import Sampler
 from kintsugi.runtime.state import ModelState
 
@@ -121,7 +130,7 @@ class Sweeper:
         return tuple(t.detach().requires_grad_(spec.requires_grad) for t, spec in zip(arrived, specs, strict=True))
 
     def _forward(self, index: int, inputs: Activations, batch: Batch, number: int) -> _Passed:
-        torch.manual_seed(seed_for(self._job, 2, number, 0, index))
+        seed_generators(self._job, 2, number, 0, index)
         outputs = run_layer(self._job.layers[index], self._state.modules[index], inputs, batch)
         is_last = index + 1 == len(self._job.layers)
         return _Passed(inputs, outputs, self._job.loss(outputs, batch) / self._job.num_microbatches if is_last else None)
