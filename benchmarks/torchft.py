@@ -1,6 +1,6 @@
 """Beside torchft: three replicas of one model, one of them killed and started again, by both systems in one run.
 
-    python -m benchmarks.torchft [--kills 5] [--megabytes 4 200] [--environment FOLDER]
+    python -m benchmarks.torchft [--kills 5] [--megabytes 4 200] [--cell-seconds 90] [--environment FOLDER]
 
 torchft-nightly is installed from PyPI into a virtual environment of its own (a temporary one, or the one kept in FOLDER), on
 this project's torch. Both train four square matrices with SGD and momentum (parameters and momentum together are the state),
@@ -13,12 +13,13 @@ float32, over gloo on loopback, one thread each; each kill is a SIGKILL right af
 torchft waits for a dead replica until its heartbeat is overdue or, whichever is sooner, a join timeout. It is measured as
 `torchft_lighthouse` comes (5 s heartbeat, 60 s join), with a heartbeat of 1 s, and with a join timeout of 0.1 s, which
 recovers quickest and leaves every replica behind that is 0.1 s late for a step. Medians over all kills; the machine's load shows
-in every figure.
+in every figure. A cell begins no further kill once it has taken its seconds.
 """
 
 import argparse
 import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -74,8 +75,9 @@ class Cell:
         return [str(self.megabytes), self.system, str(len(self.kill_seconds)), *values]
 
 
-def measure_torchft(cell: Cell, python: Path, times: LighthouseTimes, num_kills: int) -> None:
-    """Kill each replica in turn, and start it again."""
+def measure_torchft(cell: Cell, python: Path, times: LighthouseTimes, num_kills: int, seconds: float) -> None:
+    """Kill each replica in turn, and start it again; no further one after `seconds`."""
+    deadline = time.monotonic() + seconds
     with TorchftCrew(python, cell.megabytes * 1_000_000, times) as crew:
         at_rest = crew.until_committed(NUM_REPLICAS, 0.0)
         for index in range(num_kills):
@@ -86,18 +88,20 @@ def measure_torchft(cell: Cell, python: Path, times: LighthouseTimes, num_kills:
             cell.import_seconds.append(crew.until_ready(started_at) - started_at)
             at_rest = crew.until_committed(NUM_REPLICAS, started_at)
             cell.take(kill_seconds, at_rest - started_at)
+            if time.monotonic() > deadline:
+                return
 
 
-def cells_for(megabytes: int, python: Path, service: str, num_kills: int, say: Callable[[str], None]) -> list[Cell]:
+def cells_for(arguments: argparse.Namespace, megabytes: int, python: Path, service: str, say: Callable[[str], None]) -> list[Cell]:
     """Kintsugi, then torchft in every setting."""
     own = Cell(KINTSUGI, megabytes)
-    kintsugi_crew.measure(megabytes * 1_000_000, num_kills, service, own.take)
+    kintsugi_crew.measure(megabytes * 1_000_000, arguments.kills, arguments.cell_seconds, service, own.take)
     cells = [own]
     say(" ".join(own.row(own)))
     for name, times in SETTINGS.items():
         cells.append(Cell(name, megabytes))
         try:
-            measure_torchft(cells[-1], python, times, num_kills)
+            measure_torchft(cells[-1], python, times, arguments.kills, arguments.cell_seconds)
         except UnavailableError as error:
             cells[-1].problem = str(error)
         say(" ".join(cells[-1].row(own)))
@@ -109,6 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=5, help="in each cell")
     parser.add_argument("--megabytes", type=int, nargs="+", default=[4, 200], help="of state")
+    parser.add_argument("--cell-seconds", type=float, default=90.0, help="after which a cell begins no further kill")
     parser.add_argument("--environment", type=Path, help="keep torchft's virtual environment here")
     arguments = parser.parse_args()
     console = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -121,7 +126,7 @@ def main() -> None:
         console.print(torchft_version(python))
         service = stack.enter_context(service_process(folder))
         for megabytes in arguments.megabytes:
-            cells = cells_for(megabytes, python, service.url, arguments.kills, console.print)
+            cells = cells_for(arguments, megabytes, python, service.url, console.print)
             for cell in cells:
                 table.add_row(*cell.row(cells[0]))
     Console(width=150).print(table)

@@ -70,6 +70,8 @@ class Striker:
     """An observer that kills a worker, waits for a step, has it come back, waits for a step of all, and so on."""
 
     num_kills: int
+    deadline: float
+    """On the monotonic clock; no further kill after it."""
     tell: Callable[[float, float], None]
     """Called with both times in seconds, after each kill."""
     victim: str = ""
@@ -88,7 +90,7 @@ class Striker:
             if is_full and latest is not None and latest.committed_at is not None:
                 self.tell(self.kill_seconds, latest.committed_at - self.invited_at)
                 self.done, self.invited_at, self.rests_until = self.done + 1, 0.0, step + RESTING_STEPS
-                if self.done == self.num_kills:
+                if self.done == self.num_kills or time.monotonic() > self.deadline:
                     raise EnoughError
         elif self.killed_at:
             if latest is not None and latest.lost == [self.victim] and latest.committed_at is not None:
@@ -101,12 +103,12 @@ class Striker:
             agent.handle(self.victim).strike()
 
 
-def measure(state_bytes: int, num_kills: int, service: str, tell: Callable[[float, float], None]) -> None:
-    """Kill and restart `num_kills` times, with plans made by the service at the URL `service`."""
+def measure(state_bytes: int, num_kills: int, seconds: float, service: str, tell: Callable[[float, float], None]) -> None:
+    """Kill and restart `num_kills` times, no further one after `seconds`, with plans made by the service at the URL `service`."""
     make_job = partial(square_job, state_bytes)
     profile = profile_job(make_job, name="replicas", num_workers=NUM_REPLICAS)
     ranges = Ranges(min_dp=2, max_pp=1)
-    striker = Striker(num_kills, tell)
+    striker = Striker(num_kills, time.monotonic() + seconds, tell)
     name = f"replicas-{state_bytes}"
     try:
         train(
