@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "profiles" / "README.md"]
-LONG_RUNNING = ("make demo", "make test", "make soak", "make bench", "kintsugi serve", "kintsugi demo")
+LONG_RUNNING = ("make demo", "make test", "make soak", "make bench", "kintsugi serve", "kintsugi demo", "kintsugi matrix runs/")
 NOT_COPIED = shutil.ignore_patterns(".venv", ".git", ".*_cache", "__pycache__", "runs", "*.sqlite3*")
 
 
