@@ -5,10 +5,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
+from estimator.compiled import compiled
+from estimator.pipeline import Floats
 from planner.batches import trim
+from planner.bounds import Ints
 from planner.entries import Entry
-from planner.knapsack import Knapsack
-from planner.timetable import Timetable
+from planner.knapsack import lengths_worth, most_worth
+from planner.timetable import Timetable, caps_within, values_from
 
 TOLERANCE = 1e-9
 """Relative difference below which two times are the same."""
@@ -42,31 +47,40 @@ class Filling:
                 return low, groups
 
     def _solve(self, low: float) -> tuple[float, Groups | None]:
-        """The table's least value that admits an arrangement, at least `low`, and how many pipelines of each entry it has.
-
-        Gallops from `low`, which is close once the table is tight, then bisects.
-        """
-        values = self.table.values(low)
-        infeasible, step = -1, 1
-        feasible, best = len(values), None
-        while infeasible + 1 < feasible:
-            probe = min(infeasible + step, (infeasible + feasible) // 2)
-            knapsack = self._knapsack(float(values[probe]))
-            if knapsack.most_worth < self.num_microbatches:
-                infeasible, step = probe, step * 2
-            else:
-                feasible, best = probe, knapsack
-        if best is None:
+        """The table's least value that admits an arrangement, at least `low`, and how many pipelines of each entry it has."""
+        work = self.table.first_length, self.num_workers, self.num_pipelines
+        target, caps, times = _least(self.table.seconds, low, work, self.num_microbatches)
+        if not len(times):
             return low, None
-        target = float(values[feasible])
-        return target, self._fill(best.lengths(), target)
+        counted = enumerate(zip(caps.tolist(), times.tolist(), strict=True), start=self.table.first_length)
+        groups = {(length, cap): count for length, (cap, count) in counted if count}
+        return target, trim(groups, self.num_microbatches, lambda length, count: self.table.at((length, count)))
 
-    def _fill(self, lengths: Counter[int], target: float) -> Groups:
-        """Micro-batches for pipelines of these lengths, none slower than the target."""
-        caps = self.table.caps(target * (1 + TOLERANCE))
-        groups = {(length, int(caps[length - self.table.first_length])): times for length, times in lengths.items()}
-        return trim(groups, self.num_microbatches, lambda length, count: self.table.at((length, count)))
 
-    def _knapsack(self, target: float) -> Knapsack:
-        caps = self.table.caps(target * (1 + TOLERANCE))
-        return Knapsack(caps, self.table.first_length, self.num_workers, self.num_pipelines)
+@compiled
+def _least(seconds: Floats, low: float, work: tuple[int, int, int], total: int) -> tuple[float, Ints, Ints]:
+    """The least value, at least `low`, within which so many micro-batches can be finished; none slower, caps, and how many.
+
+    Caps are the most micro-batches of a pipeline of each length, shape [lengths] like the numbers of pipelines; these are
+    empty where no value will do. Gallops from `low`, which is close once the table is tight, then bisects.
+
+    Args:
+        seconds: of each length and number of micro-batches.
+        low: least value that counts.
+        work: the first length, workers, and pipelines.
+        total: micro-batches of all pipelines.
+    """
+    first, num_workers, num_pipelines = work
+    values = values_from(seconds, low)
+    infeasible, feasible, step = -1, len(values), 1
+    while infeasible + 1 < feasible:
+        probe = min(infeasible + step, (infeasible + feasible) // 2)
+        caps = caps_within(seconds, values[probe] * (1 + TOLERANCE))
+        if most_worth(caps, first, num_workers, num_pipelines) < total:
+            infeasible, step = probe, step * 2
+        else:
+            feasible = probe
+    if feasible == len(values):
+        return low, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    caps = caps_within(seconds, values[feasible] * (1 + TOLERANCE))
+    return values[feasible], caps, lengths_worth(caps, first, num_workers, num_pipelines)

@@ -6,8 +6,6 @@ needed only for totals within one spread of c times the mean length (the argumen
 programming and convolution", 2019, in one dimension): O(spread^2 * log(pipelines)) whatever the number of workers.
 """
 
-from collections import Counter
-
 import numpy as np
 import numpy.typing as npt
 
@@ -18,36 +16,41 @@ IMPOSSIBLE = -(2**40)
 """Worth of what cannot be filled; stays negative under every sum that occurs."""
 
 
-class Knapsack:
-    """Exactly k pipelines over exactly n workers, some of which may stay idle."""
+@compiled
+def most_worth(worth: Worth, first_length: int, num_workers: int, num_pipelines: int) -> int:
+    """The most that exactly so many pipelines over so many workers, some of whom may stay idle, are worth together.
 
-    def __init__(self, worth: Worth, first_length: int, num_workers: int, num_pipelines: int) -> None:
-        """Solve for every number of workers near the shares of `num_workers`.
+    Negative where there are none.
 
-        Args:
-            worth: of a pipeline of length first_length + k, shape [lengths]; below 1 where it cannot take a micro-batch.
-            first_length: the shortest length.
-            num_workers: at most so many in all.
-            num_pipelines: exactly so many.
-        """
-        self._first, self._num_pipelines = first_length, num_pipelines
-        self._counts = _halves(num_pipelines)
-        self._single, self._best_length = _with_idle(worth)
-        self._num_workers = min(num_workers, num_pipelines * (first_length + len(worth) - 1))
-        self._tables = _tables(self._single, first_length, self._num_workers, num_pipelines, self._counts)
+    Args:
+        worth: of a pipeline of length first_length + k, shape [lengths]; below 1 where it cannot take a micro-batch.
+        first_length: the shortest length.
+        num_workers: at most so many in all.
+        num_pipelines: exactly so many.
+    """
+    single, _ = _with_idle(worth)
+    most = min(num_workers, num_pipelines * (first_length + len(worth) - 1))
+    result: int = _tables(single, first_length, most, num_pipelines, _halves(num_pipelines))[0, len(worth) - 1]
+    return result
 
-    @property
-    def most_worth(self) -> int:
-        """Of all pipelines together; negative where there are none."""
-        return int(self._tables[0, len(self._single) - 1])
 
-    def lengths(self) -> Counter[int]:
-        """How many pipelines of each length are worth most, over as many workers as can be."""
-        with_idle = _trace(self._tables, self._counts, len(self._single), self._first, self._num_workers)
-        result: Counter[int] = Counter()
-        for index, times in enumerate(with_idle.tolist()):
-            result[self._first + int(self._best_length[index])] += times
-        return +result
+@compiled
+def lengths_worth(worth: Worth, first_length: int, num_workers: int, num_pipelines: int) -> Worth:
+    """How many pipelines of each length are worth most together, over as many workers as can be; there are some. Shape [lengths].
+
+    Args:
+        worth: as for `most_worth`, like the rest.
+        first_length: the shortest length.
+        num_workers: at most so many in all.
+        num_pipelines: exactly so many.
+    """
+    single, used = _with_idle(worth)
+    most, counts = min(num_workers, num_pipelines * (first_length + len(worth) - 1)), _halves(num_pipelines)
+    tables = _tables(single, first_length, most, num_pipelines, counts)
+    result = np.zeros(len(worth), dtype=np.int64)
+    for index, times in enumerate(_trace(tables, counts, len(worth), first_length, most)):
+        result[used[index]] += times
+    return result
 
 
 @compiled

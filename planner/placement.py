@@ -1,7 +1,7 @@
 """Who takes which slot of an arrangement."""
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise
@@ -121,7 +121,8 @@ class _Assignment:
 
     def __init__(self, arrangement: Arrangement, workers: Sequence[str], holdings: Holdings, costs: Costs) -> None:
         self._arrangement, self._costs, self._is_first = arrangement, costs, holdings.plan is None
-        self._slots = [slot for shape in arrangement.shapes for slot in shape.slots]
+        slots_of = {shape: shape.slots for shape in arrangement.groups}
+        self._slots = [slot for shape in arrangement.shapes for slot in slots_of[shape]]
         self._planned: tuple[WorkerKind | None, ...] = arrangement.kinds or (None,) * len(self._slots)
         self._workers = by_host(workers, costs.cluster) if self._is_first else workers
         self._held = [holdings.layers_of(worker) for worker in self._workers]
@@ -154,8 +155,8 @@ class _Assignment:
 
     def _by_layers(self, classes: Sequence[Hashable] | None, asked: Sequence[Hashable] | None) -> tuple[str, ...]:
         """The fewest bytes move, each slot taken by a worker of the class that it asks for."""
-        crew = Crew(names=self._workers, held=[self._units.held(own) for own in self._held], classes=classes)
-        wanted = [self._units.wanted(slot) for slot in self._slots]
+        held, wanted = _each(self._units.held, self._held), _each(self._units.wanted, self._slots)
+        crew = Crew(names=self._workers, held=held, classes=classes)
         proximity = Proximity(self._costs.cluster, self._costs.profile.network)
         rows = match_layers(self._unit_bytes, crew, wanted, classes=asked, proximity=proximity)
         assert rows is not None
@@ -209,12 +210,18 @@ class _Assignment:
         """Bytes that a worker lacks for a slot; for a first plan the distance from its place. Shape [workers, slots]."""
         if self._is_first:
             return np.abs(np.arange(len(self._workers), dtype=np.float64)[:, None] - np.arange(len(self._slots))[None, :])
-        held, wanted = map(self._units.held, self._held), map(self._units.wanted, self._slots)
-        return missing_bytes(self._unit_bytes, list(held), list(wanted)).astype(np.float64)
+        held, wanted = _each(self._units.held, self._held), _each(self._units.wanted, self._slots)
+        return missing_bytes(self._unit_bytes, held, wanted).astype(np.float64)
 
     @cached_property
     def _unit_bytes(self) -> tuple[int, ...]:
         return self._units.moving_bytes(self._num_holders, _num_slots(self._arrangement))
+
+
+def _each(units_of: Callable[[Layers], Layers], layers: Sequence[Layers]) -> list[Layers]:
+    """Units for the layers of each, reckoned once for those that are alike."""
+    units = {own: units_of(own) for own in dict.fromkeys(layers)}
+    return [units[own] for own in layers]
 
 
 def by_host(workers: Sequence[str], cluster: Cluster) -> tuple[str, ...]:

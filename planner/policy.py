@@ -134,12 +134,14 @@ def survivable(plan: Plan, cluster: Cluster) -> Survivable:
     """How many losses of workers, hosts or failure domains leave a holder of every layer, whichever they are."""
     groups = set(plan.holders)
     by_id = cluster.by_id
-    hosts = [[(by_id[worker].host,) for worker in holders] for holders in groups]
-    domains = [[by_id[worker].failure_domains for worker in holders] for holders in groups]
+    hosts = [{by_id[worker].host for worker in holders} for holders in groups]
+    fewest = 1
+    if any(worker.failure_domains for worker in cluster.workers):
+        fewest = min(_fewest_to_lose([by_id[worker].failure_domains for worker in holders]) for holders in groups)
     return Survivable(
-        workers=min(len(holders) for holders in groups) - 1,
-        hosts=min(map(_fewest_to_lose, hosts)) - 1,
-        failure_domains=max(0, min(map(_fewest_to_lose, domains)) - 1) if any(w.failure_domains for w in cluster.workers) else 0,
+        workers=min(map(len, groups)) - 1,
+        hosts=min(map(len, hosts)) - 1,
+        failure_domains=max(0, fewest - 1),
     )
 
 

@@ -16,7 +16,7 @@ from planner.degrees import Degrees
 from planner.entries import Entries, Entry
 from planner.filling import Filling
 from planner.kinds import WorkerKind
-from planner.knapsack import Knapsack
+from planner.knapsack import lengths_worth, most_worth
 from planner.partition import Partitioner
 from planner.polishing import polished
 from planner.relaxation import Lengths, can_finish, caps, promises, which_can_finish, widest_stages
@@ -91,12 +91,13 @@ class EqualSearch:
         if not degrees or math.isinf(limit_seconds):
             return list(degrees)
         targets = np.array([limit_seconds - self._after_seconds(dp) for dp in degrees])
-        rows = np.array(degrees) - problem.allowed.dp.start
-        offers = np.stack([self._most_microbatches(dp) for dp in degrees]), self._tails[rows]
+        numbers = np.array(degrees)
+        fitting = np.array([self._most_fitting(self._replicas(dp)) for dp in degrees])
+        most = np.minimum(fitting, problem.num_microbatches - numbers[:, None] + 1)
         is_possible = which_can_finish(
             self._outline,
-            (self._first_length, *offers),
-            (np.array(degrees), targets),
+            (self._first_length, most, self._tails[numbers - problem.allowed.dp.start]),
+            (numbers, targets),
             (problem.num_workers, problem.num_microbatches),
         )
         return [dp for dp, possible in zip(degrees, is_possible.tolist(), strict=True) if possible]
@@ -155,10 +156,11 @@ class EqualSearch:
         """Whether a solution is left when every entry that it uses is tightened. Lowers `most` where bounds rule entries out."""
         known: set[Entry] = set()
         while True:
-            knapsack = Knapsack(most, self._first_length, self._problem.num_workers, dp)
-            if knapsack.most_worth < self._problem.num_microbatches:
+            work = self._first_length, self._problem.num_workers, dp
+            if most_worth(most, *work) < self._problem.num_microbatches:
                 return False
-            entries = {(length, int(most[length - self._first_length])) for length in knapsack.lengths()} - known
+            places = np.flatnonzero(lengths_worth(most, *work))
+            entries = set(zip((places + self._first_length).tolist(), most[places].tolist(), strict=True)) - known
             for length, count in sorted(entries):
                 if self._entries(dp).attain((length, count)).seconds > limit:
                     most[length - self._first_length] -= 1
@@ -239,10 +241,13 @@ class EqualSearch:
 
     def _most_microbatches(self, dp: int) -> Ints:
         """Most micro-batches that fit the memory of a pipeline of each length beside dp - 1 others. Shape [lengths]."""
-        replicas, problem = self._replicas(dp), self._problem
+        return np.minimum(self._most_fitting(self._replicas(dp)), self._problem.num_microbatches - dp + 1)
+
+    def _most_fitting(self, replicas: int) -> Ints:
+        """Most micro-batches that fit the memory of a pipeline of each length, of so many. Shape [lengths]."""
         if replicas not in self._most:
-            partitioner = self.partitioner(replicas)
+            partitioner, problem = self.partitioner(replicas), self._problem
             self._most[replicas] = np.array(
                 [partitioner.most_microbatches(length, problem.kind, problem.num_microbatches) for length in problem.allowed.pp]
             )
-        return np.minimum(self._most[replicas], problem.num_microbatches - dp + 1)
+        return self._most[replicas]

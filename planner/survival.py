@@ -62,7 +62,7 @@ def exposure(pipelines: Iterable[Sequence[tuple[Layers, str]]], cluster: Cluster
         cluster: says where workers live.
         usable: workers that might be used.
     """
-    hopeless = frozenset.intersection(*(_units(cluster.by_id[worker]) for worker in usable))
+    hopeless = _in_all(cluster.by_id[worker] for worker in usable)
     common: dict[int, frozenset[str]] = {}
     for index, stages in enumerate(pipelines):
         for layers, worker in stages:
@@ -72,6 +72,15 @@ def exposure(pipelines: Iterable[Sequence[tuple[Layers, str]]], cluster: Cluster
         if not any(common.values()):
             return 0.0
     return sum(_weight(unit) for units in common.values() for unit in units) if index else 0.0
+
+
+def _in_all(workers: Iterable[Worker]) -> frozenset[str]:
+    """Hosts and failure domains that hold every one of them."""
+    remaining = iter(workers)
+    result = _units(next(remaining))
+    while result and (worker := next(remaining, None)) is not None:
+        result &= _units(worker)
+    return result
 
 
 def _units(worker: Worker) -> frozenset[str]:

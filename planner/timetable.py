@@ -82,18 +82,10 @@ class Timetable:
         """Present value of an entry, in seconds."""
         return float(self.seconds[entry[0] - self.first_length, entry[1] - 1])
 
-    def caps(self, target_seconds: float) -> Ints:
-        """Most micro-batches that a pipeline of each length can take within a time. Shape [lengths]."""
-        return _caps(self.seconds, target_seconds)
-
-    def values(self, low: float) -> Floats:
-        """`low` and the table's distinct values above it, ascending."""
-        return _values(self.seconds, low)
-
 
 @compiled
-def _caps(seconds: Floats, target: float) -> Ints:
-    """How many entries of each row are within a time."""
+def caps_within(seconds: Floats, target: float) -> Ints:
+    """How many entries of each row are within a time: the most micro-batches of a pipeline of each length. Shape [lengths]."""
     result = np.zeros(len(seconds), dtype=np.int64)
     for row in range(len(seconds)):
         for column in range(seconds.shape[1]):
@@ -102,7 +94,7 @@ def _caps(seconds: Floats, target: float) -> Ints:
 
 
 @compiled
-def _values(seconds: Floats, low: float) -> Floats:
+def values_from(seconds: Floats, low: float) -> Floats:
     """`low` and the distinct finite entries above it, ascending."""
     found, size = np.empty(seconds.size + 1), 1
     found[0] = low

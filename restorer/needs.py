@@ -26,7 +26,8 @@ class Need:
 def surviving_holders(previous: Plan, survivors: Collection[str]) -> tuple[tuple[str, ...], ...]:
     """Survivors that hold each layer's state, in slot order. Shape [layers][replicas]."""
     living = frozenset(survivors)
-    return tuple(tuple(worker for worker in workers if worker in living) for workers in previous.holders)
+    alike = {workers: tuple([worker for worker in workers if worker in living]) for workers in dict.fromkeys(previous.holders)}
+    return tuple([alike[workers] for workers in previous.holders])
 
 
 def needs_of(

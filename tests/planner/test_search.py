@@ -14,7 +14,7 @@ from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
 from planner.batches import distribute, trim
 from planner.kinds import WorkerKind
-from planner.knapsack import Knapsack
+from planner.knapsack import lengths_worth, most_worth
 from planner.partition import CLOSE, Partitioner
 from planner.relaxation import Outline, least_seconds, relaxed_worth, widest_stages
 from planner.replan import replan
@@ -95,17 +95,18 @@ def test_equal_problems_are_solved_exactly(num_layers, workers, microbatches, dp
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(1, 3), st.integers(1, 5), st.integers(1, 20))
 def test_the_knapsack_agrees_with_enumeration(worth, first, pipelines, workers):
     assume(pipelines * first <= workers)
-    knapsack = Knapsack(np.array(worth), first, workers, pipelines)
+    most = most_worth(np.array(worth), first, workers, pipelines)
     fitting = {
         combination: sum(worth[length - first] for length in combination)
         for combination in itertools.combinations_with_replacement(range(first, first + len(worth)), pipelines)
         if sum(combination) <= workers and all(worth[length - first] > 0 for length in combination)
     }
     if not fitting:
-        assert knapsack.most_worth < 0
+        assert most < 0
         return
-    lengths = tuple(sorted(knapsack.lengths().elements()))
-    assert fitting[lengths] == max(fitting.values()) == knapsack.most_worth
+    times = lengths_worth(np.array(worth), first, workers, pipelines)
+    lengths = tuple(np.repeat(np.arange(first, first + len(worth)), times).tolist())
+    assert fitting[lengths] == max(fitting.values()) == most
 
 
 @given(st.lists(st.integers(0, 60), min_size=2, max_size=13), st.integers(2, 6), st.integers(50, 400), st.data())
@@ -119,8 +120,7 @@ def test_the_knapsack_agrees_with_a_table_over_all_workers(worth, first, workers
             for index, gain in enumerate(worth):
                 if value >= 0 and gain > 0 and used + first + index <= workers:
                     table[k + 1][used + first + index] = max(table[k + 1][used + first + index], value + gain)
-    knapsack = Knapsack(np.array(worth), first, workers, pipelines)
-    assert max(knapsack.most_worth, -1) == max(table[pipelines])
+    assert max(most_worth(np.array(worth), first, workers, pipelines), -1) == max(table[pipelines])
 
 
 @given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=9))
@@ -136,7 +136,7 @@ def test_the_least_greatest_stage(layers):
 def test_no_multiset_is_worth_more_than_the_relaxation(first, kinds, pipelines, mean, data):
     worth = np.array(data.draw(st.lists(st.integers(0, 30), min_size=kinds, max_size=kinds)))
     workers = int(pipelines * (first + mean))
-    exact = Knapsack(worth, first, workers, pipelines).most_worth
+    exact = most_worth(worth, first, workers, pipelines)
     assert relaxed_worth(worth, first, workers, pipelines) >= exact * (1 - 1e-12) or exact < 0
 
 
