@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from api.store import Store
-from api.stored import Document, StoredDecision, StoredJob
+from api.stored import Document, StoredDecision, StoredJob, cluster_document
 from api.wording import Wording
 from estimator.estimate import estimate
 from kintsugi.core import codec
@@ -59,7 +59,7 @@ def stored(
         number: of the log entry that led to the decision; 0 for the job's creation.
         decided_at: RFC 3339, UTC.
     """
-    cluster = Document.of(snapshot.cluster)
+    cluster = cluster_document(snapshot.cluster)
     reference = StoredSnapshot(
         profile=profile,
         cluster=cluster.digest,
@@ -70,13 +70,14 @@ def stored(
         stateless=snapshot.stateless,
         failures=snapshot.failures,
     )
+    text = Document.of(reference)
     result = StoredDecision(
         generation=snapshot.generation,
         number=number,
         decided_at=decided_at,
         wording=wording,
-        snapshot=codec.dumps(reference),
-        snapshot_digest=codec.digest(reference),
+        snapshot=text.body,
+        snapshot_digest=text.digest,
         planner_version=__version__,
     )
     return result, cluster

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import delete, insert, select
 
 from api.database import Database
+from api.statements import CONTINGENCY
 from api.tables import CONTINGENCIES
 from api.wording import Wording
 from kintsugi.core.decision import Decision
@@ -68,12 +69,9 @@ class Shelf:
 
     def find(self, job: str, fingerprint: str) -> Decided | None:
         """The decision for a snapshot, if it was made ahead."""
-        columns = CONTINGENCIES.c
-        query = select(columns.policy, columns.reason, columns.brief, columns.account).where(
-            columns.job == job, columns.fingerprint == fingerprint, columns.planner_version == __version__
-        )
+        asked = {"job": job, "fingerprint": fingerprint, "planner_version": __version__}
         with self._database.reading() as connection:
-            row = connection.execute(query).one_or_none()
+            row = connection.execute(CONTINGENCY, asked).one_or_none()
         if row is None:
             return None
         return Decided(policy=row.policy, reason=row.reason, wording=Wording(brief=row.brief, account=row.account))

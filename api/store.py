@@ -12,10 +12,12 @@ from api.database import Database
 from api.history import Entry
 from api.recent import Recent
 from api.shelf import Shelf
+from api.statements import ADD_DECISION, ADD_DOCUMENT, ADD_ENTRIES, ADD_KEY, DOCUMENT, ENTRIES_AFTER, ENTRIES_OF_EVENTS, KEY
 from api.stored import Document, StoredDecision, StoredJob, WriteKey
-from api.tables import DECISIONS, DOCUMENTS, JOBS, KEYS, LOG, METADATA
+from api.tables import DECISIONS, DOCUMENTS, JOBS, LOG, METADATA
 from api.wording import Wording
 from kintsugi.core import codec
+from kintsugi.core.checks import LARGEST_INTEGER
 from kintsugi.core.errors import ConflictError, NotFoundError
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Report
@@ -65,7 +67,7 @@ class Store:
             for document in documents:
                 _put(connection, document)
             connection.execute(insert(JOBS), codec.encode(job))
-            connection.execute(insert(DECISIONS), _row_of_decision(job.id, decision))
+            connection.execute(ADD_DECISION, _row_of_decision(job.id, decision))
             _remember(connection, key, job.id, 0)
 
     def append(
@@ -85,9 +87,9 @@ class Store:
         with self._database.writing() as connection:
             for document in documents:
                 _put(connection, document)
-            connection.execute(insert(LOG), [_row_of(job, entry) for entry in entries])
+            connection.execute(ADD_ENTRIES, [_row_of(job, entry) for entry in entries])
             if decision is not None:
-                connection.execute(insert(DECISIONS), _row_of_decision(job, decision))
+                connection.execute(ADD_DECISION, _row_of_decision(job, decision))
             _remember(connection, key, job, entries[-1].number)
         if decision is not None:
             self._decisions.put((job, decision.generation), decision)
@@ -112,11 +114,10 @@ class Store:
 
     def entries(self, job: str, *, after: int = 0, kind: str | None = None, limit: int | None = None) -> list[Entry]:
         """Log entries of a job above number `after`, ascending."""
-        query = select(LOG).where(LOG.c.job == job, LOG.c.number > after).order_by(LOG.c.number).limit(limit)
-        if kind is not None:
-            query = query.where(LOG.c.kind == kind)
+        query = ENTRIES_AFTER if kind is None else ENTRIES_AFTER.where(LOG.c.kind == kind)
+        most = LARGEST_INTEGER if limit is None else limit
         with self._database.reading() as connection:
-            return [_entry_of(row) for row in connection.execute(query)]
+            return [_entry_of(row) for row in connection.execute(query, {"job": job, "after": after, "most": most})]
 
     def entry(self, job: str, number: int) -> Entry:
         """One log entry of a job."""
@@ -127,8 +128,8 @@ class Store:
         found: dict[str, Entry] = {}
         with self._database.reading() as connection:
             for start in range(0, len(event_ids), 500):
-                query = select(LOG).where(LOG.c.job == job, LOG.c.event_id.in_(event_ids[start : start + 500]))
-                found.update({row.event_id: _entry_of(row) for row in connection.execute(query)})
+                asked = {"job": job, "event_ids": event_ids[start : start + 500]}
+                found.update({row.event_id: _entry_of(row) for row in connection.execute(ENTRIES_OF_EVENTS, asked)})
         return found
 
     def latest_generations(self, jobs: Sequence[str]) -> dict[str, int]:
@@ -145,9 +146,8 @@ class Store:
         """
         if key is None:
             return None
-        query = select(KEYS).where(KEYS.c.scope == key.scope, KEYS.c.key == key.key)
         with self._database.reading() as connection:
-            row = connection.execute(query).one_or_none()
+            row = connection.execute(KEY, {"scope": key.scope, "key": key.key}).one_or_none()
         if row is None:
             return None
         if row.request_digest != key.request_digest:
@@ -197,13 +197,13 @@ def _decision_of(row: Row[Any]) -> StoredDecision:
 
 
 def _put(connection: Connection, document: Document) -> None:
-    if connection.execute(select(DOCUMENTS.c.digest).where(DOCUMENTS.c.digest == document.digest)).first() is None:
-        connection.execute(insert(DOCUMENTS), codec.encode(document))
+    if connection.execute(DOCUMENT, {"digest": document.digest}).first() is None:
+        connection.execute(ADD_DOCUMENT, codec.encode(document))
 
 
 def _remember(connection: Connection, key: WriteKey | None, job: str, number: int) -> None:
     if key is not None:
-        connection.execute(insert(KEYS), {**codec.encode(key), "job": job, "number": number})
+        connection.execute(ADD_KEY, {**codec.encode(key), "job": job, "number": number})
 
 
 def _row_of(job: str, entry: Entry) -> dict[str, Any]:

@@ -1,15 +1,15 @@
 """What is stored, as it is stored: jobs, decisions and the documents they refer to by digest."""
 
 import hashlib
-from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import lru_cache
 
 from api.wording import Wording
 from kintsugi.core import codec
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.identity import kept_by_identity
 
 CACHED_DOCUMENTS = 16
-"""Texts of documents kept in memory: a job's cluster is stored with every decision, and seldom another one."""
+"""Texts of clusters kept in memory: a job's cluster is stored with every decision, and seldom another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,15 +20,16 @@ class Document:
     body: str
 
     @classmethod
-    def of(cls, value: Hashable) -> "Document":
+    def of(cls, value: object) -> "Document":
         """The document of a noun."""
-        return _document(value)
+        body = codec.dumps(value)
+        return cls(digest=hashlib.sha256(body.encode()).hexdigest(), body=body)
 
 
-@lru_cache(CACHED_DOCUMENTS)
-def _document(value: Hashable) -> Document:
-    body = codec.dumps(value)
-    return Document(digest=hashlib.sha256(body.encode()).hexdigest(), body=body)
+@kept_by_identity(CACHED_DOCUMENTS)
+def cluster_document(cluster: Cluster) -> Document:
+    """The document of a cluster, put into words once."""
+    return Document.of(cluster)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

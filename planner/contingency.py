@@ -7,12 +7,12 @@ the fingerprint of that snapshot.
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import InfeasibleError
+from kintsugi.core.identity import kept_by_identity
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
@@ -53,7 +53,7 @@ def fingerprint(snapshot: Snapshot) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@lru_cache(DIGESTS)
+@kept_by_identity(DIGESTS)
 def _digest(part: Profile | Cluster | JobSettings | Plan) -> str:
     return codec.digest(part)
 

@@ -64,9 +64,9 @@ class _Dataclass:
         self._decoders: tuple[tuple[str, Decoder], ...] = ()
 
     def __call__(self, data: Any) -> Any:
-        if isinstance(data, self._kind):
-            return data
-        if not isinstance(data, dict):
+        if type(data) is not dict:
+            if isinstance(data, self._kind):
+                return data
             raise wrong(data, f"an object ({self._kind.__name__})")
         if not data.keys() <= self._known:
             raise self._unknown(data)
@@ -176,6 +176,8 @@ def _scalar(kind: type) -> Decoder:
     expected = {str: "a text", bool: "true or false"}.get(kind, str(kind))
 
     def scalar(data: Any) -> Any:
+        if type(data) is kind:
+            return data
         if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
             raise wrong(data, expected)
         return data
@@ -184,6 +186,8 @@ def _scalar(kind: type) -> Decoder:
 
 
 def _integer(data: Any) -> int:
+    if type(data) is int and -LARGEST_INTEGER <= data <= LARGEST_INTEGER:
+        return data
     if not isinstance(data, int | float) or isinstance(data, bool) or (isinstance(data, float) and not data.is_integer()):
         raise wrong(data, "an integer")
     if not -LARGEST_INTEGER <= data <= LARGEST_INTEGER:

@@ -62,7 +62,7 @@ class Encoder:
 
     def _list(self, items: Any) -> list[Any]:
         by_type, encode_any = self._by_type, self.__call__
-        return [by_type.get(type(item), encode_any)(item) for item in items]
+        return [item if (encode := by_type.get(type(item), encode_any)) is same else encode(item) for item in items]
 
 
 def _value_of(member: Enum) -> Any:

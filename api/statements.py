@@ -1,0 +1,21 @@
+"""The statements on the way from an event to its plan, put together once: SQLAlchemy takes longer for it than SQLite to answer."""
+
+from sqlalchemy import bindparam, insert, select
+
+from api.tables import CONTINGENCIES, DECISIONS, DOCUMENTS, KEYS, LOG
+
+ENTRIES_AFTER = (
+    select(LOG)
+    .where(LOG.c.job == bindparam("job"), LOG.c.number > bindparam("after"))
+    .order_by(LOG.c.number)
+    .limit(bindparam("most"))
+)
+ENTRIES_OF_EVENTS = select(LOG).where(LOG.c.job == bindparam("job"), LOG.c.event_id.in_(bindparam("event_ids", expanding=True)))
+KEY = select(KEYS).where(KEYS.c.scope == bindparam("scope"), KEYS.c.key == bindparam("key"))
+DOCUMENT = select(DOCUMENTS.c.digest).where(DOCUMENTS.c.digest == bindparam("digest"))
+CONTINGENCY = select(CONTINGENCIES).where(
+    CONTINGENCIES.c.job == bindparam("job"),
+    CONTINGENCIES.c.fingerprint == bindparam("fingerprint"),
+    CONTINGENCIES.c.planner_version == bindparam("planner_version"),
+)
+ADD_ENTRIES, ADD_DECISION, ADD_KEY, ADD_DOCUMENT = (insert(table) for table in (LOG, DECISIONS, KEYS, DOCUMENTS))
