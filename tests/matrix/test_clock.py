@@ -65,6 +65,13 @@ def test_a_restart_counts_from_the_strike_and_steps_that_are_trained_again_are_r
     assert (told.trained_steps, told.world_sizes) == (4, (4, 3))
 
 
+def test_the_start_is_a_part_where_it_is_known():
+    events = [Event(kind=Kind.LAUNCHED, at=12.0), training(at=14.0), step(at=15.0, step=0), Event(kind=Kind.TRAINED, at=15.0)]
+    wall = accounts(events, [], 7.0, began_at=10.0).wall
+    assert (wall.start_seconds, wall.rest_seconds) == (4.0, 2.0)
+    assert accounts(events, [], 7.0).wall.start_seconds == 0.0
+
+
 def test_joining_stops_the_training_and_is_no_failure():
     events = [
         training(at=0.0),
