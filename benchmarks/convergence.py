@@ -27,6 +27,7 @@ from rich.console import Console
 from benchmarks.trouble.campaign import Fault, Kind, Run, Strike
 from benchmarks.trouble.victims import Victims
 from kintsugi.core.job import Ranges
+from kintsugi.core.profile import Profile
 from kintsugi.reporting.pictures import pyplot, save
 from kintsugi.runtime.agent import Agent, Observer
 from kintsugi.runtime.attempt import Phase
@@ -166,10 +167,9 @@ class Show:
             self.console.print(f"{self.name}: step {step}, loss {agent.losses[step]:.4f}, {len(agent.recoveries)} recoveries")
 
 
-def both_runs(num_steps: int, num_strikes: int, console: Console) -> tuple[RunResult, RunResult, Troubles]:
+def both_runs(num_steps: int, num_strikes: int, profile: Profile, console: Console) -> tuple[RunResult, RunResult, Troubles]:
     """The run that was left alone, the one that was struck, and what struck it."""
     make_job = partial(help_job, num_steps)
-    profile = profile_job(make_job, name="convergence", num_workers=DP * PP)
     troubles = Troubles(num_steps, num_strikes)
     results = []
     for name, observers in (("uninterrupted", []), ("struck", [troubles])):
@@ -268,7 +268,8 @@ def main() -> int:
     arguments = parser.parse_args()
     console = Console(stderr=True, highlight=False)
     began = time.monotonic()
-    reference, struck, troubles = both_runs(arguments.steps, arguments.strikes, console)
+    profile = profile_job(partial(help_job, 1), name="convergence", num_workers=DP * PP)
+    reference, struck, troubles = both_runs(arguments.steps, arguments.strikes, profile, console)
     print(report(struck, reference))
     print(
         f"\n{time.monotonic() - began:.0f} s; pictures: {', '.join(map(str, draw(struck, reference, troubles, arguments.picture)))}"

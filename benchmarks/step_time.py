@@ -16,7 +16,7 @@ from rich.console import Console
 
 from benchmarks.validation import retained, tables
 from benchmarks.validation.configurations import Configuration, Configurations, job_of, load
-from benchmarks.validation.measuring import Phase, measured_step, rank_first, run
+from benchmarks.validation.measuring import Phase, measured_step, ranked_first, run
 from estimator.calibration import Calibration, MeasuredStep, calibrate
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.profile import Profile
@@ -64,11 +64,11 @@ def compared(
 
 def step_time_part(*, steps: int, repeats: int, console: Console) -> str:
     """Everything that is measured, as Markdown."""
-    priority, known = rank_first(), load()
-    load_before, began = os.getloadavg()[0], time.monotonic()
-    profiles = profiles_of(known, console)
-    calibration, measured = calibrated(known, profiles, steps, console)
-    phases = compared(known, profiles, calibration, steps=steps, repeats=repeats, console=console)
+    known, load_before, began = load(), os.getloadavg()[0], time.monotonic()
+    with ranked_first() as priority:
+        profiles = profiles_of(known, console)
+        calibration, measured = calibrated(known, profiles, steps, console)
+        phases = compared(known, profiles, calibration, steps=steps, repeats=repeats, console=console)
     conditions = (
         f"{description()}. Computing emulated by sleeping; {priority}; load {load_before:.1f} at the beginning and "
         f"{os.getloadavg()[0]:.1f} at the end. Medians of {steps} steps before and {steps} after the loss, and of {repeats} runs; "

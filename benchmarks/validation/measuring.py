@@ -2,7 +2,8 @@
 
 import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from benchmarks.validation.configurations import Configuration, Model, job_of
@@ -16,8 +17,7 @@ from kintsugi.runtime.agent import Agent
 from kintsugi.runtime.decisions import JobRequest, LocalDecisions
 from kintsugi.runtime.faults import fail_at
 from kintsugi.runtime.models import TrainingJob
-from kintsugi.runtime.options import AgentOptions
-from kintsugi.runtime.worker import WorkerOptions
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from planner.replan import replan
 
 SETTLING_STEPS = 2
@@ -138,13 +138,19 @@ def _settings(configuration: Configuration, ranges: Ranges, *, policy: Policy | 
     )
 
 
-def rank_first() -> str:
-    """Have this process and those that it starts run before others, where that is allowed; how they are scheduled.
+@contextmanager
+def ranked_first() -> Iterator[str]:
+    """Have this process and those that it starts meanwhile run before others, where that is allowed; how they are scheduled.
 
     Workers that sleep need little of the processor, but when they wake up they must not wait for other programs.
     """
+    usual, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     except PermissionError:
-        return "ordinary priority"
-    return "real-time priority (SCHED_RR)"
+        yield "ordinary priority"
+        return
+    try:
+        yield "real-time priority (SCHED_RR)"
+    finally:
+        os.sched_setscheduler(0, usual, parameters)
