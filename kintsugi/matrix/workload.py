@@ -30,12 +30,13 @@ class Model:
     data_set: str
     num_blocks: int
     width: int
-    num_steps: int
-    every_steps: int
-    """From one checkpoint to the next."""
     microbatch_size: int
     num_microbatches: int = 12
     """Per step: as many for each of 4, of 3 and of 2 workers."""
+    num_steps: int = 160
+    """A tenth of the paper's 1,600."""
+    every_steps: int = 5
+    """From one checkpoint to the next; a tenth of the paper's 50."""
     num_kept: int
     """Copies of the weights in the optimizer's state: what a checkpoint costs follows from it."""
     pp: int = 1
