@@ -109,7 +109,6 @@ class ListScheduler:
         schedule: Schedule,
         *,
         is_limit_shared: bool,
-        is_split: bool = False,
         budget_bytes: Mapping[str, int] | None = None,
     ) -> None:
         """Prepare; `run` schedules.
@@ -118,40 +117,47 @@ class ListScheduler:
             journeys: of all micro-batches that share workers.
             schedule: sets the limits.
             is_limit_shared: whether the pipelines that a worker serves share its limits.
-            is_split: whether backward passes are split.
             budget_bytes: of activations, by worker; weight parts are not put off beyond it. None is no limit.
         """
         self._journeys = journeys
         self._is_limited = schedule is not Schedule.GPIPE
         self._is_limit_shared = is_limit_shared
-        self._is_split = is_split
         self._workers = sorted({hop.worker for hops in {id(j.hops): j.hops for j in journeys}.values() for hop in hops})
         budgets: Mapping[str, float] = budget_bytes or {}
         self._budgets = np.array([budgets.get(worker, np.inf) for worker in self._workers], dtype=np.float64)
 
-    def run(self) -> dict[str, WorkerSchedule]:
-        """Every worker's schedule; every journey is complete."""
-        lengths = [len(journey.hops) for journey in self._journeys]
-        first_op = np.concatenate(([0], np.cumsum(lengths)))
-        ops, keys, desks = self._records(first_op, lengths)
+    def run(self, *, is_split: bool = False) -> dict[str, WorkerSchedule]:
+        """Every worker's schedule, with whole backward passes or split ones; every journey is complete."""
+        ops, keys, desks = (records.copy() for records in self._records)
         placed = np.zeros(3 * len(ops), PLACED)
-        num_finished = simulate(ops, keys, desks, placed, self._is_split)
+        num_finished = simulate(ops, keys, desks, placed, is_split)
         assert num_finished == len(ops), "some journey is incomplete"
+        columns = (desks[name].tolist() for name in ("end", "busy", "most", "most_bytes", "first_placed", "num_placed"))
         return {
             worker: WorkerSchedule(
-                end_seconds=float(desk["end"]),
-                busy_seconds=float(desk["busy"]),
-                num_in_flight=int(desk["most"]),
-                activation_bytes=int(desk["most_bytes"]),
+                end_seconds=end,
+                busy_seconds=busy,
+                num_in_flight=most,
+                activation_bytes=most_bytes,
                 _journeys=self._journeys,
-                _first_op=first_op,
-                _placed=placed[desk["first_placed"] : desk["first_placed"] + desk["num_placed"]],
+                _first_op=self._first_op,
+                _placed=placed[first : first + count],
             )
-            for worker, desk in zip(self._workers, desks, strict=True)
+            for worker, end, busy, most, most_bytes, first, count in zip(self._workers, *columns, strict=True)
         }
 
-    def _records(self, first_op: npt.NDArray[np.int64], lengths: Sequence[int]) -> tuple[Records, Records, Records]:
+    @cached_property
+    def _lengths(self) -> Sequence[int]:
+        return [len(journey.hops) for journey in self._journeys]
+
+    @cached_property
+    def _first_op(self) -> npt.NDArray[np.int64]:
+        return np.concatenate(([0], np.cumsum(self._lengths)))
+
+    @cached_property
+    def _records(self) -> tuple[Records, Records, Records]:
         """Passes, limits and workers for the simulation; journeys over the same hops are read once."""
+        first_op, lengths = self._first_op, self._lengths
         row_of, rows = self._rows()
         stage = np.arange(first_op[-1]) - np.repeat(first_op[:-1], lengths)
         row = np.repeat([row_of[id(journey.hops), journey.pipeline] for journey in self._journeys], lengths) + stage

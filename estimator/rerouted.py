@@ -33,7 +33,10 @@ def rerouted_schedules(plan: Plan, costs: Costs, touched: frozenset[int], splits
     """
     journeys = _journeys(plan, costs, touched)
     budgets = _budgets(plan, costs, touched)
-    options = [_within_memory(journeys, plan, budgets, is_split=is_split) for is_split in splits]
+    apart, shared = (
+        ListScheduler(journeys, plan.schedule, is_limit_shared=is_shared, budget_bytes=budgets) for is_shared in (False, True)
+    )
+    options = [_within_memory(apart, shared, budgets, is_split=is_split) for is_split in splits]
     return min(options, key=lambda schedules: (not _fits(schedules, budgets), _reduced(plan, costs, schedules)))
 
 
@@ -41,12 +44,10 @@ def _reduced(plan: Plan, costs: Costs, schedules: Schedules) -> float:
     return reduced_seconds(plan, costs, {worker: schedule.end_seconds for worker, schedule in schedules.items()})
 
 
-def _within_memory(journeys: tuple[Journey, ...], plan: Plan, budgets: Mapping[str, int], *, is_split: bool) -> Schedules:
+def _within_memory(apart: ListScheduler, shared: ListScheduler, budgets: Mapping[str, int], *, is_split: bool) -> Schedules:
     """Pipelines apart share no limits; where that takes more memory than there is, they do."""
-    apart = ListScheduler(journeys, plan.schedule, is_limit_shared=False, is_split=is_split, budget_bytes=budgets).run()
-    if _fits(apart, budgets):
-        return apart
-    return ListScheduler(journeys, plan.schedule, is_limit_shared=True, is_split=is_split, budget_bytes=budgets).run()
+    schedules = apart.run(is_split=is_split)
+    return schedules if _fits(schedules, budgets) else shared.run(is_split=is_split)
 
 
 def _fits(schedules: Schedules, budgets: Mapping[str, int]) -> bool:
@@ -68,10 +69,10 @@ def _journeys(plan: Plan, costs: Costs, touched: frozenset[int]) -> tuple[Journe
     givers = {slot.pipeline for slot in plan.dead_slots}
     result = []
     for pipeline in sorted(touched):
-        stages, has_routes = range(len(plan.pipelines[pipeline].stages)), pipeline in givers
+        stages, has_routes = plan.pipelines[pipeline].stages, pipeline in givers
         for turn, microbatch in enumerate(plan.microbatches_of(pipeline)):
             if turn == 0 or has_routes:
-                workers = tuple(plan.worker_for(microbatch, pipeline, s) for s in stages)
+                workers = tuple([stage.worker or plan.route_of[microbatch, s] for s, stage in enumerate(stages)])
             key = pipeline, workers
             if key not in known:
                 known[key] = _hops(plan, costs, pipeline, workers)

@@ -1,7 +1,6 @@
 """What the search knows of workers: those of one kind are interchangeable."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +11,7 @@ from kintsugi.core.profile import Profile
 from planner.bounds import Ints
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerKind:
+class WorkerKind(NamedTuple):
     """Speed and memory of a worker."""
 
     speed_ratio: float

@@ -66,8 +66,8 @@ BUDGETS = st.sampled_from([None, dict.fromkeys((f"w{n}" for n in range(5)), 8)])
 @given(crossing_journeys(), st.booleans(), st.booleans(), BUDGETS)
 @settings(max_examples=300, deadline=None)
 def test_list_scheduling_crossing_ways_is_complete_and_keeps_limits(ways, is_limit_shared, is_split, budgets):
-    scheduler = ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=is_limit_shared, is_split=is_split, budget_bytes=budgets)
-    placed = scheduler.run()
+    scheduler = ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=is_limit_shared, budget_bytes=budgets)
+    placed = scheduler.run(is_split=is_split)
     found = defaultdict(list)
     for worker, own in placed.items():
         for item in own.passes:
@@ -91,8 +91,8 @@ def test_list_scheduling_crossing_ways_is_complete_and_keeps_limits(ways, is_lim
 @settings(deadline=None)
 def test_what_a_schedule_says_of_itself_is_read_off_its_passes(ways, is_split, budgets):
     way_of = {way.microbatch: way for way in ways}
-    scheduler = ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=False, is_split=is_split, budget_bytes=budgets)
-    for own in scheduler.run().values():
+    scheduler = ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=False, budget_bytes=budgets)
+    for own in scheduler.run(is_split=is_split).values():
         held = num_bytes = most = most_bytes = 0
         seconds = 0.0
         for item in own.passes:
@@ -118,8 +118,8 @@ def test_weight_parts_are_not_put_off_beyond_the_memory(ways, budget):
     """A forward pass that takes a worker over its budget finds no weight part waiting there."""
     way_of = {way.microbatch: way for way in ways}
     budgets = dict.fromkeys((f"w{n}" for n in range(5)), budget)
-    scheduler = ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=False, is_split=True, budget_bytes=budgets)
-    for own in scheduler.run().values():
+    scheduler = ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=False, budget_bytes=budgets)
+    for own in scheduler.run(is_split=True).values():
         num_bytes = waiting = 0
         for item in own.passes:
             hop = way_of[item.microbatch].hops[item.stage]
@@ -133,7 +133,7 @@ def test_weight_parts_are_not_put_off_beyond_the_memory(ways, budget):
 
 def test_equal_ways_give_equal_schedules():
     ways = journeys(3, 7, 1.0, 2.0)
-    runs = [ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=False, is_split=True).run() for _ in range(2)]
+    runs = [ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=False).run(is_split=True) for _ in range(2)]
     assert {w: (own.passes, own.end_seconds) for w, own in runs[0].items()} == {
         w: (own.passes, own.end_seconds) for w, own in runs[1].items()
     }
@@ -142,7 +142,7 @@ def test_equal_ways_give_equal_schedules():
 def test_weight_parts_fill_the_time_that_is_spent_waiting():
     """Nobody waits for a weight part, so a pipeline alone gains what lies between its stages."""
     whole, split = (
-        ListScheduler(journeys(4, 8, 1.0, 2.0), Schedule.ONE_F_ONE_B, is_limit_shared=False, is_split=is_split).run()
+        ListScheduler(journeys(4, 8, 1.0, 2.0), Schedule.ONE_F_ONE_B, is_limit_shared=False).run(is_split=is_split)
         for is_split in (False, True)
     )
     assert max(own.end_seconds for own in whole.values()) == 33.0
