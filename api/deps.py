@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Annotated, Any, ParamSpec, Protocol, TypeVar
 
@@ -33,6 +34,8 @@ T = TypeVar("T")
 W = TypeVar("W", bound=Written)
 
 LARGEST_GENERATION = 2**31 - 1
+TOLD_ANSWERS = 64
+"""Answers kept ready, for all who wait for the same plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +102,14 @@ def reply(value: Any, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str
 
 def answer(job: str, decision: StoredDecision, detail: Detail) -> Response:
     """A stored decision as an `Answer`, its JSON put together from what lies in the database."""
+    body = _answer_body(job, decision, detail)
+    return Response(body, HTTPStatus.OK, {"ETag": etag(decision.generation)}, "application/json")
+
+
+@lru_cache(TOLD_ANSWERS)
+def _answer_body(job: str, decision: StoredDecision, detail: Detail) -> bytes:
     head = codec.dumps({"decided_at": decision.decided_at, "generation": decision.generation, "job": job})
-    text = f'{head[:-1]},"decision":{decision.wording.text(detail)}}}'
-    return Response(text, HTTPStatus.OK, {"ETag": etag(decision.generation)}, "application/json")
+    return f'{head[:-1]},"decision":{decision.wording.text(detail)}}}'.encode()
 
 
 def etag(generation: int) -> str:

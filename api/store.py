@@ -164,6 +164,10 @@ class Store:
         self._decisions.put((job, generation), decision)
         return decision
 
+    def kept_decision(self, job: str, generation: int) -> StoredDecision | None:
+        """The decision of one generation of a job, if it is in memory."""
+        return self._decisions.get((job, generation))
+
     def document(self, kind: type[T], digest: str) -> T:
         """The document of this digest, decoded once."""
         result: T = self._decoded(kind, digest)

@@ -53,8 +53,8 @@ class Watch:
         """Whether the service is stopping and nobody is to wait any more."""
         return self._closed
 
-    async def wait(self, job: str, above: int, seconds: float) -> None:
-        """Return once `job` has a generation above `above`, after `seconds`, or when the service stops."""
+    async def wait(self, job: str, above: int, seconds: float) -> int:
+        """The generation above `above` that `job` has now; -1 after `seconds`, or when the service stops."""
         watched = self._watched.setdefault(job, _Watched())
         watched.waiting += 1
         self._somebody.set()
@@ -62,6 +62,7 @@ class Watch:
             with anyio.move_on_after(seconds):
                 while not self._closed and watched.generation <= above:
                     await watched.changed.wait()
+            return watched.generation if watched.generation > above else -1
         finally:
             watched.waiting -= 1
             if not watched.waiting:

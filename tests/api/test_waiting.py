@@ -20,7 +20,7 @@ async def test_only_a_newer_generation_wakes():
     woken = []
 
     async def wait(above):
-        await watch.wait("job", above, LONG)
+        assert await watch.wait("job", above, LONG) == (3 if above == 2 else 2)
         woken.append(above)
 
     with anyio.fail_after(20):
@@ -42,7 +42,7 @@ async def test_only_a_newer_generation_wakes():
 async def test_nobody_waits_beyond_the_time():
     watch = Watch(nothing_new)
     with anyio.fail_after(20):
-        await watch.wait("job", 0, 0.01)
+        assert await watch.wait("job", 0, 0.01) == -1
 
 
 async def test_closing_wakes_everybody_and_ends_the_looking():
@@ -53,7 +53,7 @@ async def test_closing_wakes_everybody_and_ends_the_looking():
             tasks.start_soon(watch.wait, "job", 0, LONG)
             await anyio.lowlevel.checkpoint()
             watch.close()
-        await watch.wait("job", 0, LONG)
+        assert await watch.wait("job", 0, LONG) == -1
     assert watch.is_closed
 
 
