@@ -10,45 +10,33 @@ then they are called off.
 import itertools
 import time
 from collections.abc import Sequence
-from functools import singledispatchmethod
 
 import structlog
 
 from kintsugi.core.decision import Decision
-from kintsugi.core.errors import KintsugiError, ReconfigurationError, StateLostError, UnavailableError, WorkerError, error_from
-from kintsugi.core.messages import Measurement
-from kintsugi.core.plan import Plan, Policy
+from kintsugi.core.errors import KintsugiError, ReconfigurationError, StateLostError, UnavailableError
+from kintsugi.core.plan import Plan
 from kintsugi.runtime.attempt import Attempt, Phase
-from kintsugi.runtime.checkpoint import Checkpoint
 from kintsugi.runtime.decider import Decider
 from kintsugi.runtime.decisions import JobRequest
 from kintsugi.runtime.fleet import Fleet
+from kintsugi.runtime.hearing import Hearing
 from kintsugi.runtime.keeper import Keeper
 from kintsugi.runtime.messages import (
     CallOff,
     CheckpointEvery,
     Collect,
-    Delivered,
-    Failed,
-    FaultInjected,
-    FromWorker,
     Go,
-    PartFailed,
-    PartWritten,
-    Published,
-    Started,
-    StepDone,
 )
 from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.patience import Patience
-from kintsugi.runtime.preparation import Settlement, is_same_work, preparation
+from kintsugi.runtime.preparation import Settlement, is_same_work
+from kintsugi.runtime.preparer import Preparer
 from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.progress import Progress
 from kintsugi.runtime.recovery import Recoveries
-from kintsugi.runtime.restoration import Restoration, restoration
 from kintsugi.runtime.result import RunResult, run_result
 from kintsugi.runtime.roster import Roster
-from restorer.groups import members_of
 
 
 class Conductor:
@@ -72,8 +60,8 @@ class Conductor:
         self.recoveries = Recoveries()
         self._patience = Patience(options, fleet, self.progress)
         self.keeper = Keeper(options.worker.run, self.progress)
-        self._found: Checkpoint | None = None
-        """What an earlier life of the job left."""
+        self._preparer = Preparer(request, self._roster, fleet, self.keeper, self.progress, options)
+        self._hearing = Hearing(fleet, decider, self.progress, self.recoveries, self.keeper)
 
     @property
     def decision(self) -> Decision:
@@ -83,7 +71,7 @@ class Conductor:
 
     def start(self) -> None:
         """Get the first decision, see what an earlier life left, and start all workers."""
-        self._found = self.keeper.begin()
+        self._preparer.begin()
         self._decision = self._decider.start(self._request)
         self._fleet.start([worker.id for worker in self._request.cluster.workers])
         self._begin_attempt(Phase.STARTING)
@@ -106,7 +94,8 @@ class Conductor:
         """Take in one batch of messages, losses and deadlines, and do what follows from them."""
         news = self._fleet.listen(self._decider.wake, self._options.worker.heartbeat_seconds)
         for handle, message in news.messages:
-            self._on(message, handle)
+            if self._hearing.hear(message, handle, self._attempt):
+                self._idle_attempts = 0
         lost = dict.fromkeys([*news.ended, *self._fleet.frozen(self._options)])
         if missing := [handle for handle in lost if not self._fleet.dismiss(handle) and self._fleet.counts_on(handle)]:
             self._lose(missing)
@@ -206,27 +195,10 @@ class Conductor:
             self._decider.submit([self._roster.failed(worker) for worker in strangers])
             self._regroup(f"the plan names workers that are not here: {', '.join(strangers)}")
             return
-        if decision.policy is Policy.CHECKPOINT_RESTART and not self.keeper.is_on:
-            raise ReconfigurationError(
-                "the plan restarts from a checkpoint; train with run=... to have some written", field="policy"
-            )
-        self._attempt.members = members = self._members(decision)
-        if decision.policy is Policy.CHECKPOINT_RESTART and self._awaits_checkpoint():
+        if self._preparer.awaits_checkpoint(decision, self._attempt):
             return
         self._enter(Phase.PREPARING)
-        start = self._begin_from(decision, settlement)
-        messages = preparation(
-            self._attempt.number,
-            start.decision,
-            members,
-            start.settlement,
-            applied=self._applied,
-            profile=self._request.profile,
-            cluster=self._roster.cluster,
-            restore=start.restore,
-            checkpoint_every=self.keeper.every_steps,
-        )
-        for worker, message in messages.items():
+        for worker, message in self._preparer.messages(decision, self._attempt, settlement, self._applied).items():
             self._fleet.handles[worker].send(message)
 
     def _refuse_joining(self, error: KintsugiError) -> bool:
@@ -237,37 +209,6 @@ class Conductor:
             if (handle := self._fleet.handles.get(worker)) is not None:
                 self._fleet.remove(handle)
         return bool(refused)
-
-    def _members(self, decision: Decision) -> tuple[str, ...]:
-        """Who takes part in the transfers: who trains (first: without others, theirs is the same group), and who holds a stage.
-
-        With a checkpoint all others too: they let go of state that was on its way to them, for its steps may be trained again.
-        """
-        is_everybody = decision.policy is Policy.CHECKPOINT_RESTART
-        others = [worker for worker in self._fleet.handles if is_everybody or self._attempt.statuses[worker] is not None]
-        return tuple(dict.fromkeys((*decision.plan.workers, *others)))
-
-    def _awaits_checkpoint(self) -> bool:
-        """Whether a newer checkpoint than the last is about to be whole; not for ever, for disks may hang."""
-        waited_seconds = time.monotonic() - self._attempt.phase_began_at
-        return waited_seconds < self._options.checkpoint_timeout_seconds and self.keeper.is_hopeful(self._attempt.writing)
-
-    def _begin_from(self, decision: Decision, settlement: Settlement) -> Restoration:
-        """Where the state comes from; steps that are to be trained again are forgotten."""
-        start = restoration(
-            decision,
-            settlement,
-            self.keeper,
-            applied=self._applied,
-            found=self._found,
-            survivors=self._fleet.handles,
-            profile=self._request.profile,
-            cluster=self._roster.cluster,
-        )
-        if start.is_rewound:
-            self.progress.rewind(start.settlement.start_step)
-            self.keeper.forget()
-        return start
 
     def _go(self) -> None:
         """Have all members swap the staged state in: from here on it lies where the plan puts it."""
@@ -310,51 +251,3 @@ class Conductor:
         for worker in plan.workers:
             layers = tuple(layer for layer in plan.layers_of[worker] if plan.holders[layer][0] == worker)
             self._fleet.handles[worker].send(Collect(self._attempt.number, layers))
-
-    # What workers say about themselves; the rest is about the attempt.
-
-    @singledispatchmethod
-    def _on(self, message: FromWorker, handle: WorkerHandle) -> None:
-        self._attempt.hear(message, handle.worker)
-
-    @_on.register
-    def _(self, message: Started, handle: WorkerHandle) -> None:
-        handle.started_at, handle.address = time.monotonic(), message.address
-
-    @_on.register
-    def _(self, message: Published, _: WorkerHandle) -> None:
-        if message.attempt == self._attempt.number:
-            for member in members_of(message.key):
-                if member in self._fleet.handles:
-                    self._fleet.handles[member].send(Delivered(message.attempt, message.key, message.value))
-
-    @_on.register
-    def _(self, message: StepDone, _: WorkerHandle) -> None:
-        self.progress.take(message)
-        if message.attempt != self._attempt.number:
-            return
-        self._idle_attempts = 0
-        if (recovery := self.recoveries.committed(message.at)) is not None:
-            measured = Measurement(step=message.step, phase_seconds=recovery.phase_seconds())
-            self._decider.tell_measured(self.decision.plan.generation, measured)
-
-    @_on.register
-    def _(self, message: PartWritten, handle: WorkerHandle) -> None:
-        self.keeper.written(handle.worker, message)
-
-    @_on.register
-    def _(self, message: PartFailed, handle: WorkerHandle) -> None:
-        self.keeper.failed(handle.worker, message)
-
-    @_on.register
-    def _(self, message: Failed, handle: WorkerHandle) -> None:
-        if self._fleet.dismiss(handle):
-            self._log.warning("a worker that joined failed", worker=handle.worker, traceback=message.traceback)
-            return
-        if message.error is not None:
-            raise error_from(message.error)
-        raise WorkerError(f"{handle.worker} raised:\n{message.traceback}", field="worker", value=handle.worker)
-
-    @_on.register
-    def _(self, message: FaultInjected, handle: WorkerHandle) -> None:
-        handle.struck_at = message.at

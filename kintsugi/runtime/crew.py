@@ -20,8 +20,8 @@ import torch
 
 from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.messages import Delivered, Published
+from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.processes import forkserver
-from kintsugi.runtime.worker import WorkerOptions
 from restorer.groups import Groups, Rendezvous, members_of
 
 _ENDED = "a process ended in the middle of a measurement"

@@ -8,9 +8,8 @@ from multiprocessing.connection import Connection, wait
 from kintsugi.core.errors import ConflictError, ReconfigurationError
 from kintsugi.runtime.messages import FromWorker, Stop
 from kintsugi.runtime.models import TrainingJob
-from kintsugi.runtime.options import AgentOptions
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.processes import WorkerHandle, forkserver
-from kintsugi.runtime.worker import WorkerOptions
 
 _AWAY_SECONDS = 1.0
 """Longer than this between two looks at the workers, and the agent itself was away."""

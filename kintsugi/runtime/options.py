@@ -1,8 +1,34 @@
-"""How patient the agent is."""
+"""How workers run, and how patient the agent is with them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kintsugi.runtime.worker import WorkerOptions
+from kintsugi.runtime.faults import Fault
+from kintsugi.runtime.recording import RunOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How a worker process runs."""
+
+    address: str = "127.0.0.1"
+    """Of this host, where the other workers reach it."""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Of workers that have one of their own."""
+    num_threads: int = 1
+    """For torch's own arithmetic."""
+    heartbeat_seconds: float = 0.1
+    connect_timeout_seconds: float = 20.0
+    """For connecting the groups of a generation."""
+    operation_timeout_seconds: float = 600.0
+    """For one message or reduction; failures are noticed and called off long before."""
+    faults: tuple[Fault, ...] = ()
+    run: RunOptions | None = None
+    """Where the run is recorded; null records nothing."""
+
+    def address_of(self, worker: str) -> str:
+        """Where a worker listens."""
+        return self.addresses.get(worker, self.address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import torch
 
 from kintsugi.core.cluster import worker_name
 from kintsugi.runtime.crew import Crew, CrewMember
-from kintsugi.runtime.worker import WorkerOptions
+from kintsugi.runtime.options import WorkerOptions
 from restorer.groups import Groups
 from restorer.transport import TensorSpec
 

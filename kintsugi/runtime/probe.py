@@ -14,9 +14,9 @@ from kintsugi.core.errors import UnavailableError, WorkerError
 from kintsugi.core.profile import LinkCost, Network, Recovery
 from kintsugi.runtime.messages import Failed, Started
 from kintsugi.runtime.models import TrainingJob
+from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.peers import Peers
 from kintsugi.runtime.processes import WorkerHandle, forkserver
-from kintsugi.runtime.worker import WorkerOptions
 
 SMALL_BYTES = 64
 """Of the message whose time is the latency."""

@@ -12,22 +12,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
-from estimator.program import Action, ActionKind, checksum, list_digest, parse_action
-from kintsugi.core.decision import StateKind
-from kintsugi.core.errors import CommunicationError, KintsugiError, ReconfigurationError
+from estimator.program import Action, ActionKind
+from kintsugi.core.errors import CommunicationError, KintsugiError
 from kintsugi.runtime.bookkeeper import Bookkeeper
-from kintsugi.runtime.commit import StepStatus
 from kintsugi.runtime.executor import Executor
-from kintsugi.runtime.faults import Fault, FaultPoint, FaultScript
+from kintsugi.runtime.faults import FaultPoint, FaultScript
 from kintsugi.runtime.listener import Listener, attempt_name
 from kintsugi.runtime.messages import (
     Arm,
@@ -51,40 +48,14 @@ from kintsugi.runtime.messages import (
     Stop,
     ToWorker,
 )
-from kintsugi.runtime.models import TrainingJob, model_shape
+from kintsugi.runtime.models import TrainingJob
+from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.reach import Doorbell
-from kintsugi.runtime.recording import RunOptions
 from kintsugi.runtime.result import collected
-from kintsugi.runtime.state import ModelState
+from kintsugi.runtime.stager import Stager, checked_actions
 from restorer.groups import Groups
-from restorer.reconfigure import migrate
-from restorer.staging import Staging
 
 _PR_SET_PDEATHSIG = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
-    """How a worker process runs."""
-
-    address: str = "127.0.0.1"
-    """Of this host, where the other workers reach it."""
-    addresses: Mapping[str, str] = field(default_factory=dict)
-    """Of workers that have one of their own."""
-    num_threads: int = 1
-    """For torch's own arithmetic."""
-    heartbeat_seconds: float = 0.1
-    connect_timeout_seconds: float = 20.0
-    """For connecting the groups of a generation."""
-    operation_timeout_seconds: float = 600.0
-    """For one message or reduction; failures are noticed and called off long before."""
-    faults: tuple[Fault, ...] = ()
-    run: RunOptions | None = None
-    """Where the run is recorded; null records nothing."""
-
-    def address_of(self, worker: str) -> str:
-        """Where a worker listens."""
-        return self.addresses.get(worker, self.address)
 
 
 def worker_main(worker: str, connection: Connection, make_job: Callable[[], TrainingJob], options: WorkerOptions) -> None:
@@ -128,8 +99,7 @@ class WorkerProcess:
         self._listener.start()
         self._faults.strike_if(FaultPoint.START)
         self._job = make_job()
-        self._shape = model_shape(self._job)
-        self._staging = Staging(is_pinned=torch.device(self._job.device).type == "cuda")
+        self._stager = Stager(self._worker, self._job, self._books, self._listener.require_current, self._before_action)
         gc.collect()
         gc.freeze()
         self.tell(Started(self._doorbell.address))
@@ -180,15 +150,15 @@ class WorkerProcess:
         self._attempt = message.attempt
         self._faults.generation = message.plan.generation
         self._faults.strike_if(FaultPoint.REGROUP)
-        actions = _checked_actions(self._worker, message)
+        actions = checked_actions(self._worker, message)
         if message.record is not None and self._executor is not None and self._executor.status.step == message.record.step:
             self._executor.roll_forward(message.record)
         groups = self._connect(message)
         regrouped_at = time.monotonic()
         self._faults.strike_if(FaultPoint.TRANSFER)
-        state = self._staged_state(message, groups)
+        state = self._stager.state(message, groups, self._executor.state if self._executor is not None else None)
         transferred_at = time.monotonic()
-        self._next_executor = self._staged_executor(message, actions, groups, state)
+        self._next_executor = self._stager.executor(message, actions, groups, state)
         self._staged = message
         self._faults.strike_if(FaultPoint.READY)
         self.tell(Ready(message.attempt, regrouped_at, transferred_at))
@@ -206,52 +176,10 @@ class WorkerProcess:
         )
         return self._groups
 
-    def _staged_state(self, message: Prepare, groups: Groups) -> ModelState | None:
-        layers = message.plan.layers_of.get(self._worker)
-        restore = message.restore
-        old = self._executor.state if self._executor is not None and not (restore and restore.is_whole) else None
-        require_current = partial(self._listener.require_current, message.attempt)
-        if message.is_initial:
-            return ModelState.initial(self._job, layers, require_current) if layers is not None else None
-        export = old.export if old is not None else _holds_nothing
-        arrived = migrate(
-            message.migration,
-            self._worker,
-            self._staging,
-            version=message.start_step,
-            export=export,
-            open_transport=partial(groups.transport, torch.device("cpu")),
-        )
-        if layers is None:
-            return None
-        if restore is not None:
-            arrived |= self._books.read(restore, layers, old, require_current)
-        return (old or ModelState(self._job, {}, {})).rebuilt(layers, arrived, require_current)
-
-    def _staged_executor(
-        self, message: Prepare, actions: tuple[Action, ...], groups: Groups, state: ModelState | None
-    ) -> Executor | None:
-        if state is None:
-            return None
-        executor = Executor(
-            worker=self._worker,
-            job=self._job,
-            shape=self._shape,
-            state=state,
-            plan=message.plan,
-            actions=actions,
-            reductions=message.reductions,
-            groups=groups,
-            before_action=self._before_action,
-            recorder=self._books.recorder(message, self._job),
-        )
-        executor.status = StepStatus(step=message.start_step, last_record=message.record)
-        return executor
-
     def _swap_in(self) -> None:
         """Done even when the attempt was called off since: the agent counts the state as moved once it said go."""
         old, self._executor, self._next_executor = self._executor, self._next_executor, None
-        self._staging.clear()
+        self._stager.staging.clear()
         self._has_resumed = False
         if old is not None:
             old.groups.close()
@@ -293,24 +221,6 @@ _POINTS = {
     ActionKind.REDUCE: FaultPoint.REDUCE,
     ActionKind.APPLY: FaultPoint.COMMIT,
 }
-
-
-def _checked_actions(worker: str, message: Prepare) -> tuple[Action, ...]:
-    """This worker's actions.
-
-    Raises:
-        ReconfigurationError: the list is not the one that the checksum was made of.
-    """
-    own_is_right = worker not in message.digests or message.digests[worker] == list_digest(message.actions)
-    if not own_is_right or checksum(message.digests, message.reductions) != message.checksum:
-        raise ReconfigurationError("the program does not have the checksum it came with", field="checksum", value=message.checksum)
-    return tuple(parse_action(text) for text in message.actions)
-
-
-def _holds_nothing(layer: int, kind: StateKind) -> NoReturn:
-    raise ReconfigurationError(
-        f"this worker was asked for the {kind.value} state of layer {layer} and holds none", field="migration"
-    )
 
 
 def _end_with_parent() -> None:

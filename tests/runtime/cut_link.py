@@ -13,8 +13,7 @@ from pathlib import Path
 
 from kintsugi.runtime.agent import Agent
 from kintsugi.runtime.decisions import LocalDecisions
-from kintsugi.runtime.options import AgentOptions
-from kintsugi.runtime.worker import WorkerOptions
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import gpt_request
 

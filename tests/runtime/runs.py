@@ -20,9 +20,8 @@ from kintsugi.runtime.agent import Agent
 from kintsugi.runtime.decisions import JobRequest, LocalDecisions
 from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.models import TrainingJob
-from kintsugi.runtime.options import AgentOptions
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.result import RunResult
-from kintsugi.runtime.worker import WorkerOptions
 from restorer.rounds import colour_rounds
 from tests.builders import grid_plan
 from tests.runtime.jobs import NUM_MICROBATCHES, profile_for, tiny_gpt

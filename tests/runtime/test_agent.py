@@ -12,8 +12,7 @@ from kintsugi.runtime.agent import Agent
 from kintsugi.runtime.attempt import Phase
 from kintsugi.runtime.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
-from kintsugi.runtime.options import AgentOptions
-from kintsugi.runtime.worker import WorkerOptions
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import gpt_request, leaves_nothing, options_with, run
 

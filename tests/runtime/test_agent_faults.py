@@ -13,8 +13,7 @@ from kintsugi.core.plan import Policy
 from kintsugi.runtime.agent import Agent
 from kintsugi.runtime.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
-from kintsugi.runtime.options import AgentOptions
-from kintsugi.runtime.worker import WorkerOptions
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from tests.runtime.jobs import raising_job, tiny_gpt, unbuildable_job
 from tests.runtime.runs import PATIENCE_SECONDS, children_of, eventually, gpt_request, leaves_nothing, run
 

@@ -14,6 +14,10 @@ def lost(worker: str) -> Event:
     return Event(kind=EventKind.WORKER_FAILED, id=f"lost-{worker}", generation=0, worker=worker)
 
 
+def joined(worker: str) -> Event:
+    return Event(kind=EventKind.WORKER_JOINED, id=f"joined-{worker}", generation=0, worker=worker)
+
+
 class Flaky(LocalDecisions):
     """Fails as told, and remembers every call."""
 
@@ -72,6 +76,21 @@ def test_events_that_nobody_answered_are_told_again_with_the_next_ones(request_)
     wait_for(decider)
     assert source.calls == [["w01"], ["w01", "w02"]]
     assert not {"w01", "w02"} & set(decider.decisions[-1].plan.workers)
+    decider.close()
+
+
+def test_who_joined_is_refused_where_no_decision_comes_with_it(request_):
+    """A loss that is told together with it is answered all the same."""
+    source = Flaky([InfeasibleError("no room", field="worker", value="w09")])
+    decider = started(source, request_)
+    decider.submit([joined("w09"), lost("w01")])
+    with pytest.raises(InfeasibleError):
+        wait_for(decider)
+    assert decider.refuse_joining() == ["w09"]
+    assert wait_for(decider) is not None
+    assert decider.refuse_joining() == []
+    assert source.calls == [["w09", "w01"], ["w01"]]
+    assert not {"w01", "w09"} & set(decider.decisions[-1].plan.workers)
     decider.close()
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kintsugi.core.errors import ConflictError
+from kintsugi.core.errors import ConflictError, InfeasibleError
+from kintsugi.core.membership import EventKind
 from kintsugi.core.plan import Policy
 from kintsugi.runtime.agent import Agent
 from kintsugi.runtime.decisions import LocalDecisions
@@ -154,6 +155,35 @@ def test_a_joining_that_the_pinned_policy_refuses_stops_nothing(run_with):
     assert_same(result, reference(), TOLERANCE)
     assert "w04" in observer.seen
     assert result.recoveries == ()
+
+
+class Unwelcoming(LocalDecisions):
+    """Answers nothing that somebody joined in."""
+
+    def after(self, events):
+        if any(event.kind is EventKind.WORKER_JOINED for event in events):
+            raise InfeasibleError("no room", field="worker")
+        return super().after(events)
+
+
+def test_a_joining_that_no_plan_comes_of_does_not_stand_in_the_way_of_a_loss(tmp_path):
+    gate = tmp_path / "gate"
+    inviting = Inviting("w04")
+
+    def observe(agent: Agent) -> None:
+        inviting(agent)
+        if "w04" in agent.alive and not struck:
+            struck.append("w01")
+            agent.handle("w01").strike()
+        if has_recovered(agent):
+            gate.touch()
+
+    struck: list[str] = []
+    with leaves_nothing(), Agent(partial(slow_gpt, gate), gpt_request(2, 2), Unwelcoming(), observer=observe) as agent:
+        result = agent.run()
+        assert "w04" not in agent.alive
+    assert_same(result, reference(), TOLERANCE)
+    assert [recovery.lost for recovery in result.recoveries] == [["w01"]]
 
 
 def test_an_idle_worker_that_joined_is_no_silent_one(tmp_path):

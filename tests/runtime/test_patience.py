@@ -19,10 +19,9 @@ from kintsugi.runtime.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultPoint
 from kintsugi.runtime.messages import StepDone
 from kintsugi.runtime.models import Layer, TrainingJob
-from kintsugi.runtime.options import AgentOptions
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.patience import Patience
 from kintsugi.runtime.progress import Progress
-from kintsugi.runtime.worker import WorkerOptions
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import gpt_request, leaves_nothing
 
@@ -78,6 +77,41 @@ def test_a_survivor_may_leave_its_step_as_slowly_as_steps_were_seen_to_be():
     assert silent.lost == (handle,)
     progress.take(StepDone(attempt=1, step=0, loss=0.0, seconds=3600.0, at=0.0, microbatches=(1,)))
     assert patience.overdue(Phase.QUIESCING, attempt, decision, None) is None
+
+
+def waiting(*workers: str) -> SimpleNamespace:
+    """A fleet of workers that started long ago; what they are told is kept."""
+    handles = {}
+    for worker in workers:
+        told: list = []
+        handles[worker] = SimpleNamespace(worker=worker, started_at=0.0, created_at=0.0, address=None, told=told, send=told.append)
+    return SimpleNamespace(handles=handles, arrivals={})
+
+
+def test_a_holder_that_does_not_tell_what_it_trained_is_gone_on_without():
+    decision = LocalDecisions().start(gpt_request(2, 2))
+    workers = decision.plan.workers
+    fleet = waiting(*workers)
+    patience = Patience(AgentOptions(collect_timeout_seconds=30.0), fleet, Progress())
+    attempt = Attempt(2, phase_began_at=time.monotonic() - 20.0)
+    attempt.collected = dict.fromkeys(workers[1:])
+    assert patience.overdue(Phase.COLLECTING, attempt, decision, decision.plan) is None
+    attempt.phase_began_at -= 20.0
+    overdue = patience.overdue(Phase.COLLECTING, attempt, decision, decision.plan)
+    assert overdue is not None
+    assert overdue.lost == (fleet.handles[workers[0]],)
+
+
+def test_late_answers_to_an_earlier_question_do_not_count():
+    decision = LocalDecisions().start(gpt_request(2, 2))
+    fleet = waiting(*decision.plan.workers)
+    patience = Patience(AgentOptions(), fleet, Progress())
+    attempt = Attempt(2, members=decision.plan.workers, broken=(0.0, "w00: a message failed"))
+    for _ in range(2):
+        assert patience.overdue(Phase.TRAINING, attempt, decision, decision.plan) is None
+        attempt.probe = None
+    first, second = (message.number for message in fleet.handles["w00"].told)
+    assert first != second
 
 
 class Counting(nn.Module):

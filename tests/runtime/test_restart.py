@@ -14,10 +14,9 @@ from kintsugi.runtime.audit import AuditReport, audit
 from kintsugi.runtime.decisions import JobRequest, LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
 from kintsugi.runtime.journal import Source
-from kintsugi.runtime.options import AgentOptions
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.recording import CheckpointOptions, RunOptions, Strategy
 from kintsugi.runtime.result import RunResult
-from kintsugi.runtime.worker import WorkerOptions
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run
 

@@ -9,8 +9,7 @@ from kintsugi.client import Client, Patience
 from kintsugi.runtime.agent import Agent
 from kintsugi.runtime.decisions import ServiceDecisions
 from kintsugi.runtime.faults import fail_at
-from kintsugi.runtime.options import AgentOptions
-from kintsugi.runtime.worker import WorkerOptions
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from tests.processes import service
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import gpt_request

@@ -31,8 +31,8 @@ from kintsugi.runtime.messages import (
     StepDone,
     Stop,
 )
+from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.processes import WorkerHandle, forkserver
-from kintsugi.runtime.worker import WorkerOptions
 from tests.runtime.jobs import tiny_gpt, unbuildable_job
 from tests.runtime.runs import PATIENCE_SECONDS, gpt_request, leaves_nothing
 
