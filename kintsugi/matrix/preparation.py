@@ -11,6 +11,7 @@ from kintsugi.core.codec import dumps, load
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.version import __version__
 from kintsugi.matrix.data import DataFile, export
+from kintsugi.matrix.store import write_whole
 from kintsugi.matrix.suites import Matrix
 from kintsugi.matrix.workload import Model, job_of
 from kintsugi.runtime.machine import memory_bytes, processor_name
@@ -29,8 +30,7 @@ def require_same_settings(matrix: Matrix, folder: Path) -> None:
     """
     path = folder / SETTINGS
     if not path.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(dumps(matrix))
+        write_whole(path, dumps(matrix))
         return
     if load(Matrix, path).without_seeds != matrix.without_seeds:
         raise InvalidInputError("holds a matrix with other settings; take a new folder", field="folder", value=str(folder))
@@ -46,8 +46,7 @@ def profile_file(model: Model, data: DataFile, folder: Path, *, world_size: int)
     path = folder / PROFILES / f"{model.name}.json"
     if not path.is_file():
         profile = profile_job(partial(job_of, model, data, 0), name=model.name, repeats=_REPEATS, num_workers=world_size)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(dumps(profile))
+        write_whole(path, dumps(profile))
     return path
 
 

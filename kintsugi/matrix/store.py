@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 def write_manifest(manifest: Manifest, matrix: Path) -> None:
     """Write FOLDER/manifest.json; it is whole at any moment."""
-    _replace(matrix / MANIFEST, codec.dumps(manifest))
+    write_whole(matrix / MANIFEST, codec.dumps(manifest))
 
 
 def read_manifest(matrix: Path) -> Manifest:
@@ -44,7 +44,7 @@ def write_record(record: CellRecord, steps: Iterable[StepRecord], matrix: Path) 
         writer = csv.writer(file)
         writer.writerow(_STEP_FIELDS)
         writer.writerows(astuple(step) for step in steps)
-    _replace(folder / RECORD, codec.dumps(record))
+    write_whole(folder / RECORD, codec.dumps(record))
 
 
 def has_record(cell: Cell, matrix: Path) -> bool:
@@ -118,7 +118,8 @@ def _read(kind: type[T], path: Path) -> T:
         raise InvalidInputError(f"{error.message} (in {path})", field=error.field, value=error.value) from None
 
 
-def _replace(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is whole at any moment."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".json.new")
     new.write_text(text, encoding="utf-8")
