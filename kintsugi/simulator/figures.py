@@ -4,13 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kintsugi.reporting.pictures import new_axes, pyplot, save
+from kintsugi.reporting.pictures import SIZE, new_axes, pyplot, save
 from kintsugi.simulator.ledger import Account
 from kintsugi.simulator.outcome import Outcome
+from kintsugi.simulator.policies import ALL, KINTSUGI
 from kintsugi.simulator.summary import Row
 
 HOUR = 3600.0
 TIME = "time (h)"
+PANELS = 3
+"""Beside each other."""
+MOST_TICKS = 12
 COLOURS = {
     Account.COMPUTE: "#2a7f62",
     Account.REDUNDANT: "#9bc53d",
@@ -59,32 +63,57 @@ def _live(plot: Any, run: Outcome) -> Any:
 
 
 def _throughput(plot: Any, runs: Sequence[Outcome], size: int) -> Any:
-    figure, axes = new_axes(plot, TIME, "throughput (samples/s)")
-    for run in runs:
-        moments = [span.start_seconds / HOUR for span in run.spans] + [run.duration_seconds / HOUR]
-        rates = [span.microbatches_per_second * size for span in run.spans]
-        axes.step(moments, [*rates, rates[-1]], where="post", label=run.policy, linewidth=1)
-    axes.set_ylim(bottom=0)
-    axes.legend(fontsize="x-small", ncols=2)
+    """A panel for each policy, with the first one's throughput behind the others'."""
+    rows = -(-len(runs) // PANELS)
+    height = 1.0 + 1.6 * rows
+    figure, grid = plot.subplots(
+        rows, PANELS, figsize=(SIZE[0] + 2, height), sharex=True, sharey=True, squeeze=False, layout="constrained"
+    )
+    panels = [axes for line in grid for axes in line]
+    for axes, run in zip(panels, runs, strict=False):
+        axes.stairs(*_rates(run, size), color=_style(run.policy)["color"], fill=True, alpha=0.35)
+        axes.stairs(*_rates(run, size), color=_style(run.policy)["color"], linewidth=1, baseline=None)
+        axes.stairs(*_rates(runs[0], size), color="black", linewidth=0.7, alpha=0.7, baseline=None)
+        axes.set_title(f"{run.policy}: {run.samples_per_second:.4g} samples/s", fontsize="small")
+        axes.grid(alpha=0.3)
+        axes.set_ylim(bottom=0)
+    for axes in panels[len(runs) :]:
+        axes.set_visible(False)
+    figure.supxlabel(TIME, fontsize="medium")
+    figure.supylabel(f"throughput (samples/s); black: {runs[0].policy}", fontsize="medium")
     return figure
+
+
+def _rates(run: Outcome, size: int) -> tuple[list[float], list[float]]:
+    """Samples per second, and the moments between which they hold."""
+    rates = [span.microbatches_per_second * size for span in run.spans]
+    return rates, [span.start_seconds / HOUR for span in run.spans] + [run.spans[-1].stop_seconds / HOUR]
 
 
 def _samples(plot: Any, runs: Sequence[Outcome], size: int) -> Any:
-    """What was trained up to each moment; what is lost in a rollback is not deducted from the line."""
-    figure, axes = new_axes(plot, TIME, "samples trained, repeated ones included")
-    for run in runs:
-        moments, total, sums = [0.0], 0.0, [0.0]
-        for span in run.spans:
-            total += (span.stop_seconds - span.start_seconds) * span.microbatches_per_second * size
-            moments.append(span.stop_seconds / HOUR)
-            sums.append(total)
-        axes.plot(moments, sums, label=run.policy, linewidth=1)
-    axes.legend(fontsize="x-small", ncols=2)
+    """Samples that count: what a rollback takes away is deducted. The policy that ends highest stands first."""
+    figure, axes = new_axes(plot, TIME, "samples trained")
+    for run in sorted(runs, key=lambda run: -run.num_samples):
+        moments, counts = zip(*run.trained, strict=True)
+        axes.plot([at / HOUR for at in moments], [count * size for count in counts], label=run.policy, **_style(run.policy))
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    figure.legend(loc="outside right upper", fontsize="small")
     return figure
 
 
+def _style(policy: str) -> dict[str, Any]:
+    """The same in every picture."""
+    index = list(ALL).index(policy)
+    return {
+        "color": f"C{index % 10}",
+        "linestyle": ("solid", "dashed")[index // 10 % 2],
+        "linewidth": 2.2 if policy == KINTSUGI else 1.2,
+    }
+
+
 def _accounts(plot: Any, rows: Sequence[Row]) -> Any:
-    figure, axes = new_axes(plot, "share of the time", "")
+    figure, axes = new_axes(plot, "share of the time", "", size=(SIZE[0], 1.2 + 0.32 * len(rows)))
     names = [row.policy for row in reversed(rows)]
     left = [0.0] * len(names)
     for account in Account:
@@ -92,21 +121,34 @@ def _accounts(plot: Any, rows: Sequence[Row]) -> Any:
         axes.barh(names, shares, left=left, label=account.value, color=COLOURS[account])
         left = [before + share for before, share in zip(left, shares, strict=True)]
     axes.set_xlim(0, 1)
-    figure.legend(loc="outside upper center", ncols=len(Account), fontsize="x-small")
+    axes.set_axisbelow(True)
+    axes.grid(visible=False, axis="y")
+    axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    figure.legend(loc="outside upper center", ncols=len(Account), fontsize="small", columnspacing=1.0, handlelength=1.0)
     return figure
 
 
 def _variations(plot: Any, rows: Sequence[Row]) -> Any:
-    """Samples per second against the first value that is varied; the others at their first values."""
+    """Samples per second against the first value that is varied; the others at their first values, named above."""
     names = list(rows[0].values)
     others = {name: rows[0].values[name] for name in names[1:]}
     figure, axes = new_axes(plot, names[0], "samples/s")
-    for policy in dict.fromkeys(row.policy for row in rows):
-        own = [r for r in rows if r.policy == policy and all(r.values[name] == value for name, value in others.items())]
-        values = [
-            row.values[names[0]] if isinstance(row.values[names[0]], int | float) else str(row.values[names[0]]) for row in own
-        ]
-        margins = [row.samples_per_second.margin or 0.0 for row in own]
-        axes.errorbar(values, [row.samples_per_second.mean for row in own], yerr=margins, label=policy, linewidth=1, capsize=2)
-    axes.legend(fontsize="x-small", ncols=2)
+    axes.set_title(", ".join(f"{name} = {value}" for name, value in others.items()), fontsize="small")
+    shown = [row for row in rows if all(row.values[name] == value for name, value in others.items())]
+    numbers = {value for row in shown if isinstance(value := row.values[names[0]], int | float)}
+    is_number = all(row.values[names[0]] in numbers for row in shown)
+    for policy in dict.fromkeys(row.policy for row in shown):
+        own = [row for row in shown if row.policy == policy]
+        axes.errorbar(
+            [row.values[names[0]] if is_number else str(row.values[names[0]]) for row in own],
+            [row.samples_per_second.mean for row in own],
+            yerr=[row.samples_per_second.margin or 0.0 for row in own] if own[0].num_runs > 1 else None,
+            label=policy,
+            marker=".",
+            capsize=2,
+            **_style(policy),
+        )
+    if is_number and len(numbers) <= MOST_TICKS:
+        axes.set_xticks(sorted(numbers))
+    figure.legend(loc="outside right upper", fontsize="small")
     return figure

@@ -22,6 +22,8 @@ class Outcome:
     """How often each kind of plan was moved to."""
     spans: tuple[Span, ...] = ()
     """Micro-batches per second over time."""
+    trained: tuple[tuple[float, int], ...] = ()
+    """Micro-batches that count, at one moment after the other; fewer after a rollback."""
     live: tuple[tuple[float, int], ...] = ()
     """Number of living workers from each moment on."""
 

@@ -63,6 +63,7 @@ class _Run:
         """Up to here all time is in the ledger; the beginning of a step while the job trains."""
         self._ledger = Ledger()
         self._spans: list[Span] = []
+        self._trained: list[tuple[float, int]] = [(0.0, 0)]
         self._live = [(0.0, len(self._alive))]
         self._num_transitions = self._num_rollbacks = 0
         self._choices: Counter[str] = Counter()
@@ -128,6 +129,7 @@ class _Run:
             num_rollbacks=self._num_rollbacks,
             choices=dict(sorted(self._choices.items())),
             spans=tuple(self._spans),
+            trained=(*self._trained, (duration_seconds, self._ledger.num_microbatches)),
             live=tuple(self._live),
         )
 
@@ -141,6 +143,7 @@ class _Run:
             left = self._ledger.train(self._held.running, at - self._now, self._job.checkpoint_pause_seconds)
             self._mark(at - left, self._held.running.microbatches_per_second)
             self._now = at - left
+            self._trained.append((self._now, self._ledger.num_microbatches))
 
     def _still(self, held: Held) -> Held:
         return Held(held.running, {worker: name for worker, name in held.name_of.items() if worker in self._alive})
@@ -179,7 +182,7 @@ class _Run:
                 self._move(self._adviser.respond(self._held, self._fleet()), at, is_announced=is_announced)
         except InfeasibleError:
             self._held = None
-            self._ledger.roll_back()
+            self._roll_back()
 
     def _restarted(self) -> Advice:
         """A job that was stopped begins anew, from its last checkpoint.
@@ -197,13 +200,17 @@ class _Run:
         """Set off to another plan; what was announced needs no detection."""
         response = advice.response
         if response.rolls_back:
-            self._ledger.roll_back()
+            self._roll_back()
             self._num_rollbacks += 1
         detection = self._job.profile.recovery.detect_seconds if is_announced else 0.0
         pause = max(0.0, response.pause_seconds - detection) + self._job.planning_seconds
         self._num_transitions += 1
         self._choices[response.running.plan.policy.value] += 1
         self._pending = advice, at + pause
+
+    def _roll_back(self) -> None:
+        self._ledger.roll_back()
+        self._trained.append((self._now, self._ledger.num_microbatches))
 
     def _spend(self, account: Account, until: float) -> None:
         self._ledger.spend(account, until - self._now)

@@ -74,7 +74,7 @@ def run_with(adviser: Adviser, scenario: Scenario, seed: int, watch: Callable[[]
             is_traced=scenario.trace is not None,
             watch=watch,
         )
-    return outcome if seed == 0 else replace(outcome, spans=(), live=())
+    return outcome if seed == 0 else replace(outcome, spans=(), trained=(), live=())
 
 
 def adviser_of(scenario: Scenario, policy: str) -> Adviser:

@@ -11,6 +11,7 @@ from kintsugi.simulator.simulate import simulate
 from tests.simulator.fakes import Flat, job
 
 SAMPLES = 16
+MICROBATCH_SIZE = 2
 
 
 def run(incidents, policy=None, workers=4, duration=100.0, **changes):
@@ -124,6 +125,7 @@ def test_too_few_workers_stop_the_job_until_others_come():
     assert outcome.seconds["lost"] == pytest.approx(31)
     assert outcome.seconds["stopped"] == pytest.approx(4)
     assert outcome.seconds["transition"] == pytest.approx(60)
+    assert outcome.trained[:3] == ((0.0, 0), (30.0, 10 * SAMPLES // MICROBATCH_SIZE), (31, 0))
 
 
 def test_a_job_that_never_runs_is_stopped_all_the_time():
@@ -170,3 +172,7 @@ def test_every_second_is_in_one_account_and_every_sample_in_one_step(events, rol
     assert outcome.num_samples / SAMPLES * 3.0 <= outcome.seconds["compute"] + outcome.seconds["bubble"] + 1e-6
     assert all(span.start_seconds < span.stop_seconds for span in outcome.spans)
     assert outcome.spans[-1].stop_seconds == pytest.approx(300.0)
+    moments, counts = zip(*outcome.trained, strict=True)
+    assert list(moments) == sorted(moments)
+    assert counts[-1] * MICROBATCH_SIZE == outcome.num_samples
+    assert list(counts) == sorted(counts) or outcome.seconds["lost"] > 0
