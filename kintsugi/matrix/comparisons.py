@@ -21,6 +21,12 @@ def gain(ours: CellRecord, theirs: CellRecord) -> float:
     return ours.goodput / theirs.goodput - 1
 
 
+def gain_in_training(ours: CellRecord, theirs: CellRecord) -> float:
+    """The same from the first step to the last: what processes take to start and to end varies, and no strategy changes it."""
+    mine, other = (run.committed_steps / run.wall.training_seconds for run in (ours, theirs))
+    return mine / other - 1
+
+
 def loss(ours: CellRecord, reference: CellRecord) -> float:
     """The share of the reference's goodput that is lost: the paper's drop, with its sign turned."""
     return -gain(ours, reference)

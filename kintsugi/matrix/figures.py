@@ -20,6 +20,7 @@ COLOURS = {
     Variant.MEMORY: "#009e73",
 }
 """Of Okabe and Ito, which people with any kind of colour vision tell apart."""
+STRUCK = (Variant.BLOCKING, Variant.OVERLAPPED, Variant.MEMORY)
 PART_COLOURS = dict(
     zip(PARTS, ("#777777", "#009e73", "#56b4e9", "#0072b2", "#cc79a7", "#d55e00", "#e69f00", "#cccccc"), strict=True)
 )
@@ -65,8 +66,7 @@ def _goodput(plot: Any, results: Results) -> Any:
 
 
 def _failures(plot: Any, results: Results) -> Any:
-    variants = (Variant.BLOCKING, Variant.OVERLAPPED, Variant.MEMORY)
-    bars = {v: by_suite(results.pairs(v, Variant.REFERENCE), loss) for v in variants}
+    bars = {v: by_suite(results.pairs(v, Variant.REFERENCE), loss) for v in STRUCK}
     return _grouped(plot, results, bars, "goodput lost, share of the reference's")
 
 
@@ -75,13 +75,15 @@ def _grouped(plot: Any, results: Results, bars: Mapping[Variant, Mapping[Suite, 
     bars = {variant: own for variant, own in bars.items() if own}
     if not bars:
         return None
-    figure, axes = new_axes(plot, "", y, size=(10.0, 4.5))
+    suites = [suite for suite in results.suites if any(suite in own for own in bars.values())]
+    figure, axes = new_axes(plot, "", y, size=(max(6.0, 1.25 * len(suites)), 4.5))
     width = 0.8 / len(bars)
     for index, (variant, own) in enumerate(bars.items()):
-        places = [results.suites.index(suite) + (index - (len(bars) - 1) / 2) * width for suite in own]
+        places = [suites.index(suite) + (index - (len(bars) - 1) / 2) * width for suite in own]
         heights, margins = _ends(own.values())
         axes.bar(places, heights, width, yerr=margins, capsize=2, color=COLOURS[variant], label=variant.value)
-    names = [suite.name for suite in results.suites]
+    names = [suite.name for suite in suites]
+    axes.set_xlim(-0.6, len(suites) - 0.4)
     axes.set_xticks(range(len(names)), names, rotation=20, ha="right", rotation_mode="anchor", fontsize="small")
     figure.legend(loc="outside upper center", ncols=len(bars))
     return figure
@@ -117,7 +119,10 @@ def _stall_gain(plot: Any, results: Results) -> Any:
 
 
 def _wall_time(plot: Any, results: Results) -> Any:
-    figure, panels = _panels(plot, results.suites, "wall time (s)", share_x=False)
+    suites = _suites_with(results, tuple(Variant))
+    if not suites:
+        return None
+    figure, panels = _panels(plot, suites, "wall time (s)", share_x=False)
     for suite, axes in panels.items():
         runs = {variant: list(results.runs(suite, variant).values()) for variant in reversed(Variant)}
         runs = {variant: own for variant, own in runs.items() if own}
@@ -170,10 +175,13 @@ def _parameter_divergence(plot: Any, results: Results) -> Any:
 
 def _diverging(plot: Any, results: Results, series_of: Callable[[Any], Series], y: str) -> Any:
     """A panel per suite, a line per variant through the means over seeds; nothing where nothing was measured."""
-    figure, panels = _panels(plot, results.suites, "step", y)
+    suites = _suites_with(results, STRUCK)
+    if not suites:
+        return None
+    figure, panels = _panels(plot, suites, "step", y)
     smallest: list[float] = []
     for suite, axes in panels.items():
-        for variant in (Variant.BLOCKING, Variant.OVERLAPPED, Variant.MEMORY):
+        for variant in STRUCK:
             known = [apart for run in results.runs(suite, variant).values() if (apart := divergence(results, run.cell)) is not None]
             bands = band(series_of(apart) for apart in known)
             if bands:
@@ -197,11 +205,16 @@ def _diverging(plot: Any, results: Results, series_of: Callable[[Any], Series], 
     return figure
 
 
+def _suites_with(results: Results, variants: Sequence[Variant]) -> tuple[Suite, ...]:
+    """In which a run of any of these variants is on record."""
+    return tuple(suite for suite in results.suites if any(results.runs(suite, variant) for variant in variants))
+
+
 def _panels(plot: Any, suites: Sequence[Suite], x: str, y: str = "", *, share_x: bool = True) -> tuple[Any, dict[Suite, Any]]:
     """A figure with a pair of axes per suite."""
     columns = min(len(suites), 4)
     rows = -(-len(suites) // columns)
-    size = (3.2 * columns, 2.6 * rows + 0.6)
+    size = (max(3.2 * columns, 8.0), 2.6 * rows + 0.6)
     figure, grid = plot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharex=share_x, sharey=True)
     for axes in grid.flat[len(suites) :]:
         axes.set_visible(False)

@@ -128,10 +128,14 @@ class WallTime:
         return self.restart_seconds + self.repeated_seconds
 
     @property
+    def training_seconds(self) -> float:
+        """From the first step to the last, restarts included: without the start and the end of the processes."""
+        return self.compute_seconds + self.stall_seconds + self.recovery_seconds
+
+    @property
     def rest_seconds(self) -> float:
         """What is in no part: the end of the processes, for one. Negative where parts were measured too long."""
-        parts = self.compute_seconds + self.stall_seconds + self.recovery_seconds + self.start_seconds
-        return self.total_seconds - parts
+        return self.total_seconds - self.training_seconds - self.start_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,8 @@ def test_gains_and_losses_are_those_of_the_goodput():
     gained = comparisons.over_suites(WHOLE, Variant.OVERLAPPED, Variant.BLOCKING, comparisons.gain)
     assert gained.mean == pytest.approx(125 / 120 - 1)
     assert gained.margin == pytest.approx(0.0, abs=1e-9)
+    trained = comparisons.over_suites(WHOLE, Variant.OVERLAPPED, Variant.BLOCKING, comparisons.gain_in_training)
+    assert trained.mean == pytest.approx(115 / 110 - 1)
     lost = comparisons.over_suites(WHOLE, Variant.MEMORY, Variant.REFERENCE, comparisons.loss)
     assert lost.mean == pytest.approx(1 - 100 / 102)
 
