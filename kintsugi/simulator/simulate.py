@@ -119,6 +119,7 @@ class _Run:
 
     def outcome(self, seed: int, duration_seconds: float) -> Outcome:
         """The accounts."""
+        self._record(duration_seconds)
         return Outcome(
             policy=self._adviser.strategy.name,
             seed=seed,
@@ -129,7 +130,7 @@ class _Run:
             num_rollbacks=self._num_rollbacks,
             choices=dict(sorted(self._choices.items())),
             spans=tuple(self._spans),
-            trained=(*self._trained, (duration_seconds, self._ledger.num_microbatches)),
+            trained=tuple(self._trained),
             live=tuple(self._live),
         )
 
@@ -143,7 +144,7 @@ class _Run:
             left = self._ledger.train(self._held.running, at - self._now, self._job.checkpoint_pause_seconds)
             self._mark(at - left, self._held.running.microbatches_per_second)
             self._now = at - left
-            self._trained.append((self._now, self._ledger.num_microbatches))
+            self._record(self._now)
 
     def _still(self, held: Held) -> Held:
         return Held(held.running, {worker: name for worker, name in held.name_of.items() if worker in self._alive})
@@ -210,7 +211,13 @@ class _Run:
 
     def _roll_back(self) -> None:
         self._ledger.roll_back()
-        self._trained.append((self._now, self._ledger.num_microbatches))
+        self._record(self._now)
+
+    def _record(self, at: float) -> None:
+        """What counts at a moment, where that is news."""
+        entry = at, self._ledger.num_microbatches
+        if self._trained[-1] != entry:
+            self._trained.append(entry)
 
     def _spend(self, account: Account, until: float) -> None:
         self._ledger.spend(account, until - self._now)
