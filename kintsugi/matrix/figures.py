@@ -24,6 +24,9 @@ STRUCK = (Variant.BLOCKING, Variant.OVERLAPPED, Variant.MEMORY)
 PART_COLOURS = dict(
     zip(PARTS, ("#777777", "#009e73", "#56b4e9", "#0072b2", "#cc79a7", "#d55e00", "#e69f00", "#cccccc"), strict=True)
 )
+LINES = {Variant.BLOCKING: "-", Variant.OVERLAPPED: "--", Variant.MEMORY: ":"}
+"""So that lines that lie on each other are told apart."""
+_TIGHT = {"fontsize": "small", "columnspacing": 1.0, "handlelength": 1.4}
 MARKERS = "os^vDPX*<>"
 CAPTIONS = {
     "goodput": "Goodput by suite, the reference of the same seed being 1 (figure 2 of the paper).",
@@ -62,6 +65,7 @@ def _goodput(plot: Any, results: Results) -> Any:
     figure = _grouped(plot, results, bars, "goodput over reference")
     if figure is not None:
         figure.axes[0].axhline(1.0, color="black", linewidth=0.8)
+        figure.axes[0].set_ylim(bottom=0.0)
     return figure
 
 
@@ -186,7 +190,8 @@ def _diverging(plot: Any, results: Results, series_of: Callable[[Any], Series], 
             bands = band(series_of(apart) for apart in known)
             if bands:
                 steps = [each.step for each in bands]
-                axes.plot(steps, [each.mean for each in bands], color=COLOURS[variant], label=variant.value, linewidth=1)
+                style = {"color": COLOURS[variant], "linestyle": LINES[variant], "linewidth": 1.2}
+                axes.plot(steps, [each.mean for each in bands], label=variant.value, **style)
                 axes.fill_between(
                     steps,
                     [each.low for each in bands],
@@ -230,7 +235,7 @@ def _panels(plot: Any, suites: Sequence[Suite], x: str, y: str = "", *, share_x:
 def _one_legend(figure: Any, panels: Mapping[Suite, Any]) -> None:
     handles = {label: handle for axes in panels.values() for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     if handles:
-        figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles))
+        figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles), **_TIGHT)
 
 
 def _ends(intervals: Any, factor: float = 1.0) -> tuple[list[float], list[float] | None]:
