@@ -1,7 +1,8 @@
 import pytest
 from rich.console import Console
 
-from benchmarks.convergence import SHAPE, both_runs, draw, help_job, learning_rate_factor, loss_differences, report
+from benchmarks.convergence import all_runs, draw, loss_differences, report
+from benchmarks.validation.learning import SHAPE, help_job, learning_rate_factor
 from kintsugi.runtime.compare import difference
 from tests.builders import transformer_profile
 
@@ -20,13 +21,15 @@ def test_the_text_is_the_same_everywhere():
 
 
 @pytest.mark.processes
+@pytest.mark.timeout(300)
 def test_a_struck_run_has_the_losses_of_one_that_was_left_alone(tmp_path):
-    reference, struck, troubles = both_runs(12, 1, transformer_profile(SHAPE.num_blocks), Console(quiet=True))
-    assert troubles.struck_at == [6]
-    assert len(struck.recoveries) >= 1
-    assert len(struck.losses) == 12
-    assert difference(struck, reference).is_within(1e-12)
-    assert max(loss_differences(struck, reference)) <= 1e-12
-    assert "| steps | 12 |" in report(struck, reference)
-    written = draw(struck, reference, troubles, tmp_path / "picture")
+    runs = all_runs(8, 1, transformer_profile(SHAPE.num_blocks), Console(quiet=True))
+    assert runs.troubles.struck_at == [4]
+    assert len(runs.struck.recoveries) >= 1
+    assert len(runs.struck.losses) == 8
+    assert difference(runs.struck, runs.reference).is_within(1e-12)
+    assert max(loss_differences(runs.control, runs.reference)) <= 1e-12
+    assert runs.is_same
+    assert "| steps | 8 |" in report(runs)
+    written = draw(runs, tmp_path / "picture")
     assert {path.suffix for path in written if path.stat().st_size > 10_000} == {".png", ".svg"}
