@@ -52,11 +52,17 @@ class Chain(NamedTuple):
     """Reduction of the first n layers, shape [layers + 1]."""
     least_update: float
     """What the longest update takes at least; it follows everything, so only what a stage's own takes beyond it counts."""
+    most_first: int
+    """Layers that the first stage holds at most."""
+    common: int
+    """Layers that one worker somewhere reduces at least, from layer 0 on: some pipeline's first stage."""
 
 
 @compiled
 def fits(model: Model, chain: Chain, stage: int, start: int, stop: int) -> bool:
-    """Whether layers [start, stop) fit the memory of a stage."""
+    """Whether layers [start, stop) fit the memory of a stage, and are not too many for the first."""
+    if stage == 0 and stop > chain.most_first:
+        return False
     activations = model.activation_bytes[stop] - model.activation_bytes[start]
     needed: int = model.static_bytes[start, stop] + chain.held[stage] * activations
     usable: int = chain.usable_bytes[stage]
@@ -82,6 +88,25 @@ def after_seconds(model: Model, chain: Chain, stage: int, start: int, stop: int)
     """What follows a stage's last backward pass: the reduction of its layers, and an update longer than the least."""
     update = (model.update[stop] - model.update[start]) / chain.speeds[stage] - chain.least_update
     return float(chain.tail[stop] - chain.tail[start] + chain.tail[0] + max(0.0, update))
+
+
+@compiled
+def together_seconds(model: Model, chain: Chain, stage: int, start: int, stop: int) -> float:
+    """What follows a stage's last backward pass, or its input part, when one worker reduces the `common` first layers; 0 for none.
+
+    Of those, the layers up to the stage's last have passed through it or will be passed later by a stage before it, so that
+    worker, which reduces one layer at a time, begins none of them earlier.
+    """
+    if start >= chain.common:
+        return 0.0
+    update = (model.update[stop] - model.update[start]) / chain.speeds[stage] - chain.least_update
+    return float(chain.tail[min(stop, chain.common)] + max(0.0, update))
+
+
+@compiled
+def late_weights(chain: Chain, stage: int) -> int:
+    """Micro-batches whose weight parts a stage passes after its last input part, where they are put off."""
+    return int(chain.rest >= stage) + min(stage, chain.rest + 1)
 
 
 @compiled
@@ -120,10 +145,9 @@ def stage_parts(model: Model, chain: Chain, stage: int, start: int, stop: int) -
     lower += 2.0 * (len(chain.speeds) - 1 - stage) * model.least_delay
     through = own_forward + own_backward + lower
     waits = waiting_seconds(chain, stage, (own_forward, own_backward, own_weight), lower)
-    after, late = after_seconds(model, chain, stage, start, stop), 0.0
-    if own_weight > 0.0:
-        late = (int(chain.rest >= stage) + min(stage, chain.rest + 1)) * own_weight
-    return upper + through + waits, back, late + after
+    late = late_weights(chain, stage) * own_weight
+    after = max(late + after_seconds(model, chain, stage, start, stop), together_seconds(model, chain, stage, start, stop))
+    return upper + through + waits, back, after
 
 
 @compiled

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from estimator.pipeline import Floats
-from planner.kinds import WorkerKind
+from planner.kinds import ANY, Firsts, WorkerKind
 from planner.partition import Attained, Partitioner, Split
 
 Entry = tuple[int, int]
@@ -19,6 +19,7 @@ class Entries:
     kind: WorkerKind
     tail: Floats
     least_update: float
+    firsts: Firsts = ANY
     _attained: dict[Entry, Attained] = field(default_factory=dict, init=False)
     _splits: dict[Entry, Split | None] = field(default_factory=dict, init=False)
 
@@ -31,7 +32,7 @@ class Entries:
         """The dynamic program's bound."""
         if entry not in self._attained:
             kinds = (self.kind,) * entry[0]
-            self._attained[entry] = self.partitioner.attain(kinds, entry[1], self.tail, self.least_update)
+            self._attained[entry] = self.partitioner.attain(kinds, entry[1], self.tail, self.least_update, self.firsts)
         return self._attained[entry]
 
     def look(self, entry: Entry) -> Split | None:

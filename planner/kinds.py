@@ -25,6 +25,19 @@ def kind_of(worker: Worker, profile: Profile) -> WorkerKind:
     return WorkerKind(worker.speed_ratio, usable)
 
 
+class Firsts(NamedTuple):
+    """What is known of the first stages of all pipelines of an arrangement; in layers."""
+
+    most: int
+    """No first stage holds more."""
+    common: int
+    """Some first stage holds as many."""
+
+
+ANY = Firsts(most=np.iinfo(np.int64).max, common=0)
+"""Nothing is known."""
+
+
 class Crew(NamedTuple):
     """What a chain of workers brings, whatever is asked of it; shape [stages] each, see `Chain`."""
 

@@ -56,7 +56,7 @@ def even_ceiling(model: Model, chain: Chain) -> float:
         share += both[-1] * chain.speeds[stage] / chain.speeds.sum()
         last = count - (num_stages - 1 - stage)
         stop = start + 1
-        while stop < last and both[stop + 1] + both[stop] <= 2 * share * (1 + 1e-9):
+        while stop < last and (stage > 0 or stop < chain.most_first) and both[stop + 1] + both[stop] <= 2 * share * (1 + 1e-9):
             stop += 1
         if stage == num_stages - 1:
             stop = count

@@ -17,7 +17,7 @@ from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LayerProfile, LinkCost
 from planner.bounds import Chain, Ints, Model, after_seconds, fits, fits_somehow
 from planner.exploring import explore
-from planner.kinds import Crew, WorkerKind
+from planner.kinds import ANY, Crew, Firsts, WorkerKind
 from planner.minimax import minimax
 from planner.pricing import neighbours, splits_seconds
 from planner.relaxation import Outline, widest_stages
@@ -99,7 +99,12 @@ class Partitioner:
         return tuple(getattr(layer, field) for field in _AMOUNTS)
 
     def attain(
-        self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats, least_update: float = math.inf
+        self,
+        kinds: Sequence[WorkerKind],
+        num_microbatches: int,
+        tail_seconds: Floats,
+        least_update: float = math.inf,
+        firsts: Firsts = ANY,
     ) -> Attained:
         """The greatest of the stages' lower bounds, minimised by dynamic programming over (stage, first layer).
 
@@ -110,8 +115,9 @@ class Partitioner:
             num_microbatches: that enter the pipeline.
             tail_seconds: reduction of the first n layers, shape [layers + 1].
             least_update: what the longest update takes at least, which the objective leaves out.
+            firsts: what is known of the first stages of all pipelines.
         """
-        chain = self._chain(kinds, num_microbatches, tail_seconds, least_update)
+        chain = self._chain(kinds, num_microbatches, tail_seconds, least_update, firsts)
         if self._schedule is Schedule.ONE_F_ONE_B and math.comb(self._sums.profile.num_layers - 1, len(kinds) - 1) <= MOST_SPLITS:
             seconds, cuts = self._first(self._all_splits(len(kinds)), chain)
             return Attained(tuple(kinds), chain, seconds, np.stack([cuts]))
@@ -158,7 +164,7 @@ class Partitioner:
         return explore(self._priced_model, chain, bound, cuts, CLOSE)
 
     def _chain(
-        self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats, least_update: float = math.inf
+        self, kinds: Sequence[WorkerKind], num_microbatches: int, tail: Floats, least_update: float = math.inf, firsts: Firsts = ANY
     ) -> Chain:
         kinds = tuple(kinds)
         if kinds not in self._crews:
@@ -172,8 +178,10 @@ class Partitioner:
             held=self._held(num_stages, num_microbatches),
             rest=num_microbatches - 1,
             all_forward=self._schedule is Schedule.GPIPE,
-            tail=tail_seconds,
+            tail=tail,
             least_update=least_update,
+            most_first=firsts.most,
+            common=firsts.common,
         )
 
     def _held(self, num_stages: int, num_microbatches: int) -> Ints:

@@ -5,7 +5,7 @@ import numpy as np
 from estimator.compiled import compiled
 from estimator.pipeline import Floats, one_forward_one_backward_ends
 from estimator.split import zero_bubble_ends
-from planner.bounds import Chain, Ints, Model, after_seconds, greatest_bound
+from planner.bounds import Chain, Ints, Model, after_seconds, greatest_bound, late_weights, together_seconds
 
 ROUNDING = 1e-9
 """A bound that is above a time by a larger share than this is above it not by rounding alone."""
@@ -36,7 +36,11 @@ def split_seconds(model: Model, chain: Chain, cuts: Ints) -> float:
         ends = one_forward_one_backward_ends(forward, backward, delays, chain.rest + 1)
     result = 0.0
     for stage in range(len(ends)):
-        result = max(result, ends[stage] + after_seconds(model, chain, stage, cuts[stage], cuts[stage + 1]))
+        start, stop = cuts[stage], cuts[stage + 1]
+        result = max(result, ends[stage] + after_seconds(model, chain, stage, start, stop))
+        if start < chain.common:
+            passed = ends[stage] - late_weights(chain, stage) * weight[stage]
+            result = max(result, passed + together_seconds(model, chain, stage, start, stop))
     return result
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from estimator.goodput import effective_time_ratio, migration_seconds
 from planner.frontier import Frontier
+from planner.joining import join
 from planner.request import AnySearch, Request
 from planner.search import EqualSearch
 
@@ -20,6 +21,9 @@ MOST_PURSUED = 48
 MOST_POLISHED = 2
 """Options that are polished."""
 
+CLOSE_ENOUGH = 4e-3
+"""Share of a step by which a bound may be below it without a closer look at how reductions wait for each other."""
+
 LEVEL = 2e-3
 """Relative difference between the first two steps that closed-form bounds are asked about."""
 
@@ -27,12 +31,12 @@ LEVEL = 2e-3
 def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
     """The fastest arrangement of every number of pipelines that could win, and a lower bound on any step in seconds."""
     frontier = Frontier(request, search)
-    bounds, pursued, limit = [math.inf], 0, math.inf
+    bounds, others, pursued, limit = dict[int, float](), math.inf, 0, math.inf
     degrees = search.by_promise()
     while degrees and pursued < MOST_PURSUED:
         dp, *degrees = degrees
         bound, arrangement = search.arrange(dp, limit)
-        bounds.append(bound)
+        bounds[dp] = bound
         pursued += bound < limit
         if arrangement is None:
             continue
@@ -44,10 +48,26 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
         lower = _longest_step_to_win(request, frontier.most_goodput) * (1 - slack + search.optimism)
         if lower < limit:
             limit, hopeful = lower, search.could_win(degrees, lower)
-            bounds += [limit] * (len(hopeful) < len(degrees))
+            others = limit if len(hopeful) < len(degrees) else others
             degrees = hopeful
+    others = min(others, _least_step(search, degrees, limit))
+    _join(request, frontier, search, bounds)
     _polish(frontier, search)
-    return frontier, min(*bounds, _least_step(search, degrees, limit))
+    return frontier, min(others, *bounds.values())
+
+
+def _join(request: Request, frontier: Frontier, search: AnySearch, bounds: dict[int, float]) -> None:
+    """Better bounds that are not close to the best option, and the options, by how reductions wait for each other."""
+    if not isinstance(search, EqualSearch):
+        return
+    for dp in sorted(bounds, key=lambda dp: bounds[dp]):
+        limit = _longest_step_to_win(request, frontier.most_goodput) * (1 + min(search.optimism, LEVEL))
+        if bounds[dp] >= limit * (1 - CLOSE_ENOUGH):
+            break
+        bound, arrangements = join(search, dp, limit)
+        bounds[dp] = max(bounds[dp], bound)
+        for arrangement in arrangements:
+            frontier.add(arrangement)
 
 
 def _polish(frontier: Frontier, search: AnySearch) -> None:

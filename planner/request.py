@@ -46,8 +46,12 @@ class Request:
         return restart_excess_seconds(self.costs.profile) if is_charged else 0.0
 
 
-def search_for(request: Request) -> AnySearch:
+def search_for(request: Request, *, is_spread: bool = True) -> AnySearch:
     """The search that fits the schedule and the workers.
+
+    Args:
+        request: what is asked for.
+        is_spread: replicas of a layer are on different hosts, so that every reduction leaves its host.
 
     Raises:
         InfeasibleError: there are too few workers or layers for the ranges.
@@ -56,6 +60,7 @@ def search_for(request: Request) -> AnySearch:
     allowed = degrees(settings.ranges, len(request.workers), profile.num_layers, settings.num_microbatches)
     kinds = tuple(kind_of(cluster.by_id[worker], profile) for worker in request.workers)
     links = Links(request.workers, cluster, profile.network)
+    reduction_link = (lambda _: links.between_hosts) if is_spread else links.pacing
     if settings.schedule is Schedule.INTERLEAVED:
         interleaved = InterleavedProblem(
             costs=request.costs,
@@ -63,7 +68,7 @@ def search_for(request: Request) -> AnySearch:
             num_microbatches=settings.num_microbatches,
             allowed=allowed,
             link=links.fastest,
-            reduction_link=links.pacing,
+            reduction_link=reduction_link,
         )
         return InterleavedSearch(interleaved)
     if len(set(kinds)) > 1:
@@ -85,7 +90,7 @@ def search_for(request: Request) -> AnySearch:
         allowed=allowed,
         schedule=settings.schedule,
         link=links.fastest,
-        reduction_link=links.pacing,
+        reduction_link=reduction_link,
     )
     return EqualSearch(equal)
 

@@ -1,5 +1,6 @@
 """Dynamic parallelism: the arrangement of the workers that are left with the best goodput."""
 
+import math
 import time
 from dataclasses import dataclass, replace
 
@@ -10,10 +11,12 @@ from kintsugi.core.decision import Estimate, Migration, Search
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Plan, Schedule
 from planner.arrangement import Arrangement
+from planner.degrees import degrees
 from planner.placement import place
 from planner.pursuit import pursue
 from planner.refining import refined
 from planner.request import Request, search_for, shortage
+from planner.spreading import is_spread, most_confined
 from restorer.migration import plan_migration
 
 MOST_PRICED = 4
@@ -87,10 +90,21 @@ def _under_schedule(request: Request) -> Found:
     if best is None:
         raise shortage(request, search)
     best = _refined(request, best)
-    least = min(least, best.estimate.iteration_seconds)
+    least = min(least, best.estimate.iteration_seconds, _confined_bound(request, best.plan))
     gap = best.estimate.iteration_seconds / least - 1
     found_by = Search(lower_bound_seconds=least, gap_ratio=gap, elapsed_seconds=time.perf_counter() - started, candidates=priced)
     return replace(best, search=found_by)
+
+
+def _confined_bound(request: Request, plan: Plan) -> float:
+    """No step is shorter where some host may have all replicas of a layer, as in the plan; in seconds, infinite where none has."""
+    costs, settings, workers = request.costs, request.settings, request.workers
+    if is_spread(plan, costs.cluster, workers):
+        return math.inf
+    allowed = degrees(settings.ranges, len(workers), costs.profile.num_layers, settings.num_microbatches)
+    most = max(plan.dp, most_confined(workers, costs.cluster, allowed))
+    few = replace(request, settings=replace(settings, ranges=replace(settings.ranges, max_dp=most)))
+    return pursue(few, search_for(few, is_spread=False))[1]
 
 
 def _refined(request: Request, found: Found) -> Found:

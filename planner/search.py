@@ -72,7 +72,8 @@ class EqualSearch:
     @property
     def optimism(self) -> float:
         """By what share a step may turn out longer than `step` says once workers have names: where their links differ."""
-        return 0.0 if self._problem.costs.cluster.is_uniform else 0.1
+        cluster = self._problem.costs.cluster
+        return 0.0 if cluster.is_uniform else 0.1 if cluster.links else 0.02
 
     def by_promise(self) -> list[int]:
         """Numbers of pipelines, the most promising first: as if micro-batches and pipelines could be divided."""

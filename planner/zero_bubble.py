@@ -10,7 +10,7 @@ from estimator.layers import LayerSums
 from estimator.pipeline import Floats
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
-from planner.kinds import WorkerKind
+from planner.kinds import ANY, Firsts, WorkerKind
 from planner.minimax import minimax
 from planner.partition import Attained, Partitioner
 
@@ -30,10 +30,15 @@ class ZeroBubblePartitioner(Partitioner):
         self._both = self._model.forward + backward
 
     def attain(
-        self, kinds: Sequence[WorkerKind], num_microbatches: int, tail_seconds: Floats, least_update: float = math.inf
+        self,
+        kinds: Sequence[WorkerKind],
+        num_microbatches: int,
+        tail_seconds: Floats,
+        least_update: float = math.inf,
+        firsts: Firsts = ANY,
     ) -> Attained:
         """The least bound on any split, and the splits to start from."""
-        whole = super().attain(kinds, num_microbatches, tail_seconds, least_update)
+        whole = super().attain(kinds, num_microbatches, tail_seconds, least_update, firsts)
         if math.isinf(whole.seconds):
             return whole
         bound, *starts = minimax(self._priced_model, whole.chain)

@@ -1,0 +1,71 @@
+"""Reductions that wait for each other: bounds and arrangements by how many layers the largest first stage holds.
+
+A layer is reduced once it is through everywhere, and a worker reduces one layer at a time. Let c be the layers of the
+largest first stage of all pipelines. Its worker reduces layers [0, c), and those up to x <= c only after every pipeline
+has passed layer x - 1 for the last time: no step ends before any stage's last backward pass and the reductions of all layers
+below c up to the stage's last. So short pipelines, whose first stages are large, make long ones wait. Which c an arrangement
+has is not known beforehand: each is tried, and the least of their bounds is one for all arrangements.
+"""
+
+from bisect import bisect_left
+from dataclasses import replace
+
+from kintsugi.core.plan import Schedule
+from planner.arrangement import Arrangement
+from planner.entries import Entries
+from planner.kinds import ANY, Firsts
+from planner.search import EqualProblem, EqualSearch
+
+MOST_JOINED = 64
+"""Workers up to which this is worth its time."""
+
+
+class _KnownFirsts(EqualSearch):
+    """A search that knows something of the first stages, and shares what it tabulates with one that does not."""
+
+    def __init__(self, whole: EqualSearch, firsts: Firsts) -> None:
+        self.__dict__.update(whole.__dict__)
+        self._firsts = firsts
+        self._entries_of = {}
+
+    @property
+    def problem(self) -> EqualProblem:
+        """That is searched for."""
+        return self._problem
+
+    def _entries(self, dp: int) -> Entries:
+        if dp not in self._entries_of:
+            self._entries_of[dp] = replace(super()._entries(dp), firsts=self._firsts)
+        return self._entries_of[dp]
+
+    def _least_update(self, dp: int) -> float:
+        optimizer = self._problem.costs.sums.optimizer
+        return max(super()._least_update(dp), float(optimizer[self._firsts.common]) / self._problem.kind.speed_ratio)
+
+
+def join(search: EqualSearch, dp: int, limit_seconds: float) -> tuple[float, list[Arrangement]]:
+    """A lower bound on the step of `dp` pipelines, the limit where none is below it, and arrangements that may be.
+
+    Nothing is looked at, and the bound is 0, under GPipe and in jobs of more than `MOST_JOINED` workers.
+
+    Args:
+        search: for equal workers.
+        dp: number of pipelines.
+        limit_seconds: longer steps do not matter.
+    """
+    problem = _KnownFirsts(search, ANY).problem
+    if dp == 1 or problem.schedule is Schedule.GPIPE or problem.num_workers > MOST_JOINED:
+        return 0.0, []
+    bounds, found = [limit_seconds], []
+
+    def is_below(firsts: Firsts) -> bool:
+        return _KnownFirsts(search, firsts).arrange(dp, limit_seconds)[0] < limit_seconds
+
+    counts = range(1, problem.costs.profile.num_layers + 1)
+    least = bisect_left(counts, True, key=lambda most: is_below(Firsts(most, 0)))
+    beyond = bisect_left(counts, True, lo=least, key=lambda common: not is_below(Firsts(ANY.most, common)))
+    for common in counts[least:beyond]:
+        bound, arrangement = _KnownFirsts(search, Firsts(common, common)).arrange(dp, limit_seconds)
+        bounds.append(bound)
+        found += [arrangement] if arrangement is not None else []
+    return min(bounds), found
