@@ -69,10 +69,10 @@ def passes_of(plan: Plan, costs: Costs) -> Passes:
 
 
 def stage_end_seconds(plan: Plan, costs: Costs) -> dict[str, Sequence[float]]:
-    """End of the last pass through each of a worker's stages, in seconds; no routes."""
-    result = Passes()
-    _add_fixed(result, plan, costs, frozenset())
-    return result.stage_end_seconds
+    """End of the last pass through each of a worker's stages, in seconds; of its last pass of all where a failure touched it."""
+    passes = passes_of(plan, costs)
+    last = {worker: (own.end_seconds,) * len(plan.stages_of[worker]) for worker, own in passes.rerouted.items()}
+    return {**passes.stage_end_seconds, **last}
 
 
 def _add_rerouted(result: Passes, plan: Plan, costs: Costs, touched: frozenset[int]) -> None:

@@ -33,7 +33,7 @@ def fastest_rounds(plan: Plan, costs: Costs, order: Order = short_rounds) -> tup
     """The rounds of `colour_rounds`, or others where those are through sooner.
 
     Args:
-        plan: without routes; its own rounds do not matter.
+        plan: its own rounds do not matter where it has no routes; else they say in which order its passes are.
         costs: of its passes and reductions.
         order: how rounds are sought.
     """

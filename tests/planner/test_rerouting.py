@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from estimator.costs import Costs
-from estimator.estimate import estimate
+from estimator.estimate import estimate, priced
 from estimator.pipeline import rerouted_seconds
 from estimator.reductions import reduced_seconds
 from estimator.rerouted import rerouted_schedules, touched_pipelines
@@ -82,6 +82,20 @@ def test_never_worse_than_the_even_spread(failure):
     found = estimate(mended(plan, living, costs), costs.profile, costs.cluster).iteration_seconds
     even = estimate(even_spread(plan, living, costs), costs.profile, costs.cluster).iteration_seconds
     assert found <= even * (1 + 1e-12)
+
+
+def test_reductions_that_get_in_each_others_way_take_the_order_that_is_through_first():
+    """Pipelines of two and three stages, one of them with a dead slot: three rounds of the colouring wait for each other."""
+    plan = grid_plan(12, [3, 3, 2], [4, 4, 4])
+    costs = Costs(uniform_profile(12), Cluster.uniform(8))
+    gains = []
+    for lost in plan.workers[:6]:
+        rerouted, price = reroute(plan, [worker for worker in plan.workers if worker != lost], costs)
+        coloured = rerouted.amended(rounds=colour_rounds(rerouted, costs.profile))
+        assert len(coloured.rounds) > 1
+        gains.append(priced(coloured, costs).iteration_seconds - price.iteration_seconds)
+    assert min(gains) >= 0
+    assert max(gains) > 0
 
 
 @given(failures())
