@@ -130,7 +130,7 @@ def draw(runs: Runs, path: Path) -> list[Path]:
     _draw_strength(bottom, runs.troubles, len(steps))
     for axes in panels:
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small", loc="center right" if axes is bottom else "best")
+        axes.legend(fontsize="small", loc=(0.87, 0.2) if axes is bottom else "best")
     written = save(figure, path)
     plot.close(figure)
     return written
