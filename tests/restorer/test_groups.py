@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import threading
 import time
 
 import pytest
@@ -161,6 +162,55 @@ def test_abort_frees_who_sent_half_a_message(crew):
     assert_freed(crew.finish("w1"))
     crew.strike("w0", signal.SIGCONT)
     assert_freed(crew.finish("w0"))
+
+
+def count_waiters(_: Member) -> int:
+    return sum(thread.name.startswith("waiter") for thread in threading.enumerate())
+
+
+def assert_nobody_is_left_behind(crew: Crew, *names: str) -> None:
+    crew.call(close, on=names)
+    nobody = dict.fromkeys(names, 0)
+    assert eventually(lambda: crew.call(count_waiters, on=names), lambda now: now == nobody) == nobody
+
+
+@pytest.mark.parametrize("action", [wait_for_message, wait_for_reduction])
+def test_threads_that_wait_for_one_who_died_end_soon_after_abort(crew, action):
+    crew.build("g0")
+    crew.strike("w1", signal.SIGSTOP)
+    crew.begin({"w0": (action, ("w1",)), "w2": (action, ("w1",))})
+    hear_from(crew, "w0", "w2")
+    crew.abort("w0", "w2")
+    assert_freed(crew.finish("w0", "w2"))
+    assert_nobody_is_left_behind(crew, "w0", "w2")
+
+
+UNDER_WAY = TensorSpec((10_000_000,), torch.uint8)
+
+
+def send_and_wait(member: Member, peer: str) -> None:
+    member.transport.send(torch.ones(UNDER_WAY.shape, dtype=torch.uint8), peer, 7).wait()
+
+
+def receive_and_say(member: Member, peer: str) -> None:
+    receiving = member.transport.receive(UNDER_WAY, peer, 7)
+    deadline = time.monotonic() + 10.0
+    while receiving.buffer[1000] != 1 and time.monotonic() < deadline:
+        pass
+    member.connection.send(("publish", "said/", b""))
+    receiving.wait()
+
+
+def test_a_message_that_is_under_way_between_survivors_leaves_no_thread_behind(crew):
+    """Its threads and buffers would be kept by gloo for ten minutes if the connection were shut down in the middle of it."""
+    for generation in range(3):
+        crew.build(f"g{generation}")
+        crew.begin({"w1": (send_and_wait, ("w0",)), "w0": (receive_and_say, ("w1",))})
+        hear_from(crew, "w0")
+        crew.abort("w0", "w1", "w2")
+        crew.finish("w0", "w1")
+        assert_nobody_is_left_behind(crew, "w0", "w1")
+        crew.call(close, on=("w2",))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
