@@ -61,7 +61,7 @@ def place(
 
     The loss of one host or failure domain leaves a holder of every layer wherever some naming does that. After that the
     fewest bytes move, or, with nothing to keep, workers of one host stand together in the order given; neighbouring
-    stages share hosts where that moves nothing.
+    stages share hosts where that moves nothing, all of them where everybody holds what any place wants.
 
     Args:
         arrangement: pipelines without names.
@@ -131,7 +131,7 @@ class _Assignment:
 
     def chosen(self) -> tuple[str, ...]:
         """The worker of every slot."""
-        first = self._in_order() if self._is_first else self._matched()
+        first = self._in_order() if self._is_first else self._together() or self._matched()
         exposed = self._exposure(first)
         if not exposed:
             return self._beside(first)
@@ -146,6 +146,20 @@ class _Assignment:
         for worker, kind in zip(self._workers, self._kinds, strict=True):
             queues[kind].append(worker)
         return tuple(queues[kind].popleft() for kind in self._planned)
+
+    def _together(self) -> tuple[str, ...] | None:
+        """Neighbouring stages on one host, the fullest hosts first, for equal workers; None where that moves anything."""
+        host_of = {worker: self._costs.cluster.by_id[worker].host for worker in self._workers}
+        sizes = Counter(host_of.values())
+        if self._arrangement.kinds is not None or len(sizes) == len(host_of):
+            return None
+        ordered = sorted(by_host(self._workers, self._costs.cluster), key=lambda worker: -sizes[host_of[worker]])
+        held, chosen = dict(zip(self._workers, self._held, strict=True)), tuple(ordered[: len(self._slots)])
+        keep = (
+            set(self._units.wanted(slot)) <= set(self._units.held(held[worker]))
+            for worker, slot in zip(chosen, self._slots, strict=True)
+        )
+        return chosen if all(keep) else None
 
     def _matched(self) -> tuple[str, ...]:
         """The fewest bytes move."""

@@ -20,7 +20,7 @@ from planner.policy import survivable
 from planner.survival import exposure
 from restorer.matching import missing_bytes
 from restorer.migration import layer_state_bytes, plan_migration
-from tests.builders import uniform_profile
+from tests.builders import grid_plan, uniform_profile
 
 NUM_LAYERS = 4
 PROFILE = uniform_profile(NUM_LAYERS)
@@ -184,6 +184,13 @@ def test_alike_pipelines_exchange_workers_so_that_neighbours_share_hosts():
     }
     hosts = [{cluster.by_id[stage.worker].host for stage in pipeline.stages} for pipeline in plan.pipelines]
     assert hosts == [{"h0"}, {"h1"}]
+
+
+def test_who_holds_everything_stands_beside_others_of_the_host():
+    cluster = cluster_of(["h0", "h1", "h1", "h1", "h2", "h2"])
+    alone = grid_plan(NUM_LAYERS, [1] * 6, [1] * 6)
+    plan = placed(arrangement_of((0, 1, 2, 4), (0, 2, 4)), cluster, Holdings(alone, alone.workers))
+    assert [[cluster.by_id[stage.worker].host for stage in own.stages] for own in plan.pipelines] == [["h1"] * 3, ["h2"] * 2]
 
 
 @pytest.mark.parametrize("racks", [False, True])
