@@ -93,7 +93,7 @@ def wait_for_plans_ahead(url: str) -> None:
 
 def metric(url: str, name: str) -> float:
     """The present value of one of the service's metrics; 0 before it counted anything."""
-    lines = httpx2.get(f"{url}/metrics").text.splitlines()
+    lines = httpx2.get(f"{url}/metrics", timeout=PATIENCE_SECONDS).text.splitlines()
     return float(next((line.rpartition(" ")[2] for line in lines if line.startswith(f"{name} ")), 0.0))
 
 

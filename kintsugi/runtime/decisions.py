@@ -126,7 +126,7 @@ class ServiceDecisions:
         """Report the events; the answer is durable. Where others reported too, they count from the latest generation."""
         for _ in range(_RESTAMPS):
             try:
-                return self._client.post_events(self._job, events).decision
+                return self._client.post_events(self._job, events, brief=True).decision
             except StaleGenerationError as error:
                 events = [replace(event, generation=error.current_generation) for event in events]
         raise UnavailableError("others keep changing the job's membership", field="generation", value=events[0].generation)
