@@ -4,7 +4,7 @@ Each count is planned for from nothing, and again after one worker is lost; both
 made them, every so many of them with a replay of the program. A digest over all decisions is compared with those of
 processes that hash strings in other orders.
 
-Run: python -m benchmarks.counts [--first 8] [--last 1024] [--step 1] [--runs 10]
+Run: python -m benchmarks.counts [--first 8] [--last 1024] [--step 1] [--runs 10] [--jobs 2] [--state FILE]
 """
 
 import argparse
@@ -14,7 +14,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -25,6 +28,12 @@ from kintsugi.core.decision import Decision
 from kintsugi.core.profile import Profile
 from planner.legality import misplacements, violations
 from planner.replan import replan
+
+BLOCK = 128
+"""Counts that one process plans for."""
+
+MOST_SECONDS = 3600.0
+"""That one process may take."""
 
 
 @dataclass
@@ -75,12 +84,48 @@ def check(profile: Profile, counts: Iterable[int], replay_every: int) -> Tally:
     return tally
 
 
-def digests(counts: range, runs: int) -> set[str]:
-    """Digests from so many fresh processes, which hash strings differently; one where all are alike."""
-    command = [sys.executable, "-m", "benchmarks.counts", "--digest", "--first", str(counts.start), "--last", str(counts[-1])]
-    command += ["--step", str(counts.step)]
-    environments = [{**os.environ, "PYTHONHASHSEED": str(seed)} for seed in range(runs)]
-    return {subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout for env in environments}
+@dataclass(frozen=True)
+class Runs:
+    """Fresh processes, each of which hashes strings in its own order and plans for a block of counts."""
+
+    state: Path | None
+    """Where digests are noted as they come, so that what was interrupted goes on; none are taken over from other code."""
+    known: dict[str, str] = field(default_factory=dict)
+    """Digests by code, seed and counts."""
+
+    def num_different(self, counts: range, runs: int, jobs: int) -> int:
+        """Most different digests of any block; 1 where all runs are alike. So many processes run side by side."""
+        if self.state is not None and self.state.exists():
+            lines = self.state.read_text().splitlines()
+            self.known.update((key, digest) for key, _, digest in (line.partition(" ") for line in lines))
+        blocks = [counts[start : start + BLOCK] for start in range(0, len(counts), BLOCK)]
+        tasks = [(seed, block) for block in blocks for seed in range(runs)]
+        with ThreadPoolExecutor(jobs) as pool:
+            found = list(pool.map(lambda task: self._digest(*task), tasks))
+        return max(len(set(found[start : start + runs])) for start in range(0, len(found), runs))
+
+    def _digest(self, seed: int, block: range) -> str:
+        key = f"{code_digest()}:{seed}:{block.start}:{block.stop}:{block.step}"
+        if key not in self.known:
+            command = [sys.executable, "-m", "benchmarks.counts", "--digest", "--first", str(block.start), "--last", str(block[-1])]
+            command += ["--step", str(block.step)]
+            environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+            done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=MOST_SECONDS)
+            self.known[key] = done.stdout
+            if self.state is not None:
+                with self.state.open("a") as file:
+                    file.write(f"{key} {done.stdout}\n")
+        return self.known[key]
+
+
+@cache
+def code_digest() -> str:
+    """SHA-256 over everything that decides, in hexadecimal."""
+    root, result = Path(__file__).parent.parent, hashlib.sha256()
+    for folder in ("planner", "estimator", "restorer", "kintsugi/core", "benchmarks", "tests"):
+        for path in sorted((root / folder).glob("*.py")):
+            result.update(path.read_bytes())
+    return result.hexdigest()
 
 
 def main() -> None:
@@ -90,6 +135,8 @@ def main() -> None:
     arguments.add_argument("--last", type=int, default=1024)
     arguments.add_argument("--step", type=int, default=1)
     arguments.add_argument("--runs", type=int, default=10, help="fresh processes whose decisions are compared")
+    arguments.add_argument("--jobs", type=int, default=1, help="fresh processes side by side")
+    arguments.add_argument("--state", type=Path, help="notes finished processes in this file, and goes on from there")
     arguments.add_argument("--replay-every", type=int, default=64, help="counts from one replay to the next")
     arguments.add_argument("--digest", action="store_true", help="print the digest of the decisions and nothing else")
     options = arguments.parse_args()
@@ -106,7 +153,7 @@ def main() -> None:
         illegal += tally.illegal
         found = (tally.counts, tally.illegal, tally.idle, f"{tally.most_gap:.3%}", f"{tally.seconds:.1f} s")
         table.add_row(name, *map(str, found))
-    different = len(digests(counts, options.runs)) if options.runs else 1
+    different = Runs(options.state).num_different(counts, options.runs, options.jobs) if options.runs else 1
     console = Console(width=120)
     console.print(table)
     console.print(f"{options.runs} processes with other hash seeds: {different} different result(s)")

@@ -19,7 +19,7 @@ from planner.degrees import Degrees
 from planner.kinds import WorkerKind
 from planner.tails import tail_seconds
 
-VIRTUAL = range(2, 5)
+VIRTUAL = range(2, 9)
 """Stages per worker that are tried; with one, an interleaved pipeline is a pipeline of 1F1B."""
 
 MOST_DEGREES = 12
