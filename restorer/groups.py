@@ -6,16 +6,12 @@ its address.
 
 The threads that were left behind end once the group's sockets are shut down; neither `abort` nor `shutdown` of the group does
 that (measured). But gloo frees nobody who waits for the rest of a message when its connection closes, and the rest of what
-survivors were sending to each other still comes, whoever waits for it. So sockets are shut down a moment after the groups
-were given up, beside what follows; only what a worker sent in part before it died is waited for to the timeout.
+survivors were sending to each other still comes, whoever waits for it. So sockets are shut down once nothing moves on them
+any more, beside what follows; only what a worker sent in part before it died is waited for to the timeout.
 """
 
-import os
-import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import quote, unquote
@@ -24,11 +20,9 @@ import torch
 
 from kintsugi.core.errors import CommunicationError
 from restorer.gloo import GlooGroup, Store, connect
+from restorer.sockets import Sockets, open_sockets, shut_down, shut_down_once_quiet
 from restorer.transport import GlooTransport, to_host
 from restorer.waiter import Waiter, Waiting
-
-DRAIN_SECONDS = 0.5
-"""For messages that are under way between survivors when their groups are given up."""
 
 
 class Rendezvous(Store):
@@ -121,8 +115,8 @@ class Groups:
         self._wanted = list(dict.fromkeys([self._members, *self._lasting]))
         self._rendezvous = rendezvous
         self._name = name
-        self._foreign_sockets = _sockets()
-        self._own_sockets: set[tuple[int, str]] | None = None
+        self._foreign_sockets = open_sockets()
+        self._own_sockets: Sockets | None = None
         """Known once all groups are connected; what is opened later is not theirs."""
         self._operation_timeout_seconds = 0.0
         """Known once they are being built."""
@@ -169,7 +163,7 @@ class Groups:
                     break
                 if index == 0:
                     self._groups[members].allreduce([torch.zeros(1)]).wait()
-            self._own_sockets = _sockets() - self._foreign_sockets
+            self._own_sockets = open_sockets() - self._foreign_sockets
         except Exception as error:  # whatever it is, the waiting thread must learn of it
             self._error = error
         finally:
@@ -227,9 +221,11 @@ class Groups:
         self._rendezvous.close()
         self._built.set()
         if self._own_sockets is None:
-            _shut_down_all(_sockets() - self._foreign_sockets)
+            shut_down(open_sockets() - self._foreign_sockets)
         else:
-            threading.Thread(target=_drain, args=(self._own_sockets,), name=f"drain-{self._name}", daemon=True).start()
+            threading.Thread(
+                target=shut_down_once_quiet, args=(self._own_sockets,), name=f"drain-{self._name}", daemon=True
+            ).start()
 
     def close(self) -> None:
         """Tear the groups down in the background: destructors take 13-100 ms each."""
@@ -252,42 +248,3 @@ def group_prefix(name: str, members: Sequence[str]) -> str:
 def members_of(key: str) -> list[str]:
     """The members of the group that a published key belongs to."""
     return [unquote(member) for member in key.split("/")[1].split(",")]
-
-
-def _sockets() -> set[tuple[int, str]]:
-    """Descriptor and inode of every open socket of this process."""
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:
-            continue
-        if target.startswith("socket:"):
-            found.add((int(name), target))
-    return found
-
-
-def _drain(sockets: set[tuple[int, str]]) -> None:
-    """Free the threads that were left behind, and peers that nobody told to give up, once messages are through."""
-    time.sleep(DRAIN_SECONDS)
-    _shut_down_all(sockets)
-
-
-def _shut_down_all(sockets: Iterable[tuple[int, str]]) -> None:
-    for descriptor in sockets:
-        _shut_down(*descriptor)
-
-
-def _shut_down(descriptor: int, target: str) -> None:
-    """Shut one connection down through a duplicate, so that its owner's descriptor stays valid.
-
-    Listening sockets are left alone: gloo ends the process when its `accept` fails.
-    """
-    with suppress(OSError):
-        duplicate = os.dup(descriptor)
-        if os.readlink(f"/proc/self/fd/{duplicate}") != target:  # the number is another file's by now
-            os.close(duplicate)
-            return
-        with socket.socket(fileno=duplicate) as connection:
-            connection.getpeername()
-            connection.shutdown(socket.SHUT_RDWR)

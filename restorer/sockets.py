@@ -1,0 +1,85 @@
+"""This process's sockets, seen from beside whoever owns them: which there are, whether anything moves, and shutting them down."""
+
+import errno
+import os
+import socket
+import struct
+import time
+from contextlib import suppress
+
+DRAIN_SECONDS = 0.5
+"""Without a byte on any of some connections, after which they are quiet."""
+
+MOST_DRAINS = 120
+"""So often that is looked at, at most."""
+
+_TCP_INFO_BYTES = 136
+_TCP_INFO_MOVED = "=120xQQ"
+"""Bytes acknowledged and received in `struct tcp_info` of Linux."""
+
+Sockets = frozenset[tuple[int, str]]
+"""Descriptors with their inodes, which tell them from later files of the same number."""
+
+
+def open_sockets() -> Sockets:
+    """Descriptor and inode of every open socket of this process."""
+    found: set[tuple[int, str]] = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if target.startswith("socket:"):
+            found.add((int(name), target))
+    return frozenset(found)
+
+
+def shut_down_once_quiet(sockets: Sockets) -> None:
+    """Shut connections down once nothing moves on them any more; blocks for as long."""
+    before, now = -1, _moved_bytes(sockets)
+    for _ in range(MOST_DRAINS):
+        if now == before:
+            break
+        time.sleep(DRAIN_SECONDS)
+        before, now = now, _moved_bytes(sockets)
+    shut_down(sockets)
+
+
+def _moved_bytes(sockets: Sockets) -> int:
+    """What has passed over connections in both directions; those that are closed do not count."""
+    total = 0
+    for descriptor, target in sockets:
+        with suppress(OSError), _duplicate(descriptor, target) as connection:
+            connection.getpeername()
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            total += sum(struct.unpack(_TCP_INFO_MOVED, info))
+    return total
+
+
+def shut_down(sockets: Sockets) -> None:
+    """Shut connections down, which ends their peers' waits too; what was closed since, or never connected, is passed over."""
+    for descriptor in sockets:
+        _shut_down(*descriptor)
+
+
+def _shut_down(descriptor: int, target: str) -> None:
+    """Shut one connection down through a duplicate, so that its owner's descriptor stays valid.
+
+    Listening sockets are left alone: gloo ends the process when its `accept` fails.
+    """
+    with suppress(OSError), _duplicate(descriptor, target) as connection:
+        connection.getpeername()
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _duplicate(descriptor: int, target: str) -> socket.socket:
+    """The same connection through a descriptor of its own.
+
+    Raises:
+        OSError: the descriptor is closed, or another file's by now.
+    """
+    duplicate = os.dup(descriptor)
+    if os.readlink(f"/proc/self/fd/{duplicate}") != target:
+        os.close(duplicate)
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    return socket.socket(fileno=duplicate)
