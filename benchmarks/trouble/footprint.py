@@ -74,10 +74,18 @@ def explained_by(plan: Plan, worker: str) -> Footprint:
         return NOTHING
     buckets = {bucket.workers for of_round in plan.rounds for bucket in of_round if worker in bucket.workers}
     groups = {plan.workers, *buckets}
-    chains = [{stage.worker for stage in pipeline.stages} for pipeline in plan.pipelines]
-    has_messages = bool(plan.routes) or any(worker in chain and len(chain) > 1 for chain in chains)
-    threads = GLOO_THREADS * len(groups) + 1 + bool(buckets) + has_messages
+    threads = GLOO_THREADS * len(groups) + 1 + bool(buckets) + _has_messages(plan, worker)
     return Footprint(0, sum(map(len, groups)), threads, len(groups))
+
+
+def _has_messages(plan: Plan, worker: str) -> bool:
+    """Whether a worker shares a chain of stages with others, as one of them or for one that is gone."""
+    for index, pipeline in enumerate(plan.pipelines):
+        chain = {stage.worker for stage in pipeline.stages if stage.worker is not None}
+        chain |= {route.worker for route in plan.routes if route.pipeline == index}
+        if len(pipeline.stages) > 1 and len(chain) > 1 and worker in chain:
+            return True
+    return False
 
 
 class Growths:
