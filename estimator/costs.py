@@ -1,10 +1,12 @@
 """What each action of a program takes, in seconds, from profile and cluster."""
 
 import math
+from collections.abc import Mapping
 from functools import cached_property
 
 from estimator.communication import ring_all_reduce_seconds, slowest_link
 from estimator.layers import LayerSums, StageTimes
+from estimator.list_schedule import WorkerSchedule
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Reduction
 from kintsugi.core.profile import LinkCost, Profile
@@ -19,6 +21,8 @@ class Costs:
         self.sums = LayerSums(profile)
         self._stages: dict[tuple[int, int, float], StageTimes] = {}
         self._rings: dict[tuple[str, ...], LinkCost] = {}
+        self.rerouted: dict[object, list[tuple[bool, Mapping[str, WorkerSchedule]]]] = {}
+        """List schedules by what they order, and whether they fit memory: plans differ in their reductions alone at times."""
 
     def stage(self, worker: str, start: int, stop: int) -> StageTimes:
         """Passes of one micro-batch, and the update, through layers [start, stop) on one worker."""

@@ -31,13 +31,20 @@ def rerouted_schedules(plan: Plan, costs: Costs, touched: frozenset[int], splits
         touched: its pipelines that gave micro-batches away or took them in.
         splits: whether backward passes may be whole, split, or either.
     """
-    journeys = _journeys(plan, costs, touched)
-    budgets = _budgets(plan, costs, touched)
+    key = plan.pipelines, plan.routes, plan.schedule, tuple(splits)
+    if key not in costs.rerouted:
+        costs.rerouted[key] = _options(plan, costs, touched, splits)
+    return min(costs.rerouted[key], key=lambda option: (not option[0], _reduced(plan, costs, option[1])))[1]
+
+
+def _options(plan: Plan, costs: Costs, touched: frozenset[int], splits: Sequence[bool]) -> list[tuple[bool, Schedules]]:
+    """List schedules with whole and with split backward passes, and whether they fit memory; reductions do not matter."""
+    journeys, budgets = _journeys(plan, costs, touched), _budgets(plan, costs, touched)
     apart, shared = (
         ListScheduler(journeys, plan.schedule, is_limit_shared=is_shared, budget_bytes=budgets) for is_shared in (False, True)
     )
     options = [_within_memory(apart, shared, budgets, is_split=is_split) for is_split in splits]
-    return min(options, key=lambda schedules: (not _fits(schedules, budgets), _reduced(plan, costs, schedules)))
+    return [(_fits(schedules, budgets), schedules) for schedules in options]
 
 
 def _reduced(plan: Plan, costs: Costs, schedules: Schedules) -> float:
