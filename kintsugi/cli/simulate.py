@@ -18,13 +18,19 @@ from kintsugi.simulator.summary import Row, summarised
 from kintsugi.simulator.sweep import Result, Task, executor_for, in_order, run_all, tasks_of
 from kintsugi.simulator.variations import parsed
 
+HELP = """What would have happened to a job, under every policy.
+
+Begin with: kintsugi simulate --scenario chameleon-32. A scenario of your own is a JSON file like examples/scenario.json;
+docs/simulator.md says what policies do and what is assumed.
+"""
+
 WIDTH_OF_FILES = 160
 """Columns where the output is no terminal."""
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
-    app.command("simulate", help="What would have happened to a job, under every policy.")(simulate)
+    app.command("simulate", help=HELP)(simulate)
 
 
 def simulate(

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kintsugi.core import checks, codec
 from kintsugi.core.cluster import Cluster
@@ -11,6 +11,8 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.profile import Profile, Recovery
 from kintsugi.simulator.faults import Faults
+
+T = TypeVar("T")
 
 PROFILES = next(
     (folder for folder in (Path(__file__).parents[2] / "profiles", Path(__file__).parents[1] / "profiles") if folder.is_dir()),
@@ -79,7 +81,7 @@ class Scenario:
             raise InvalidInputError(
                 f"needs {self.first.dp * self.first.pp} workers; num_workers is {self.num_workers}",
                 field="first",
-                value=self.num_workers,
+                value=[self.first.dp, self.first.pp],
             )
 
     @property
@@ -97,7 +99,7 @@ class Scenario:
         Raises:
             InvalidInputError: the file cannot be read or is no profile.
         """
-        profile = codec.load(Profile, self.path(self.profile))
+        profile = _read(Profile, self.path(self.profile))
         if self.device_memory_bytes is not None:
             profile = replace(profile, device=replace(profile.device, memory_bytes=self.device_memory_bytes))
         return profile if self.recovery is None else replace(profile, recovery=self.recovery)
@@ -113,7 +115,15 @@ def load(name: str) -> Scenario:
     path = PROFILES / "scenarios" / f"{name}.json" if name in known else Path(name)
     if not path.is_file():
         raise InvalidInputError(f"is neither a file nor one of {', '.join(known)}", field="scenario", value=name)
-    return replace(codec.load(Scenario, path), folder=os.fspath(path.parent))
+    return replace(_read(Scenario, path), folder=os.fspath(path.parent))
+
+
+def _read(kind: type[T], path: Path) -> T:
+    """What a file describes; a scenario names other files, so errors say which one is wrong."""
+    try:
+        return codec.load(kind, path)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{error.message} (in {path})", field=error.field, value=error.value) from error
 
 
 def names() -> tuple[str, ...]:

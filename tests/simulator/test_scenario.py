@@ -1,6 +1,7 @@
 """Scenarios by name and by file, and what may be varied."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,13 @@ def test_bad_values_are_refused(text):
     with pytest.raises(InvalidInputError) as caught:
         parsed([text])
     assert caught.value.field == "vary"
+
+
+@pytest.mark.parametrize("text", [None, "nonsense", '{"layers": 1}'])
+def test_errors_name_the_file_that_is_wrong(tmp_path, text):
+    profile = tmp_path / "broken.json"
+    if text is not None:
+        profile.write_text(text)
+    scenario = replace(load("chameleon-32"), profile=str(profile))
+    with pytest.raises(InvalidInputError, match=r"broken\.json"):
+        scenario.load_profile()
