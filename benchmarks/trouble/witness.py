@@ -13,6 +13,8 @@ from kintsugi.runtime.agent import Agent
 from kintsugi.runtime.recovery import RecoveryTimeline
 
 PROGRESS_SECONDS = 5.0
+SETTLE_SECONDS = 3.0
+"""After which nothing is left of what a recovery puts off: quiet connections are shut down, old groups torn down."""
 
 
 class HungError(Exception):
@@ -31,6 +33,8 @@ class Witness:
         self._began_at = self._moved_at = self._told_at = time.monotonic()
         self._last_step = -1
         self._sampled_generation = -1
+        self._looked_at = 0.0
+        self._has_looked_last = False
         self.growths = Growths()
         self.recoveries: list[RecoveryTimeline] = []
         """The agent's own list."""
@@ -40,11 +44,8 @@ class Witness:
 
     def __call__(self, agent: Agent) -> None:
         """Observe."""
-        if self._striker.is_rested(agent) and agent.decision.plan.generation > self._sampled_generation:
-            self._sampled_generation = agent.decision.plan.generation
-            plan = agent.decision.plan
-            workers = [("worker", agent.handle(worker).pid, explained_by(plan, worker)) for worker in agent.alive]
-            self.growths.sample([*workers, ("agent", os.getpid(), NOTHING), ("service", self._service.pid, NOTHING)])
+        if self._striker.is_rested(agent):
+            self._look(agent)
         self._striker(agent)
         self.recoveries, self.generation = agent.recoveries, agent.decision.plan.generation
         for worker in (*agent.alive, *agent.arriving):
@@ -52,6 +53,17 @@ class Witness:
             if pid not in self.processes and (ticks := start_ticks(pid)) is not None:
                 self.processes[pid] = ticks
         self._require_progress(agent)
+
+    def _look(self, agent: Agent) -> None:
+        """At what processes hold: once in every generation, and a last time when all is over and old groups are torn down."""
+        plan, now = agent.decision.plan, time.monotonic()
+        is_over = self._striker.num_left == 0 and now - self._looked_at > SETTLE_SECONDS and not self._has_looked_last
+        if plan.generation <= self._sampled_generation and not is_over:
+            return
+        self._has_looked_last |= is_over
+        self._sampled_generation, self._looked_at = plan.generation, now
+        workers = [("worker", agent.handle(worker).pid, explained_by(plan, worker)) for worker in agent.alive]
+        self.growths.sample([*workers, ("agent", os.getpid(), NOTHING), ("service", self._service.pid, NOTHING)])
 
     def _require_progress(self, agent: Agent) -> None:
         now, step = time.monotonic(), max(agent.losses, default=-1)
