@@ -13,11 +13,11 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.codec import dumps, load
 from kintsugi.core.profile import Profile
 from kintsugi.matrix.events import Event, EventLog, Kind
-from kintsugi.matrix.outcome import OUTCOME, Outcome, digest_of
-from kintsugi.matrix.quality import quality_of
+from kintsugi.matrix.outcome import OUTCOME, PARAMETERS, Outcome, digest_of
 from kintsugi.matrix.record import Variant
+from kintsugi.matrix.trace import TRACE
 from kintsugi.matrix.watcher import Watcher
-from kintsugi.matrix.workload import TRACE, Orders, held_out, job_of, target_of
+from kintsugi.matrix.workload import Orders, job_of
 from kintsugi.runtime.faults import Fault, fail_at
 from kintsugi.runtime.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.supervisor import ATTEMPT_VARIABLE
@@ -65,11 +65,8 @@ def live(orders: Orders, *, attempt: int) -> None:
         run=run,
         checkpoints=_checkpoints(orders),
     )
-    outcome = Outcome(
-        digest=digest_of(result.digests),
-        has_equal_replicas=result.has_equal_replicas,
-        quality=quality_of(make_job(), held_out(orders.model, orders.data), result.parameters, target=target_of(orders.model)),
-    )
+    outcome = Outcome(digest=digest_of(result.digests), has_equal_replicas=result.has_equal_replicas)
+    torch.save(dict(result.parameters), run / PARAMETERS)
     (run / OUTCOME).write_text(dumps(outcome))
     log.close()
 

@@ -122,6 +122,24 @@ class _Clock:
         self._since = event.at
 
 
+def step_seconds(events: Iterable[Event]) -> dict[int, float]:
+    """What every step took from the end of the one before it, stalls for checkpoints included; of repeats, the last.
+
+    Steps in which training began or stopped are left out.
+    """
+    found: dict[int, float] = {}
+    since: float | None = None
+    for event in events:
+        if event.kind is Kind.STEP:
+            assert event.step is not None
+            if since is not None:
+                found[event.step] = event.at - since
+            else:
+                found.pop(event.step, None)
+        since = event.at if event.kind is Kind.STEP else None
+    return found
+
+
 def accounts(
     events: Iterable[Event], checkpoints: Sequence[CheckpointRecord], total_seconds: float, *, began_at: float | None = None
 ) -> Accounts:

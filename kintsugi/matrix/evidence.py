@@ -24,13 +24,13 @@ def verdict(run: Path) -> Verdict:
     )
 
 
-def step_records(run: Path, distances: Mapping[int, float]) -> Iterable[StepRecord]:
-    """Every step that holds; `distances` of the parameters from the reference's by number of updates."""
+def step_records(run: Path, seconds: Mapping[int, float]) -> Iterable[StepRecord]:
+    """Every step that holds; `seconds` that each took, where that is known."""
     for step, attempt in sorted(read_history(run).held.items()):
-        yield _step_record(step, attempt, distances.get(step + 1))
+        yield _step_record(step, attempt, seconds.get(step))
 
 
-def _step_record(step: int, attempt: AttemptRecord, distance: float | None) -> StepRecord:
+def _step_record(step: int, attempt: AttemptRecord, seconds: float | None) -> StepRecord:
     lines = [line for lines in attempt.passed.get(step, {}).values() for line in lines]
     passes = [Pass(*row) for line in lines for row in line["passes"]]
     last_layer = max(passed.layer_stop for passed in passes)
@@ -44,5 +44,5 @@ def _step_record(step: int, attempt: AttemptRecord, distance: float | None) -> S
         sample_ids_count=sum(passed.count for passed in counted),
         sample_ids_hash=hashlib.sha256("".join(p.sample_hash for p in counted).encode()).hexdigest()[:_HASH_DIGITS],
         loss=float(attempt.steps[step]["loss"]),
-        parameter_distance=distance,
+        seconds=seconds,
     )

@@ -5,22 +5,23 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from kintsugi.core.codec import dumps, load, loads
 from kintsugi.core.errors import KintsugiError, WorkerError
-from kintsugi.matrix.clock import accounts
+from kintsugi.matrix.clock import accounts, step_seconds
 from kintsugi.matrix.events import Event, Kind, read_events
 from kintsugi.matrix.evidence import step_records, verdict
-from kintsugi.matrix.outcome import OUTCOME, Outcome
-from kintsugi.matrix.record import Cell, CellRecord, CheckpointTotals, Failure, Variant
+from kintsugi.matrix.outcome import OUTCOME, PARAMETERS, Outcome
+from kintsugi.matrix.quality import quality_of
+from kintsugi.matrix.record import CellRecord, CheckpointTotals, Failure, Quality
 from kintsugi.matrix.store import write_record
-from kintsugi.matrix.trace import distances, read_trace
 from kintsugi.matrix.watcher import EXIT_CODE
-from kintsugi.matrix.workload import TRACE, Orders
+from kintsugi.matrix.workload import Orders, held_out, job_of, target_of
 from kintsugi.runtime.keeper import CheckpointRecord
 from kintsugi.runtime.layout import CHECKPOINTS, RECORDS
 from kintsugi.runtime.supervisor import EndReason, Supervisor, SupervisorPolicy, SupervisorRecord, SupervisorState
@@ -51,13 +52,12 @@ class _Left:
     total_seconds: float
 
 
-def execute(orders: Orders, matrix: Path, reference: Cell | None) -> CellRecord:
+def execute(orders: Orders, matrix: Path) -> CellRecord:
     """Run a cell from nothing, and write its record; what an earlier try left is removed.
 
     Args:
         orders: for its processes.
         matrix: folder of the matrix.
-        reference: the cell whose parameters its own are compared with; null where there is none.
 
     Raises:
         StoppedError: the user stopped it.
@@ -68,12 +68,10 @@ def execute(orders: Orders, matrix: Path, reference: Cell | None) -> CellRecord:
     run.mkdir(parents=True)
     (run / ORDERS).write_text(dumps(orders))
     left = _supervise(orders, run)
-    apart = distances(read_trace(run / TRACE), read_trace(reference.folder(matrix) / TRACE)) if reference is not None else {}
     record = _record(orders, left)
-    steps = tuple(step_records(run, apart))
+    steps = tuple(step_records(run, step_seconds(left.events)))
     shutil.rmtree(run / CHECKPOINTS, ignore_errors=True)
-    if orders.cell.variant is not Variant.REFERENCE:
-        shutil.rmtree(run / TRACE, ignore_errors=True)
+    (run / PARAMETERS).unlink()
     write_record(record, steps, matrix)
     return record
 
@@ -132,26 +130,37 @@ def _record(orders: Orders, left: _Left) -> CellRecord:
         attempts=left.supervised.attempts,
         recovery_seconds=told.recovery_seconds,
         audit=proven,
-        quality=left.outcome.quality,
+        quality=_quality(orders),
         settings=_settings(orders, left),
     )
 
 
+def _quality(orders: Orders) -> Quality:
+    """Of what the job trained, by this process, which needs no emulated device."""
+    trained = torch.load(Path(orders.run) / PARAMETERS, weights_only=True)
+    model = replace(orders.model, device_seconds=0.0)
+    job = job_of(model, orders.data, orders.cell.seed)
+    return quality_of(job, held_out(model, orders.data), trained, target=target_of(model))
+
+
 def _totals(orders: Orders, checkpoints: Sequence[CheckpointRecord]) -> CheckpointTotals:
-    num_bytes = max((record.num_bytes for record in checkpoints), default=0)
+    largest = max((record.part_bytes for record in checkpoints), default=0)
     return CheckpointTotals(
         strategy=orders.cell.variant.value if orders.writes_checkpoints else NO_CHECKPOINTS,
         num_written=len(checkpoints),
-        state_bytes=num_bytes,
+        state_bytes=max((record.num_bytes for record in checkpoints), default=0),
         snapshot_seconds=sum(record.snapshot_seconds for record in checkpoints),
         write_seconds=sum(record.write_seconds for record in checkpoints),
         backpressure_seconds=sum(record.backpressure_seconds for record in checkpoints),
-        memory_copy_seconds=_copy_seconds(num_bytes),
+        memory_copy_seconds=_copy_seconds(largest),
     )
 
 
 def _copy_seconds(num_bytes: int) -> float:
-    """Median time of one copy of so many bytes, into memory that was used before and is in no cache. Seconds."""
+    """Median time of one copy of so many bytes, into memory that was used before and is in no cache. Seconds.
+
+    By one thread, as a worker's snapshot is; where workers copy at once, they share the memory that this has for itself.
+    """
     repeats = max(3, _CACHE_BYTES // max(num_bytes, 1))
     sources = [np.ones(num_bytes, dtype=np.uint8) for _ in range(repeats)]
     targets = [np.ones(num_bytes, dtype=np.uint8) for _ in range(repeats)]

@@ -1,6 +1,8 @@
 """What is trained: residual networks and decoders of two depths each, and an optimizer whose state is as large as one likes."""
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -79,6 +81,26 @@ def class_loss(outputs: Activations, batch: Batch) -> Tensor:
 def decoder_layers(num_blocks: int, width: int, sequence_length: int) -> list[Layer]:
     """A decoder over bytes."""
     return gpt_layers(GptShape(num_blocks=num_blocks, width=width, num_heads=4, sequence_length=sequence_length))
+
+
+def emulated(layers: list[Layer], seconds: float) -> list[Layer]:
+    """The same layers on an emulated accelerator: a micro-batch takes `seconds` more, in which the processor is free.
+
+    Every layer sleeps its share in its forward pass; what it computes stays bit for bit the same.
+    """
+    share = seconds / len(layers)
+    return [replace(layer, build=partial(_waiting, layer.build, share)) for layer in layers] if seconds else layers
+
+
+def _waiting(build: Callable[[], nn.Module], seconds: float) -> nn.Module:
+    module = build()
+    module.register_forward_pre_hook(partial(_wait, seconds))
+    return module
+
+
+def _wait(seconds: float, module: nn.Module, _: Any) -> None:
+    if not any(parameter.is_meta for parameter in module.parameters()):
+        time.sleep(seconds)
 
 
 class AveragingAdamW(torch.optim.AdamW):

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kintsugi.core.codec import dumps
-from kintsugi.matrix.record import Quality
 
 OUTCOME = "outcome.json"
+PARAMETERS = "parameters.pt"
+"""What was trained; evaluated when the job has ended, so that no time of it is the job's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,6 @@ class Outcome:
     """SHA-256 over those of all layers' states: equal where two runs ended bitwise alike."""
     has_equal_replicas: bool
     """Whether all holders of every layer hold bitwise the same."""
-    quality: Quality
 
 
 def digest_of(digests: Mapping[int, Mapping[str, str]]) -> str:

@@ -276,6 +276,8 @@ class StepRecord:
     parameter_distance: float | None = None
     """L2 distance of the parameters after this step from the reference's of the same suite and seed, as a share of the
     latter's L2 norm; null where it was not measured."""
+    seconds: float | None = None
+    """From the end of the step before, stalls included; null where training began or stopped in it."""
 
 
 class CellStatus(StrEnum):

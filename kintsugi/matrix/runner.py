@@ -12,6 +12,7 @@ from kintsugi.matrix.execution import StoppedError, execute
 from kintsugi.matrix.preparation import data_files, environment, profile_file, require_same_settings
 from kintsugi.matrix.record import Cell, CellStatus, Manifest, ManifestEntry, Part, Variant
 from kintsugi.matrix.suites import Matrix
+from kintsugi.matrix.trace import TRACE, compare
 from kintsugi.matrix.workload import Orders
 
 Observer = Callable[[int, int, Cell], None]
@@ -57,6 +58,7 @@ def run_matrix(matrix: Matrix, folder: Path, asked: Asked, observer: Observer = 
         entry = _skipped(cell, folder) or _ran(matrix, folder, cell)
         manifest = replace(manifest, entries=tuple(entry if old.cell == cell else old for old in manifest.entries))
         store.write_manifest(manifest, folder)
+        _compare(matrix, folder, cell)
     observer(len(cells), len(cells), cells[-1])
     return manifest
 
@@ -85,7 +87,7 @@ def _skipped(cell: Cell, folder: Path) -> ManifestEntry | None:
 
 def _ran(matrix: Matrix, folder: Path, cell: Cell) -> ManifestEntry:
     try:
-        execute(_orders(matrix, folder, cell), folder, _reference(matrix, folder, cell))
+        execute(_orders(matrix, folder, cell), folder)
     except StoppedError:
         raise
     except KintsugiError as error:
@@ -106,6 +108,16 @@ def _orders(matrix: Matrix, folder: Path, cell: Cell) -> Orders:
         comes_back=matrix.schedule(cell.suite).comes_back,
         world_size=matrix.world_size,
     )
+
+
+def _compare(matrix: Matrix, folder: Path, done: Cell) -> None:
+    """Tell how far parameters are from the reference's, of all cells of `done`'s model and seed for which both are there."""
+    for cell in matrix.cells(sweep=True):
+        is_kin = (cell.suite.model, cell.seed) == (done.suite.model, done.seed)
+        if is_kin and store.has_record(cell, folder) and (cell.folder(folder) / TRACE).is_dir():
+            reference = _reference(matrix, folder, cell)
+            if reference is not None:
+                compare(cell, reference, folder)
 
 
 def _reference(matrix: Matrix, folder: Path, cell: Cell) -> Cell | None:

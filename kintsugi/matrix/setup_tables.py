@@ -23,6 +23,7 @@ PURPOSES = {
     "sample_ids_hash": "proof of the samples",
     "loss": "trajectory and divergence",
     "parameter_distance": "divergence",
+    "seconds": "hidden cost of checkpoints",
 }
 """Of the columns of steps.csv (ECRL, table 1)."""
 

@@ -6,6 +6,7 @@ FOLDER/cells/<suite>/<variant>-seed0/record.json  one cell: what it was, what it
 """
 
 import csv
+import io
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, fields
 from pathlib import Path
@@ -38,13 +39,17 @@ def read_manifest(matrix: Path) -> Manifest:
 
 def write_record(record: CellRecord, steps: Iterable[StepRecord], matrix: Path) -> None:
     """Write what a cell came to. The record comes last: a cell that has one is done."""
-    folder = record.cell.folder(matrix)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / STEPS).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(_STEP_FIELDS)
-        writer.writerows(astuple(step) for step in steps)
-    write_whole(folder / RECORD, codec.dumps(record))
+    write_steps(record.cell, steps, matrix)
+    write_whole(record.cell.folder(matrix) / RECORD, codec.dumps(record))
+
+
+def write_steps(cell: Cell, steps: Iterable[StepRecord], matrix: Path) -> None:
+    """Write the committed steps of a cell; the file is whole at any moment."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(_STEP_FIELDS)
+    writer.writerows(astuple(step) for step in steps)
+    write_whole(cell.folder(matrix) / STEPS, text.getvalue())
 
 
 def has_record(cell: Cell, matrix: Path) -> bool:
@@ -87,15 +92,16 @@ def read_steps(cell: Cell, matrix: Path) -> tuple[StepRecord, ...]:
 
 
 _STEP_FIELDS = tuple(item.name for item in fields(StepRecord))
-_NUMBERS = {"loss": float, "parameter_distance": float, "sample_ids_hash": str}
+_NUMBERS = {"loss": float, "parameter_distance": float, "seconds": float, "sample_ids_hash": str}
 """Kinds of the columns that hold no whole numbers."""
+_OPTIONAL = ("parameter_distance", "seconds")
 
 
 def _step(row: Mapping[str, str], where: str) -> StepRecord:
     values: dict[str, int | float | str | None] = {}
     for name in _STEP_FIELDS:
         text = row[name]
-        if name == "parameter_distance" and text == "":
+        if name in _OPTIONAL and text == "":
             continue
         try:
             values[name] = _NUMBERS.get(name, int)(text)
@@ -121,6 +127,6 @@ def _read(kind: type[T], path: Path) -> T:
 def write_whole(path: Path, text: str) -> None:
     """Write a file that is whole at any moment."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(".json.new")
-    new.write_text(text, encoding="utf-8")
+    new = path.with_suffix(f"{path.suffix}.new")
+    new.write_text(text, encoding="utf-8", newline="")
     new.replace(path)

@@ -1,20 +1,27 @@
 """Samples of the parameters while a job trains, and how far one run's are from another's.
 
-Up to so many evenly spaced values of every tensor are kept, every few updates. All holders of a layer write the same file, for
-they hold the same bits; who comes last replaces it.
+Up to so many evenly spaced values of every tensor are kept, every few updates. Every process appends them to a file of its own, one
+write per update, so that they survive it and training hardly waits for them.
 """
 
 import hashlib
+import json
 import os
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from kintsugi.matrix.record import Cell
+from kintsugi.matrix.store import read_steps, write_steps
 from kintsugi.runtime.models import NamedParameters
 
+TRACE = "trace"
+"""Folder of a cell for samples of its parameters."""
 VALUES_PER_TENSOR = 256
 """Tensors with no more than that are kept whole."""
 
@@ -24,25 +31,30 @@ Trace = dict[int, dict[str, tuple[np.ndarray, int]]]
 
 
 class Tracer:
-    """Writes samples of one worker's parameters after every so many updates."""
+    """Appends samples of one worker's parameters to its file after every so many updates."""
 
     def __init__(self, parameters: NamedParameters, folder: Path, every: int) -> None:
         self._parameters = parameters
         self._every = every
-        self._folder = folder
         names = "\n".join(name for name, _ in parameters)
-        self._key = hashlib.sha256(names.encode()).hexdigest()[:12]
+        self._path = folder / f"{hashlib.sha256(names.encode()).hexdigest()[:12]}-{os.getpid()}.trace"
 
     def __call__(self, optimizer: torch.optim.Optimizer, _: tuple[Any, ...], __: dict[str, Any]) -> None:
         """After an update. The optimizer counts them in its state, which survives failures."""
         num_updates = int(next(iter(optimizer.state.values()))["step"])
         if num_updates % self._every:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"{num_updates:08d}-{self._key}.npz"
-        new = path.with_suffix(f".{os.getpid()}.new.npz")
-        np.savez(new, allow_pickle=False, **{f"{p.numel()} {name}": _sample(p) for name, p in self._parameters})
-        new.replace(path)
+        samples = [_sample(parameter) for _, parameter in self._parameters]
+        if not self._path.exists():
+            self._begin(samples)
+        with self._path.open("ab", buffering=0) as file:
+            file.write(np.concatenate([[float(num_updates)], *samples]).tobytes())
+
+    def _begin(self, samples: Sequence[np.ndarray]) -> None:
+        """One line that says what every record holds: names, numbers of values, and what they are a sample of."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        sizes = [(name, len(own), p.numel()) for (name, p), own in zip(self._parameters, samples, strict=True)]
+        self._path.write_bytes(json.dumps(sizes).encode() + b"\n")
 
 
 def traced(factory: OptimizerFactory, folder: Path, every: int, parameters: NamedParameters) -> torch.optim.Optimizer:
@@ -55,14 +67,25 @@ def traced(factory: OptimizerFactory, folder: Path, every: int, parameters: Name
 def read_trace(folder: Path) -> Trace:
     """Everything that was kept; of what was written twice, the later."""
     trace: Trace = {}
-    files = [path for path in folder.glob("*.npz") if ".new" not in path.suffixes]
-    for path in sorted(files, key=lambda path: path.stat().st_mtime_ns):
-        own = trace.setdefault(int(path.name.partition("-")[0]), {})
-        with np.load(path) as stored:
-            for label in stored.files:
-                size, _, name = label.partition(" ")
-                own[name] = (stored[label], int(size))
+    for path in sorted(folder.glob("*.trace"), key=lambda path: path.stat().st_mtime_ns):
+        header, _, body = path.read_bytes().partition(b"\n")
+        sizes = json.loads(header)
+        width = 1 + sum(length for _, length, _ in sizes)
+        values = np.frombuffer(body, dtype=np.float64, count=len(body) // (8 * width) * width)
+        for record in values.reshape(-1, width):
+            own = trace.setdefault(int(record[0]), {})
+            borders = np.cumsum([1, *(length for _, length, _ in sizes)])
+            for (name, _, size), start, stop in zip(sizes, borders, borders[1:], strict=False):
+                own[name] = (record[start:stop], size)
     return trace
+
+
+def compare(cell: Cell, reference: Cell, matrix: Path) -> None:
+    """Write the distances of a cell that is done from its reference into its steps; its own samples are removed."""
+    apart = distances(read_trace(cell.folder(matrix) / TRACE), read_trace(reference.folder(matrix) / TRACE))
+    steps = read_steps(cell, matrix)
+    write_steps(cell, (replace(step, parameter_distance=apart.get(step.global_step + 1)) for step in steps), matrix)
+    shutil.rmtree(cell.folder(matrix) / TRACE)
 
 
 def distances(trace: Trace, reference: Trace) -> Mapping[int, float]:
@@ -85,7 +108,7 @@ def distances(trace: Trace, reference: Trace) -> Mapping[int, float]:
 def _sample(parameter: torch.Tensor) -> np.ndarray:
     flat = parameter.detach().flatten()
     stride = -(-flat.numel() // VALUES_PER_TENSOR)
-    values: np.ndarray = flat[::stride].cpu().numpy()
+    values: np.ndarray = flat[::stride].to("cpu", torch.float64).numpy()
     return values
 
 

@@ -9,7 +9,7 @@ import torch
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.matrix.data import DIGITS, TEXT, DataFile, load
-from kintsugi.matrix.models import AveragingAdamW, class_loss, decoder_layers, residual_layers
+from kintsugi.matrix.models import AveragingAdamW, class_loss, decoder_layers, emulated, residual_layers
 from kintsugi.matrix.record import Cell, Variant
 from kintsugi.matrix.trace import traced
 from kintsugi.runtime.gpt import byte_loss
@@ -18,8 +18,6 @@ from kintsugi.runtime.models import Dataset, TrainingJob
 WORLD_SIZE = 4
 SEQUENCE_LENGTH = 32
 """Bytes of text in a sample."""
-TRACE = "trace"
-"""Folder of a cell for samples of its parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +31,11 @@ class Model:
     microbatch_size: int
     num_microbatches: int = 12
     """Per step: as many for each of 4, of 3 and of 2 workers."""
-    num_steps: int = 160
-    """A tenth of the paper's 1,600."""
-    every_steps: int = 8
+    device_seconds: float = 0.02
+    """Emulated accelerator: every micro-batch takes so much longer, in which the processor is free; 0 for none."""
+    num_steps: int = 100
+    """A sixteenth of the paper's 1,600."""
+    every_steps: int = 5
     """From one checkpoint to the next; the paper's are a thirty-second of its run apart, these a twentieth."""
     num_kept: int
     """Copies of the weights in the optimizer's state: what a checkpoint costs follows from it."""
@@ -46,6 +46,7 @@ class Model:
     def __post_init__(self) -> None:
         for name in ("num_blocks", "width", "num_steps", "every_steps", "microbatch_size", "num_microbatches", "num_kept", "pp"):
             checks.positive(name, getattr(self, name))
+        checks.non_negative("device_seconds", self.device_seconds)
         if self.data_set not in (DIGITS, TEXT):
             raise InvalidInputError(f"is no data set; known ones: {DIGITS}, {TEXT}", field="data_set", value=self.data_set)
 
@@ -106,10 +107,10 @@ def job_of(model: Model, data: DataFile, seed: int, trace: tuple[str, int] | Non
     train, _ = load(model.data_set, data, sequence_length=SEQUENCE_LENGTH)
     optimizer = partial(AveragingAdamW, learning_rate=model.learning_rate, num_kept=model.num_kept)
     is_text = model.data_set == TEXT
+    blocks = model.num_blocks
+    layers = decoder_layers(blocks, model.width, SEQUENCE_LENGTH) if is_text else residual_layers(blocks, model.width)
     return TrainingJob(
-        layers=decoder_layers(model.num_blocks, model.width, SEQUENCE_LENGTH)
-        if is_text
-        else residual_layers(model.num_blocks, model.width),
+        layers=emulated(layers, model.device_seconds),
         optimizer=partial(traced, optimizer, Path(trace[0]), trace[1]) if trace is not None else optimizer,
         loss=byte_loss if is_text else class_loss,
         dataset=train,

@@ -28,6 +28,8 @@ class CheckpointRecord:
     """The next to train."""
     strategy: str
     num_bytes: int
+    part_bytes: int
+    """Of the worker that writes most."""
     snapshot_seconds: float
     backpressure_seconds: float
     write_seconds: float
@@ -232,6 +234,7 @@ class Keeper:
             step=message.step,
             strategy=self._options.checkpoints.strategy.value,
             num_bytes=manifest.num_bytes,
+            part_bytes=max(sum(file.num_bytes for file in part.files.values()) for part in parts.values()),
             commit_seconds=time.monotonic() - began,
             **{name: max(getattr(part, name) for part in parts.values()) for name in _SLOWEST},
         )

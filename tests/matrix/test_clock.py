@@ -17,6 +17,7 @@ def checkpoint(before: int, *, strategy: str = "blocking", snapshot: float = 0.1
         step=before,
         strategy=strategy,
         num_bytes=100,
+        part_bytes=25,
         snapshot_seconds=snapshot,
         backpressure_seconds=max(stall - snapshot - write, 0.0),
         write_seconds=write,
