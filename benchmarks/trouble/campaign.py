@@ -125,7 +125,8 @@ class Growth(Part):
     memory_bytes: int = Field(default=30_000_000, ge=0)
     """Private memory: the allocator's ups and downs are some megabytes."""
     sockets: int = Field(default=0, ge=0)
-    threads: int = Field(default=0, ge=0)
+    threads: int = Field(default=2, ge=0)
+    """Of those that the plan does not explain, which is known to about two; an abandoned group has three and sockets besides."""
     groups: int = Field(default=0, ge=0)
     """Process groups, by their listening sockets."""
 
