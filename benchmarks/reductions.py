@@ -21,7 +21,7 @@ from rich.console import Console
 
 from benchmarks.links import EmulatedLinks, unavailable_reason
 from benchmarks.members import Member, Members
-from benchmarks.step_time import emulated, shape_of
+from benchmarks.validation.tables import shape_of
 from estimator.costs import Costs
 from estimator.estimate import estimate
 from estimator.passes import stage_end_seconds
@@ -32,7 +32,7 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Reduction
 from kintsugi.core.profile import Device, LayerProfile, LinkCost, Network, Profile, Provenance, ProvenanceKind, Recovery
-from kintsugi.runtime.emulation import emulated_job
+from kintsugi.runtime.emulation import EmulatedTimes, emulated_job
 from kintsugi.runtime.executor import Executor
 from kintsugi.runtime.models import model_shape
 from kintsugi.runtime.state import ModelState
@@ -174,7 +174,7 @@ def over(profile: Profile, beta_seconds_per_byte: float) -> Profile:
 
 def emulated_profile() -> Profile:
     """What the emulated job takes, from its own settings; nothing is measured."""
-    times = emulated([FORWARD_MILLISECONDS] * NUM_LAYERS)
+    times = [EmulatedTimes.even(FORWARD_MILLISECONDS / 1e3)] * NUM_LAYERS
     size = 4 * WIDTH
     layers = tuple(
         LayerProfile(
@@ -207,7 +207,7 @@ def train(member: Member, plan: Plan, num_steps: int) -> list[float]:
     assert member.groups is not None
     cluster, profile = Cluster.uniform(8), emulated_profile()
     program = compile_program(plan, profile, cluster)
-    times = emulated([FORWARD_MILLISECONDS] * NUM_LAYERS)
+    times = [EmulatedTimes.even(FORWARD_MILLISECONDS / 1e3)] * NUM_LAYERS
     job = emulated_job(times, num_microbatches=plan.num_microbatches, num_steps=num_steps, width=WIDTH)
     executor = Executor(
         worker=member.name,

@@ -35,8 +35,7 @@ class Model(Part):
 
     def times(self, speed_ratio: float = 1.0) -> tuple[EmulatedTimes, ...]:
         """Of every layer on a worker of this speed."""
-        seconds = [value / 1e3 / speed_ratio for value in self.forward_milliseconds]
-        return tuple(EmulatedTimes(forward_seconds=s, backward_input_seconds=s, backward_weight_seconds=s) for s in seconds)
+        return tuple(EmulatedTimes.even(value / 1e3 / speed_ratio) for value in self.forward_milliseconds)
 
 
 class Configuration(Part):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,11 @@ class EmulatedTimes:
     backward_input_seconds: float
     """Not taken by the first layer, whose input needs no gradient."""
     backward_weight_seconds: float
+
+    @classmethod
+    def even(cls, seconds: float) -> Self:
+        """Three passes of so many seconds each: the backward pass takes twice as long as the forward pass."""
+        return cls(forward_seconds=seconds, backward_input_seconds=seconds, backward_weight_seconds=seconds)
 
 
 class _Delay(torch.autograd.Function):
