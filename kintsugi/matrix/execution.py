@@ -188,6 +188,7 @@ def _settings(orders: Orders, left: _Left) -> dict[str, str]:
     return {
         **settings,
         "strikes": ", ".join(map(str, orders.strikes)),
+        "device_seconds": str(orders.model.device_seconds),
         "comes_back": str(orders.comes_back),
         "data_sha256": orders.data.sha256,
         "state_sha256": left.outcome.digest,

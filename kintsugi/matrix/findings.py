@@ -175,9 +175,12 @@ def _stall_share(results: Results) -> Finding:
 
 
 def copies_of(record: CellRecord) -> float | None:
-    """How many memory copies of as many bytes one snapshot of a cell took on average; null where none was measured."""
+    """How many memory copies of as many bytes one snapshot of a cell took on average; null where none was measured.
+
+    Null, too, for cells that write their last state alone: that one copy goes into memory that was never touched.
+    """
     totals = record.checkpoints
-    if not totals.num_written or not totals.memory_copy_seconds:
+    if totals.num_written < 2 or not totals.memory_copy_seconds:
         return None
     return totals.snapshot_seconds / totals.num_written / totals.memory_copy_seconds
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from kintsugi.core.codec import encode
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.matrix import cost_tables, figures, outcome_tables, setup_tables
+from kintsugi.matrix import cost_tables, excess, figures, outcome_tables, setup_tables
 from kintsugi.matrix import findings as findings_module
 from kintsugi.matrix.findings import Finding
 from kintsugi.matrix.gates import Acceptance, acceptances
@@ -31,6 +31,7 @@ TABLES: tuple[Callable[[Results], Table], ...] = (
     outcome_tables.ranking,
     outcome_tables.slices,
     cost_tables.decomposition,
+    excess.excess,
     cost_tables.failures,
     cost_tables.divergences,
     cost_tables.elastic,

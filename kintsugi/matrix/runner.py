@@ -50,8 +50,9 @@ def run_matrix(matrix: Matrix, folder: Path, asked: Asked, observer: Observer = 
     """
     cells = asked.cells(matrix)
     require_same_settings(matrix, folder)
-    data = data_files([matrix.model(cell.suite) for cell in cells], folder)
-    manifest = _manifest(folder, cells, environment(data))
+    models = [matrix.model(cell.suite) for cell in cells]
+    data = data_files(models, folder)
+    manifest = _manifest(folder, cells, environment(data, models))
     store.write_manifest(manifest, folder)
     for index, cell in enumerate(cells):
         observer(index, len(cells), cell)

@@ -111,6 +111,7 @@ FACTORS: Mapping[str, Callable[[CellRecord], str]] = {
     "checkpoint every (steps)": lambda record: str(record.cell.every_steps),
     "writes in flight": lambda record: str(record.cell.max_in_flight),
     "state of a checkpoint (MB)": lambda record: f"{record.checkpoints.state_bytes / 1e6:.1f}",
+    "emulated accelerator (s per micro-batch)": lambda record: record.settings.get("device_seconds", "none"),
     "failures": lambda record: ", ".join(f"{failure.how} at {failure.step}" for failure in record.failures) or "none",
 }
 """What might differ between cells, as people read it."""

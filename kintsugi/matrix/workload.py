@@ -33,9 +33,9 @@ class Model:
     """Per step: as many for each of 4, of 3 and of 2 workers."""
     device_seconds: float = 0.02
     """Emulated accelerator: every micro-batch takes so much longer, in which the processor is free; 0 for none."""
-    num_steps: int = 100
-    """A sixteenth of the paper's 1,600."""
-    every_steps: int = 5
+    num_steps: int = 80
+    """A twentieth of the paper's 1,600."""
+    every_steps: int = 4
     """From one checkpoint to the next; the paper's are a thirty-second of its run apart, these a twentieth."""
     num_kept: int
     """Copies of the weights in the optimizer's state: what a checkpoint costs follows from it."""

@@ -131,6 +131,7 @@ def steps(of: Cell, *, shift: float = 0.0, distance: float | None = 0.0) -> tupl
             sample_ids_hash=f"{step:016x}",
             loss=1 / (step + 1) + shift,
             parameter_distance=distance,
+            seconds=0.25,
         )
         for step in range(NUM_STEPS)
     )

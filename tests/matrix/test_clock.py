@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kintsugi.matrix.clock import accounts
+from kintsugi.matrix.clock import accounts, step_seconds
 from kintsugi.matrix.events import Event, Kind
 from kintsugi.runtime.keeper import CheckpointRecord
 
@@ -107,3 +107,17 @@ def test_no_moment_is_in_two_parts(kinds, data):
         events.append(Event(kind=kind, at=at, step=number, workers=4))
     checkpoints = [checkpoint(before) for before in range(number + 2)]
     assert accounts(events, checkpoints, at + 1.0).wall.rest_seconds >= 1.0 - 1e-9
+
+
+def test_steps_take_what_passes_between_their_ends_and_those_that_were_cut_are_left_out():
+    events = [
+        training(at=0.0),
+        step(at=1.0, step=0),
+        step(at=1.5, step=1),
+        step(at=2.5, step=2),
+        Event(kind=Kind.STRUCK, at=2.7, step=3),
+        training(at=9.0),
+        step(at=9.5, step=1),
+        step(at=9.75, step=2),
+    ]
+    assert step_seconds(events) == {2: 0.25}

@@ -1,7 +1,10 @@
+import time
+
+import pytest
 import torch
 from torch import nn
 
-from kintsugi.matrix.models import AveragingAdamW, class_loss, residual_layers
+from kintsugi.matrix.models import AveragingAdamW, class_loss, emulated, residual_layers
 
 
 def test_the_optimizer_updates_as_adamw_does_and_keeps_the_latest_weights():
@@ -48,3 +51,24 @@ def test_a_residual_network_learns_a_batch():
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.8 * losses[0]
+
+
+def test_an_emulated_accelerator_takes_its_time_without_the_processor_and_changes_no_number(monkeypatch):
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    results = []
+    for layers in (residual_layers(1, 4), emulated(residual_layers(1, 4), 0.3)):
+        torch.manual_seed(0)
+        modules = [layer.build() for layer in layers]
+        hidden = torch.ones(2, 1, 8, 8)
+        for module in modules:
+            hidden = module(hidden)
+        results.append(hidden)
+    assert torch.equal(*results)
+    assert slept == [0.3 / 3] * 3
+
+
+def test_shapes_are_found_without_waiting(monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waited"))
+    with torch.device("meta"):
+        emulated(residual_layers(1, 4), 0.3)[0].build()(torch.ones(2, 1, 8, 8))

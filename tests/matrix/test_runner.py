@@ -40,13 +40,13 @@ MATRIX = Matrix(
 CELLS = {cell.variant: cell for cell in MATRIX.cells()}
 
 
-def write_profile(folder) -> None:
+def tiny_profile(folder) -> Profile:
     """One that needs no measuring."""
     link = LinkCost(alpha_seconds=1e-4, beta_seconds_per_byte=1e-9)
     names = [layer.name for layer in job_of(MODEL, export("digits", folder / "data"), 0).layers]
     seconds = dict.fromkeys(("forward_seconds", "backward_input_seconds", "backward_weight_seconds", "optimizer_seconds"), 1e-3)
     sizes = dict.fromkeys(("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "output_bytes"), 10_000)
-    profile = Profile(
+    return Profile(
         name="tiny",
         microbatch_size=MODEL.microbatch_size,
         provenance=Provenance(kind=ProvenanceKind.ANALYTICAL, detail="for a test"),
@@ -55,8 +55,11 @@ def write_profile(folder) -> None:
         network=Network(intra_host=link, inter_host=link),
         recovery=Recovery(regroup_seconds=0.05, restart_seconds=5.0),
     )
+
+
+def write_profile(folder) -> None:
     (folder / PROFILES).mkdir(parents=True)
-    (folder / PROFILES / "tiny.json").write_text(dumps(profile))
+    (folder / PROFILES / "tiny.json").write_text(dumps(tiny_profile(folder)))
 
 
 @pytest.mark.processes
