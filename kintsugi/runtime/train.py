@@ -50,7 +50,7 @@ def train(
         dp: data-parallel degree to start with; null leaves it to the planner.
         pp: pipeline-parallel degree to start with; null leaves it to the planner.
         ranges: degrees that later plans may have; as wide as workers and layers allow by default.
-        name: of the job at the service; a new one by default.
+        name: of the job at the service; a new one by default. The n-th life of a run is `NAME.lifeN` there.
         profile: what the layers cost; measured on this machine where none is given.
         service: URL of a Kintsugi service that decides; null plans in this process.
         policy: pins the policy for failures; null lets the planner choose.
@@ -81,6 +81,7 @@ def train(
     if run is not None:
         recorded = RunOptions.of(job, Path(run), mtbf_seconds=mtbf_seconds, checkpoints=checkpoints or CheckpointOptions())
         options = replace(options, worker=replace(options.worker, run=recorded))
+        name = name if recorded.life == 1 else f"{name}.life{recorded.life}"
     elif checkpoints is not None:
         raise InvalidInputError("need a folder: say run=...", field="checkpoints")
     recovery = expected_recovery(profile, settings, options.worker.run, len(cluster.workers))
