@@ -1,5 +1,6 @@
 """`kintsugi simulate`: what would have happened to a job, under every policy."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 
 from kintsugi.cli.output import Format, print_json
 from kintsugi.core.errors import InvalidInputError
@@ -43,7 +44,7 @@ def simulate(
         list[str] | None, typer.Option("--policies", help=f"Of {', '.join(ALL)}, published, pinned, all (the default).")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for CSV files and figures.")] = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", help="Processes; as many as cores by default.", min=1)] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", help="Processes to share runs out to; all cores by default.", min=1)] = None,
     dask: Annotated[str | None, typer.Option("--dask", help="Address of a Dask scheduler to run on.")] = None,
     format: Annotated[Format, typer.Option("--format", help="A table for people or one JSON document.")] = Format.TABLE,  # noqa: A002
 ) -> None:
@@ -52,8 +53,9 @@ def simulate(
     if trace is not None:
         case = replace(case, trace=str(trace.resolve()))
     wanted = chosen([name for text in policies or ["all"] for name in text.split(",")])
-    tasks = tasks_of(case, parsed(vary or []), wanted, range(seeds))
-    results = _run(tasks, jobs, dask)
+    num_processes = jobs or os.cpu_count() or 1
+    tasks = tasks_of(case, parsed(vary or []), wanted, range(seeds), num_processes=num_processes)
+    results = _run(tasks, num_processes, dask)
     rows = summarised(results)
     if out is not None:
         _write(out, case, results, rows)
@@ -65,12 +67,17 @@ def simulate(
         console.print(report.table_of(rows, _title(case, seeds)))
 
 
-def _run(tasks: Sequence[Task], jobs: int | None, dask: str | None) -> tuple[Result, ...]:
+def _run(tasks: Sequence[Task], num_processes: int, dask: str | None) -> tuple[Result, ...]:
     """All results; progress goes to stderr."""
     results: list[Result] = []
-    with executor_for(1 if len(tasks) == 1 and dask is None else jobs, dask) as executor:
-        for part in track(run_all(tasks, executor), "simulating", total=len(tasks), console=Console(stderr=True), transient=True):
+    with (
+        executor_for(1 if len(tasks) == 1 and dask is None else num_processes, dask) as executor,
+        Progress(console=Console(stderr=True), transient=True) as progress,
+    ):
+        bar = progress.add_task("simulating", total=sum(len(task.seeds) for task in tasks))
+        for part in run_all(tasks, executor):
             results += part
+            progress.advance(bar, len(part))
     return in_order(results, tasks)
 
 

@@ -25,6 +25,9 @@ Value = float | int | str | None
 SEEDS_AT_ONCE = 25
 """A task simulates so many seeds of one policy, so that they share answers."""
 
+TASKS_PER_PROCESS = 4
+"""At least, where seeds allow it: so that no process idles for long at the end, and progress shows."""
+
 MOST_RUNS = 1_000_000
 
 MOST_ADVISERS = 4
@@ -50,7 +53,12 @@ class Task:
 
     def run(self) -> list[Result]:
         """Simulate; what happens over time is kept for the first seed of all only, to be drawn."""
-        return [Result(self.values, run_one(self.scenario, self.policy, seed)) for seed in self.seeds]
+        return list(self.each())
+
+    def each(self) -> Iterator[Result]:
+        """Simulate one seed after the other."""
+        for seed in self.seeds:
+            yield Result(self.values, run_one(self.scenario, self.policy, seed))
 
 
 def run_one(scenario: Scenario, policy: str, seed: int) -> Outcome:
@@ -87,9 +95,14 @@ _kept_adviser = lru_cache(MOST_ADVISERS)(adviser_of)
 
 
 def tasks_of(
-    scenario: Scenario, variations: Mapping[str, Sequence[Value]], policies: Sequence[str], seeds: Sequence[int]
+    scenario: Scenario,
+    variations: Mapping[str, Sequence[Value]],
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    num_processes: int = 1,
 ) -> tuple[Task, ...]:
-    """All runs, in tasks; tasks of one policy are neighbours.
+    """All runs, in tasks for so many processes; tasks of one policy are neighbours.
 
     Raises:
         InvalidInputError: a scenario does not take a value, or there are far too many runs.
@@ -98,7 +111,8 @@ def tasks_of(
     count = len(combinations) * len(policies) * len(seeds)
     if count > MOST_RUNS:
         raise InvalidInputError(f"is {count} runs; {MOST_RUNS} are the most at once", field="seeds", value=len(seeds))
-    chunks = [tuple(seeds[start : start + SEEDS_AT_ONCE]) for start in range(0, len(seeds), SEEDS_AT_ONCE)]
+    size = _seeds_at_once(len(seeds), len(combinations) * len(policies), num_processes)
+    chunks = [tuple(seeds[start : start + size]) for start in range(0, len(seeds), size)]
     return tuple(
         Task(varied(scenario, dict(values)), values, policy, chunk)
         for values in combinations
@@ -107,11 +121,20 @@ def tasks_of(
     )
 
 
+def _seeds_at_once(num_seeds: int, num_cases: int, num_processes: int) -> int:
+    """As many as may be, unless there are fewer cases (values and policy) than processes: then few enough for all to work."""
+    if num_cases >= num_processes:
+        return SEEDS_AT_ONCE
+    parts = TASKS_PER_PROCESS * num_processes // max(num_cases, 1)
+    return min(SEEDS_AT_ONCE, max(1, -(-num_seeds // parts)))
+
+
 def run_all(tasks: Sequence[Task], executor: Executor | None) -> Iterator[list[Result]]:
     """Results of all tasks as they come, in this process or through any executor."""
     if executor is None:
         for task in tasks:
-            yield task.run()
+            for result in task.each():
+                yield [result]
         return
     futures: list[Future[list[Result]]] = [executor.submit(Task.run, task) for task in tasks]
     try:

@@ -123,6 +123,17 @@ def test_absurdly_many_runs_are_refused(scenario):
         tasks_of(scenario, {"spares": tuple(range(1000))}, CHEAP, range(10_000))
 
 
+@pytest.mark.parametrize(("seeds", "processes", "sizes"), [(20, 2, [3] * 6 + [2]), (3, 4, [1, 1, 1]), (60, 1, [25, 25, 10])])
+def test_seeds_of_one_policy_are_shared_out_to_all_processes(scenario, seeds, processes, sizes):
+    tasks = tasks_of(scenario, {}, ("oobleck",), range(seeds), num_processes=processes)
+    assert [len(task.seeds) for task in tasks] == sizes
+    assert [seed for task in tasks for seed in task.seeds] == list(range(seeds))
+
+
+def test_policies_stay_whole_where_there_are_as_many_as_processes(scenario):
+    assert [len(task.seeds) for task in tasks_of(scenario, {}, CHEAP, range(20), num_processes=2)] == [20, 20]
+
+
 @pytest.mark.processes
 def test_processes_give_the_same_results(scenario, results):
     tasks = tasks_of(scenario, {"spares": (0, 1), "mtbf": (3600, 36_000)}, CHEAP, range(2))
