@@ -7,6 +7,7 @@ from functools import cached_property
 from estimator.communication import ring_all_reduce_seconds, slowest_link
 from estimator.layers import LayerSums, StageTimes
 from estimator.list_schedule import WorkerSchedule
+from estimator.seats import Alike
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Reduction
 from kintsugi.core.profile import LinkCost, Profile
@@ -23,6 +24,8 @@ class Costs:
         self._rings: dict[tuple[str, ...], LinkCost] = {}
         self.rerouted: dict[object, list[tuple[bool, Mapping[str, WorkerSchedule]]]] = {}
         """List schedules by what they order, and whether they fit memory: plans differ in their reductions alone at times."""
+        self.alike: dict[object, dict[object, Alike]] = {}
+        """Pipelines that no failure touched, by schedule and holders of layers, and by what sets them apart."""
 
     def stage(self, worker: str, start: int, stop: int) -> StageTimes:
         """Passes of one micro-batch, and the update, through layers [start, stop) on one worker."""

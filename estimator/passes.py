@@ -1,43 +1,16 @@
 """What the passes of a plan make of its workers; pipelines that are alike are timed once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from estimator.costs import Costs
 from estimator.layers import StageTimes
 from estimator.memory import held_activations, worker_static_bytes
 from estimator.rerouted import Schedules, rerouted_schedules, touched_pipelines
+from estimator.seats import Alike, Seat
 from estimator.split import scheduled_times
 from kintsugi.core.layout import Pipeline
 from kintsugi.core.plan import Plan
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """A stage with its worker, but for their names."""
-
-    forward_seconds: float
-    backward_seconds: float
-    num_in_flight: int
-    peak_memory_bytes: int
-    busy_seconds: float
-    """Of the worker, in all its stages."""
-
-
-@dataclass(frozen=True, slots=True)
-class Alike:
-    """What pipelines have in common that hold the same layers on alike workers; by the worker's place."""
-
-    pipeline_seconds: float
-    stage_end_seconds: list[tuple[float, ...]]
-    """End of the last pass through each of a worker's stages."""
-    end_seconds: list[float]
-    busy_seconds: float
-    """Of all workers together."""
-    update_seconds: float
-    """The longest of a worker."""
-    seats: list[Seat]
-    """By stage."""
 
 
 @dataclass(slots=True)
@@ -70,9 +43,14 @@ def passes_of(plan: Plan, costs: Costs) -> Passes:
 
 def stage_end_seconds(plan: Plan, costs: Costs) -> dict[str, Sequence[float]]:
     """End of the last pass through each of a worker's stages, in seconds; of its last pass of all where a failure touched it."""
-    passes = passes_of(plan, costs)
-    last = {worker: (own.end_seconds,) * len(plan.stages_of[worker]) for worker, own in passes.rerouted.items()}
-    return {**passes.stage_end_seconds, **last}
+    touched = touched_pipelines(plan) if plan.routes else frozenset()
+    schedules = rerouted_schedules(plan, costs, touched) if touched else {}
+    result: dict[str, Sequence[float]] = {
+        worker: (own.end_seconds,) * len(plan.stages_of[worker]) for worker, own in schedules.items()
+    }
+    for _, workers, alike in _fixed(plan, costs, touched):
+        result.update(zip(workers, alike.stage_end_seconds, strict=False))
+    return result
 
 
 def _add_rerouted(result: Passes, plan: Plan, costs: Costs, touched: frozenset[int]) -> None:
@@ -99,22 +77,28 @@ def _add_rerouted(result: Passes, plan: Plan, costs: Costs, touched: frozenset[i
 
 def _add_fixed(result: Passes, plan: Plan, costs: Costs, touched: frozenset[int]) -> None:
     """Equation 11."""
-    known: dict[object, Alike] = {}
-    for index, pipeline in enumerate(plan.pipelines):
-        if index in touched:
-            continue
-        workers = [stage.worker for stage in pipeline.stages if stage.worker is not None]
-        key = len(set(workers)), pipeline.num_microbatches, tuple([stage.layer_stop for stage in pipeline.stages])
-        passes_of = () if costs.is_uniform else (tuple(_stage_times(pipeline, workers, costs)), _delays(pipeline, workers, costs))
-        alike = known.get((key, passes_of))
-        if alike is None:
-            alike = known[key, passes_of] = _alike(plan, pipeline, workers, costs)
+    for index, workers, alike in _fixed(plan, costs, touched):
         result.pipeline_seconds.append(alike.pipeline_seconds)
         result.stage_end_seconds.update(zip(workers, alike.stage_end_seconds, strict=False))
         result.end_seconds.update(zip(workers, alike.end_seconds, strict=False))
         result.seats[index] = alike.seats
         result.busy_seconds += alike.busy_seconds
         result.update_seconds = max(result.update_seconds, alike.update_seconds)
+
+
+def _fixed(plan: Plan, costs: Costs, touched: frozenset[int]) -> Iterator[tuple[int, list[str], Alike]]:
+    """Every pipeline that no failure touched, its stages' workers, and what it has in common with those that are alike."""
+    known = costs.alike.setdefault((plan.schedule, plan.num_holders), {})
+    for index, pipeline in enumerate(plan.pipelines):
+        if index in touched:
+            continue
+        workers = [stage.worker for stage in pipeline.stages if stage.worker is not None]
+        key = len(set(workers)), pipeline.num_microbatches, tuple([stage.layer_stop for stage in pipeline.stages])
+        passes = () if costs.is_uniform else (tuple(_stage_times(pipeline, workers, costs)), _delays(pipeline, workers, costs))
+        alike = known.get((key, passes))
+        if alike is None:
+            alike = known[key, passes] = _alike(plan, pipeline, workers, costs)
+        yield index, workers, alike
 
 
 def _alike(plan: Plan, pipeline: Pipeline, workers: list[str], costs: Costs) -> Alike:
