@@ -31,20 +31,23 @@ class Filling:
     num_pipelines: int
     num_microbatches: int
 
-    def settle(self, low: float, refine: Callable[[Entry], bool]) -> tuple[float, Groups | None]:
+    def settle(self, low: float, refine: Callable[[Entry], bool], groups: Groups | None = None) -> tuple[float, Groups | None]:
         """Solve and refine what the solution uses until that changes nothing; infinity where the horizon is out of reach.
 
         Args:
             low: no solution takes less, in seconds.
             refine: makes an entry of the table more exact; says whether it did.
+            groups: the table's solution as it is, where that is known; `low` is its value then.
         """
         while True:
-            low, groups = self._solve(low)
+            if groups is None:
+                low, groups = self._solve(low)
             if groups is None:
                 return math.inf, None
             changed = [refine(entry) for entry in sorted(groups)]
             if not any(changed):
                 return low, groups
+            groups = None
 
     def _solve(self, low: float) -> tuple[float, Groups | None]:
         """The table's least value that admits an arrangement, at least `low`, and how many pipelines of each entry it has."""

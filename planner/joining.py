@@ -14,7 +14,8 @@ from kintsugi.core.plan import Schedule
 from planner.arrangement import Arrangement
 from planner.entries import Entries
 from planner.kinds import ANY, Firsts
-from planner.search import EqualProblem, EqualSearch
+from planner.problem import EqualProblem
+from planner.search import EqualSearch
 
 MOST_JOINED = 64
 """Workers up to which this is worth its time."""

@@ -15,7 +15,8 @@ from planner.interleaving import InterleavedProblem, InterleavedSearch
 from planner.kinds import kind_of
 from planner.links import Links
 from planner.placement import Holdings
-from planner.search import EqualProblem, EqualSearch
+from planner.problem import EqualProblem
+from planner.search import EqualSearch
 from planner.shortage import memory_error
 from planner.unequal import UnequalProblem, UnequalSearch
 

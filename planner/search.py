@@ -2,23 +2,19 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from estimator.costs import Costs
-from kintsugi.core.plan import Schedule
-from kintsugi.core.profile import LinkCost, OptimizerSharding
+from kintsugi.core.profile import OptimizerSharding
 from planner.arrangement import Arrangement, PipelineShape
 from planner.bounds import Ints
-from planner.degrees import Degrees
 from planner.entries import Entries, Entry
 from planner.filling import Filling
-from planner.kinds import WorkerKind
 from planner.knapsack import lengths_worth, most_worth
 from planner.partition import Partitioner
 from planner.polishing import polished
+from planner.problem import EqualProblem
 from planner.relaxation import Lengths, can_finish, caps, promises, which_can_finish, widest_stages
 from planner.stepping import Stepper
 from planner.tails import least_tails
@@ -31,22 +27,6 @@ RELAXED_STEP, MARGIN = 1.01, 1.1
 
 MOST_POLISHED = 64
 """Workers up to which splits are polished."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EqualProblem:
-    """Equal workers over equal links, and what is asked of them."""
-
-    costs: Costs
-    kind: WorkerKind
-    num_workers: int
-    num_microbatches: int
-    allowed: Degrees
-    schedule: Schedule
-    link: LinkCost
-    """The fastest between neighbouring stages, so that bounds hold."""
-    reduction_link: Callable[[int], LinkCost]
-    """The fastest that can pace a reduction over so many workers."""
 
 
 class EqualSearch:
@@ -176,10 +156,10 @@ class EqualSearch:
         filling = Filling(table, self._problem.num_workers, dp, self._problem.num_microbatches)
         low, groups = filling.settle(low, table.tighten)
         if groups is not None and low <= horizon:
-            low, groups = filling.settle(low, table.prove)
+            low, groups = filling.settle(low, table.prove, groups)
         if groups is None or low > horizon:
             return horizon, None
-        seconds, groups = filling.settle(low, table.price)
+        seconds, groups = filling.settle(low, table.price, groups)
         if groups is None or seconds > horizon:
             return low, None
         shapes: list[PipelineShape] = []
