@@ -70,14 +70,25 @@ def _whole(
         if worker not in survivors or previous.layers_of.get(worker) != layers
     ]
     holders = surviving_holders(previous, survivors) if movers else ()
+    lacking: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, StateKind, int]]] = {}
     for worker, layers in movers:
-        own = units.held(previous.layers_of.get(worker, ())) if worker in survivors else ()
-        for layer, lacking in units.by_layer(units.wanted(layers), without=own).items():
-            parameters = sum(units.parameter_bytes[unit] for unit in lacking)
-            optimizer = sum(units.optimizer_bytes[unit] for unit in lacking) if with_optimizer else 0
-            for kind, num_bytes in ((StateKind.PARAMETER, parameters), (StateKind.OPTIMIZER, optimizer)):
-                if num_bytes:
-                    yield Need(worker, layer, kind, num_bytes, holders[layer])
+        change = previous.layers_of.get(worker, ()) if worker in survivors else (), layers
+        if change not in lacking:
+            lacking[change] = list(_lacking(units, *change, with_optimizer=with_optimizer))
+        for layer, kind, num_bytes in lacking[change]:
+            yield Need(worker, layer, kind, num_bytes, holders[layer])
+
+
+def _lacking(
+    units: StateUnits, own: tuple[int, ...], wanted: tuple[int, ...], *, with_optimizer: bool
+) -> Iterator[tuple[int, StateKind, int]]:
+    """Bytes of each kind and layer that a holder of some layers lacks for others, on one device; where there are any."""
+    for layer, missing in units.by_layer(units.wanted(wanted), without=units.held(own)).items():
+        parameters = sum([units.parameter_bytes[unit] for unit in missing])
+        optimizer = sum([units.optimizer_bytes[unit] for unit in missing]) if with_optimizer else 0
+        for kind, num_bytes in ((StateKind.PARAMETER, parameters), (StateKind.OPTIMIZER, optimizer)):
+            if num_bytes:
+                yield layer, kind, num_bytes
 
 
 def _sharded(previous: Plan, following: Plan, profile: Profile, survivors: Collection[str]) -> Iterator[Need]:

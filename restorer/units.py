@@ -1,6 +1,5 @@
 """The state that workers hold and slots want, in units that move whole: what the matching counts."""
 
-import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from functools import cached_property
@@ -40,9 +39,11 @@ class StateUnits:
             num_slots: that want each layer.
         """
         owners = [*range(self._profile.num_layers), *(tied for tied, _ in self._ties)]
-        shares = [min(self._share(num_holders[layer]), self._share(num_slots[layer])) for layer in owners]
+        counts = [(num_holders[layer], num_slots[layer]) for layer in owners]
+        share_of = {both: min(map(self._share, both)) for both in set(counts)}
+        shares = [share_of[both].as_integer_ratio() for both in counts]
         sizes = zip(self.parameter_bytes, self.optimizer_bytes, shares, strict=True)
-        return tuple(parameters + math.ceil(optimizer * share) for parameters, optimizer, share in sizes)
+        return tuple([parameters - (-optimizer * part // whole) for parameters, optimizer, (part, whole) in sizes])
 
     def _share(self, num_holders: int) -> Fraction:
         """Part of a layer's optimizer state that each of its holders keeps."""
