@@ -83,7 +83,8 @@ def _run(tasks: Sequence[Task], num_processes: int, dask: str | None) -> tuple[R
 
 def _title(case: Scenario, seeds: int) -> str:
     runs = "one run" if seeds == 1 else f"means of {seeds} runs with 95 % confidence"
-    return f"{case.name}: {case.num_workers} workers, {case.duration_seconds / 3600:g} h, {runs}; shares of the time"
+    workers = f"{case.num_workers} workers" if case.trace is None else f"workers of {Path(case.trace).name}"
+    return f"{case.name}: {workers}, {case.duration_seconds / 3600:g} h, {runs}; shares of the time"
 
 
 def _write(folder: Path, case: Scenario, results: Sequence[Result], rows: Sequence[Row]) -> None:

@@ -140,10 +140,12 @@ def varied(scenario: Scenario, changes: dict[str, Any]) -> Scenario:
             mean time between failures of the whole job at its beginning, in seconds.
 
     Raises:
-        InvalidInputError: there is no such field, or it does not take the value.
+        InvalidInputError: there is no such field, it does not take the value, or it changes nothing under the scenario's trace.
     """
     for name, value in changes.items():
         path = SHORTHANDS.get(name, name)
+        if scenario.trace is not None and path.partition(".")[0] in ("mtbf_seconds", "faults"):
+            raise InvalidInputError("changes nothing, for the trace says who fails and when", field=name, value=value)
         if path == "mtbf_seconds":
             checks.positive("mtbf", value)
             faults = scenario.faults.scaled(float(value), scenario.num_workers, scenario.workers_per_host)

@@ -42,7 +42,10 @@ def read(path: Path, *, notice_seconds: float = 0.0, seed: int = 0) -> tuple[Inc
     if not rows:
         raise InvalidInputError("has no lines", field="trace", value=str(path))
     is_events = len(rows[0]) == 3 and rows[0][1] in ("add", "remove")
-    incidents = from_events(rows) if is_events else from_counts(rows, seed)
+    try:
+        incidents = from_events(rows) if is_events else from_counts(rows, seed)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{error.message} (in {path})", field=error.field, value=error.value) from error
     return tuple(
         Incident(at_seconds=i.at_seconds, lost=i.lost, joined=i.joined, notice_seconds=notice_seconds if i.lost else 0.0)
         for i in incidents
@@ -111,7 +114,8 @@ def _sample(number: int, row: Sequence[str]) -> tuple[datetime, int]:
     except ValueError:
         count = -1
     if count < 0:
-        raise InvalidInputError("is no `date, time, nodes`", field=f"trace line {number}", value=",".join(row)[:200])
+        others = " and no `time_ms,add|remove,node`" if number == 1 else ""
+        raise InvalidInputError(f"is no `date, time, nodes`{others}", field=f"trace line {number}", value=",".join(row)[:200])
     return moment, count
 
 

@@ -79,6 +79,7 @@ def test_a_trace_takes_the_place_of_the_scenarios(ask, tmp_path):
         (("--scenario", "spot", "--vary", "spares"), "vary"),
         (("--scenario", "spot", "--vary", "nothing=1"), "vary"),
         (("--scenario", "spot", "--trace", "/nowhere.csv", "--policies", "oobleck"), "trace"),
+        (("--scenario", "spot", "--vary", "mtbf=100", "--policies", "oobleck"), "mtbf"),
         (("--scenario", "spot", "--dask", "tcp://127.0.0.1:1", "--policies", "oobleck"), "dask"),
     ],
 )

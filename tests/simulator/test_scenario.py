@@ -32,6 +32,13 @@ def test_the_issues_scenarios_are_there():
     assert load("chameleon-32").faults.mtbf_seconds(32, 1, 1.0) == pytest.approx(36_000 / 32)
 
 
+def test_failures_are_not_varied_where_a_trace_tells_them():
+    for name in ("mtbf", "faults.repair_seconds"):
+        with pytest.raises(InvalidInputError, match="changes nothing") as caught:
+            varied(load("spot"), {name: 100.0})
+        assert caught.value.field == name
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
