@@ -50,4 +50,7 @@ def _print(report: AuditReport, is_proven: bool) -> None:
         )
     for problem in report.problems:
         console.print(f"[red]{problem}[/red]", highlight=False)
+    if report.is_exact and not is_proven:
+        left = report.num_steps - report.committed_steps
+        console.print(f"{left} steps are not committed yet; --unfinished proves the others", highlight=False)
     console.print("[green]proven[/green]" if is_proven else "[red]not proven[/red]")

@@ -36,7 +36,9 @@ def test_a_whole_run_is_proven(scribe, capsys):
 def test_an_unfinished_run_is_proven_only_as_far_as_it_came(scribe, capsys):
     scribe.train(range(4))
     assert run(scribe.run) == 1
-    assert "not proven" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "3 steps are not committed yet; --unfinished" in printed
+    assert "not proven" in printed
     assert run(scribe.run, "--unfinished") == 0
 
 
