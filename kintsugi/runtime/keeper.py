@@ -76,6 +76,8 @@ class Keeper:
         self.records: list[CheckpointRecord] = []
         self.advice: IntervalAdvice | None = None
         self._told: int | None = None
+        self._shown: int | None = None
+        """The interval in the log; another one comes there once it has doubled or halved."""
         if options is not None:
             self._store = options.store
             self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="keeper")
@@ -186,7 +188,10 @@ class Keeper:
         if record is None:
             return
         self.records.append(record)
-        self.advice = self._advice()
+        before, self.advice = self._shown, self._advice()
+        if before is None or not before / 2 <= self.advice.every_steps <= before * 2:
+            self._shown = self.advice.every_steps
+            self._log.info("how often checkpoints are best written", **asdict(self.advice))
 
     def _advice(self) -> IntervalAdvice:
         assert self._options is not None

@@ -5,6 +5,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import pytest
+import structlog
 
 from kintsugi.core.errors import StateLostError
 from kintsugi.core.job import Ranges
@@ -179,8 +180,12 @@ def test_lost_state_without_a_folder_stays_lost():
         run(job, gpt_request(2, 3, min_dp=1), *both(2, "step", "w02", "w05"))
 
 
-def test_an_interval_is_found_from_what_checkpoints_cost(tmp_path):
-    result = recorded(tmp_path, restartable(2, 3), checkpoints=CheckpointOptions())
+def test_an_interval_is_found_from_what_checkpoints_cost_and_shown(tmp_path):
+    with structlog.testing.capture_logs() as log:
+        result = recorded(tmp_path, restartable(2, 3), checkpoints=CheckpointOptions())
+    shown = next(line for line in log if line["event"] == "how often checkpoints are best written")
+    assert shown["every_steps"] >= 1
+    assert 0 < shown["cost_seconds"] < shown["daly_seconds"] < shown["mtbf_seconds"]
     assert result.checkpoints[0].step == 1
     assert result.interval.every_steps >= 1
     assert result.interval.daly_seconds > 0
