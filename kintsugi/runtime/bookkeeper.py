@@ -1,6 +1,7 @@
 """A worker's side of the run's folder: its journal, its part of every checkpoint, and the state it takes from one."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from kintsugi.core.plan import Plan
 from kintsugi.runtime.faults import FaultPoint, FaultScript
@@ -101,9 +102,9 @@ class Bookkeeper:
                 arrived |= read_layers(restore.folder, [layer])
         return arrived
 
-    def _before_part(self, step: int, is_last: bool) -> None:
+    def _before_part(self, temporary: Path, step: int, is_last: bool) -> None:
         if is_last:
-            self._faults.strike_if(FaultPoint.CHECKPOINT, step - 1)
+            self._faults.strike_if(FaultPoint.CHECKPOINT, step - 1, written=lambda: temporary.rglob("*.distcp"))
 
     def _sync(self) -> None:
         if self._journal is not None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from kintsugi.core.errors import InvalidInputError
 
@@ -50,6 +51,12 @@ class FaultKind(StrEnum):
     """At a checkpoint: the write ends as on a full disk."""
     SLOW = "slow"
     """At a checkpoint: the write takes a second longer."""
+    TEAR = "tear"
+    """At a checkpoint: the second half of a file that was written is zeros, as after a loss of power."""
+    TRUNCATE = "truncate"
+    """At a checkpoint: a file that was written loses its second half."""
+    FLIP = "flip"
+    """At a checkpoint: a bit in the middle of a file that was written is another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +74,7 @@ class Fault:
     how: FaultKind = FaultKind.KILL
 
     def __post_init__(self) -> None:
-        if self.how in (FaultKind.FAIL, FaultKind.SLOW) and self.at is not FaultPoint.CHECKPOINT:
+        if self.how not in (FaultKind.KILL, FaultKind.FREEZE) and self.at is not FaultPoint.CHECKPOINT:
             raise InvalidInputError("strikes the write of a checkpoint; say at='checkpoint'", field="how", value=self.how.value)
 
 
@@ -86,8 +93,15 @@ class FaultScript:
         """Replace what is left to strike; from any thread."""
         self._left = [fault for fault in faults if fault.worker == self._worker]
 
-    def strike_if(self, point: FaultPoint | None, step: int | None = None, microbatch: int | None = None) -> None:
-        """Strike this process if a fault is due here.
+    def strike_if(
+        self,
+        point: FaultPoint | None,
+        step: int | None = None,
+        microbatch: int | None = None,
+        *,
+        written: Callable[[], Iterable[Path]] = tuple,
+    ) -> None:
+        """Strike this process, or a file that was `written`, if a fault is due here.
 
         Raises:
             OSError: the fault is a write that fails.
@@ -99,7 +113,10 @@ class FaultScript:
             if all(asked in (None, given) for asked, given in zip(wanted, here, strict=True)):
                 left.remove(fault)
                 self._announce(time.monotonic())
-                _strike(fault.how)
+                if fault.how in _DAMAGES:
+                    damage(min(written()), fault.how)
+                else:
+                    _strike(fault.how)
                 return
 
 
@@ -110,6 +127,20 @@ def _strike(how: FaultKind) -> None:
         time.sleep(_SLOW_SECONDS)
     else:
         os.kill(os.getpid(), signal.SIGKILL if how is FaultKind.KILL else signal.SIGSTOP)
+
+
+_DAMAGES = (FaultKind.TEAR, FaultKind.TRUNCATE, FaultKind.FLIP)
+
+
+def damage(path: Path, how: FaultKind) -> None:
+    """Leave a file as a fault leaves it that nobody notices while it happens."""
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    if how is FaultKind.FLIP:
+        content[middle] ^= 1
+    else:
+        content[middle:] = bytes(len(content) - middle) if how is FaultKind.TEAR else b""
+    path.write_bytes(content)
 
 
 def fail_at(step: int, worker: str, at: str = "forward", how: str = "kill", *, microbatch: int | None = None) -> Fault:

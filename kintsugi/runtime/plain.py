@@ -78,7 +78,7 @@ class PlainRun:
         self._every = self._options.every_steps or EVERY_STEPS
         self._life = self._agreed(next_life(self._folder / JOURNALS, self._geometry))
         self._journal = Journal(self._folder / JOURNALS, f"rank{self.rank}", self._life, self._geometry)
-        self._writer = PartWriter(self._options, self._commit_checkpoint, before_part=lambda _, __: None, sync=self._journal.sync)
+        self._writer = PartWriter(self._options, self._commit_checkpoint, before_part=lambda *_: None, sync=self._journal.sync)
         self.stall_seconds = 0.0
         """That training stood still for checkpoints so far."""
 

@@ -40,10 +40,10 @@ class PartWriter:
         options: CheckpointOptions,
         tell: Callable[[PartWritten | PartFailed], None],
         *,
-        before_part: Callable[[int, bool], None],
+        before_part: Callable[[Path, int, bool], None],
         sync: Callable[[], None],
     ) -> None:
-        """`before_part` is told step, and whether it is the last, of every part; `sync` precedes the end of every write."""
+        """`before_part` is told folder, step, and whether it is the last, of every part; `sync` precedes the end of every write."""
         self._options = options
         self._tell = tell
         self._before_part = before_part
@@ -115,7 +115,7 @@ class PartWriter:
         began = time.monotonic()
         files: dict[str, FileRecord] = {}
         for number, (part, entries) in enumerate(order.parts.items()):
-            self._before_part(order.step, number == len(order.parts) - 1)
+            self._before_part(order.temporary, order.step, number == len(order.parts) - 1)
             files |= write_part(order.temporary, part, entries)
         self._sync()
         write_seconds = time.monotonic() - began

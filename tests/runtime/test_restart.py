@@ -12,8 +12,9 @@ from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy
 from kintsugi.runtime.agent import Agent
 from kintsugi.runtime.audit import AuditReport, audit
+from kintsugi.runtime.checkpoint import Checkpoint, DamagedCheckpointError, Manifest, file_record
 from kintsugi.runtime.decisions import JobRequest, LocalDecisions
-from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
+from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, FaultScript, fail_at
 from kintsugi.runtime.journal import Source
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.recording import CheckpointOptions, RunOptions, Strategy
@@ -134,13 +135,29 @@ def test_without_a_checkpoint_the_job_begins_anew(tmp_path):
 
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path):
-    recorded(tmp_path, restartable(2, 3), num_steps=4)
+    recorded(tmp_path, restartable(2, 3), fail_at(3, "w04", "checkpoint", "truncate"), num_steps=4)
     assert steps_on_disk(tmp_path) == [2, 4]
-    damaged = next((tmp_path / "checkpoints" / "step-00000004").rglob("*.distcp"))
-    damaged.write_bytes(damaged.read_bytes()[:-3])
-    assert_same(recorded(tmp_path, restartable(4, 2)), reference())
+    with structlog.testing.capture_logs() as log:
+        assert_same(recorded(tmp_path, restartable(4, 2)), reference())
+    (warned,) = (line for line in log if line["log_level"] == "warning" and "damaged" in line["event"])
+    assert (warned["damaged"], warned["used"]) == ("step-00000004", "step-00000002")
     (undone,) = proven(tmp_path).undone
     assert (undone.first, undone.last) == (2, 3)
+
+
+@pytest.mark.parametrize("how", [FaultKind.TEAR, FaultKind.TRUNCATE, FaultKind.FLIP])
+def test_files_are_damaged_on_purpose_and_that_is_found(tmp_path, how):
+    path = tmp_path / "part.distcp"
+    path.write_bytes(bytes(range(1, 101)))
+    checkpoint = Checkpoint(tmp_path, Manifest(step=1, job="", epoch=0, cursor=1, seed="0", files={path.name: file_record(path)}))
+    checkpoint.verify()
+    FaultScript("w00", [fail_at(3, "w00", "checkpoint", how)], lambda _: None).strike_if(
+        FaultPoint.CHECKPOINT, 3, written=lambda: [path]
+    )
+    with pytest.raises(DamagedCheckpointError, match=path.name):
+        checkpoint.verify()
+    assert (path.stat().st_size == 100) == (how is not FaultKind.TRUNCATE)
+    assert path.read_bytes()[:50] == bytes(range(1, 51))
 
 
 @pytest.mark.parametrize("grid", GRIDS)
