@@ -1,12 +1,15 @@
 """Why nothing fits memory: which stage lacks how much in the roomiest split, and how many workers would do."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges
 from planner.kinds import WorkerKind
+from planner.knapsack import Worth, most_worth
 from planner.partition import Partitioner
 
 
@@ -60,9 +63,21 @@ def memory_error(
 def _sufficient_workers(
     partitioner: Partitioner, kind: WorkerKind, num_layers: int, num_microbatches: int, ranges: Ranges
 ) -> int | None:
-    """Fewest workers in equal pipelines that fit; None where no number does."""
-    for length in range(ranges.min_pp, min(ranges.max_pp or num_layers, num_layers) + 1):
-        share = -(-num_microbatches // ranges.min_dp)
-        if least_peak(partitioner, num_layers, length, share).peak_bytes <= kind.usable_bytes:
-            return length * ranges.min_dp
-    return None
+    """Fewest workers whose pipelines fit, whatever their lengths and shares of the micro-batches; None where no number does."""
+    first, longest = ranges.min_pp, min(ranges.max_pp or num_layers, num_layers)
+    worth = np.array([partitioner.most_microbatches(length, kind, num_microbatches) for length in range(first, longest + 1)])
+    if not worth.any():
+        return None
+    fewest = None
+    least_dp = max(ranges.min_dp, -(-num_microbatches // int(worth.max())))
+    for dp in range(least_dp, min(ranges.max_dp or num_microbatches, num_microbatches) + 1):
+        limit = dp * longest if fewest is None else fewest - 1
+        enough = partial(_hold, worth, first, dp, num_microbatches)
+        if enough(limit):
+            fewest = bisect_left(range(limit), True, lo=dp * first, key=enough)
+    return fewest
+
+
+def _hold(worth: Worth, first_length: int, dp: int, num_microbatches: int, num_workers: int) -> bool:
+    """Whether `dp` pipelines of so many workers can hold all micro-batches."""
+    return num_workers >= dp * first_length and most_worth(worth, first_length, num_workers, dp) >= num_microbatches

@@ -145,7 +145,10 @@ def _after(before: Snapshot, fail: Sequence[str], fail_host: Sequence[str], join
             raise InvalidInputError(f"{worker} is named twice", field="fail", value=name)
         lost.add(worker)
     for host in fail_host:
-        lost.update(_workers_on(before.cluster, host))
+        workers = _workers_on(before, host)
+        if twice := lost.intersection(workers):
+            raise InvalidInputError(f"{min(twice)} is named twice", field="fail_host", value=host)
+        lost.update(workers)
     alive = tuple(worker for worker in before.alive if worker not in lost)
     return _joined(replace(before, alive=alive), lost, join, workers_per_host)
 
@@ -168,10 +171,13 @@ def _named(before: Snapshot, name: str) -> str:
     return worker
 
 
-def _workers_on(cluster: Cluster, host: str) -> tuple[str, ...]:
-    workers = cluster.workers_on(host_name(int(host)) if host.isdecimal() else host)
+def _workers_on(before: Snapshot, host: str) -> tuple[str, ...]:
+    """The workers of the host that `--fail-host` names, some of which live."""
+    workers = before.cluster.workers_on(host_name(int(host)) if host.isdecimal() else host)
     if not workers:
         raise InvalidInputError("is no host of the cluster", field="fail_host", value=host)
+    if not set(workers).intersection(before.alive):
+        raise InvalidInputError("is dead already", field="fail_host", value=host)
     return workers
 
 

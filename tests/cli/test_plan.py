@@ -103,6 +103,8 @@ def test_bad_input_to_plan(capsys, profile, arguments, status, field):
         (("--dp", "2", "--pp", "4", "--fail", "w03", "--fail", "0/3"), "fail"),
         (("--dp", "2", "--pp", "4", "--fail", "w99"), "fail"),
         (("--dp", "2", "--pp", "4", "--fail-host", "99"), "fail_host"),
+        (("--dp", "2", "--pp", "4", "--fail-host", "3", "--fail-host", "h03"), "fail_host"),
+        (("--dp", "2", "--pp", "4", "--fail", "w03", "--fail-host", "3"), "fail_host"),
         (("--dp", "2"), "pp"),
     ],
 )

@@ -1,6 +1,7 @@
 """Decisions: what the contract promises, and what a decision must never do."""
 
 import gc
+import re
 from dataclasses import replace
 
 import pytest
@@ -196,6 +197,24 @@ def test_lost_state_restarts_from_a_checkpoint_where_there_is_one():
 def test_too_little_memory_says_what_would_do():
     with pytest.raises(InfeasibleError, match=r"stage \d+ lacks \d+ bytes.*smallest sufficient number of workers is 5"):
         replan(snapshot_of(uniform_profile(8, memory_bytes=1_500_000_000), Cluster.uniform(2), 4))
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.sampled_from((Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.ZB_H1)), st.integers(2, 12), st.integers(9, 20))
+def test_the_number_of_workers_that_would_do_is_the_smallest(schedule, microbatches, tenths):
+    profile = uniform_profile(6, memory_bytes=tenths * 100_000_000, layer_changes={"activation_bytes": 250_000_000})
+
+    def enough(workers):
+        job = snapshot_of(profile, Cluster.uniform(workers), microbatches)
+        try:
+            replan(replace(job, settings=replace(job.settings, schedule=schedule)))
+        except InfeasibleError as error:
+            told = re.search(r"smallest sufficient number of workers is (\d+)", str(error))
+            return int(told[1]) if told else None
+        return workers
+
+    told = enough(1)
+    assert [enough(workers) for workers in range(1, told + 1)] == [told] * told
 
 
 @pytest.mark.parametrize(
