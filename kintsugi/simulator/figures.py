@@ -64,10 +64,11 @@ def _live(plot: Any, run: Outcome) -> Any:
 
 def _throughput(plot: Any, runs: Sequence[Outcome], size: int) -> Any:
     """A panel for each policy, with the first one's throughput behind the others'."""
-    rows = -(-len(runs) // PANELS)
-    height = 1.0 + 1.6 * rows
+    columns = min(PANELS, len(runs))
+    rows = -(-len(runs) // columns)
+    height = 1.4 + 1.6 * rows
     figure, grid = plot.subplots(
-        rows, PANELS, figsize=(SIZE[0] + 2, height), sharex=True, sharey=True, squeeze=False, layout="constrained"
+        rows, columns, figsize=(SIZE[0] + 2, height), sharex=True, sharey=True, squeeze=False, layout="constrained"
     )
     panels = [axes for line in grid for axes in line]
     for axes, run in zip(panels, runs, strict=False):
@@ -80,7 +81,7 @@ def _throughput(plot: Any, runs: Sequence[Outcome], size: int) -> Any:
     for axes in panels[len(runs) :]:
         axes.set_visible(False)
     figure.supxlabel(TIME, fontsize="medium")
-    figure.supylabel(f"throughput (samples/s); black: {runs[0].policy}", fontsize="medium")
+    figure.supylabel(f"samples/s; black: {runs[0].policy}", fontsize="medium")
     return figure
 
 
