@@ -1,5 +1,6 @@
 """`kintsugi replan`: the plan after failures and arrivals, with every alternative."""
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -184,9 +185,11 @@ def _workers_on(before: Snapshot, host: str) -> tuple[str, ...]:
 def _joined(snapshot: Snapshot, lost: set[str], join: int, workers_per_host: int) -> Snapshot:
     """`join` more workers: first those of the cluster that the plan does not know, then new ones on new hosts."""
     known = [worker for worker in snapshot.cluster.by_id if worker not in snapshot.alive and worker not in lost]
-    number, host = len(snapshot.cluster.workers), len(snapshot.cluster.hosts)
+    names = (name for name in map(worker_name, itertools.count()) if name not in snapshot.cluster.by_id)
+    hosts = (name for name in map(host_name, itertools.count()) if name not in snapshot.cluster.hosts)
+    shared = itertools.chain.from_iterable(itertools.repeat(host, workers_per_host) for host in hosts)
     fresh = tuple(
-        Worker(id=worker_name(number + n), host=host_name(host + n // workers_per_host)) for n in range(max(0, join - len(known)))
+        Worker(id=name, host=host) for name, host in itertools.islice(zip(names, shared, strict=False), max(0, join - len(known)))
     )
     cluster = snapshot.cluster.with_workers((*snapshot.cluster.workers, *fresh)) if fresh else snapshot.cluster
     alive = {*snapshot.alive, *known[:join], *(worker.id for worker in fresh)}

@@ -7,7 +7,7 @@ import pytest
 
 from kintsugi.cli import main
 from kintsugi.core import codec
-from kintsugi.core.cluster import Cluster
+from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.decision import Decision, Search
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import OptimizerSharding
@@ -112,6 +112,17 @@ def test_bad_input_to_replan(capsys, profile, arguments, field):
     code, document = run(capsys, "replan", "--profile", profile, "--num-microbatches", "16", *arguments)
     assert code == 2
     assert document["error"]["field"] == field
+
+
+def test_newcomers_take_names_and_hosts_that_nobody_has(capsys, profile, tmp_path):
+    path = tmp_path / "cluster.json"
+    workers = (Worker(id="w00", host="h00"), Worker(id="w02", host="h02"))
+    path.write_text(codec.dumps(Cluster(name="gaps", workers=workers)))
+    grid = ("--dp", "1", "--pp", "2", "--num-microbatches", "16", "--cluster", str(path), "--join", "2")
+    status, document = run(capsys, "replan", "--profile", profile, *grid)
+    assert status == 0
+    decision = codec.decode(Decision, document)
+    assert {*decision.plan.workers, *(idle.worker for idle in decision.plan.idle_workers)} == {"w00", "w01", "w02", "w03"}
 
 
 def test_lost_state_is_an_answer_too(capsys, profile):
