@@ -28,6 +28,16 @@ class Entries:
         """Relative difference between bound and price that does not matter."""
         return self.partitioner.tolerance
 
+    @property
+    def num_bounds(self) -> int:
+        """Bounds that were found."""
+        return len(self._attained)
+
+    @property
+    def num_splits(self) -> int:
+        """Splits that were looked for."""
+        return len(self._splits)
+
     def attain(self, entry: Entry) -> Attained:
         """The dynamic program's bound."""
         if entry not in self._attained:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from estimator.goodput import effective_time_ratio, migration_seconds
 from planner.frontier import Frontier
-from planner.joining import join
+from planner.joining import Effort, join
 from planner.request import AnySearch, Request
 from planner.search import EqualSearch
 
@@ -57,15 +57,20 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
 
 
 def _join(request: Request, frontier: Frontier, search: AnySearch, bounds: dict[int, float]) -> None:
-    """Better bounds that are not close to the best option, and the options, by how reductions wait for each other."""
+    """Better bounds that are not close to the best option, and the options, by how reductions wait for each other.
+
+    Goes on until the least bound is one that was looked at, or the work for all of them is done.
+    """
     if not isinstance(search, EqualSearch):
         return
+    raised, effort = math.inf, Effort()
     for dp in sorted(bounds, key=lambda dp: bounds[dp]):
         limit = _longest_step_to_win(request, frontier.most_goodput) * (1 + min(search.optimism, LEVEL))
-        if bounds[dp] >= limit * (1 - CLOSE_ENOUGH):
+        if bounds[dp] >= min(raised, limit * (1 - CLOSE_ENOUGH)) or effort.is_spent:
             break
-        bound, arrangements = join(search, dp, limit)
+        bound, arrangements = join(search, dp, limit, effort)
         bounds[dp] = max(bounds[dp], bound)
+        raised = min(raised, bounds[dp])
         for arrangement in arrangements:
             frontier.add(arrangement)
 

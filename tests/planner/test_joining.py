@@ -12,9 +12,11 @@ from estimator.costs import Costs
 from estimator.estimate import estimate
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster, worker_name
+from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Pipeline, Plan, Policy, Schedule, Stage
 from kintsugi.core.profile import LinkCost, Profile
-from planner.joining import join
+from planner.joining import MOST_WORK, Effort, join
+from planner.partition import Partitioner
 from planner.placement import Holdings
 from planner.replan import replan
 from planner.request import Request, search_for
@@ -71,7 +73,8 @@ def test_no_plan_is_faster_than_the_bound(profile, schedule, data):
     seconds = estimate(plan.amended(rounds=fastest_rounds(plan, costs)), profile, cluster).iteration_seconds
     job = replace(snapshot_of(profile, cluster, plan.num_microbatches).settings, schedule=schedule)
     request = Request(costs, job, tuple(cluster.by_id), Holdings(None, ()), 0, Policy.FAULT_FREE)
-    bound, arrangements = join(search_for(request), plan.dp, seconds * data.draw(st.sampled_from([1.001, 1.1, 2.0])))
+    limit, effort = seconds * data.draw(st.sampled_from([1.001, 1.1, 2.0])), Effort(data.draw(st.sampled_from([0, 20, MOST_WORK])))
+    bound, arrangements = join(search_for(request), plan.dp, limit, effort)
     assert bound <= seconds * (1 + 1e-9)
     assert all(len(arrangement.shapes) == plan.dp for arrangement in arrangements)
 
@@ -80,3 +83,25 @@ def test_no_plan_is_faster_than_the_bound(profile, schedule, data):
 def test_plans_are_close_to_their_bound_where_reductions_wait(workers, microbatches):
     profile = codec.load(Profile, MODELS / "llama2-7b.h100-80g.json")
     assert replan(snapshot_of(profile, Cluster.uniform(workers), microbatches)).search.gap_ratio < 0.005
+
+
+def test_work_ends_where_micro_batches_are_scarce(monkeypatch):
+    profile = codec.load(Profile, MODELS / "llama2-7b.a100-80g.json")
+    asked = snapshot_of(profile, Cluster.uniform(61), 17)
+    asked = replace(asked, settings=replace(asked.settings, ranges=Ranges(min_pp=3)))
+    bounds, attain = [], Partitioner.attain
+    monkeypatch.setattr(Partitioner, "attain", lambda *given: bounds.append(given) or attain(*given))
+    assert replan(asked).search.gap_ratio < 0.03
+    assert len(bounds) < 3 * MOST_WORK
+
+
+def test_all_work_comes_from_one_effort():
+    profile = codec.load(Profile, MODELS / "llama2-7b.a100-80g.json")
+    cluster, effort = Cluster.uniform(31), Effort(500)
+    job = snapshot_of(profile, cluster, 11).settings
+    search = search_for(Request(Costs(profile, cluster), job, tuple(cluster.by_id), Holdings(None, ()), 0, Policy.FAULT_FREE))
+    assert join(search, 3, 1.3, effort) == (0.0, [])
+    assert effort.is_spent
+    left = effort.left
+    assert join(search, 4, 1.3, effort) == (0.0, [])
+    assert effort.left == left
