@@ -23,7 +23,7 @@ from restorer.rounds import fastest_rounds
 from restorer.units import StateUnits
 from restorer.wires import Wires
 
-NOT_NEEDED = "no arrangement with this worker has a shorter step"
+NOT_NEEDED = "no arrangement that was found with this worker is better"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from estimator.goodput import migration_seconds
 from estimator.schedule import ORDERS, require_known
 from kintsugi.core.decision import Estimate, Migration, Search
 from kintsugi.core.errors import InfeasibleError
-from kintsugi.core.plan import Plan, Schedule
+from kintsugi.core.plan import IdleWorker, Plan, Schedule
 from planner.arrangement import Arrangement
 from planner.degrees import degrees
 from planner.placement import place
@@ -24,6 +24,12 @@ MOST_PRICED = 4
 
 CLEAR = 2e-3
 """Relative difference in goodput that is worth the full price of another arrangement after `MOST_PRICED`."""
+
+PROVEN_IDLE = "no arrangement with this worker has a shorter step"
+"""Why a worker is idle where no step at all can be shorter."""
+
+ROUNDING = 1e-9
+"""Gap below which a step is its bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,7 @@ def reshape(request: Request) -> Found:
     """
     if request.settings.schedule is not Schedule.AUTO:
         require_known(request.settings.schedule)
-        return _under_schedule(request)
+        return _with_proof(_under_schedule(request))
     found, refusal = [], None
     for schedule in ORDERS:
         try:
@@ -63,7 +69,15 @@ def reshape(request: Request) -> Found:
         elapsed_seconds=sum(item.search.elapsed_seconds for item in found),
         candidates=sum(item.search.candidates for item in found),
     )
-    return replace(best, search=search)
+    return _with_proof(replace(best, search=search))
+
+
+def _with_proof(found: Found) -> Found:
+    """The plan, whose idle workers are said to be of no use where the bound proves it."""
+    if not found.plan.idle_workers or found.search.gap_ratio > ROUNDING:
+        return found
+    idle = tuple(IdleWorker(worker=idle.worker, reason=PROVEN_IDLE) for idle in found.plan.idle_workers)
+    return replace(found, plan=found.plan.amended(idle_workers=idle))
 
 
 def _under_schedule(request: Request) -> Found:

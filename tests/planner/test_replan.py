@@ -15,8 +15,10 @@ from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostEr
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy, Schedule
 from kintsugi.core.profile import LinkCost, Recovery
+from planner.placement import NOT_NEEDED
 from planner.replan import replan
 from planner.rerouting import reroute
+from planner.reshaping import PROVEN_IDLE
 from restorer.rounds import colour_rounds
 from tests.builders import RECOVERY, grid_plan, snapshot_of, transformer_profile, uniform_profile
 
@@ -264,3 +266,11 @@ def test_garbage_is_collected_afterwards_as_before(is_enabled):
         assert gc.isenabled() is is_enabled
     finally:
         (gc.enable if was_enabled else gc.disable)()
+
+
+@pytest.mark.parametrize(("num_layers", "is_proven"), [(1, True), (4, False)])
+def test_an_idle_worker_is_said_to_be_useless_only_where_that_is_proven(num_layers, is_proven):
+    decision = replan(snapshot_of(uniform_profile(num_layers), Cluster.uniform(5), 1))
+    assert (decision.search.gap_ratio == 0.0) is is_proven
+    assert decision.plan.idle_workers
+    assert {idle.reason for idle in decision.plan.idle_workers} == {PROVEN_IDLE if is_proven else NOT_NEEDED}
