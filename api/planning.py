@@ -6,6 +6,7 @@ from api.store import Store
 from api.stored import Document, StoredDecision, StoredJob, cluster_document
 from api.wording import Wording
 from estimator.estimate import estimate
+from estimator.goodput import charged_goodput
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Alternative, Decision, Migration
@@ -137,7 +138,15 @@ def _adopted(snapshot: Snapshot, plan: Plan) -> Decision:
         survivable=survivable(plan, snapshot.cluster),
         break_even_mtbf_seconds=None,
         previous_plan=None,
-        alternatives=(Alternative(policy=plan.policy, feasible=True, reason=reason, estimate=price),),
+        alternatives=(
+            Alternative(
+                policy=plan.policy,
+                feasible=True,
+                reason=reason,
+                estimate=price,
+                charged_goodput_samples_per_second=charged_goodput(price, snapshot.settings.mtbf_seconds),
+            ),
+        ),
     )
 
 

@@ -57,7 +57,12 @@ class Candidate:
     @property
     def charged_seconds(self) -> float:
         """What the time to the next failure is charged: all transitions, and the restart that this failure may make due."""
-        return self.transition_seconds + (self.follow_up or self).estimate.expected_restart_seconds
+        return self.transition_seconds + self.restart_seconds
+
+    @property
+    def restart_seconds(self) -> float:
+        """What the next failure is expected to cost more because it may make a restart due."""
+        return (self.follow_up or self).estimate.expected_restart_seconds
 
     def goodput(self, mtbf_seconds: float) -> float:
         """Equation 8 over all that is charged, in samples per second: what candidates are compared by."""
@@ -78,9 +83,18 @@ def choose(candidates: Sequence[Candidate], mtbf_seconds: float) -> Candidate:
     return min(candidates, key=lambda c: (-c.goodput(mtbf_seconds), PREFERENCE.index(c.policy)))
 
 
-def alternatives(candidates: Sequence[Candidate], refusals: Sequence[Refusal]) -> tuple[Alternative, ...]:
+def alternatives(candidates: Sequence[Candidate], refusals: Sequence[Refusal], mtbf_seconds: float) -> tuple[Alternative, ...]:
     """Every policy that was considered, in the order of preference."""
-    feasible = [Alternative(policy=c.policy, feasible=True, reason=c.reason, estimate=c.estimate) for c in candidates]
+    feasible = [
+        Alternative(
+            policy=c.policy,
+            feasible=True,
+            reason=c.reason,
+            estimate=c.estimate,
+            charged_goodput_samples_per_second=c.goodput(mtbf_seconds),
+        )
+        for c in candidates
+    ]
     refused = [Alternative(policy=r.policy, feasible=False, reason=r.reason, estimate=None) for r in refusals]
     return tuple(sorted((*feasible, *refused), key=lambda item: PREFERENCE.index(item.policy)))
 
@@ -108,26 +122,30 @@ def break_even(chosen: Candidate, candidates: Sequence[Candidate], mtbf_seconds:
 
 def reason(chosen: Candidate, candidates: Sequence[Candidate], mtbf_seconds: float, *, pinned: bool) -> str:
     """Why this policy, in one or two sentences."""
-    mine = chosen.estimate
-    price = f"{mine.iteration_seconds:.4g} s a step after {mine.reconfiguration_seconds:.4g} s of reconfiguration{_risk(mine)}"
+    mine, risk = chosen.estimate, _risk(chosen, mtbf_seconds)
+    price = f"{mine.iteration_seconds:.4g} s a step after {mine.reconfiguration_seconds:.4g} s of reconfiguration"
     if pinned:
-        return f"{chosen.policy.value} is pinned by the job: {price}."
+        return f"{chosen.policy.value} is pinned by the job: {price}{risk}."
     others = [other for other in candidates if other is not chosen]
     if not others:
-        return f"{chosen.reason}: {price}; no other policy is possible."
+        return f"{chosen.reason}: {price}{risk}; no other policy is possible."
     best = choose(others, mtbf_seconds)
     second = best.estimate
     return (
         f"{chosen.reason}: {price} give {mine.goodput_samples_per_second:.6g} samples/s with a failure every "
-        f"{mtbf_seconds:.4g} s; {best.policy.value} would give {second.goodput_samples_per_second:.6g} "
-        f"({second.iteration_seconds:.4g} s a step after {second.reconfiguration_seconds:.4g} s{_risk(second)})."
+        f"{mtbf_seconds:.4g} s{risk}; {best.policy.value} would give {second.goodput_samples_per_second:.6g} "
+        f"({second.iteration_seconds:.4g} s a step after {second.reconfiguration_seconds:.4g} s)"
+        f"{_risk(best, mtbf_seconds)}."
     )
 
 
-def _risk(price: Estimate) -> str:
-    """What goodput does not show, where there is any."""
-    seconds = price.expected_restart_seconds
-    return f", and {seconds:.4g} s expected of a restart at the next failure" if seconds else ""
+def _risk(candidate: Candidate, mtbf_seconds: float) -> str:
+    """What goodput does not show, and what candidates are compared by, where that is less."""
+    seconds = candidate.restart_seconds
+    if not seconds:
+        return ""
+    charged = f"{candidate.goodput(mtbf_seconds):.6g} samples/s"
+    return f", or {charged} with the {seconds:.4g} s that are expected of a restart at the next failure"
 
 
 def survivable(plan: Plan, cluster: Cluster) -> Survivable:

@@ -158,7 +158,7 @@ def _decision(case: Case, chosen: Candidate, candidates: list[Candidate], refusa
         survivable=survivable(chosen.plan, case.snapshot.cluster),
         break_even_mtbf_seconds=break_even(chosen, candidates, settings.mtbf_seconds),
         previous_plan=case.snapshot.plan,
-        alternatives=alternatives(candidates, refusals),
+        alternatives=alternatives(candidates, refusals, settings.mtbf_seconds),
         follow_up=chosen.follow_up,
         mtbf_seconds=settings.mtbf_seconds,
         failures=case.snapshot.failures,

@@ -116,17 +116,18 @@ def _price(estimate: Estimate, search: Search) -> Table:
 
 def _alternatives(decision: Decision) -> Table:
     table = Table(title="alternatives", title_justify="left")
-    for name in ("policy", "step", "reconfiguration", "goodput", "reason"):
+    for name in ("policy", "step", "reconfiguration", "goodput", "with expected restart", "reason"):
         table.add_column(name)
     for item in decision.alternatives:
-        price = item.estimate
+        price, charged = item.estimate, item.charged_goodput_samples_per_second
         numbers = (
-            ("-", "-", "-")
+            ("-", "-", "-", "-")
             if price is None
             else (
                 f"{price.iteration_seconds:.6g} s",
                 f"{price.reconfiguration_seconds:.6g} s",
                 f"{price.goodput_samples_per_second:.6g}",
+                "-" if charged is None else f"{charged:.6g}",
             )
         )
         table.add_row(item.policy.value, *numbers, item.reason)

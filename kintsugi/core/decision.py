@@ -130,6 +130,9 @@ class Alternative:
     feasible: bool
     reason: str
     estimate: Estimate | None
+    charged_goodput_samples_per_second: float | None = None
+    """What policies are compared by: goodput with `expected_restart_seconds` and every further transition as parts of the
+    transition. Null where the policy is impossible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

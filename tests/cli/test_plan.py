@@ -150,6 +150,7 @@ def test_tables_are_for_people(capsys, profile):
     text = capsys.readouterr().out
     assert "alternatives" in text
     assert "w00" in text
+    assert all(word in text for word in ("with", "expected", "restart")), "the column that policies are compared by"
 
 
 def heavy(tmp_path):

@@ -84,3 +84,17 @@ def test_the_winner_is_the_best_by_what_all_are_charged(mtbf_seconds):
     prices = {item.policy: item.estimate for item in decision.alternatives if item.estimate is not None}
     assert charged_goodput(prices[decision.policy], mtbf_seconds) == max(charged_goodput(p, mtbf_seconds) for p in prices.values())
     assert ("expected of a restart" in decision.reason) is any(price.expected_restart_seconds for price in prices.values())
+
+
+@pytest.mark.parametrize("mtbf_seconds", [1500.0, 4000.0, 4e7])
+def test_the_decision_shows_what_all_are_compared_by(mtbf_seconds):
+    decision = lose(["w03"], mtbf_seconds=mtbf_seconds, ranges=Ranges(max_dp=2))
+    shown = {item.policy: item.charged_goodput_samples_per_second for item in decision.alternatives if item.feasible}
+    assert shown[decision.policy] == max(shown.values())
+    for item in decision.alternatives:
+        if item.estimate is None:
+            assert item.charged_goodput_samples_per_second is None
+        else:
+            assert shown[item.policy] == pytest.approx(charged_goodput(item.estimate, mtbf_seconds))
+            if item.policy is decision.policy and item.estimate.expected_restart_seconds:
+                assert f"or {shown[item.policy]:.6g} samples/s with" in decision.reason
