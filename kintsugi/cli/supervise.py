@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 def supervise(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that the job writes its checkpoints to.")],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run.")],
-    max_restarts: Annotated[int, typer.Option("--max-restarts", min=0, help="Restarts in all.")] = 10,
+    max_restarts: Annotated[int, typer.Option("--max-restarts", min=0, help="Restarts in this session.")] = 10,
     max_idle_restarts: Annotated[int, typer.Option("--max-idle-restarts", min=0, help="Restarts without a newer checkpoint.")] = 3,
     pause_seconds: Annotated[float, typer.Option("--pause-seconds", min=0.0, help="Before the first restart.")] = 1.0,
 ) -> int:
@@ -25,7 +25,7 @@ def supervise(
     policy = SupervisorPolicy(max_restarts=max_restarts, max_idle_restarts=max_idle_restarts, pause_seconds=pause_seconds)
     record = Supervisor(command=command, run=run, policy=policy).supervise()
     console = Console(stderr=True)
-    for attempt in record.attempts:
+    for attempt in record.own_attempts:
         how = attempt.signal or (f"exit code {attempt.exit_code}" if attempt.exit_code is not None else "")
         steps = f"checkpoint {attempt.step_before} -> {attempt.step_after}"
         console.print(f"attempt {attempt.number}: {attempt.reason} {how}, {steps}", highlight=False)

@@ -22,6 +22,7 @@ import structlog
 from kintsugi.core import checks
 from kintsugi.core.codec import dumps, loads
 from kintsugi.core.errors import InvalidInputError, KintsugiError
+from kintsugi.runtime.disk import replace_whole, sync_folder, write_synced
 from kintsugi.runtime.layout import LATEST
 from kintsugi.runtime.sampler import SamplerState
 
@@ -157,7 +158,7 @@ class CheckpointStore:
             OSError: the disk is full or broken; the previous checkpoint stays the latest.
         """
         sealed = _Sealed(manifest=manifest, sha256=_digest(manifest))
-        _write(temporary / MANIFEST, dumps(sealed))
+        write_synced(temporary / MANIFEST, dumps(sealed))
         sync_folder(temporary)
         final = self._folder / _name(manifest.step)
         if final.exists():  # damaged, or of steps that were undone
@@ -236,32 +237,13 @@ class CheckpointStore:
         return Checkpoint(folder, sealed.manifest)
 
     def _point_to(self, name: str) -> None:
-        new = self._folder / f"{LATEST}.new"
-        _write(new, dumps(_Pointer(name=name)))
-        new.replace(self._folder / LATEST)
-        sync_folder(self._folder)
+        replace_whole(self._folder / LATEST, dumps(_Pointer(name=name)))
 
     def _retire(self, newest: Path) -> None:
         kept = [path for path in self._candidates() if path != newest][: self._keep - 1]
         for path in self._folder.glob("step-*"):
             if path != newest and path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write(path: Path, text: str) -> None:
-    with path.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _digest(manifest: Manifest) -> str:

@@ -1,4 +1,4 @@
-"""How fast a folder is written and read, for pricing checkpoints before any was written."""
+"""Files that are whole after anything, and how fast a folder is written and read."""
 
 import os
 import time
@@ -29,3 +29,32 @@ def disk_rates(folder: Path) -> DiskRates:
         file.read(_BYTES)
         read = time.monotonic()
     return DiskRates(_BYTES / max(written - began, 1e-9), _BYTES / max(read - written, 1e-9))
+
+
+def write_synced(path: Path, text: str) -> None:
+    """Write a file through to the disk; its name is not there yet (`sync_folder`)."""
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_whole(path: Path, text: str) -> None:
+    """Write a file that is the old or the new one after anything: write, fsync, rename, fsync the folder (ECRL, section 4.3).
+
+    Raises:
+        OSError: the disk is full or broken; the old file stays.
+    """
+    new = path.with_name(f"{path.name}.new")
+    write_synced(new, text)
+    new.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -5,7 +5,8 @@
                  running -> failed                   the policy says stop
 
 The supervisor changes nothing that the command wrote; it looks at the pointer to the latest checkpoint to see whether the
-command gets anywhere. Its states and attempts are in a file that is always whole.
+command gets anywhere. Its states and attempts are in a file that is always whole, and that the next supervisor of the run goes
+on in: attempts are numbered through, limits hold for one session.
 """
 
 import os
@@ -25,10 +26,11 @@ import structlog
 from kintsugi.core import checks
 from kintsugi.core.codec import dumps, loads
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.disk import replace_whole
 from kintsugi.runtime.layout import CHECKPOINTS, LATEST, SUPERVISOR
 
 ATTEMPT_VARIABLE = "KINTSUGI_ATTEMPT"
-"""Tells the command which attempt it is, counted from 0."""
+"""Tells the command which attempt it is, counted from 0 over all sessions."""
 USAGE = 2
 """Exit code of invalid input, which no repetition mends."""
 _SHELL_SIGNAL = 128
@@ -66,6 +68,8 @@ class SupervisedAttempt:
     """One start of the command."""
 
     number: int
+    """From 0 over all sessions of the run."""
+    session: int = 1
     started_at: float
     """Seconds since the epoch."""
     ended_at: float | None = None
@@ -86,19 +90,27 @@ class SupervisorRecord:
 
     state: SupervisorState
     command: tuple[str, ...]
+    session: int = 1
+    """Of this supervisor, counted over those of the run."""
     attempts: tuple[SupervisedAttempt, ...] = ()
+    """Of all sessions, the earliest first; one whose supervisor was killed has no end."""
     stopped_because: str = ""
     """Why no further attempt is made; empty where the command completed or still may."""
 
     @property
+    def own_attempts(self) -> tuple[SupervisedAttempt, ...]:
+        """Those of this session."""
+        return tuple(attempt for attempt in self.attempts if attempt.session == self.session)
+
+    @property
     def num_restarts(self) -> int:
-        """Attempts after the first."""
-        return max(len(self.attempts) - 1, 0)
+        """Attempts of this session after its first."""
+        return max(len(self.own_attempts) - 1, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorPolicy:
-    """When it is no use to go on."""
+    """When it is no use to go on; counted from the beginning of the session."""
 
     max_restarts: int = 10
     max_idle_restarts: int = 3
@@ -138,7 +150,7 @@ class Supervisor:
         if not self.command:
             raise InvalidInputError("is missing; write it after --", field="command")
         self.run.mkdir(parents=True, exist_ok=True)
-        record = SupervisorRecord(state=SupervisorState.LAUNCHING, command=tuple(self.command))
+        record = self._session()
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             while True:
@@ -147,15 +159,32 @@ class Supervisor:
                 self._write(record)
                 if record.state is not SupervisorState.WAITING:
                     return record
-                self._pause(_idle_restarts(record.attempts))
+                self._pause(_idle_restarts(record.own_attempts))
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def _session(self) -> SupervisorRecord:
+        """The next session of the run, with the attempts of the earlier ones; a damaged record of them is set aside."""
+        record = SupervisorRecord(state=SupervisorState.LAUNCHING, command=tuple(self.command))
+        if not self.file.exists():
+            return record
+        try:
+            earlier = read_record(self.run)
+        except InvalidInputError as error:
+            aside = self.file.replace(self.file.with_suffix(".json.damaged"))
+            structlog.get_logger("kintsugi.supervisor").warning(
+                "the record of earlier attempts is damaged; it is set aside", reason=str(error), file=str(aside)
+            )
+            return record
+        return replace(record, session=earlier.session + 1, attempts=earlier.attempts)
+
     def _attempt(self, record: SupervisorRecord) -> SupervisorRecord:
         """Run the command once, and note how it ended."""
         number = len(record.attempts)
-        attempt = SupervisedAttempt(number=number, started_at=time.time(), step_before=latest_step(self.run))
+        attempt = SupervisedAttempt(
+            number=number, session=record.session, started_at=time.time(), step_before=latest_step(self.run)
+        )
         self._write(replace(record, state=SupervisorState.LAUNCHING, attempts=(*record.attempts, attempt)))
         environment = {**os.environ, **self.environment, ATTEMPT_VARIABLE: str(number)}
         try:
@@ -197,9 +226,7 @@ class Supervisor:
             time.sleep(min(left, _LOOK_SECONDS))
 
     def _write(self, record: SupervisorRecord) -> None:
-        new = self.file.with_suffix(".json.new")
-        new.write_text(dumps(record))
-        new.replace(self.file)
+        replace_whole(self.file, dumps(record))
 
 
 def read_record(run: Path) -> SupervisorRecord:
@@ -245,7 +272,7 @@ def _verdict(record: SupervisorRecord, policy: SupervisorPolicy) -> dict[str, An
     }.get(last.reason or EndReason.EXITED, "")
     if not why and record.num_restarts >= policy.max_restarts:
         why = f"{policy.max_restarts} restarts were allowed"
-    if not why and (idle := _idle_restarts(record.attempts)) > policy.max_idle_restarts:
+    if not why and (idle := _idle_restarts(record.own_attempts)) > policy.max_idle_restarts:
         why = f"{idle} attempts in a row brought no newer checkpoint"
     return {"state": SupervisorState.FAILED if why else SupervisorState.WAITING, "stopped_because": why}
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.runtime import checkpoint
+from kintsugi.runtime import checkpoint, disk
 from kintsugi.runtime.checkpoint import CheckpointStore, DamagedCheckpointError, FileRecord, Manifest
 from kintsugi.runtime.sampler import SamplerState
 from kintsugi.runtime.snapshots import read_part, write_part
@@ -204,7 +204,8 @@ def test_a_kill_between_any_two_names_leaves_a_whole_checkpoint(tmp_path, call):
         return strike
 
     def act():
-        for owner, names in ((checkpoint, ("sync_folder", "_write")), (Path, ("rename", "replace"))):
+        steps = ("sync_folder", "write_synced")
+        for owner, names in ((checkpoint, steps), (disk, steps), (Path, ("rename", "replace"))):
             for name in names:
                 setattr(owner, name, struck(getattr(owner, name)))
         write(store, 5)

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from kintsugi.core.codec import dumps
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.layout import SUPERVISOR
 from kintsugi.runtime.supervisor import (
     EndReason,
+    SupervisedAttempt,
     Supervisor,
     SupervisorPolicy,
     SupervisorRecord,
@@ -56,6 +59,45 @@ def test_exit_code_signal_and_reason_are_told_apart():
     ]
     assert [(a.step_before, a.step_after) for a in record.attempts] == [(None, 1), (1, 2), (2, 3), (3, 4)]
     assert record.num_restarts == 3
+
+
+def test_a_second_session_keeps_the_first_on_record_and_counts_its_own_restarts():
+    at_most_two = SupervisorPolicy(pause_seconds=0.0, max_restarts=2, max_idle_restarts=1)
+    first = supervised("sys.exit(n + 10)", at_most_two)
+    second = supervised("sys.exit(n + 10)", at_most_two)
+    assert second.attempts[:2] == first.attempts
+    assert [(a.session, a.number, a.exit_code) for a in second.attempts] == [(1, 0, 10), (1, 1, 11), (2, 2, 12), (2, 3, 13)]
+    assert second.num_restarts == 1
+    assert second.stopped_because == first.stopped_because == "2 attempts in a row brought no newer checkpoint"
+    assert read_record(Path()) == second
+
+
+def test_an_attempt_whose_supervisor_was_killed_stays_on_record():
+    left = SupervisorRecord(
+        state=SupervisorState.RUNNING, command=("train",), attempts=(SupervisedAttempt(number=0, started_at=1.0, pid=7),)
+    )
+    Path(SUPERVISOR).write_text(dumps(left))
+    record = supervised("pass")
+    assert record.attempts[0] == left.attempts[0]
+    assert record.attempts[1].number == 1
+    assert record.num_restarts == 0
+
+
+def test_a_damaged_record_is_set_aside():
+    Path(SUPERVISOR).write_text('{"state": "runn')
+    assert len(supervised("pass").attempts) == 1
+    assert Path(f"{SUPERVISOR}.damaged").read_text() == '{"state": "runn'
+
+
+def test_the_record_is_on_the_disk_before_it_has_its_name(monkeypatch):
+    done = []
+    fsync, move = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda file: (done.append(Path(os.readlink(f"/proc/self/fd/{file}")).name), fsync(file)))
+    monkeypatch.setattr(Path, "replace", lambda old, new: (done.append("renamed"), move(old, new))[1])
+    supervised("pass")
+    one_write = [f"{SUPERVISOR}.new", "renamed", Path().absolute().name]
+    assert done == one_write * (len(done) // 3)
+    assert done
 
 
 @pytest.mark.parametrize(
