@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
+from kintsugi.cli.errors import error_line
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, KintsugiError
 from kintsugi.core.version import __version__
 
@@ -92,7 +93,7 @@ def _tell(error: KintsugiError, given: Sequence[str]) -> None:
     if _wants_json(given):
         typer.echo(json.dumps({"error": error.as_dict()}, default=str))
     else:
-        typer.echo(f"kintsugi: {error}", err=True)
+        typer.echo(error_line(error), err=True)
 
 
 def _tell_misuse(error: TyperException, given: Sequence[str]) -> None:

@@ -1,0 +1,37 @@
+"""What a failed command says on a terminal."""
+
+from pathlib import Path
+
+import pytest
+
+from kintsugi.cli import main
+from kintsugi.cli.errors import error_line
+from kintsugi.core.errors import InvalidInputError
+
+
+def test_a_command_names_the_value_that_it_refuses(tmp_path, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["audit", str(tmp_path)])
+    assert left.value.code == 2
+    line = capsys.readouterr().err
+    assert line.startswith("kintsugi: run: holds no journals")
+    assert line.endswith(f"(value: {str(tmp_path)!r})\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0, "0"), ("", "''"), (Path("a/b"), "'a/b'"), ([1, 2], "[1, 2]"), ("a\x1b[31m\n", r"'a\x1b[31m\n'")],
+)
+def test_values_are_shown_on_one_line(value, shown):
+    assert error_line(InvalidInputError("is wrong", field="x", value=value)) == f"kintsugi: x: is wrong (value: {shown})"
+
+
+def test_a_long_value_keeps_its_ends():
+    line = error_line(InvalidInputError("is wrong", field="x", value="/begin/" + "m" * 5000 + "/end"))
+    assert "/begin/" in line
+    assert line.endswith("/end')")
+    assert len(line) < 200
+
+
+def test_an_error_without_a_value_shows_none():
+    assert error_line(InvalidInputError("is missing", field="x")) == "kintsugi: x: is missing"
