@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -69,6 +70,11 @@ class ChunkSplitter:
             self._known[key] = _Descent(self, kinds, num_virtual, num_microbatches, tail).run()
         return self._known[key]
 
+    def least_lacking(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int) -> int:
+        """Bytes that the worker lacks that lacks most, in the roomiest split that is found; 0 where one fits."""
+        descent = _Descent(self, kinds, num_virtual, num_microbatches, np.zeros(len(self._forward)))
+        return descent.into_memory(self.even(kinds, num_virtual))[1]
+
     def priced(self, cuts: Sequence[int], kinds: tuple[WorkerKind, ...], num_microbatches: int, tail: Floats) -> ChunkSplit:
         """A split as `best` prices it."""
         own = np.array(cuts, dtype=np.int64)
@@ -103,15 +109,15 @@ class ChunkSplitter:
         """Bytes that the worker lacks that lacks most; 0 where the split fits."""
         return max(0, *self._lacks(cuts, kinds, num_microbatches))
 
-    def neediest(self, cuts: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> int:
+    def neediest(self, cuts: Sequence[int] | Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> int:
         """Place of the worker that lacks most."""
         lacks = list(self._lacks(cuts, kinds, num_microbatches))
         return lacks.index(max(lacks))
 
-    def _lacks(self, cuts: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> Iterator[int]:
+    def _lacks(self, cuts: Sequence[int] | Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> Iterator[int]:
         """Bytes that each worker lacks; negative where it has some left."""
         sums, num_workers = self._sums, len(kinds)
-        stages = list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
+        stages = list(pairwise(np.asarray(cuts).tolist()))
         for place, kind in enumerate(kinds):
             own = stages[place::num_workers]
             activations = [sums.activation_bytes(start, stop) for start, stop in own]
@@ -130,7 +136,7 @@ class _Descent:
 
     def run(self) -> ChunkSplit:
         cuts = self._by_promise(self._splitter.even(self._kinds, self._num_virtual))
-        cuts, lacking = self._into_memory(cuts)
+        cuts, lacking = self.into_memory(cuts)
         seconds = float(self._seconds(cuts[None])[0])
         while not lacking:
             options = self._nearby(cuts)
@@ -152,7 +158,7 @@ class _Descent:
             cuts, promise = options[best], float(promises[best])
         return cuts
 
-    def _into_memory(self, cuts: Ints) -> tuple[Ints, int]:
+    def into_memory(self, cuts: Ints) -> tuple[Ints, int]:
         """The nearest split that fits memory, and 0; where that is not found, one that lacks little, and how much."""
         lacking = self._lacking(cuts)
         while lacking and len(options := self._relieving(cuts)):

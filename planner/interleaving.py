@@ -11,6 +11,7 @@ import numpy as np
 from estimator.costs import Costs
 from estimator.pipeline import Floats
 from kintsugi.core.errors import InfeasibleError
+from kintsugi.core.job import Ranges
 from kintsugi.core.profile import LinkCost, OptimizerSharding
 from planner.arrangement import Arrangement, PipelineShape
 from planner.batches import distribute
@@ -18,6 +19,7 @@ from planner.chunks import ChunkSplit, ChunkSplitter
 from planner.degrees import Degrees
 from planner.kinds import WorkerKind
 from planner.tails import tail_seconds
+from planner.tightness import Tight, interleaved_memory_error
 
 VIRTUAL = range(2, 9)
 """Stages per worker that are tried; with one, an interleaved pipeline is a pipeline of 1F1B."""
@@ -63,7 +65,7 @@ class InterleavedSearch:
         self._num_layers = problem.costs.profile.num_layers
         self._splitters: dict[int, ChunkSplitter] = {}
         self._tails: dict[int, Floats] = {}
-        self._least_lacking: tuple[int, int] | None = None
+        self._roomiest: Tight | None = None
         self._num_found = 0
         self._too_tight: list[tuple[int, int]] = []
         """Lengths of pipelines, and their micro-batches, that were found not to fit memory."""
@@ -111,14 +113,15 @@ class InterleavedSearch:
         """What the step of an arrangement takes at least before its workers have names."""
         return arrangement.seconds
 
-    def shortage(self) -> InfeasibleError:
-        """Why nothing fits memory."""
-        lacking, length = self._least_lacking or (0, self._lengths[-1])
-        return InfeasibleError(
-            f"of all interleaved pipelines that were tried the roomiest, of {length} workers, lacks {lacking} bytes on some "
-            "worker; interleaving holds more micro-batches in flight than 1f1b: choose that, more workers or larger devices",
-            field="memory_bytes",
-            value=self._problem.costs.profile.device.usable_bytes,
+    def shortage(self, ranges: Ranges) -> InfeasibleError:
+        """Why nothing fits memory, and how many workers would do within the job's ranges."""
+        assert self._roomiest is not None, "something fits, or nothing was tried"
+        return interleaved_memory_error(
+            self._roomiest,
+            self._splitter,
+            num_layers=self._num_layers,
+            num_microbatches=self._problem.num_microbatches,
+            ranges=ranges,
         )
 
     def bound_seconds(self, dp: int) -> float:
@@ -200,13 +203,15 @@ class InterleavedSearch:
                 if not same.lacking_bytes and same.seconds <= max(known.seconds, result[k].seconds):
                     result[k] = same
             busiest.setdefault(groups[k], result[k])
-            self._note(result[k], len(groups[k]))
+            self._note(Tight(result[k].cuts, groups[k], shares[k], len(groups), result[k].lacking_bytes))
         return [result[k] for k in range(len(groups))]
 
-    def _note(self, split: ChunkSplit, length: int) -> None:
-        noted = split.lacking_bytes, length
-        if split.lacking_bytes and (self._least_lacking is None or noted < self._least_lacking):
-            self._least_lacking = noted
+    def _note(self, tight: Tight) -> None:
+        best = self._roomiest
+        if tight.lacking_bytes and (
+            best is None or (tight.lacking_bytes, len(tight.kinds)) < (best.lacking_bytes, len(best.kinds))
+        ):
+            self._roomiest = tight
 
     def _splitter(self, dp: int) -> ChunkSplitter:
         if dp not in self._splitters:

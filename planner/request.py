@@ -99,7 +99,7 @@ def search_for(request: Request, *, is_spread: bool = True) -> AnySearch:
 def shortage(request: Request, search: AnySearch) -> InfeasibleError:
     """Why nothing fits memory."""
     if isinstance(search, InterleavedSearch):
-        return search.shortage()
+        return search.shortage(request.settings.ranges)
     profile, cluster = request.costs.profile, request.costs.cluster
     ranges = request.settings.ranges
     kinds = [kind_of(cluster.by_id[worker], profile) for worker in request.workers]

@@ -1,6 +1,7 @@
 """Interleaved arrangements: bounds hold, memory is kept, losses are mended, and a free choice is never worse than 1F1B."""
 
 import itertools
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -131,6 +132,29 @@ def test_memory_is_kept_and_a_model_that_does_not_fit_is_refused():
     assert violations(given, decision) == ()
     with pytest.raises(InfeasibleError, match=r"the roomiest, of 4 workers, lacks [0-9]+ bytes"):
         replan(snapshot(uniform_profile(16, memory_bytes=2_500_000_000), Cluster.uniform(4), 8))
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "workers"), [(2_500_000_000, 2), (2_500_000_000, 4), (4_000_000_000, 2), (4_800_000_000, 2)]
+)
+def test_the_refusal_names_stages_layers_and_how_many_workers_suffice(memory_bytes, workers):
+    profile = uniform_profile(16, memory_bytes=memory_bytes)
+    with pytest.raises(InfeasibleError) as caught:
+        replan(snapshot(profile, Cluster.uniform(workers), 8))
+    message = str(caught.value)
+    assert re.search(r"on the worker that holds stage \d+ of layers \d+ to \d+ .*\(they need \d+, a worker has \d+\)", message)
+    found = re.search(r"found to suffice is (\d+)", message)
+    assert found is not None
+    enough = int(found[1])
+    given = snapshot(profile, Cluster.uniform(enough), 8)
+    assert violations(given, replan(given)) == ()
+    with pytest.raises(InfeasibleError):
+        replan(snapshot(profile, Cluster.uniform(enough - 1), 8))
+
+
+def test_the_refusal_says_where_no_number_of_workers_suffices():
+    with pytest.raises(InfeasibleError, match="no number of workers that was tried suffices within the ranges"):
+        replan(snapshot(uniform_profile(16, memory_bytes=2_500_000_000), Cluster.uniform(4), 8, ranges=Ranges(max_dp=1, max_pp=4)))
 
 
 def test_too_few_layers_are_refused():
