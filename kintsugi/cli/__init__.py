@@ -32,6 +32,9 @@ COMMANDS = {
 
 INFEASIBLE, USAGE = 1, 2
 
+PYDANTIC_PREFIX = "Value error, "
+"""What pydantic puts in front of a message: of no use to anybody at a terminal."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 success, 1 infeasible or worse than before, 2 usage or invalid input."""
@@ -97,8 +100,21 @@ def _tell(error: KintsugiError, given: Sequence[str]) -> None:
 
 
 def _tell_misuse(error: TyperException, given: Sequence[str]) -> None:
+    error.message = error.message.replace(PYDANTIC_PREFIX, "")
     if _wants_json(given):
-        field = getattr(error, "option_name", None) or getattr(getattr(error, "param", None), "name", None) or ""
-        _tell(InvalidInputError(error.format_message(), field=field), given)
+        param = getattr(error, "param", None)
+        field = getattr(error, "option_name", None) or getattr(param, "name", None) or ""
+        value = _value_of(getattr(param, "opts", ()), given)
+        _tell(InvalidInputError(error.format_message(), field=field, value=value), given)
     elif callable(show := getattr(error, "show", None)):
         show()
+
+
+def _value_of(names: Sequence[str], given: Sequence[str]) -> str | None:
+    """What an option that goes by these names was given last; None where it was not."""
+    value = None
+    for argument, follower in itertools.pairwise((*given, None)):
+        name, is_joined, joined = (argument or "").partition("=")
+        if name in names:
+            value = joined if is_joined else follower
+    return value

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kintsugi.cli.output import Format, plan_document, print_decision, print_json
-from kintsugi.core import codec
+from kintsugi.core import checks, codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
@@ -68,13 +68,14 @@ def cluster_of(workers: int | None, workers_per_host: int, path: Path | None) ->
     """The cluster of a file, or of equal workers.
 
     Raises:
-        InvalidInputError: neither or both are given.
+        InvalidInputError: neither or both are given, or no worker at all.
     """
     if (workers is None) == (path is None):
         raise InvalidInputError("give either --workers or --cluster", field="workers", value=workers)
     if path is not None:
         return codec.load(Cluster, path)
     assert workers is not None
+    checks.positive("workers", workers)
     return Cluster.uniform(workers, workers_per_host=workers_per_host)
 
 

@@ -81,6 +81,7 @@ def test_a_cluster_file_names_the_workers(capsys, profile, tmp_path):
     ("arguments", "status", "field"),
     [
         (("--workers", "8", "--num-microbatches", "0"), 2, "num_microbatches"),
+        (("--workers", "0", "--num-microbatches", "8"), 2, "workers"),
         (("--num-microbatches", "8"), 2, "workers"),
         (("--workers", "8", "--num-microbatches", "8", "--min-dp", "4", "--max-dp", "2"), 2, "max_dp"),
         (("--workers", "8", "--num-microbatches", "4", "--min-dp", "5"), 2, "min_dp"),
@@ -112,6 +113,27 @@ def test_bad_input_to_replan(capsys, profile, arguments, field):
     code, document = run(capsys, "replan", "--profile", profile, "--num-microbatches", "16", *arguments)
     assert code == 2
     assert document["error"]["field"] == field
+
+
+@pytest.mark.parametrize("policy", [("--policy", "nonsense"), ("--policy=nonsense",)])
+def test_what_an_option_cannot_be_is_told_with_its_value(capsys, profile, policy):
+    grid = ("--dp", "2", "--pp", "4", "--num-microbatches", "16")
+    code, document = run(capsys, "replan", "--profile", profile, *grid, *policy)
+    assert code == 2
+    assert document["error"]["field"] == "policy"
+    assert document["error"]["value"] == "nonsense"
+    assert "Value error" not in document["error"]["message"]
+    with pytest.raises(SystemExit):
+        main(["replan", "--profile", profile, *grid, *policy])
+    told = capsys.readouterr().err
+    assert "'nonsense' is not one of" in told
+    assert "Value error" not in told
+
+
+def test_an_option_that_is_missing_has_no_value(capsys, profile):
+    code, document = run(capsys, "plan", "--profile", profile, "--workers", "8")
+    assert code == 2
+    assert (document["error"]["field"], document["error"]["value"]) == ("num_microbatches", None)
 
 
 def test_newcomers_take_names_and_hosts_that_nobody_has(capsys, profile, tmp_path):
