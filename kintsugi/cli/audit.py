@@ -50,6 +50,8 @@ def _print(report: AuditReport, is_proven: bool) -> None:
         )
     for problem in report.problems:
         console.print(f"[red]{problem}[/red]", highlight=False)
+    if report.num_problems > len(report.problems):
+        console.print(f"{report.num_problems} problems in all, each step and layer for itself", highlight=False)
     if report.is_exact and not is_proven:
         left = report.num_steps - report.committed_steps
         console.print(f"{left} steps are not committed yet; --unfinished proves the others", highlight=False)

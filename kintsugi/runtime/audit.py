@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.findings import Findings
 from kintsugi.runtime.history import AttemptRecord, History, Undone, history_of
 from kintsugi.runtime.journal import Geometry, Pass, Record, read_journal, sample_hash
 from kintsugi.runtime.layout import JOURNALS
@@ -46,6 +47,9 @@ class AuditReport:
     undone: tuple[Undone, ...]
     """Committed steps that were trained again."""
     problems: tuple[str, ...]
+    """Those that are equal in steps and layers that follow each other are one."""
+    num_problems: int
+    """Each step and layer for itself."""
 
     @property
     def is_exact(self) -> bool:
@@ -96,7 +100,13 @@ def _judged(records: list[Record], problems: list[str], num_journals: int) -> Au
     if num_jobs != 1:
         problems.append(f"the journals tell of {num_jobs} jobs, not of one")
         return AuditReport(
-            num_journals=num_journals, num_steps=0, committed_steps=0, epochs=(), undone=(), problems=tuple(problems)
+            num_journals=num_journals,
+            num_steps=0,
+            committed_steps=0,
+            epochs=(),
+            undone=(),
+            problems=tuple(problems),
+            num_problems=len(problems),
         )
     newest = max(records, key=lambda record: record.life)
     history = history_of(records)
@@ -108,7 +118,8 @@ def _judged(records: list[Record], problems: list[str], num_journals: int) -> Au
         committed_steps=len(history.held),
         epochs=epochs,
         undone=tuple(history.undone),
-        problems=(*problems, *history.problems, *judge.problems),
+        problems=(*problems, *history.problems, *judge.findings.lines()),
+        num_problems=len(problems) + len(history.problems) + judge.findings.total,
     )
 
 
@@ -124,7 +135,7 @@ class _Judge:
             num_microbatches=1,
             seed=geometry.seed,
         )
-        self.problems: list[str] = []
+        self.findings = Findings()
 
     def epochs(self) -> Iterator[EpochAudit]:
         """Every epoch of which a step is committed."""
@@ -153,7 +164,7 @@ class _Judge:
         passes = []
         for name, lines in attempt.passed.get(step, {}).items():
             if len(lines) > 1:
-                self.problems.append(f"step {step}: {name} passed it {len(lines)} times in one attempt")
+                self.findings.add(step, f"{name} passed it {len(lines)} times in one attempt")
             passes += [Pass(*row) for line in lines for row in line["passes"]]
         self._check_layers(step, passes)
         samples: list[int] = []
@@ -170,14 +181,14 @@ class _Judge:
         window = self._sampler.window(step)
         for passed in passes:
             if passed.sample_hash != sample_hash(window[passed.offset : passed.offset + passed.count]):
-                self.problems.append(f"step {step}: samples from {passed.offset} on are not those of its window")
+                self.findings.add(step, f"samples from {passed.offset} on are not those of its window")
         by_layer: list[list[tuple[int, int]]] = [[] for _ in range(self._geometry.num_layers)]
         for passed in passes:
             for layer in range(passed.layer_start, passed.layer_stop):
                 by_layer[layer].append((passed.offset, passed.count))
         for layer, parts in enumerate(by_layer):
             if (fault := _misfit(parts, len(window))) is not None:
-                self.problems.append(f"step {step}: layer {layer} {fault}")
+                self.findings.add(step, fault, layer)
 
     def _samples_of(self, step: int, passed: Pass) -> tuple[int, ...] | None:
         """The samples behind a hash: those of the place it names, else of the same place in another step of the epoch."""

@@ -50,6 +50,17 @@ def test_a_run_that_is_wrong_names_what_is(scribe, capsys):
     assert any("committed twice" in problem for problem in json.loads(capsys.readouterr().out)["problems"])
 
 
+def test_equal_problems_are_one_line_with_a_total(scribe, capsys):
+    for step in range(7):
+        scribe.pass_step(step, only="w00")
+        scribe.pass_step(step, only="w01")
+        scribe.commit(step)
+    assert run(scribe.run) == 1
+    printed = capsys.readouterr().out
+    assert "steps 0-6: layers 0-2 did not see samples 4 to 7" in printed
+    assert "21 problems in all" in printed
+
+
 def test_a_folder_without_journals_is_invalid_input(tmp_path, capsys):
     assert run(tmp_path, "--format", "json") == 2
     assert json.loads(capsys.readouterr().out)["error"]["field"] == "run"

@@ -123,7 +123,7 @@ def test_a_layer_that_saw_a_sample_twice_or_never_is_found(scribe):
     scribe.pass_step(0, only="w02")
     scribe.commit(0)
     report = audit(scribe.run)
-    assert "step 0: layer 1 did not see samples 4 to 7" in report.problems
+    assert "step 0: layers 1-2 did not see samples 4 to 7" in report.problems
     assert report.epochs[0].missing == 4
     scribe.pass_step(0, only="w00")
     assert "step 0: layer 0 saw sample 0 twice" in audit(scribe.run).problems
