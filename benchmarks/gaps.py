@@ -33,6 +33,11 @@ WORKERS, PER_WORKER, PER_HOST = (6, 8, 13, 16, 24, 31, 32, 48, 64), (2, 4), (1, 
 ASKED_RATIO = 0.005
 
 
+def uneven_microbatches(num_workers: int) -> tuple[int, ...]:
+    """Scarce counts, which leave few and long pipelines or idle workers, and one that no number of pipelines divides well."""
+    return tuple(dict.fromkeys((1, num_workers // 3, num_workers // 2 + 1, num_workers * 5 // 2 - 1)))
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """A job on equal workers."""
@@ -42,6 +47,12 @@ class Case:
     num_workers: int
     num_microbatches: int
     workers_per_host: int
+
+    @property
+    def kind(self) -> str:
+        """How micro-batches go with workers."""
+        per_worker, rest = divmod(self.num_microbatches, self.num_workers)
+        return " or ".join(map(str, PER_WORKER)) if per_worker in PER_WORKER and not rest else "scarce or odd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +69,9 @@ class Gap:
 
 def cases(schedules: Sequence[Schedule]) -> Iterator[Case]:
     """Every combination."""
-    for schedule, profile, workers, per_worker, per_host in itertools.product(schedules, PROFILES, WORKERS, PER_WORKER, PER_HOST):
-        yield Case(profile, schedule, workers, workers * per_worker, per_host)
+    for schedule, profile, workers, per_host in itertools.product(schedules, PROFILES, WORKERS, PER_HOST):
+        for count in (*(workers * per_worker for per_worker in PER_WORKER), *uneven_microbatches(workers)):
+            yield Case(profile, schedule, workers, count, per_host)
 
 
 def measured(case: Case) -> Gap | None:
@@ -84,19 +96,31 @@ def measured(case: Case) -> Gap | None:
 
 
 def summary(gaps: Sequence[Gap]) -> Table:
-    """How gaps are spread, by schedule and workers per host."""
+    """How gaps are spread, by schedule, workers per host, and how micro-batches go with workers."""
     result = Table(title=f"gaps of first plans on equal workers; asked for: at most {ASKED_RATIO:.1%}")
-    for name in ("schedule", "workers per host", "cases", "within", "median", "90 %", "largest", "CPU seconds, median"):
+    for name in (
+        "schedule",
+        "workers per host",
+        "micro-batches a worker",
+        "cases",
+        "within",
+        "median",
+        "90 %",
+        "largest",
+        "CPU seconds, median",
+    ):
         result.add_column(name, justify="right")
-    groups: dict[tuple[str, int], list[Gap]] = {}
+    groups: dict[tuple[str, int, str], list[Gap]] = {}
     for gap in gaps:
-        groups.setdefault((gap.case.schedule.value, gap.case.workers_per_host), []).append(gap)
-    for (schedule, per_host), own in groups.items():
+        groups.setdefault((gap.case.schedule.value, gap.case.workers_per_host, gap.case.kind), []).append(gap)
+    for (schedule, per_host, kind), own in groups.items():
         ratios = sorted(gap.ratio for gap in own)
         spread = (statistics.median(ratios), ratios[len(ratios) * 9 // 10], ratios[-1])
         within = f"{sum(ratio <= ASKED_RATIO for ratio in ratios) / len(ratios):.0%}"
         seconds = statistics.median(gap.seconds for gap in own)
-        result.add_row(schedule, str(per_host), str(len(own)), within, *(f"{ratio:.3%}" for ratio in spread), f"{seconds:.3f}")
+        result.add_row(
+            schedule, str(per_host), kind, str(len(own)), within, *(f"{ratio:.3%}" for ratio in spread), f"{seconds:.3f}"
+        )
     return result
 
 
