@@ -90,7 +90,21 @@ class EqualSearch:
         over lengths with lower bounds, tightens the entries that its solution uses, and repeats until it uses tight
         ones only: that is the bound. Then the same with prices; where they equal the bounds the arrangement is optimal.
         """
-        return self._among(dp, self._lengths(dp), limit_seconds)
+        bound, arrangement = self._among(dp, self._lengths(dp), limit_seconds)
+        if dp == 1:
+            bound = max(bound, min(limit_seconds, self._single_bound()))
+        return bound, arrangement
+
+    def _single_bound(self) -> float:
+        """No step of a single pipeline is shorter: after its last pass comes the longest update of as many stages as it has."""
+        problem, tail = self._problem, self._tails[1 - self._problem.allowed.dp.start]
+        partitioner, least = self.partitioner(1), math.inf
+        for length, most in zip(problem.allowed.pp, self._most_microbatches(1).tolist(), strict=True):
+            if most >= problem.num_microbatches:
+                update = float(self._widest_updates[length])
+                attained = partitioner.attain((problem.kind,) * length, problem.num_microbatches, tail, update)
+                least = min(least, attained.seconds + problem.costs.commit_seconds(length) + update)
+        return least
 
     def even(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:
         """The best arrangement of `dp` pipelines that differ by one stage at most: few shapes, so reductions wait less."""

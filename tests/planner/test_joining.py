@@ -105,3 +105,25 @@ def test_all_work_comes_from_one_effort():
     left = effort.left
     assert join(search, 4, 1.3, effort) == (0.0, [])
     assert effort.left == left
+
+
+@settings(deadline=None, max_examples=60)
+@given(profiles(), schedules, st.integers(1, 3))
+def test_no_single_pipeline_is_faster_than_the_bound(profile, schedule, microbatches):
+    cluster, count = Cluster.uniform(4), profile.num_layers
+    costs = Costs(profile, cluster)
+    job = replace(snapshot_of(profile, cluster, microbatches).settings, schedule=schedule, ranges=Ranges(max_dp=1))
+    request = Request(costs, job, tuple(cluster.by_id), Holdings(None, ()), 0, Policy.FAULT_FREE)
+    bound, _ = search_for(request).arrange(1)
+    for length in range(1, min(4, count) + 1):
+        for inner in itertools.combinations(range(1, count), length - 1):
+            cuts = itertools.pairwise((0, *inner, count))
+            stages = tuple(Stage(layer_start=a, layer_stop=b, worker=worker_name(n)) for n, (a, b) in enumerate(cuts))
+            plan = Plan(schedule=schedule, pipelines=(Pipeline(num_microbatches=microbatches, stages=stages),))
+            plan = plan.amended(rounds=fastest_rounds(plan, costs))
+            assert bound <= estimate(plan, profile, cluster).iteration_seconds * (1 + 1e-9)
+
+
+def test_a_single_pipeline_is_charged_the_update_of_its_own_length():
+    profile = codec.load(Profile, MODELS / "llama2-7b.a100-80g.json")
+    assert replan(snapshot_of(profile, Cluster.uniform(61), 1)).search.gap_ratio < 0.04
