@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from kintsugi.matrix.events import Event, Kind
 from kintsugi.matrix.record import WallTime
-from kintsugi.runtime.keeper import CheckpointRecord
+from kintsugi.runtime.advice import CheckpointRecord
 from kintsugi.runtime.recording import Strategy
 
 

@@ -22,7 +22,7 @@ from kintsugi.matrix.record import CellRecord, CheckpointTotals, Failure, Qualit
 from kintsugi.matrix.store import write_record
 from kintsugi.matrix.watcher import EXIT_CODE
 from kintsugi.matrix.workload import Orders, held_out, job_of, target_of
-from kintsugi.runtime.keeper import CheckpointRecord
+from kintsugi.runtime.advice import CheckpointRecord
 from kintsugi.runtime.layout import CHECKPOINTS, RECORDS
 from kintsugi.runtime.supervisor import EndReason, Supervisor, SupervisorPolicy, SupervisorRecord, SupervisorState
 

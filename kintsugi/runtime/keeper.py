@@ -1,55 +1,19 @@
 """The agent's side of checkpoints: commits one once all its parts are written, finds one again, and says how often is best."""
 
-import json
-import os
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import structlog
 
-from estimator.interval import daly_interval_seconds, young_interval_seconds
+from kintsugi.runtime.advice import CheckpointCosts, CheckpointRecord, append_record, checkpoint_record
 from kintsugi.runtime.audit import read_history
 from kintsugi.runtime.checkpoint import Checkpoint, Manifest
-from kintsugi.runtime.layout import RECORDS
 from kintsugi.runtime.messages import PartFailed, PartWritten
 from kintsugi.runtime.progress import Progress
 from kintsugi.runtime.recording import RunOptions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointRecord:
-    """What a checkpoint cost. Seconds are those of its slowest worker."""
-
-    step: int
-    """The next to train."""
-    strategy: str
-    num_bytes: int
-    part_bytes: int
-    """Of the worker that writes most."""
-    snapshot_seconds: float
-    backpressure_seconds: float
-    write_seconds: float
-    stall_seconds: float
-    """That training waited for it."""
-    commit_seconds: float
-    """From the last part to the pointer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntervalAdvice:
-    """How often to write checkpoints, from what was measured."""
-
-    cost_seconds: float
-    """Median stall of a checkpoint."""
-    mtbf_seconds: float
-    young_seconds: float
-    daly_seconds: float
-    every_steps: int
-    """The Daly interval in steps; never shorter than what one takes to be written."""
 
 
 @dataclass(slots=True)
@@ -73,11 +37,8 @@ class Keeper:
         """Attempt and step of checkpoints that are complete, or never will be."""
         self._thread: ThreadPoolExecutor | None = None
         self._commits: list[Future[CheckpointRecord | None]] = []
-        self.records: list[CheckpointRecord] = []
-        self.advice: IntervalAdvice | None = None
+        self.costs = CheckpointCosts()
         self._told: int | None = None
-        self._shown: int | None = None
-        """The interval in the log; another one comes there once it has doubled or halved."""
         if options is not None:
             self._store = options.store
             self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="keeper")
@@ -92,7 +53,7 @@ class Keeper:
         """The interval as it is known now."""
         if self._options is None:
             return None
-        return self._options.checkpoints.every_steps or (self.advice.every_steps if self.advice is not None else None)
+        return self._options.checkpoints.every_steps or self.costs.every_steps
 
     def begin(self) -> Checkpoint | None:
         """What an earlier life of the job left: its newest checkpoint, and the losses of the steps in it."""
@@ -187,25 +148,8 @@ class Keeper:
     def _take(self, record: CheckpointRecord | None) -> None:
         if record is None:
             return
-        self.records.append(record)
-        before, self.advice = self._shown, self._advice()
-        if before is None or not before / 2 <= self.advice.every_steps <= before * 2:
-            self._shown = self.advice.every_steps
-            self._log.info("how often checkpoints are best written", **asdict(self.advice))
-
-    def _advice(self) -> IntervalAdvice:
         assert self._options is not None
-        costs = sorted(record.stall_seconds for record in self.records)
-        cost, mtbf = costs[len(costs) // 2], self._options.mtbf_seconds
-        interval = max(daly_interval_seconds(cost, mtbf), self.records[-1].write_seconds)
-        step_seconds = max(self._progress.median_seconds, 1e-6)
-        return IntervalAdvice(
-            cost_seconds=cost,
-            mtbf_seconds=mtbf,
-            young_seconds=young_interval_seconds(cost, mtbf),
-            daly_seconds=daly_interval_seconds(cost, mtbf),
-            every_steps=max(1, round(interval / step_seconds)),
-        )
+        self.costs.take(record, step_seconds=self._progress.median_seconds, mtbf_seconds=self._options.mtbf_seconds)
 
     def _discard(self, attempt: int, step: int) -> None:
         self._over.add((attempt, step))
@@ -235,24 +179,8 @@ class Keeper:
             self._log.warning("a checkpoint could not be committed; the previous one stays", step=message.step, reason=str(error))
             self._discard(message.attempt, message.step)
             return None
-        record = CheckpointRecord(
-            step=message.step,
-            strategy=self._options.checkpoints.strategy.value,
-            num_bytes=manifest.num_bytes,
-            part_bytes=max(sum(file.num_bytes for file in part.files.values()) for part in parts.values()),
-            commit_seconds=time.monotonic() - began,
-            **{name: max(getattr(part, name) for part in parts.values()) for name in _SLOWEST},
+        record = checkpoint_record(
+            parts.values(), strategy=self._options.checkpoints.strategy.value, commit_seconds=time.monotonic() - began
         )
-        _append(self._options.folder / RECORDS, asdict(record))
+        append_record(self._options.folder, record)
         return record
-
-
-_SLOWEST = ("snapshot_seconds", "backpressure_seconds", "write_seconds", "stall_seconds")
-
-
-def _append(path: Path, record: dict[str, Any]) -> None:
-    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
-    try:
-        os.write(descriptor, (json.dumps(record) + "\n").encode())
-    finally:
-        os.close(descriptor)

@@ -14,8 +14,10 @@ newest one, on as many ranks as divide the global batch, which stays the same:
 
 import hashlib
 import json
+import statistics
 import time
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import structlog
@@ -24,17 +26,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from kintsugi.core.codec import dumps
+from kintsugi.core.job import DEFAULT_MTBF_SECONDS
+from kintsugi.runtime.advice import CheckpointCosts, CheckpointRecord, append_record, checkpoint_record
 from kintsugi.runtime.checkpoint import Checkpoint, CheckpointStore, Manifest
 from kintsugi.runtime.journal import Geometry, Journal, Pass, Source, next_life
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
-from kintsugi.runtime.recording import CheckpointOptions
+from kintsugi.runtime.recording import Cadence, CheckpointOptions
 from kintsugi.runtime.sampler import Sampler
 from kintsugi.runtime.snapshots import Entries, random_entries, read_part, restore_random, worker_part
 from kintsugi.runtime.writer import PartWriter
 
-EVERY_STEPS = 50
-"""Between checkpoints where the options do not say: as in the paper."""
 _ATTEMPT = 1
 _STATE = "state"
 
@@ -51,6 +53,7 @@ class PlainRun:
         num_steps: int,
         seed: int = 0,
         checkpoints: CheckpointOptions | None = None,
+        mtbf_seconds: float = DEFAULT_MTBF_SECONDS,
     ) -> None:
         """All ranks call it, after `torch.distributed.init_process_group`; one process alone needs none.
 
@@ -60,7 +63,8 @@ class PlainRun:
             global_batch_size: samples of a step over all ranks.
             num_steps: to train in all lives together.
             seed: of the order of samples.
-            checkpoints: when and how they are written; every 50 steps, beside the training, by default.
+            checkpoints: when and how they are written; by default beside the training, as often as is best for what they cost.
+            mtbf_seconds: mean time between failures of the whole job, from which the best interval follows.
 
         Raises:
             InvalidInputError: the ranks cannot share the global batch evenly.
@@ -74,8 +78,14 @@ class PlainRun:
         self._geometry = Geometry(
             num_samples=num_samples, global_batch_size=global_batch_size, seed=seed, num_layers=1, num_steps=num_steps
         )
-        self._options = checkpoints or CheckpointOptions(every_steps=EVERY_STEPS)
-        self._every = self._options.every_steps or EVERY_STEPS
+        self._options = checkpoints or CheckpointOptions()
+        self._cadence = Cadence()
+        self._cadence.is_on, self._cadence.every = True, self._options.every_steps
+        self._mtbf_seconds = mtbf_seconds
+        self._costs = CheckpointCosts()
+        self._new_records: SimpleQueue[CheckpointRecord] = SimpleQueue()
+        """From the writer's thread."""
+        self._step_seconds: list[float] = []
         self._life = self._agreed(next_life(self._folder / JOURNALS, self._geometry))
         self._journal = Journal(self._folder / JOURNALS, f"rank{self.rank}", self._life, self._geometry)
         self._writer = PartWriter(self._options, self._commit_checkpoint, before_part=lambda *_: None, sync=self._journal.sync)
@@ -99,6 +109,7 @@ class PlainRun:
             self._load(found)
         start = self._sampler.step_of(found.manifest.sampler) if found is not None else 0
         source = Source.START if found is None else Source.CHECKPOINT
+        self._first, self._began = start, time.monotonic()
         self._journal.resume(_ATTEMPT, step=start, source=source, world_size=self.world_size)
         return start
 
@@ -120,20 +131,33 @@ class PlainRun:
         Returns:
             The mean loss over the global batch.
         """
-        mean = torch.as_tensor(loss).detach().double().cpu().clone()
+        self._step_seconds.append(time.monotonic() - self._began)
+        self._look()
+        advised = self._costs.every_steps or 0  # rank 0 alone knows; the others add nothing
+        told = torch.tensor([float(torch.as_tensor(loss).detach()), advised], dtype=torch.float64)
         if dist.is_initialized():
-            dist.all_reduce(mean)
-            mean /= self.world_size
-        self._journal.committed(_ATTEMPT, step, float(mean))
-        if (step + 1) % self._every == 0 or step + 1 == self.num_steps:
+            dist.all_reduce(told)
+        mean, advised = float(told[0]) / self.world_size, int(told[1])
+        if self._options.every_steps is None:
+            self._cadence.every = advised or None
+        self._journal.committed(_ATTEMPT, step, mean)
+        if self._cadence.asks(step, is_first=step == self._first, is_last=step + 1 == self.num_steps):
             self._take(step + 1)
-        return float(mean)
+        self._began = time.monotonic()
+        return mean
 
     def close(self) -> None:
         """Wait until everything is written. All ranks call it."""
         self._writer.drain(_go_on)
+        self._look()
         self._barrier()
         self._journal.close()
+
+    def _look(self) -> None:
+        """Take in what checkpoints cost that are whole since."""
+        while not self._new_records.empty():
+            seconds = statistics.median(self._step_seconds)
+            self._costs.take(self._new_records.get(), step_seconds=seconds, mtbf_seconds=self._mtbf_seconds)
 
     def _take(self, step: int) -> None:
         """Have rank 0 write the state before `step`; the training waits as long as the strategy says."""
@@ -183,7 +207,7 @@ class PlainRun:
             log.warning("a checkpoint could not be written; the previous one stays", step=message.step, reason=message.reason)
             self._store.discard(temporary)
             return
-        state = self._sampler.state(message.step)
+        began, state = time.monotonic(), self._sampler.state(message.step)
         manifest = Manifest(
             step=message.step,
             job=self._digest(),
@@ -193,6 +217,10 @@ class PlainRun:
             files=message.files,
         )
         self._store.commit(temporary, manifest)
+        strategy, seconds = self._options.strategy.value, time.monotonic() - began
+        record = checkpoint_record([message], strategy=strategy, commit_seconds=seconds)
+        append_record(self._folder, record)
+        self._new_records.put(record)
 
     def _digest(self) -> str:
         shapes = {name: [*value.shape] for name, value in self._model.state_dict().items()}

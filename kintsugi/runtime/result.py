@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from kintsugi.core.decision import Decision, StateKind
-from kintsugi.runtime.keeper import CheckpointRecord, IntervalAdvice, Keeper
+from kintsugi.runtime.advice import CheckpointRecord, IntervalAdvice
+from kintsugi.runtime.keeper import Keeper
 from kintsugi.runtime.messages import Collect, Collected
 from kintsugi.runtime.progress import Progress
 from kintsugi.runtime.recovery import RecoveryTimeline
@@ -60,8 +61,8 @@ def run_result(
         recoveries=tuple(recoveries),
         decisions=tuple(decisions),
         microbatches=tuple(progress.microbatches[step] for step in steps),
-        checkpoints=tuple(keeper.records),
-        interval=keeper.advice,
+        checkpoints=tuple(keeper.costs.records),
+        interval=keeper.costs.advice,
     )
 
 

@@ -6,12 +6,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import structlog
 import torch
 from torch import nn
 
+from kintsugi.core.codec import loads
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.advice import CheckpointRecord
 from kintsugi.runtime.audit import audit
 from kintsugi.runtime.journal import Source
+from kintsugi.runtime.layout import RECORDS
 from kintsugi.runtime.plain import PlainRun
 from kintsugi.runtime.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.snapshots import read_part
@@ -31,7 +35,11 @@ def trained(folder: Path, stop: int, num_steps: int = 9, **options) -> tuple[nn.
     """One process alone, up to `stop`; dropout and noise draw from the global generators."""
     model, optimizer, scheduler = script()
     run = PlainRun(
-        folder, num_samples=20, global_batch_size=6, num_steps=num_steps, checkpoints=CheckpointOptions(every_steps=2, **options)
+        folder,
+        num_samples=20,
+        global_batch_size=6,
+        num_steps=num_steps,
+        checkpoints=CheckpointOptions(**{"every_steps": 2, **options}),
     )
     points = torch.randn(20, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     losses = []
@@ -65,6 +73,17 @@ def test_a_script_goes_on_bit_for_bit(tmp_path, strategy):
     assert report.is_exact
     assert report.is_complete
     assert [(u.first, u.last, u.source) for u in report.undone] == [(6, 6, Source.CHECKPOINT)]
+
+
+def test_what_checkpoints_cost_is_recorded_and_sets_the_interval(tmp_path):
+    with structlog.testing.capture_logs() as log:
+        trained(tmp_path, 9, every_steps=None, strategy=Strategy.BLOCKING)
+    shown = next(line for line in log if line["event"] == "how often checkpoints are best written")
+    assert 0 < shown["cost_seconds"] < shown["daly_seconds"] < shown["mtbf_seconds"]
+    records = [loads(CheckpointRecord, line) for line in (tmp_path / RECORDS).read_text().splitlines()]
+    assert [record.step for record in records] == [1, 9]
+    assert shown["every_steps"] > 9
+    assert all(0 < record.write_seconds <= record.stall_seconds for record in records)
 
 
 def test_another_script_does_not_take_the_checkpoints_over(tmp_path):
