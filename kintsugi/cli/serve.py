@@ -3,6 +3,7 @@
 import signal
 import socket
 import sys
+import threading
 from types import FrameType
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,7 @@ from api.app import create_app
 from api.settings import Settings
 from api.store import Store
 from kintsugi.core.errors import InvalidInputError, UnavailableError
+from planner.warmup import warm_up
 
 BACKLOG = 2_048
 SWITCH_SECONDS = 0.0005
@@ -56,9 +58,12 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit)
     sys.setswitchinterval(SWITCH_SECONDS)
+    warming = threading.Thread(target=warm_up, name="warm-up")
     with listener:
         server = _Server(config, app, _address(listener))
+        warming.start()
         server.run(sockets=[listener])
+        warming.join()
     if not server.started:
         raise UnavailableError("the service could not start; its log says why")
 
