@@ -14,7 +14,8 @@ from api.recent import Recent
 from api.shelf import Shelf
 from api.statements import ADD_DECISION, ADD_DOCUMENT, ADD_ENTRIES, ADD_KEY, DOCUMENT, ENTRIES_AFTER, ENTRIES_OF_EVENTS, KEY
 from api.stored import Document, StoredDecision, StoredJob, WriteKey
-from api.tables import DECISIONS, DOCUMENTS, JOBS, LOG, METADATA
+from api.tables import DECISIONS, DOCUMENTS, JOBS, LOG
+from api.upgrade import upgrade
 from api.wording import Wording
 from kintsugi.core import codec
 from kintsugi.core.checks import LARGEST_INTEGER
@@ -40,9 +41,13 @@ class Store:
         self._decoded: Callable[[Any, str], Any] = lru_cache(CACHED_ITEMS)(self._decode)
 
     def open(self) -> None:
-        """Make the tables that are missing."""
-        with self._database.writing() as connection:
-            METADATA.create_all(connection)
+        """Bring the schema up to this version.
+
+        Raises:
+            InvalidInputError: the database is of a later version, or was not made by this program.
+            UnavailableError: the database does not answer.
+        """
+        upgrade(self._database)
 
     def close(self) -> None:
         """Give the connections back."""

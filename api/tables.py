@@ -1,8 +1,19 @@
-"""The tables: an append-only log and immutable decisions per job, and the documents they refer to."""
+"""The tables: an append-only log and immutable decisions per job, and the documents they refer to.
 
-from sqlalchemy import Boolean, Column, ForeignKey, Integer, LargeBinary, MetaData, String, Table, Text, UniqueConstraint
+What stands here is made by the migrations in `api/migrations`; a test compares the two.
+"""
 
-METADATA = MetaData()
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, LargeBinary, MetaData, String, Table, Text, UniqueConstraint
+
+NAMES = {
+    "pk": "pk_%(table_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+}
+"""Names of constraints: a migration must be able to name what it changes."""
+
+METADATA = MetaData(naming_convention=NAMES)
 
 DOCUMENTS = Table(
     "documents",
@@ -27,12 +38,12 @@ LOG = Table(
     "log",
     METADATA,
     Column("job", String(200), ForeignKey("jobs.id"), primary_key=True),
-    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("kind", String(16), nullable=False),
     Column("event_id", String(200)),
     Column("body", Text, nullable=False),
     Column("received_at", String(32), nullable=False),
-    Column("generation", Integer, nullable=False),
+    Column("generation", BigInteger, nullable=False),
     Column("decided", Boolean, nullable=False),
     Column("problem", Text),
     UniqueConstraint("job", "event_id"),
@@ -43,8 +54,8 @@ DECISIONS = Table(
     "decisions",
     METADATA,
     Column("job", String(200), ForeignKey("jobs.id"), primary_key=True),
-    Column("generation", Integer, primary_key=True, autoincrement=False),
-    Column("number", Integer, nullable=False),
+    Column("generation", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, nullable=False),
     Column("decided_at", String(32), nullable=False),
     Column("brief", LargeBinary, nullable=False),
     Column("account", LargeBinary, nullable=False),
@@ -53,13 +64,23 @@ DECISIONS = Table(
     Column("planner_version", String(32), nullable=False),
 )
 
+STATES = Table(
+    "states",
+    METADATA,
+    Column("job", String(200), ForeignKey("jobs.id"), primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("planner_version", String(32), nullable=False),
+    Column("history", LargeBinary, nullable=False),
+)
+"""A job's history after some of its entries, so that a long log need not be folded from its beginning."""
+
 CONTINGENCIES = Table(
     "contingencies",
     METADATA,
     Column("job", String(200), ForeignKey("jobs.id"), primary_key=True),
     Column("fingerprint", String(64), primary_key=True),
     Column("planner_version", String(32), primary_key=True),
-    Column("generation", Integer, nullable=False),
+    Column("generation", BigInteger, nullable=False),
     Column("policy", String(32), nullable=False),
     Column("reason", Text, nullable=False),
     Column("brief", LargeBinary, nullable=False),
@@ -74,6 +95,9 @@ KEYS = Table(
     Column("key", String(200), primary_key=True),
     Column("request_digest", String(64), nullable=False),
     Column("job", String(200), nullable=False),
-    Column("number", Integer, nullable=False),
+    Column("number", BigInteger, nullable=False),
 )
 """Which write each `Idempotency-Key` stood for: the last log entry it made, or entry 0, the job's creation."""
+
+KEPT = (DOCUMENTS, LOG, DECISIONS)
+"""Tables whose rows are never changed or deleted: triggers refuse it."""

@@ -1,5 +1,6 @@
-"""A service on a database of its own, and a job in it."""
+"""A service on a database of its own, and a job in it; tests marked `both_databases` run on SQLite and on PostgreSQL."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,12 @@ from api import logs
 from api.app import create_app
 from api.settings import Settings
 from tests.api.requests import new_job
+from tests.databases import KINDS, POSTGRESQL, SQLITE, PostgreSql, postgresql, prepare
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "database_kind" in metafunc.fixturenames and metafunc.definition.get_closest_marker("both_databases"):
+        metafunc.parametrize("database_kind", KINDS, indirect=True)
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -22,9 +29,50 @@ def _quiet() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgreSql]:
+    """One server for the whole session, started when the first test wants it."""
+    with postgresql() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite database that the service has prepared, to be copied."""
+    path = tmp_path_factory.mktemp("migrated") / "kintsugi.sqlite3"
+    prepare(f"sqlite:///{path}")
+    return path
+
+
 @pytest.fixture
-def database_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/kintsugi.sqlite3"
+def database_kind(request: pytest.FixtureRequest) -> str:
+    return getattr(request, "param", SQLITE)
+
+
+@pytest.fixture
+def database_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A prepared database of the kind that the test asks for."""
+    if database_kind == POSTGRESQL:
+        server: PostgreSql = request.getfixturevalue("postgres")
+        url = server.migrated()
+        yield url
+        server.drop(url)
+        return
+    path = tmp_path / "kintsugi.sqlite3"
+    shutil.copy(request.getfixturevalue("migrated_file"), path)
+    yield f"sqlite:///{path}"
+
+
+@pytest.fixture
+def empty_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database without tables."""
+    if database_kind == POSTGRESQL:
+        server: PostgreSql = request.getfixturevalue("postgres")
+        url = server.new()
+        yield url
+        server.drop(url)
+        return
+    yield f"sqlite:///{tmp_path}/empty.sqlite3"
 
 
 @pytest.fixture

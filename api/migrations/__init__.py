@@ -1,0 +1,1 @@
+"""The schema's versions, carried out by Alembic when the service starts."""

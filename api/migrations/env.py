@@ -1,0 +1,9 @@
+"""Alembic's entry: carries migrations out in the transaction that `api.upgrade` holds."""
+
+from alembic import context
+
+from api.tables import METADATA
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=METADATA)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,118 @@
+"""The first schema: jobs, their logs and decisions, and what is kept beside them."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+KEPT = ("documents", "log", "decisions")
+"""Tables whose rows are never changed or deleted."""
+
+
+def upgrade() -> None:
+    """Make all tables in an empty database."""
+    _documents_and_jobs()
+    _logs()
+    _made_ahead()
+    _keys()
+    for table in KEPT:
+        _keep(table)
+
+
+def _documents_and_jobs() -> None:
+    op.create_table(
+        "documents",
+        sa.Column("digest", sa.String(64), primary_key=True),
+        sa.Column("body", sa.Text, nullable=False),
+    )
+    op.create_table(
+        "jobs",
+        sa.Column("id", sa.String(200), primary_key=True),
+        sa.Column("created_at", sa.String(32), nullable=False),
+        sa.Column("request_digest", sa.String(64), nullable=False),
+        sa.Column("profile", sa.String(64), sa.ForeignKey("documents.digest"), nullable=False),
+        sa.Column("cluster", sa.String(64), sa.ForeignKey("documents.digest"), nullable=False),
+        sa.Column("settings", sa.String(64), sa.ForeignKey("documents.digest"), nullable=False),
+    )
+
+
+def _logs() -> None:
+    op.create_table(
+        "log",
+        sa.Column("job", sa.String(200), sa.ForeignKey("jobs.id"), primary_key=True),
+        sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("kind", sa.String(16), nullable=False),
+        sa.Column("event_id", sa.String(200)),
+        sa.Column("body", sa.Text, nullable=False),
+        sa.Column("received_at", sa.String(32), nullable=False),
+        sa.Column("generation", sa.BigInteger, nullable=False),
+        sa.Column("decided", sa.Boolean, nullable=False),
+        sa.Column("problem", sa.Text),
+        sa.UniqueConstraint("job", "event_id"),
+    )
+    op.create_table(
+        "decisions",
+        sa.Column("job", sa.String(200), sa.ForeignKey("jobs.id"), primary_key=True),
+        sa.Column("generation", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("number", sa.BigInteger, nullable=False),
+        sa.Column("decided_at", sa.String(32), nullable=False),
+        sa.Column("brief", sa.LargeBinary, nullable=False),
+        sa.Column("account", sa.LargeBinary, nullable=False),
+        sa.Column("snapshot", sa.Text, nullable=False),
+        sa.Column("snapshot_digest", sa.String(64), nullable=False),
+        sa.Column("planner_version", sa.String(32), nullable=False),
+    )
+    op.create_table(
+        "states",
+        sa.Column("job", sa.String(200), sa.ForeignKey("jobs.id"), primary_key=True),
+        sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("planner_version", sa.String(32), nullable=False),
+        sa.Column("history", sa.LargeBinary, nullable=False),
+    )
+
+
+def _made_ahead() -> None:
+    op.create_table(
+        "contingencies",
+        sa.Column("job", sa.String(200), sa.ForeignKey("jobs.id"), primary_key=True),
+        sa.Column("fingerprint", sa.String(64), primary_key=True),
+        sa.Column("planner_version", sa.String(32), primary_key=True),
+        sa.Column("generation", sa.BigInteger, nullable=False),
+        sa.Column("policy", sa.String(32), nullable=False),
+        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("brief", sa.LargeBinary, nullable=False),
+        sa.Column("account", sa.LargeBinary, nullable=False),
+    )
+
+
+def _keys() -> None:
+    op.create_table(
+        "idempotency_keys",
+        sa.Column("scope", sa.String(200), primary_key=True),
+        sa.Column("key", sa.String(200), primary_key=True),
+        sa.Column("request_digest", sa.String(64), nullable=False),
+        sa.Column("job", sa.String(200), nullable=False),
+        sa.Column("number", sa.BigInteger, nullable=False),
+    )
+
+
+def _keep(table: str) -> None:
+    """Refuse every statement that would change or delete rows of `table`."""
+    if op.get_bind().dialect.name == "sqlite":
+        for verb in ("UPDATE", "DELETE"):
+            op.execute(
+                f"CREATE TRIGGER {table}_keeps_its_rows_from_{verb.lower()} BEFORE {verb} ON {table} "
+                f"BEGIN SELECT RAISE(ABORT, 'rows of {table} are never changed or deleted'); END"
+            )
+        return
+    op.execute(
+        f"CREATE FUNCTION {table}_keeps_its_rows() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN RAISE EXCEPTION 'rows of {table} are never changed or deleted'; END $$"
+    )
+    op.execute(
+        f"CREATE TRIGGER {table}_keeps_its_rows BEFORE UPDATE OR DELETE OR TRUNCATE ON {table} "
+        f"FOR EACH STATEMENT EXECUTE FUNCTION {table}_keeps_its_rows()"
+    )

@@ -1,0 +1,70 @@
+"""The database's schema: made or brought up to this version when the service starts, by one process at a time."""
+
+from pathlib import Path
+
+from sqlalchemy import Connection, column, func, inspect, select, table
+
+from api.database import Database
+from api.tables import METADATA
+from kintsugi.core.errors import InvalidInputError
+
+HEAD = "0001"
+"""The version that this code works with: that of the newest file in `api/migrations/versions`."""
+LOCK = 0x6B696E74
+"""Number of the lock under which PostgreSQL is upgraded."""
+WAY_OUT = "name another database, or move this one away to begin anew"
+
+_VERSIONS = table("alembic_version", column("version_num"))
+
+
+def upgrade(database: Database) -> None:
+    """Bring the schema up to `HEAD`; several processes may try at once.
+
+    Raises:
+        InvalidInputError: the database is of a later version, or was not made by this program.
+        UnavailableError: the database does not answer.
+    """
+    with database.reading() as connection:
+        if _version(connection) == HEAD:
+            return
+    with database.writing() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(select(func.pg_advisory_xact_lock(LOCK)))
+        if _version(connection) != HEAD:
+            _carry_out(connection)
+
+
+def _version(connection: Connection) -> str | None:
+    """The schema's version; None for an empty database."""
+    names = set(inspect(connection).get_table_names())
+    if _VERSIONS.name not in names:
+        if strangers := sorted(names & set(METADATA.tables)):
+            message = f"holds tables of unknown origin ({', '.join(strangers)}) and no version; {WAY_OUT}"
+            raise InvalidInputError(message, field="database_url")
+        return None
+    version: str | None = connection.execute(select(_VERSIONS.c.version_num)).scalar_one_or_none()
+    if version is not None and version > HEAD:
+        message = f"is of version {version}, this program knows versions up to {HEAD}; install a newer kintsugi, or {WAY_OUT}"
+        raise InvalidInputError(message, field="database_url", value=version)
+    if version == HEAD:
+        _check_shape(connection)
+    return version
+
+
+def _check_shape(connection: Connection) -> None:
+    found = inspect(connection).get_multi_columns()
+    there = {(name, item["name"]) for (_, name), columns in found.items() for item in columns}
+    wanted = {(name, item.name) for name, made in METADATA.tables.items() for item in made.columns}
+    if missing := sorted(wanted - there):
+        what = ", ".join(f"{name}.{item}" for name, item in missing)
+        raise InvalidInputError(f"is of version {HEAD} but lacks {what}; {WAY_OUT}", field="database_url")
+
+
+def _carry_out(connection: Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+    config.attributes["connection"] = connection
+    command.upgrade(config, HEAD)

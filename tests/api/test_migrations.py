@@ -1,0 +1,102 @@
+"""The schema: migrations make what the tables say, once, whoever starts first; other databases are refused by name."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine, inspect, text
+from sqlalchemy.exc import DBAPIError
+
+import api.migrations
+from api.tables import KEPT, METADATA
+from api.upgrade import HEAD
+from kintsugi.core.errors import InvalidInputError
+from tests.databases import prepare
+
+pytestmark = pytest.mark.both_databases
+
+
+@contextmanager
+def connected(url):
+    engine = create_engine(url)
+    try:
+        with engine.begin() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def do(url, *statements):
+    with connected(url) as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+
+
+def test_the_migrations_make_what_the_tables_say(database_url):
+    with connected(database_url) as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, METADATA) == []
+        for name, table in METADATA.tables.items():
+            assert inspect(connection).get_pk_constraint(name)["constrained_columns"] == [c.name for c in table.primary_key]
+
+
+def test_the_newest_migration_is_the_one_that_the_code_works_with():
+    script = ScriptDirectory(str(Path(api.migrations.__file__).parent))
+    assert script.get_heads() == [HEAD]
+
+
+def test_of_those_that_start_at_once_one_makes_the_tables(empty_url):
+    with ThreadPoolExecutor(4) as starters:
+        assert list(starters.map(prepare, [empty_url] * 4)) == [None] * 4
+    with connected(empty_url) as connection:
+        assert connection.execute(text("select version_num from alembic_version")).scalars().all() == [HEAD]
+        assert set(METADATA.tables) < set(inspect(connection).get_table_names())
+
+
+def test_tables_of_other_programs_are_left_alone(empty_url):
+    do(empty_url, "create table theirs (number integer)")
+    prepare(empty_url)
+    with connected(empty_url) as connection:
+        assert "theirs" in inspect(connection).get_table_names()
+
+
+def test_a_database_of_a_later_version_is_refused(database_url):
+    do(database_url, "update alembic_version set version_num = '9999'")
+    with pytest.raises(InvalidInputError, match="install a newer kintsugi") as caught:
+        prepare(database_url)
+    assert (caught.value.field, caught.value.value) == ("database_url", "9999")
+
+
+def test_tables_of_unknown_origin_are_refused(empty_url):
+    do(empty_url, "create table jobs (id integer)")
+    with pytest.raises(InvalidInputError, match=r"unknown origin \(jobs\).*name another database"):
+        prepare(empty_url)
+
+
+def test_a_database_that_lacks_a_column_is_refused(database_url):
+    do(database_url, "alter table decisions drop column brief")
+    with pytest.raises(InvalidInputError, match=r"lacks decisions\.brief"):
+        prepare(database_url)
+
+
+@pytest.mark.parametrize("table", [table.name for table in KEPT])
+def test_rows_that_are_kept_cannot_be_changed_or_deleted(database_url, table):
+    column = METADATA.tables[table].primary_key.columns[0].name
+    fill(database_url)
+    for statement in (f"update {table} set {column} = {column}", f"delete from {table}"):
+        with pytest.raises(DBAPIError, match=f"rows of {table} are never changed or deleted"):
+            do(database_url, statement)
+
+
+def fill(url):
+    do(
+        url,
+        "insert into documents values ('d', '{}')",
+        "insert into jobs (id, created_at, request_digest, profile, cluster, settings) values ('j', '', '', 'd', 'd', 'd')",
+        "insert into log (job, number, kind, body, received_at, generation, decided) values ('j', 1, '', '', '', 0, true)",
+        "insert into decisions values ('j', 0, 0, '', '', '', '', '', '')",
+    )
