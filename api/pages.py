@@ -3,10 +3,10 @@
 from api.history import Entry
 from api.records import JobState, Records
 from api.store import EVENT, REPORT
-from kintsugi.core.decision import Decision
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import EventPage, EventRecord, JobPage, JobSummary, JobView, Report, ReportPage, ReportRecord
+from kintsugi.core.plan import Policy
 
 
 def job_view(records: Records, job: str) -> JobView:
@@ -18,7 +18,7 @@ def job_view(records: Records, job: str) -> JobView:
     state = records.state(job)
     decision = records.store.decision(job, state.history.generation).wording.decision()
     return JobView(
-        summary=_summary(state, decision),
+        summary=summary_of(state, decision.policy),
         settings=state.settings,
         cluster=state.history.membership.cluster,
         alive=state.history.membership.alive,
@@ -91,13 +91,14 @@ def _number(cursor: str | None) -> int:
     return int(cursor)
 
 
-def _summary(state: JobState, decision: Decision) -> JobSummary:
+def summary_of(state: JobState, policy: Policy) -> JobSummary:
+    """A job in a few words, with the policy of its latest decision."""
     membership = state.history.membership
     return JobSummary(
         id=state.job.id,
         created_at=state.job.created_at,
         profile=state.profile.name,
-        policy=decision.policy,
+        policy=policy,
         generation=state.history.generation,
         applied_generation=state.history.applied_generation,
         num_workers=len(membership.cluster.workers),
