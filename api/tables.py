@@ -3,7 +3,20 @@
 What stands here is made by the migrations in `api/migrations`; a test compares the two.
 """
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, LargeBinary, MetaData, String, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
 NAMES = {
     "pk": "pk_%(table_name)s",
@@ -98,6 +111,42 @@ KEYS = Table(
     Column("number", BigInteger, nullable=False),
 )
 """Which write each `Idempotency-Key` stood for: the last log entry it made, or entry 0, the job's creation."""
+
+WEBHOOKS = Table(
+    "webhooks",
+    METADATA,
+    Column("job", String(200), ForeignKey("jobs.id"), primary_key=True),
+    Column("id", String(100), primary_key=True),
+    Column("created_at", String(32), nullable=False),
+    Column("changed_at", String(32), nullable=False),
+    Column("url", Text, nullable=False),
+    Column("secret", String(100), nullable=False),
+    Column("kinds", String(200), nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("number", BigInteger, nullable=False),
+)
+"""Who is told of a job's decisions, and up to which generation and log entry that was put into `deliveries`."""
+
+DELIVERIES = Table(
+    "deliveries",
+    METADATA,
+    Column("job", String(200), primary_key=True),
+    Column("webhook", String(100), primary_key=True),
+    Column("event", String(100), primary_key=True),
+    Column("body", Text, nullable=False),
+    Column("created_at", String(32), nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("attempts", BigInteger, nullable=False),
+    Column("due_at", String(32), nullable=False),
+    Column("retry_until", String(32), nullable=False),
+    Column("lease", String(32)),
+    Column("leased_until", String(32)),
+    Column("last_status", BigInteger),
+    Column("last_error", Text),
+    ForeignKeyConstraint(["job", "webhook"], ["webhooks.job", "webhooks.id"]),
+    Index(None, "status", "due_at"),
+)
+"""News on their way to webhooks. A lease keeps a delivery for one process until it ends."""
 
 KEPT = (DOCUMENTS, LOG, DECISIONS)
 """Tables whose rows are never changed or deleted: triggers refuse it."""

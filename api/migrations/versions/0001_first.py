@@ -18,6 +18,7 @@ def upgrade() -> None:
     _logs()
     _made_ahead()
     _keys()
+    _webhooks()
     for table in KEPT:
         _keep(table)
 
@@ -96,6 +97,39 @@ def _keys() -> None:
         sa.Column("request_digest", sa.String(64), nullable=False),
         sa.Column("job", sa.String(200), nullable=False),
         sa.Column("number", sa.BigInteger, nullable=False),
+    )
+
+
+def _webhooks() -> None:
+    op.create_table(
+        "webhooks",
+        sa.Column("job", sa.String(200), sa.ForeignKey("jobs.id"), primary_key=True),
+        sa.Column("id", sa.String(100), primary_key=True),
+        sa.Column("created_at", sa.String(32), nullable=False),
+        sa.Column("changed_at", sa.String(32), nullable=False),
+        sa.Column("url", sa.Text, nullable=False),
+        sa.Column("secret", sa.String(100), nullable=False),
+        sa.Column("kinds", sa.String(200), nullable=False),
+        sa.Column("generation", sa.BigInteger, nullable=False),
+        sa.Column("number", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
+        "deliveries",
+        sa.Column("job", sa.String(200), primary_key=True),
+        sa.Column("webhook", sa.String(100), primary_key=True),
+        sa.Column("event", sa.String(100), primary_key=True),
+        sa.Column("body", sa.Text, nullable=False),
+        sa.Column("created_at", sa.String(32), nullable=False),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("attempts", sa.BigInteger, nullable=False),
+        sa.Column("due_at", sa.String(32), nullable=False),
+        sa.Column("retry_until", sa.String(32), nullable=False),
+        sa.Column("lease", sa.String(32)),
+        sa.Column("leased_until", sa.String(32)),
+        sa.Column("last_status", sa.BigInteger),
+        sa.Column("last_error", sa.Text),
+        sa.ForeignKeyConstraint(["job", "webhook"], ["webhooks.job", "webhooks.id"]),
+        sa.Index(None, "status", "due_at"),
     )
 
 
