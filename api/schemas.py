@@ -112,7 +112,7 @@ class WhatIf:
     __pydantic_config__ = PYDANTIC_CONFIG
 
     job: str | None = None
-    """A stored job: nothing but `fail` and `join` may stand beside it."""
+    """A stored job: nothing but `fail`, `fail_hosts`, `join` and `slow` may stand beside it."""
     profile: Profile | None = None
     cluster: Cluster | None = None
     workers: int | None = None
@@ -127,10 +127,14 @@ class WhatIf:
     """Hosts that fail with all their workers."""
     join: tuple[str, ...] = ()
     """Workers that join or return."""
+    slow: Mapping[str, float] = field_of(default_factory=dict)
+    """Workers that run at another speed than now, and their `speed_ratio`."""
 
     def __post_init__(self) -> None:
         for field in ("fail", "fail_hosts", "join"):
             checks.unique(field, getattr(self, field))
+        for worker, speed_ratio in self.slow.items():
+            checks.positive(f"slow.{worker}", speed_ratio)
         if self.job is not None:
             for field in ("profile", "cluster", "workers", "settings", "plan"):
                 if getattr(self, field) is not None:

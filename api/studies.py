@@ -84,4 +84,8 @@ def _events(request: WhatIf, generation: int) -> list[Event]:
     failing = [Event(kind=EventKind.WORKER_FAILED, id=f"fail {w}", generation=generation, worker=w) for w in request.fail]
     hosts = [Event(kind=EventKind.HOST_FAILED, id=f"fail {h}", generation=generation, host=h) for h in request.fail_hosts]
     joining = [Event(kind=EventKind.WORKER_JOINED, id=f"join {w}", generation=generation, worker=w) for w in request.join]
-    return [*failing, *hosts, *joining]
+    slow = [
+        Event(kind=EventKind.STRAGGLER, id=f"slow {w}", generation=generation, worker=w, speed_ratio=ratio)
+        for w, ratio in request.slow.items()
+    ]
+    return [*failing, *hosts, *joining, *slow]

@@ -154,9 +154,18 @@ class Client:
         }
         return self._write(Estimate, "/v1/estimates", body)
 
-    def whatif(self, job: str, *, fail: Sequence[str] = (), fail_hosts: Sequence[str] = (), join: Sequence[str] = ()) -> Decision:
-        """What would be decided for a job if workers or hosts failed or workers joined."""
-        return self._write(Decision, "/v1/whatif", {"job": job, "fail": fail, "fail_hosts": fail_hosts, "join": join})
+    def whatif(
+        self,
+        job: str,
+        *,
+        fail: Sequence[str] = (),
+        fail_hosts: Sequence[str] = (),
+        join: Sequence[str] = (),
+        slow: Mapping[str, float] | None = None,
+    ) -> Decision:
+        """What would be decided for a job if workers or hosts failed, workers joined or ran at another speed ratio."""
+        asked = {"job": job, "fail": fail, "fail_hosts": fail_hosts, "join": join, "slow": slow or {}}
+        return self._write(Decision, "/v1/whatif", asked)
 
     def _read(self, kind: type[T], path: str, parameters: Mapping[str, Any] | None = None) -> T:
         return _decoded(kind, self._send("GET", path, parameters=parameters))

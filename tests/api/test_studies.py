@@ -56,9 +56,21 @@ def test_hosts_fail_with_all_their_workers(client):
     assert not workers_of(decision) & {"w02", "w03"}
 
 
+def test_what_if_a_worker_ran_slower_is_what_its_straggler_event_gets(client, job):
+    slow = sorted(workers_of(job["decision"]))[0]
+    thought = client.post("/v1/whatif", json={"job": "llama", "slow": {slow: 0.25}}).json()
+    assert thought["estimate"]["iteration_seconds"] > job["decision"]["estimate"]["iteration_seconds"]
+    done = client.post(EVENTS, json=event("a", 0, slow, "straggler", speed_ratio=0.25)).json()["decision"]
+    for decision in (thought, done):
+        decision["search"].pop("elapsed_seconds")
+    assert thought == done
+
+
 @pytest.mark.parametrize(
     ("changes", "status", "field"),
     [
+        ({"slow": {"w00": 0}}, 422, "slow.w00"),
+        ({"slow": {"w77": 0.5}}, 404, "worker"),
         ({"fail": ["w00", "w00"]}, 422, "fail[1]"),
         ({"fail": ["w77"]}, 404, "worker"),
         ({"fail_hosts": ["h77"]}, 404, "host"),
