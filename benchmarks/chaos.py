@@ -44,13 +44,14 @@ from kintsugi.core.profile import LinkCost, Profile
 from kintsugi.runtime.compare import difference
 from kintsugi.runtime.gpt import GptShape, gpt_job
 from kintsugi.runtime.models import TrainingJob
-from kintsugi.runtime.options import AgentOptions
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.profiler import profile_job
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.train import train
 
 DEFAULT = Path(__file__).parent / "campaigns" / "short.json"
-OPTIONS = AgentOptions()
+OPTIONS = AgentOptions(worker=WorkerOptions(operation_timeout_seconds=15.0))
+"""A message that a dead worker had sent in part holds a thread until then; steps of these jobs take a hundredth of it."""
 NUM_BLOCKS = 6
 END_SECONDS = 10.0
 """For the last process of a run to be gone."""
