@@ -61,7 +61,7 @@ def predicted_group(plan: Plan, profile: Profile, cluster: Cluster, *, begin_sec
     """One step of `plan` as the estimator's replay of its program tells it, from `begin_seconds` on. O(A) for A actions."""
     timetable = replay(compile_program(plan, profile, cluster), Costs(profile, cluster)).timings
     if begin_seconds:
-        timetable = {worker: tuple(_later(timing, begin_seconds) for timing in own) for worker, own in timetable.items()}
+        timetable = {worker: tuple(later(timing, begin_seconds) for timing in own) for worker, own in timetable.items()}
     return TraceGroup(title=f"predicted, generation {plan.generation}", plan=plan, steps=(TracedStep(timings=timetable),))
 
 
@@ -87,6 +87,13 @@ def action_name(action: Action) -> str:
     if action.kind in SENDS | RECEIVES:
         return f"{CATEGORIES[action.kind]} {action.kind.value[-1]}{action.microbatch}"
     return f"{action.kind.value}{action.microbatch}"
+
+
+def message_key(timing: Timing) -> tuple[object, ...]:
+    """The same for a send and its receive within a step."""
+    action = timing.action
+    ends = (timing.worker, action.peer) if action.kind in SENDS else (action.peer, timing.worker)
+    return (*ends, action.microbatch, action.boundary, action.kind.value[-1])
 
 
 def _events(group: TraceGroup, process: int) -> Iterator[Event]:
@@ -124,12 +131,9 @@ def _slice(timing: Timing, process: int, track: int, step: int | None, flows: di
         "dur": (end - start) / 1e3,
         "args": _arguments(timing, step),
     }
-    if action.kind in SENDS | RECEIVES:
-        is_send = action.kind in SENDS
-        ends = (timing.worker, action.peer) if is_send else (action.peer, timing.worker)
-        key = (step, *ends, action.microbatch, action.boundary, action.kind.value[-1])
-        event["bind_id"] = flows.setdefault(key, f"0x{process:x}{len(flows):08x}")
-        event["flow_out" if is_send else "flow_in"] = True
+    if action.peer:
+        event["bind_id"] = flows.setdefault((step, *message_key(timing)), f"0x{process:x}{len(flows):08x}")
+        event["flow_out" if action.kind in SENDS else "flow_in"] = True
     return event
 
 
@@ -151,5 +155,6 @@ def _arguments(timing: Timing, step: int | None) -> dict[str, object]:
     return result
 
 
-def _later(timing: Timing, seconds: float) -> Timing:
+def later(timing: Timing, seconds: float) -> Timing:
+    """The same action `seconds` later."""
     return Timing(timing.worker, timing.action, timing.start_seconds + seconds, timing.end_seconds + seconds)

@@ -102,6 +102,11 @@ class Reducing:
         if self.buffer.data_ptr() != self.tensor.data_ptr():
             self.tensor.copy_(self.buffer)
 
+    @property
+    def span(self) -> tuple[float, float]:
+        """When it was carried out, once it is over: from its turn to its end, on the monotonic clock in seconds."""
+        return self.waiting.began_at, self.waiting.ended_at
+
 
 class Groups:
     """The process groups that one worker takes part in during one attempt at a generation."""

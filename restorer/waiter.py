@@ -7,6 +7,7 @@ thread that can be left behind; it ends with its operation's own timeout at the 
 
 import queue
 import threading
+import time
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,6 +31,9 @@ class Waiting:
     operation: Operation | None
     """None once it is over: a reference would keep the group's sockets open."""
     failure: str | None = None
+    began_at: float = 0.0
+    """When the thread came to it, on the monotonic clock in seconds."""
+    ended_at: float = 0.0
 
     def wait(self) -> None:
         """Block until the operation is done.
@@ -110,7 +114,9 @@ class Waiter:
 
 def _finish(waiting: Waiting) -> None:
     assert waiting.operation is not None
+    waiting.began_at = time.monotonic()
     try:
         waiting.operation.wait()
     except Exception as error:  # whatever it is: who waits would wait for ever if this thread ended
         waiting.failure = str(error).partition("\n")[0] or type(error).__name__
+    waiting.ended_at = time.monotonic()

@@ -20,6 +20,7 @@ COMMANDS = {
     "replan": "The best plan after failures and arrivals, with all alternatives.",
     "simulate": "What would have happened to a job, under every policy.",
     "shards": "The fastest way to fetch shards from several neighbours.",
+    "trace": "A plan's schedule, or a run's measured actions, as a trace for Perfetto.",
     "serve": "Run the service.",
     "demo": "Train a real job, kill its workers, and watch it go on.",
     "profile": "Measure a model's profile on this machine.",

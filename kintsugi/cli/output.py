@@ -2,6 +2,7 @@
 
 import json
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -9,6 +10,7 @@ from rich.table import Table
 
 from kintsugi.core.codec import encode
 from kintsugi.core.decision import Decision, Estimate, FollowUp, Migration, Search
+from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Pipeline, Plan
 
 GIGABYTE = 1e9
@@ -24,6 +26,18 @@ class Format(StrEnum):
 def print_json(document: dict[str, Any]) -> None:
     """Print one JSON document and nothing else."""
     print(json.dumps(encode(document), indent=2, allow_nan=False))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write what `--output` asks for.
+
+    Raises:
+        InvalidInputError: the file cannot be written.
+    """
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise InvalidInputError(f"cannot be written: {error.strerror}", field="output", value=str(path)) from error
 
 
 def plan_document(decision: Decision) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from kintsugi.cli.output import write_text
 from kintsugi.core.codec import encode
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.profile import Profile
@@ -38,7 +39,7 @@ def profile(
     if output is None:
         print(text)
     else:
-        _write(output, text + "\n")
+        write_text(output, text + "\n")
 
 
 def load_job(path: str) -> Callable[[], TrainingJob]:
@@ -87,10 +88,3 @@ def _measure(make_job: Callable[[], TrainingJob], name: str, repeats: int, worke
             num_workers=workers,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise InvalidInputError(f"cannot be written: {error.strerror}", field="output", value=str(path)) from error

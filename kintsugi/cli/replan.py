@@ -107,10 +107,9 @@ def _grid_snapshot(
 
 def _running_snapshot(profile: Path, settings: JobSettings, plan: Path, workers_per_host: int, cluster: Path | None) -> Snapshot:
     """The job on the plan of a file: the plan alone, or what `plan` or `replan` printed."""
-    data = codec.load(dict[str, Any], plan)
-    running = codec.decode(Plan, data["plan"], field="plan") if "plan" in data else codec.decode(Plan, data)
+    running = load_plan(plan)
     named = (*running.workers, *(idle.worker for idle in running.idle_workers))
-    workers = codec.load(Cluster, cluster) if cluster else _cluster_around(named, workers_per_host)
+    workers = codec.load(Cluster, cluster) if cluster else cluster_around(named, workers_per_host)
     alive = tuple(worker for worker in workers.by_id if worker in set(named))
     return Snapshot(
         profile=load_profile(profile),
@@ -122,7 +121,13 @@ def _running_snapshot(profile: Path, settings: JobSettings, plan: Path, workers_
     )
 
 
-def _cluster_around(workers: Sequence[str], workers_per_host: int) -> Cluster:
+def load_plan(path: Path) -> Plan:
+    """The plan of a file: the plan alone, or what `plan` or `replan` printed."""
+    data = codec.load(dict[str, Any], path)
+    return codec.decode(Plan, data["plan"], field="plan") if "plan" in data else codec.decode(Plan, data)
+
+
+def cluster_around(workers: Sequence[str], workers_per_host: int) -> Cluster:
     """Equal workers up to the highest number that a plan names.
 
     Raises:

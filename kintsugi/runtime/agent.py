@@ -47,6 +47,8 @@ class Agent(AbstractContextManager["Agent"]):
         """
         options = options or AgentOptions()
         self._observer = observer
+        self._request = request
+        self._trace = options.worker.trace
         self._fleet = Fleet(make_job, options.worker)
         self._decider = Decider(decisions, options.decision_timeout_seconds)
         self._conductor = Conductor(request, self._fleet, self._decider, options)
@@ -109,6 +111,8 @@ class Agent(AbstractContextManager["Agent"]):
             ReconfigurationError: the survivors could not be brought onto a plan.
             UnavailableError: a worker did not start, or the service did not answer, in time.
         """
+        if self._trace is not None:
+            self._trace.describe(self._request.profile, self._request.cluster)
         self._conductor.start()
         while not self._conductor.is_done():
             self._conductor.poll()

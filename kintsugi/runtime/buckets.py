@@ -15,6 +15,10 @@ class Waitable(Protocol):
     def wait(self) -> None:
         """Block until it is done. Raises CommunicationError when a member is gone."""
 
+    @property
+    def span(self) -> tuple[float, float]:
+        """When it was carried out, once it is over, on the monotonic clock in seconds."""
+
 
 @dataclass(slots=True)
 class BucketInFlight:

@@ -18,6 +18,7 @@ from kintsugi.runtime.ownership import owned_parameters, require_reduced
 from kintsugi.runtime.recording import Cadence, Recorder
 from kintsugi.runtime.sampler import Sampler
 from kintsugi.runtime.state import ModelState
+from kintsugi.runtime.tracing import ActionTrace
 from restorer.groups import Groups
 from restorer.transport import Receiving, Sending
 
@@ -41,6 +42,7 @@ class Executor:
         groups: Groups,
         before_action: ActionHook,
         recorder: Recorder | None = None,
+        trace: ActionTrace | None = None,
     ) -> None:
         self.state = state
         self.groups = groups
@@ -61,6 +63,7 @@ class Executor:
             seed=seed_for(job, 1),
         )
         self._recorder = recorder or Recorder(None, Cadence(), self._sampler, 0, range(0))
+        self._trace = trace or ActionTrace(worker, None)
         self._tags_per_message = max(map(len, shape.boundaries))
         self._begin(0)
 
@@ -73,7 +76,7 @@ class Executor:
         self._gradients: dict[tuple[int, int], Activations] = {}
         self._receiving: dict[Action, list[Receiving]] = {}
         self._sending: list[Sending] = []
-        self._reducing: list[BucketInFlight] = []
+        self._reducing: list[tuple[Action, BucketInFlight]] = []
 
     def run(self, step: int) -> CommitRecord:
         """Train one step: every action in order, through the commit point.
@@ -87,9 +90,12 @@ class Executor:
         for parameter in self.state.parameters.values():
             parameter.grad = None
         self._post_receives()
+        self._trace.begin()
         for action in self._actions:
             self._before_action(step, action)
             _PERFORM[action.kind](self, action)
+            self._trace.did(action)
+        self._trace.committed(step)
         assert self.status.last_record is not None
         return self.status.last_record
 
@@ -193,14 +199,15 @@ class Executor:
         if not shapes:
             return
         flat = taken_gradients(self.state.parameters, shapes, dtype=self._job.dtype, device=self._job.device)
-        self._reducing.append(BucketInFlight(self.groups.begin_all_reduce(flat, reduction.workers), flat, shapes))
+        self._reducing.append((action, BucketInFlight(self.groups.begin_all_reduce(flat, reduction.workers), flat, shapes)))
 
     def _commit(self, _: Action) -> None:
         for sending in self._sending:
             sending.wait()
         self._sending.clear()
-        for bucket in self._reducing:
+        for begun, bucket in self._reducing:
             bucket.settle(self.state.parameters)
+            self._trace.settled(begun, bucket.reducing.span)
         self._reducing.clear()
         self._complete_gradients()
         squared_norm = self._owned_squared_norm()

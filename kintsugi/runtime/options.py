@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.recording import RunOptions
+from kintsugi.runtime.tracing import TraceOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,8 @@ class WorkerOptions:
     faults: tuple[Fault, ...] = ()
     run: RunOptions | None = None
     """Where the run is recorded; null records nothing."""
+    trace: TraceOptions | None = None
+    """Where the times of actions are recorded; null records none."""
 
     def address_of(self, worker: str) -> str:
         """Where a worker listens."""

@@ -16,6 +16,7 @@ from kintsugi.runtime.executor import ActionHook, Executor
 from kintsugi.runtime.messages import Prepare
 from kintsugi.runtime.models import ModelShape, TrainingJob, model_shape
 from kintsugi.runtime.state import ModelState
+from kintsugi.runtime.tracing import ActionTrace
 from restorer.groups import Groups
 from restorer.reconfigure import migrate
 from restorer.staging import Staging
@@ -31,6 +32,7 @@ class Stager:
     require_current: Callable[[int], None]
     """Raises CommunicationError where an attempt was called off."""
     before_action: ActionHook
+    trace: ActionTrace
     staging: Staging = field(init=False)
     """State on its way here, over all attempts."""
     _shape: ModelShape = field(init=False)
@@ -81,8 +83,10 @@ class Stager:
             groups=groups,
             before_action=self.before_action,
             recorder=self.books.recorder(message, self.job),
+            trace=self.trace,
         )
         executor.status = StepStatus(step=message.start_step, last_record=message.record)
+        self.trace.follow(message.plan)
         return executor
 
 

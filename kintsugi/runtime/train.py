@@ -19,6 +19,7 @@ from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.profiler import profile_job
 from kintsugi.runtime.recording import CheckpointOptions, RunOptions, expected_recovery
 from kintsugi.runtime.result import RunResult
+from kintsugi.runtime.tracing import TraceOptions
 from planner.replan import replan
 
 
@@ -39,6 +40,7 @@ def train(
     observer: Observer | None = None,
     run: str | Path | None = None,
     checkpoints: CheckpointOptions | None = None,
+    trace: str | Path | None = None,
 ) -> RunResult:
     """Train a job to its last step, whatever workers are lost on the way.
 
@@ -60,6 +62,7 @@ def train(
         observer: called after every change with the agent.
         run: folder for journals and checkpoints; a job that ended early goes on from the newest one in it. Null: none of either.
         checkpoints: when and how they are written; as often as is best for what they cost by default.
+        trace: folder for the measured times of actions, which `kintsugi trace --run` shows. Null records none.
 
     Raises:
         InvalidInputError: degrees and workers do not fit each other.
@@ -78,6 +81,8 @@ def train(
     profile = profile or profile_job(make_job, name=name, num_workers=len(cluster.workers))
     options = options or AgentOptions()
     options = replace(options, worker=replace(options.worker, faults=(*options.worker.faults, *faults)))
+    if trace is not None:
+        options = replace(options, worker=replace(options.worker, trace=TraceOptions(folder=Path(trace).absolute())))
     if run is not None:
         recorded = RunOptions.of(job, Path(run), mtbf_seconds=mtbf_seconds, checkpoints=checkpoints or CheckpointOptions())
         options = replace(options, worker=replace(options.worker, run=recorded))

@@ -53,6 +53,7 @@ from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.reach import Doorbell
 from kintsugi.runtime.result import collected
 from kintsugi.runtime.stager import Stager, checked_actions
+from kintsugi.runtime.tracing import ActionTrace
 from restorer.groups import Groups
 
 _PR_SET_PDEATHSIG = 1
@@ -99,7 +100,8 @@ class WorkerProcess:
         self._listener.start()
         self._faults.strike_if(FaultPoint.START)
         self._job = make_job()
-        self._stager = Stager(self._worker, self._job, self._books, self._listener.require_current, self._before_action)
+        trace = ActionTrace(self._worker, self._options.trace)
+        self._stager = Stager(self._worker, self._job, self._books, self._listener.require_current, self._before_action, trace)
         gc.collect()
         gc.freeze()
         self.tell(Started(self._doorbell.address))
