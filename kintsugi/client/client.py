@@ -1,0 +1,211 @@
+"""The client: one method per operation."""
+
+from collections.abc import Generator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx2
+
+from kintsugi.client.connection import Connection, path_of
+from kintsugi.client.following import follow
+from kintsugi.client.patience import Patience
+from kintsugi.core import codec
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Decision, Estimate
+from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
+from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings
+from kintsugi.core.membership import Event
+from kintsugi.core.messages import Answer, EventPage, JobPage, JobView, Report, ReportPage, ReportRecord
+from kintsugi.core.news import News, NewsKind
+from kintsugi.core.plan import Plan
+from kintsugi.core.profile import Profile
+
+T = TypeVar("T")
+
+
+class Client:
+    """Talks to one service; a context manager. Writes carry idempotency keys, so that a retry never counts twice.
+
+    Every method raises what the service refused with (`InvalidInputError`, `NotFoundError`, `StaleGenerationError`,
+    `InfeasibleError`, ...) and `UnavailableError` when no answer came after all attempts.
+
+    Args:
+        url: of the service.
+        token: bearer token that the service knows; by default what `KINTSUGI_TOKEN` holds.
+        ca_file: PEM file of the certificates to trust; by default what `KINTSUGI_CA_FILE` names, else those of this machine.
+        patience: how long to wait and how often to ask again.
+        transport: what carries the requests, by default sockets.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        ca_file: str | None = None,
+        patience: Patience | None = None,
+        transport: httpx2.BaseTransport | None = None,
+    ) -> None:
+        self._connection = Connection(url, token=token, ca_file=ca_file, patience=patience or Patience(), transport=transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._connection.close()
+
+    def create_job(
+        self,
+        *,
+        profile: Profile,
+        settings: JobSettings,
+        cluster: Cluster | None = None,
+        workers: int | None = None,
+        workers_per_host: int = 1,
+        job: str | None = None,
+        plan: Plan | None = None,
+    ) -> JobView:
+        """Create a job, or get it again; `plan` adopts a plan that runs already."""
+        body = {
+            "id": job,
+            "profile": profile,
+            "cluster": cluster,
+            "workers": workers,
+            "workers_per_host": workers_per_host,
+            "settings": settings,
+            "plan": plan,
+        }
+        return self._write(JobView, "/v1/jobs", body)
+
+    def job(self, job: str) -> JobView:
+        """A job as it stands."""
+        return self._read(JobView, path_of(job))
+
+    def jobs(self, *, cursor: str | None = None, limit: int = 100) -> JobPage:
+        """A page of jobs."""
+        return self._read(JobPage, "/v1/jobs", {"cursor": cursor, "limit": limit})
+
+    def post_event(self, job: str, event: Event, *, brief: bool = False) -> Answer:
+        """Report one event; the answer is the plan to go on with, if `brief` without alternatives and previous plan."""
+        return self._write(Answer, path_of(job, "events"), event, _detail(brief))
+
+    def post_events(self, job: str, events: Sequence[Event], *, brief: bool = False) -> Answer:
+        """Report events that happened together and get the one plan for all of them."""
+        return self._write(Answer, path_of(job, "events"), {"events": events}, _detail(brief))
+
+    def events(self, job: str, *, cursor: str | None = None, limit: int = 100) -> EventPage:
+        """A page of a job's events."""
+        return self._read(EventPage, path_of(job, "events"), {"cursor": cursor, "limit": limit})
+
+    def events_after(self, job: str, number: int, *, wait_seconds: float = 0.0, limit: int = 100) -> EventPage:
+        """The job's events above log number `number`, as soon as there are any; an empty page when none came in time."""
+        parameters = {"after": number, "wait_seconds": wait_seconds, "limit": limit}
+        return _decoded(
+            EventPage, self._connection.send("GET", path_of(job, "events"), parameters=parameters, wait_seconds=wait_seconds)
+        )
+
+    def plan(self, job: str, *, brief: bool = False) -> Answer:
+        """The latest plan."""
+        return self._read(Answer, path_of(job, "plan"), _detail(brief))
+
+    def plan_after(self, job: str, generation: int, *, wait_seconds: float = 0.0, brief: bool = False) -> Answer | None:
+        """The latest plan once its generation is above `generation`; None when none came within `wait_seconds`."""
+        parameters = {"after_generation": generation, "wait_seconds": wait_seconds, **_detail(brief)}
+        response = self._connection.send("GET", path_of(job, "plan"), parameters=parameters, wait_seconds=wait_seconds)
+        return None if response.status_code == httpx2.codes.NO_CONTENT else _decoded(Answer, response)
+
+    def plan_at(self, job: str, generation: int, *, brief: bool = False) -> Answer:
+        """The plan of one generation."""
+        return self._read(Answer, path_of(job, "plans", str(generation)), _detail(brief))
+
+    def report(self, job: str, report: Report) -> ReportRecord:
+        """Tell that a plan was applied or rejected, or what was measured."""
+        return self._write(ReportRecord, path_of(job, "reports"), report)
+
+    def reports(self, job: str, *, cursor: str | None = None, limit: int = 100) -> ReportPage:
+        """A page of a job's reports."""
+        return self._read(ReportPage, path_of(job, "reports"), {"cursor": cursor, "limit": limit})
+
+    def reports_after(self, job: str, number: int, *, wait_seconds: float = 0.0, limit: int = 100) -> ReportPage:
+        """The job's reports above log number `number`, as soon as there are any; an empty page when none came in time."""
+        parameters = {"after": number, "wait_seconds": wait_seconds, "limit": limit}
+        return _decoded(
+            ReportPage, self._connection.send("GET", path_of(job, "reports"), parameters=parameters, wait_seconds=wait_seconds)
+        )
+
+    def heartbeat(self, job: str, heartbeats: Heartbeats) -> HeartbeatAnswer:
+        """Tell that workers of a host are alive; the answer tells of newer plans."""
+        return self._write(HeartbeatAnswer, path_of(job, "heartbeats"), heartbeats)
+
+    def follow(
+        self, job: str | None = None, *, after: int | None = None, kinds: Sequence[NewsKind] = (), brief: bool = True
+    ) -> Generator[News, None, None]:
+        """Events, reports and plans as they come, over as many connections as it takes; close the generator to stop.
+
+        Args:
+            job: whose; null for all jobs that the token allows.
+            after: log number (of all jobs: position) to begin behind, 0 for the whole past; null begins with what comes next.
+            kinds: what to be told of; nothing means everything.
+            brief: plans without alternatives and previous plan.
+        """
+        path = "/v1/stream" if job is None else path_of(job, "stream")
+        asked = {"after": after, "kinds": ",".join(kinds) or None, "detail": "brief" if brief else "full"}
+        return follow(self._connection, path, asked)
+
+    def plans(self, job: str, generation: int, *, wait_seconds: float = 30.0, brief: bool = True) -> Generator[Answer, None, None]:
+        """The latest plan whenever it is newer than the one before, beginning above `generation`; some may be overtaken unseen."""
+        while True:
+            answer = self.plan_after(job, generation, wait_seconds=wait_seconds, brief=brief)
+            if answer is not None:
+                generation = answer.generation
+                yield answer
+
+    def estimate(
+        self,
+        plan: Plan,
+        profile: Profile,
+        cluster: Cluster,
+        *,
+        reconfiguration_seconds: float = 0.0,
+        mtbf_seconds: float = DEFAULT_MTBF_SECONDS,
+    ) -> Estimate:
+        """What a plan costs."""
+        body = {
+            "plan": plan,
+            "profile": profile,
+            "cluster": cluster,
+            "reconfiguration_seconds": reconfiguration_seconds,
+            "mtbf_seconds": mtbf_seconds,
+        }
+        return self._write(Estimate, "/v1/estimates", body)
+
+    def whatif(
+        self,
+        job: str,
+        *,
+        fail: Sequence[str] = (),
+        fail_hosts: Sequence[str] = (),
+        join: Sequence[str] = (),
+        slow: Mapping[str, float] | None = None,
+    ) -> Decision:
+        """What would be decided for a job if workers or hosts failed, workers joined or ran at another speed ratio."""
+        asked = {"job": job, "fail": fail, "fail_hosts": fail_hosts, "join": join, "slow": slow or {}}
+        return self._write(Decision, "/v1/whatif", asked)
+
+    def _read(self, kind: type[T], path: str, parameters: Mapping[str, Any] | None = None, *, wait_seconds: float = 0.0) -> T:
+        return _decoded(kind, self._connection.send("GET", path, parameters=parameters, wait_seconds=wait_seconds))
+
+    def _write(self, kind: type[T], path: str, body: Any, parameters: Mapping[str, Any] | None = None) -> T:
+        return _decoded(kind, self._connection.send("POST", path, parameters=parameters, content=codec.dumps(body)))
+
+
+def _detail(brief: bool) -> dict[str, str]:
+    return {"detail": "brief"} if brief else {}
+
+
+def _decoded(kind: type[T], response: httpx2.Response) -> T:
+    return codec.loads(kind, response.content)

@@ -1,0 +1,58 @@
+"""Streams that outlive their connections: taken up again behind the last message, without loss and without repetition."""
+
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import httpx2
+
+from kintsugi.client.connection import AwayError, Connection
+from kintsugi.core import codec
+from kintsugi.core.errors import UnavailableError
+from kintsugi.core.news import News
+
+BEGIN = "begin"
+"""The first message of every life of a stream: only its id counts."""
+
+
+def follow(connection: Connection, path: str, parameters: Mapping[str, Any]) -> Generator[News, None, None]:
+    """Everything that a stream tells, over as many connections as it takes, until the generator is closed.
+
+    Raises:
+        UnavailableError: no connection could be had after all attempts in a row.
+        KintsugiError: the service refused.
+    """
+    last_id: str | None = None
+    while True:
+        with ExitStack() as life:
+            begin, messages = _opened(connection, path, parameters, last_id, life)
+            last_id = begin.id
+            with suppress(UnavailableError):
+                for message in _unbroken(messages):
+                    last_id = message.id
+                    yield codec.loads(News, message.data)
+        time.sleep(connection.patience.retry_seconds)
+
+
+def _opened(
+    connection: Connection, path: str, parameters: Mapping[str, Any], last_id: str | None, life: ExitStack
+) -> tuple[httpx2.ServerSentEvent, Iterator[httpx2.ServerSentEvent]]:
+    """The first message of a connection that stays open for `life`, and those that follow."""
+    for attempt in connection.attempts():
+        with attempt, ExitStack() as trial:
+            messages = trial.enter_context(connection.stream(path, parameters=parameters, last_id=last_id))
+            begin = next(messages, None)
+            if begin is None or begin.event != BEGIN:
+                raise AwayError("the stream ended before it began", field="url")
+            life.push(trial.pop_all())
+            return begin, messages
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _unbroken(messages: Iterator[httpx2.ServerSentEvent]) -> Iterator[httpx2.ServerSentEvent]:
+    """The messages, with the end of a broken connection told as the service's absence."""
+    try:
+        yield from messages
+    except httpx2.TransportError as error:
+        raise UnavailableError("the stream broke", field="url") from error
