@@ -1,24 +1,31 @@
-"""Connections to the SQL database: how transactions begin, and what its failures mean."""
+"""Transactions on the SQL database, and what its failures mean."""
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import local
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
+from sqlalchemy import Connection
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from kintsugi.core.errors import ConflictError, InvalidInputError, UnavailableError
+from api.engines import POSTGRESQL, READING, engine_of
+from kintsugi.core.errors import ConflictError, InvalidInputError, KintsugiError, UnavailableError
 
-LOCK_SECONDS = 10.0
-"""How long a writer waits for another one."""
-
-READING = "kintsugi_reading"
+SERIALIZATION_FAILURES = frozenset({"40001", "40P01"})
+"""PostgreSQL gave up one of two transactions that were in each other's way."""
+DISK_FULL = "53100"
 
 
 class OvertakenError(ConflictError):
     """Another writer was first: look again and retry."""
+
+
+class StorageFullError(UnavailableError):
+    """The database's disk is full: what was told before is there, and nothing new is taken until there is room."""
+
+    code = "storage_full"
 
 
 class _Own(local):
@@ -28,10 +35,14 @@ class _Own(local):
 
 
 class Database:
-    """Short transactions on one engine; SQLite writes ahead and syncs fully."""
+    """Short transactions on one engine; what was written is on the disk once they are left."""
 
-    def __init__(self, url: str) -> None:
-        self._engine = _engine(url)
+    def __init__(self, url: str, *, read_only: bool = False) -> None:
+        self._engine = engine_of(url, read_only=read_only)
+        options: dict[str, Any] = {READING: True}
+        if self._engine.dialect.name == POSTGRESQL:
+            options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        self._reading = self._engine.execution_options(**options)
         self._own = _Own()
 
     def close(self) -> None:
@@ -48,7 +59,7 @@ class Database:
         if self._own.reading is not None:
             yield self._own.reading
             return
-        with _translated(), self._engine.connect().execution_options(**{READING: True}) as connection:
+        with _translated(), self._reading.connect() as connection:
             self._own.reading = connection
             try:
                 yield connection
@@ -60,8 +71,9 @@ class Database:
         """A transaction that is durable once it is left, and undone when an exception leaves it.
 
         Raises:
-            OvertakenError: a unique constraint says that another writer was first.
-            UnavailableError: the database does not answer.
+            OvertakenError: another writer was first, by a unique constraint or by the order of their transactions.
+            StorageFullError: there is no room for what was written.
+            UnavailableError: the database does not answer; whether it wrote is not known where it fell silent at the end.
         """
         with _translated(), self._engine.begin() as connection:
             yield connection
@@ -74,32 +86,16 @@ def _translated() -> Iterator[None]:
     except IntegrityError as error:
         raise OvertakenError("another writer was first; try again") from error
     except (DBAPIError, PoolTimeoutError) as error:
-        reason = getattr(error, "orig", None) or error
-        raise UnavailableError(f"the database does not answer: {reason}", field="database_url") from error
+        raise _meaning(error) from error
 
 
-def _engine(url: str) -> Engine:
-    try:
-        parsed = make_url(url)
-        is_sqlite = parsed.get_backend_name() == "sqlite"
-        if is_sqlite and parsed.database in (None, "", ":memory:"):
-            raise InvalidInputError("names no file; a database in memory would not outlive the service", field="database_url")
-        engine = create_engine(parsed, pool_timeout=LOCK_SECONDS, pool_pre_ping=not is_sqlite, hide_parameters=True)
-    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
-        message = f"is no database URL that can be used ({error}); try sqlite:///kintsugi.sqlite3"
-        raise InvalidInputError(message, field="database_url") from error
-    if is_sqlite:
-        event.listen(engine, "connect", _configure_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-    return engine
-
-
-def _configure_sqlite(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # the driver's own BEGIN would come too late and be upgradable to a deadlock
-    for pragma in (f"busy_timeout={int(LOCK_SECONDS * 1000)}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    reading = connection.get_execution_options().get(READING)
-    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+def _meaning(error: DBAPIError | PoolTimeoutError) -> KintsugiError:
+    reason = getattr(error, "orig", None) or error
+    state = getattr(reason, "sqlstate", None)
+    if state in SERIALIZATION_FAILURES:
+        return OvertakenError("another writer was in the way; try again")
+    if state == DISK_FULL or getattr(reason, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        return StorageFullError(f"the database's disk is full ({reason}); make room and try again", field="database_url")
+    if isinstance(error, DataError):
+        return InvalidInputError(f"holds what the database cannot store: {reason}", field="text")
+    return UnavailableError(f"the database does not answer: {reason}", field="database_url")

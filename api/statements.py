@@ -1,14 +1,16 @@
 """The statements on the way from an event to its plan, put together once: SQLAlchemy takes longer for it than SQLite to answer."""
 
-from sqlalchemy import bindparam, insert, select
+from sqlalchemy import BigInteger, bindparam, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
 
-from api.tables import CONTINGENCIES, DECISIONS, DOCUMENTS, KEYS, LOG
+from api.engines import POSTGRESQL, SQLITE
+from api.tables import CONTINGENCIES, DECISIONS, DOCUMENTS, KEYS, LOG, STATES
 
 ENTRIES_AFTER = (
     select(LOG)
     .where(LOG.c.job == bindparam("job"), LOG.c.number > bindparam("after"))
     .order_by(LOG.c.number)
-    .limit(bindparam("most"))
+    .limit(bindparam("most", type_=BigInteger))
 )
 ENTRIES_OF_EVENTS = select(LOG).where(LOG.c.job == bindparam("job"), LOG.c.event_id.in_(bindparam("event_ids", expanding=True)))
 KEY = select(KEYS).where(KEYS.c.scope == bindparam("scope"), KEYS.c.key == bindparam("key"))
@@ -18,4 +20,9 @@ CONTINGENCY = select(CONTINGENCIES).where(
     CONTINGENCIES.c.fingerprint == bindparam("fingerprint"),
     CONTINGENCIES.c.planner_version == bindparam("planner_version"),
 )
-ADD_ENTRIES, ADD_DECISION, ADD_KEY, ADD_DOCUMENT = (insert(table) for table in (LOG, DECISIONS, KEYS, DOCUMENTS))
+ADD_ENTRIES, ADD_DECISION, ADD_KEY, ADD_STATE = (insert(table) for table in (LOG, DECISIONS, KEYS, STATES))
+ADD_DOCUMENT = {
+    SQLITE: sqlite.insert(DOCUMENTS).on_conflict_do_nothing(),
+    POSTGRESQL: postgresql.insert(DOCUMENTS).on_conflict_do_nothing(),
+}
+"""By the kind of database: two jobs may bring the same document at once, and it does not matter who stores it."""

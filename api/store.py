@@ -40,6 +40,11 @@ class Store:
         self._decisions: Recent[tuple[str, int], StoredDecision] = Recent(CACHED_ITEMS)
         self._decoded: Callable[[Any, str], Any] = lru_cache(CACHED_ITEMS)(self._decode)
 
+    @property
+    def database(self) -> Database:
+        """Where everything is stored, for what is no part of a job's log."""
+        return self._database
+
     def open(self) -> None:
         """Bring the schema up to this version.
 
@@ -69,7 +74,7 @@ class Store:
             OvertakenError: a job with this id is there already.
         """
         with self._database.writing() as connection:
-            for document in documents:
+            for document in sorted(documents, key=lambda document: document.digest):  # one order for all: no deadlock
                 _put(connection, document)
             connection.execute(insert(JOBS), codec.encode(job))
             connection.execute(ADD_DECISION, _row_of_decision(job.id, decision))
@@ -207,7 +212,7 @@ def _decision_of(row: Row[Any]) -> StoredDecision:
 
 def _put(connection: Connection, document: Document) -> None:
     if connection.execute(DOCUMENT, {"digest": document.digest}).first() is None:
-        connection.execute(ADD_DOCUMENT, codec.encode(document))
+        connection.execute(ADD_DOCUMENT[connection.dialect.name], codec.encode(document))
 
 
 def _remember(connection: Connection, key: WriteKey | None, job: str, number: int) -> None:

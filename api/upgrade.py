@@ -5,6 +5,7 @@ from pathlib import Path
 from sqlalchemy import Connection, column, func, inspect, select, table
 
 from api.database import Database
+from api.engines import POSTGRESQL
 from api.tables import METADATA
 from kintsugi.core.errors import InvalidInputError
 
@@ -28,7 +29,7 @@ def upgrade(database: Database) -> None:
         if _version(connection) == HEAD:
             return
     with database.writing() as connection:
-        if connection.dialect.name == "postgresql":
+        if connection.dialect.name == POSTGRESQL:
             connection.execute(select(func.pg_advisory_xact_lock(LOCK)))
         if _version(connection) != HEAD:
             _carry_out(connection)

@@ -14,10 +14,10 @@ from pathlib import Path
 from sqlalchemy import URL, create_engine, make_url, text
 
 from api.store import Store
+from api.tables import METADATA
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 KINDS = (SQLITE, POSTGRESQL)
-TEMPLATE = "migrated"
 
 
 class PostgreSql:
@@ -30,6 +30,8 @@ class PostgreSql:
         self._server = PostgresServer(folder, cleanup_mode="stop")
         self._numbers = count()
         self._server.start()
+        for statement in ("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()"):
+            self._do(statement)  # no test takes the machine's power away; what a process wrote outlives it
 
     def close(self) -> None:
         self._server.cleanup()
@@ -52,27 +54,14 @@ class PostgreSql:
         parts = URL.create("postgresql+psycopg", username="postgres", database=database, query={"host": socket})
         return parts.render_as_string(hide_password=False)
 
-    def new(self, *, template: str = "template0") -> str:
-        """URL of a new database, a copy of `template`."""
+    def new(self) -> str:
+        """URL of a new database."""
         name = f"test{next(self._numbers)}"
-        self._do(f"CREATE DATABASE {name} TEMPLATE {template}")
+        self._do(f"CREATE DATABASE {name} TEMPLATE template0")
         return self.url(name)
 
-    def migrated(self) -> str:
-        """URL of a new database that the service has prepared."""
-        if not self._has(TEMPLATE):
-            self._do(f"CREATE DATABASE {TEMPLATE} TEMPLATE template0")
-            prepare(self.url(TEMPLATE))
-        return self.new(template=TEMPLATE)
-
     def drop(self, url: str) -> None:
-        self._do(f"DROP DATABASE IF EXISTS {make_url(url).database} WITH (FORCE)")
-
-    def _has(self, database: str) -> bool:
-        with self._admin() as connection:
-            return (
-                connection.execute(text("SELECT 1 FROM pg_database WHERE datname = :name"), {"name": database}).first() is not None
-            )
+        self._do(f"DROP DATABASE {make_url(url).database} WITH (FORCE)")
 
     def _do(self, statement: str) -> None:
         with self._admin() as connection:
@@ -99,6 +88,19 @@ def postgresql() -> Iterator[PostgreSql]:
         with contextlib.suppress(FileNotFoundError):
             server.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def emptied(url: str) -> str:
+    """`url`, whose database has no rows any more: much faster than a new one."""
+    engine = create_engine(url)
+    try:
+        with engine.begin() as connection:
+            connection.execute(text("SET session_replication_role = replica"))  # no triggers: rows that are kept go, too
+            for table in METADATA.sorted_tables:
+                connection.execute(table.delete())
+    finally:
+        engine.dispose()
+    return url
 
 
 def prepare(url: str) -> None:

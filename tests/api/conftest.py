@@ -14,7 +14,7 @@ from api import logs
 from api.app import create_app
 from api.settings import Settings
 from tests.api.requests import new_job
-from tests.databases import KINDS, POSTGRESQL, SQLITE, PostgreSql, postgresql, prepare
+from tests.databases import KINDS, POSTGRESQL, SQLITE, PostgreSql, emptied, postgresql, prepare
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -37,6 +37,14 @@ def postgres() -> Iterator[PostgreSql]:
 
 
 @pytest.fixture(scope="session")
+def migrated_url(postgres: PostgreSql) -> str:
+    """A PostgreSQL database that the service has prepared, for one test after the other."""
+    url = postgres.new()
+    prepare(url)
+    return url
+
+
+@pytest.fixture(scope="session")
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SQLite database that the service has prepared, to be copied."""
     path = tmp_path_factory.mktemp("migrated") / "kintsugi.sqlite3"
@@ -50,17 +58,13 @@ def database_kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def database_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A prepared database of the kind that the test asks for."""
+def database_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A prepared database of the kind that the test asks for, without rows."""
     if database_kind == POSTGRESQL:
-        server: PostgreSql = request.getfixturevalue("postgres")
-        url = server.migrated()
-        yield url
-        server.drop(url)
-        return
+        return emptied(request.getfixturevalue("migrated_url"))
     path = tmp_path / "kintsugi.sqlite3"
     shutil.copy(request.getfixturevalue("migrated_file"), path)
-    yield f"sqlite:///{path}"
+    return f"sqlite:///{path}"
 
 
 @pytest.fixture

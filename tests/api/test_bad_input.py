@@ -167,6 +167,7 @@ FIELDS = ("kind", "id", "generation", "worker", "status", "reason", "measured", 
 somewhat = st.dictionaries(st.sampled_from(FIELDS), anything)
 
 
+@pytest.mark.both_databases
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(path=st.sampled_from([EVENTS, REPORTS, "/v1/jobs", "/v1/estimates", "/v1/whatif"]), body=anything | somewhat)
 def test_nothing_breaks_the_service(client, job, path, body):

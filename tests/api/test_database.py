@@ -6,14 +6,24 @@ from sqlalchemy import text
 from api.database import Database, OvertakenError
 from kintsugi.core.errors import InvalidInputError
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def database(database_url):
     database = Database(database_url)
+    try:
+        do(database, "drop table if exists numbers", "create table numbers (number integer primary key)")
+        yield database
+        do(database, "drop table numbers")
+    finally:
+        database.close()
+
+
+def do(database, *statements):
     with database.writing() as connection:
-        connection.execute(text("create table numbers (number integer primary key)"))
-    yield database
-    database.close()
+        for statement in statements:
+            connection.execute(text(statement))
 
 
 def numbers(database):

@@ -4,6 +4,8 @@ import pytest
 
 from tests.api.requests import EVENTS, JOB, REPORTS, event, report, workers_of
 
+pytestmark = pytest.mark.both_databases
+
 
 def test_a_failure_is_answered_with_the_next_generation(client, job):
     lost = sorted(workers_of(job["decision"]))[0]

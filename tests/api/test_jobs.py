@@ -1,10 +1,13 @@
 """Jobs are created once, whatever is repeated, and shown as they stand."""
 
+import pytest
 from starlette.testclient import TestClient
 
 from kintsugi.core import codec
 from tests.api.requests import EVENTS, JOB, event, new_job, workers_of
 from tests.builders import uniform_profile
+
+pytestmark = pytest.mark.both_databases
 
 
 def test_a_new_job_has_generation_0_and_its_decision(client, job):

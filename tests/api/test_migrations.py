@@ -64,10 +64,11 @@ def test_tables_of_other_programs_are_left_alone(empty_url):
         assert "theirs" in inspect(connection).get_table_names()
 
 
-def test_a_database_of_a_later_version_is_refused(database_url):
-    do(database_url, "update alembic_version set version_num = '9999'")
+def test_a_database_of_a_later_version_is_refused(empty_url):
+    prepare(empty_url)
+    do(empty_url, "update alembic_version set version_num = '9999'")
     with pytest.raises(InvalidInputError, match="install a newer kintsugi") as caught:
-        prepare(database_url)
+        prepare(empty_url)
     assert (caught.value.field, caught.value.value) == ("database_url", "9999")
 
 
@@ -77,10 +78,11 @@ def test_tables_of_unknown_origin_are_refused(empty_url):
         prepare(empty_url)
 
 
-def test_a_database_that_lacks_a_column_is_refused(database_url):
-    do(database_url, "alter table decisions drop column brief")
+def test_a_database_that_lacks_a_column_is_refused(empty_url):
+    prepare(empty_url)
+    do(empty_url, "alter table decisions drop column brief")
     with pytest.raises(InvalidInputError, match=r"lacks decisions\.brief"):
-        prepare(database_url)
+        prepare(empty_url)
 
 
 @pytest.mark.parametrize("table", [table.name for table in KEPT])

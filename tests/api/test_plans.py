@@ -6,6 +6,8 @@ import pytest
 
 from tests.api.requests import EVENTS, JOB, event
 
+pytestmark = pytest.mark.both_databases
+
 PLAN = f"{JOB}/plan"
 
 

@@ -4,6 +4,8 @@ import pytest
 
 from tests.api.requests import EVENTS, JOB, REPORTS, event, report
 
+pytestmark = pytest.mark.both_databases
+
 
 def test_an_applied_plan_is_where_the_state_lies(client, job):
     client.post(EVENTS, json=event("a", 0, "w00"))

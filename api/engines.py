@@ -1,0 +1,87 @@
+"""Connections to SQLite and PostgreSQL: durable, each wait bounded."""
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from kintsugi.core.errors import InvalidInputError
+
+LOCK_SECONDS = 10.0
+"""How long a writer waits for another one."""
+STATEMENT_SECONDS = 30.0
+CONNECT_SECONDS = 5
+
+READING = "kintsugi_reading"
+"""Execution option of connections whose transactions change nothing."""
+
+SQLITE, POSTGRESQL = "sqlite", "postgresql"
+
+
+def engine_of(url: str, *, read_only: bool = False) -> Engine:
+    """An engine for `url`; nothing is connected yet.
+
+    Args:
+        url: SQLAlchemy's form, of SQLite or PostgreSQL.
+        read_only: whether the database refuses to be changed through this engine.
+
+    Raises:
+        InvalidInputError: the URL cannot be used; of a read-only one also where there is no such file.
+    """
+    try:
+        parsed = make_url(url)
+        make = {SQLITE: _sqlite, POSTGRESQL: _postgresql}.get(parsed.get_backend_name())
+        if make is None:
+            raise ArgumentError(f"{parsed.get_backend_name()} is neither SQLite nor PostgreSQL")
+        return make(parsed, read_only)
+    except ModuleNotFoundError as error:
+        hint = "pip install 'kintsugi[postgresql]'" if error.name and error.name.startswith("psycopg") else "install it"
+        raise InvalidInputError(f"needs the driver {error.name}: {hint}", field="database_url") from error
+    except (ArgumentError, NoSuchModuleError) as error:
+        message = (
+            f"is no database URL that can be used ({error}); try sqlite:///kintsugi.sqlite3 or postgresql+psycopg://user@host/name"
+        )
+        raise InvalidInputError(message, field="database_url") from error
+
+
+def _postgresql(url: URL, read_only: bool) -> Engine:
+    given = {
+        "connect_timeout": CONNECT_SECONDS,
+        "tcp_user_timeout": int(STATEMENT_SECONDS * 1000),  # a host that vanished is told as soon as one that is slow
+        "options": f"-c lock_timeout={int(LOCK_SECONDS * 1000)} -c statement_timeout={int(STATEMENT_SECONDS * 1000)}"
+        f"{' -c default_transaction_read_only=on' if read_only else ''}",
+    }
+    if url.drivername == POSTGRESQL:
+        url = url.set(drivername="postgresql+psycopg")
+    arguments = {name: value for name, value in given.items() if name not in url.query}
+    return create_engine(url, connect_args=arguments, pool_timeout=LOCK_SECONDS, pool_pre_ping=True, hide_parameters=True)
+
+
+def _sqlite(url: URL, read_only: bool) -> Engine:
+    if url.database in (None, "", ":memory:"):
+        raise InvalidInputError("names no file; a database in memory would not outlive the service", field="database_url")
+    assert url.database is not None
+    if read_only and not Path(url.database).exists():
+        raise InvalidInputError("there is no such file", field="database_url", value=url.database)
+    engine = create_engine(url, pool_timeout=LOCK_SECONDS, hide_parameters=True)
+    event.listen(engine, "connect", _configure_reading if read_only else _configure)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _configure(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # the driver's own BEGIN would come too late and be upgradable to a deadlock
+    for pragma in (f"busy_timeout={int(LOCK_SECONDS * 1000)}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _configure_reading(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None
+    for pragma in (f"busy_timeout={int(LOCK_SECONDS * 1000)}", "query_only=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin(connection: Connection) -> None:
+    reading = connection.get_execution_options().get(READING)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
