@@ -10,21 +10,32 @@ from starlette.middleware import Middleware
 
 from api import problems
 from api.bodies import component_schemas
+from api.conditional import ConditionalReads
 from api.contingencies import Contingencies
 from api.deps import Desk
 from api.metrics import Metrics
 from api.middleware import BodyLimit, Observation
-from api.routes import estimates, events, health, jobs, plans, reports, simulations
+from api.routes import estimates, events, health, jobs, plans, reports, simulations, webhooks
 from api.service import Service
 from api.settings import Settings
 from api.store import Store
 from api.waiting import Turns, Watch
+from api.webhooks.assembly import webhooks_of
 from kintsugi.core.version import __version__
 
 SETTLING_SECONDS = 0.1
 """How long a job is left alone after a decision before plans are made ahead of the next one."""
 
-ROUTERS = (jobs.router, events.router, plans.router, reports.router, estimates.router, simulations.router, health.router)
+ROUTERS = (
+    jobs.router,
+    events.router,
+    plans.router,
+    reports.router,
+    webhooks.router,
+    estimates.router,
+    simulations.router,
+    health.router,
+)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -44,6 +55,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         metrics.pending.set_function(ahead.num_pending)
     service = Service(store, metrics, ahead=ahead)
     watch = Watch(service.latest_generations)
+    hooks = webhooks_of(settings, store, metrics)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -54,14 +66,17 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             watch=watch,
             turns=Turns(),
             planners=anyio.CapacityLimiter(settings.max_planning_threads),
+            webhooks=hooks.registry,
         )
         await anyio.to_thread.run_sync(store.open)
         if ahead is not None:
             ahead.start()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch.run)
+            tasks.start_soon(hooks.courier.run)
             yield
             watch.close()
+            hooks.courier.close()
         if ahead is not None:
             await anyio.to_thread.run_sync(ahead.close)
         store.close()
@@ -74,7 +89,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/v1/openapi.json",
-        middleware=[Middleware(Observation, metrics=metrics), Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes)],
+        middleware=[
+            Middleware(Observation, metrics=metrics),
+            Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes),
+            Middleware(ConditionalReads),
+        ],
     )
     app.state.watch, app.state.ahead = watch, ahead
     problems.install(app)

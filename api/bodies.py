@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 
 from api.problems import MEDIA_TYPE, MalformedBodyError, Problem, UnsupportedMediaTypeError
 from api.schemas import EstimateRequest, EventBatch, NewJob, SimulationReply, SimulationRequest, WhatIf
+from api.webhooks.hooks import Delivery, DeliveryPage, NewWebhook, Webhook, WebhookList, WebhookTarget
 from kintsugi.core import codec
 from kintsugi.core.decision import Decision, Estimate
 from kintsugi.core.membership import Event
@@ -24,8 +25,23 @@ from kintsugi.core.messages import Answer, EventPage, JobPage, JobView, Report, 
 
 T = TypeVar("T")
 
-REQUESTS = (NewJob, Event, EventBatch, Report, EstimateRequest, SimulationRequest, WhatIf)
-RESPONSES = (Answer, Decision, Estimate, EventPage, JobPage, JobView, ReportPage, ReportRecord, SimulationReply, Problem)
+REQUESTS = (NewJob, Event, EventBatch, Report, EstimateRequest, SimulationRequest, WhatIf, NewWebhook, WebhookTarget)
+RESPONSES = (
+    Answer,
+    Decision,
+    Delivery,
+    DeliveryPage,
+    Estimate,
+    EventPage,
+    JobPage,
+    JobView,
+    Problem,
+    ReportPage,
+    ReportRecord,
+    SimulationReply,
+    Webhook,
+    WebhookList,
+)
 
 SMALL_BODY_BYTES = 20_000
 """Bodies up to this are decoded at once; larger ones in a thread, so that nobody waits for them."""
@@ -72,6 +88,8 @@ EventBody = Annotated[Event | EventBatch, Depends(decoded(_event_or_batch))]
 ReportBody = Annotated[Report, Depends(decoded(lambda data: codec.decode(Report, data)))]
 EstimateBody = Annotated[EstimateRequest, Depends(decoded(lambda data: codec.decode(EstimateRequest, data)))]
 SimulationBody = Annotated[SimulationRequest, Depends(decoded(lambda data: codec.decode(SimulationRequest, data)))]
+NewWebhookBody = Annotated[NewWebhook, Depends(decoded(lambda data: codec.decode(NewWebhook, data)))]
+WebhookTargetBody = Annotated[WebhookTarget, Depends(decoded(lambda data: codec.decode(WebhookTarget, data)))]
 WhatIfBody = Annotated[WhatIf, Depends(decoded(lambda data: codec.decode(WhatIf, data)))]
 
 

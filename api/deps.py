@@ -16,6 +16,7 @@ from api.service import Service
 from api.settings import Settings
 from api.stored import StoredDecision
 from api.waiting import Turns, Watch
+from api.webhooks.registry import Registry
 from api.wording import Detail
 from kintsugi.core import codec
 
@@ -48,6 +49,7 @@ class Desk:
     watch: Watch
     turns: Turns
     planners: anyio.CapacityLimiter
+    webhooks: Registry
 
     async def read(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run short blocking work in a thread."""
@@ -74,7 +76,7 @@ def desk_of(request: Request) -> Desk:
 DeskDep = Annotated[Desk, Depends(desk_of)]
 JobPath = Annotated[str, Path(min_length=1, max_length=200, description="Id of the job.")]
 GenerationPath = Annotated[int, Path(ge=0, le=LARGEST_GENERATION, description="Generation of the decision.")]
-Cursor = Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before.")]
+Cursor = Annotated[str | None, Query(max_length=1_000, description="`next_cursor` of the page before.")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Most items on the page.")]
 IdempotencyKey = Annotated[
     str | None,

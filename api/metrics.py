@@ -29,6 +29,9 @@ class Metrics:
         )
         self.pending = Gauge("kintsugi_pending_jobs", "Jobs for which plans are still being made ahead.", registry=self.registry)
         self.waiting = Gauge("kintsugi_waiting_clients", "Clients that wait for a newer plan.", registry=self.registry)
+        self.deliveries = Counter(
+            "kintsugi_webhook_deliveries", "Attempts to tell a webhook, by how they ended.", ["outcome"], registry=self.registry
+        )
         self.requests = Counter(
             "kintsugi_http_requests", "Requests answered.", ["method", "route", "status"], registry=self.registry
         )

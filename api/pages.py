@@ -1,9 +1,9 @@
 """Jobs and logs as they are shown: summaries, views and pages."""
 
+from api.cursors import Cursors
 from api.history import Entry
 from api.records import JobState, Records
 from api.store import EVENT, REPORT
-from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import EventPage, EventRecord, JobPage, JobSummary, JobView, Report, ReportPage, ReportRecord
 from kintsugi.core.plan import Policy
@@ -27,27 +27,30 @@ def job_view(records: Records, job: str) -> JobView:
 
 
 def job_page(records: Records, cursor: str | None, limit: int) -> JobPage:
-    """Up to `limit` jobs above `cursor`, in the order of their ids."""
-    ids = records.store.job_ids(after=cursor or "", limit=limit + 1)
+    """Up to `limit` jobs behind `cursor`, in the order of their ids."""
+    cursors = Cursors("jobs")
+    ids = records.store.job_ids(after=cursors.text(cursor), limit=limit + 1)
     jobs = tuple(job_view(records, job).summary for job in ids[:limit])
-    return JobPage(jobs=jobs, next_cursor=ids[limit - 1] if len(ids) > limit else None)
+    return JobPage(jobs=jobs, next_cursor=cursors.after(ids[limit - 1]) if len(ids) > limit else None)
 
 
 def event_page(records: Records, job: str, cursor: str | None, limit: int) -> EventPage:
-    """Up to `limit` events above log number `cursor`.
+    """Up to `limit` events behind `cursor`.
 
     Raises:
         NotFoundError: there is no such job.
+        InvalidInputError: the cursor is of another list.
     """
     entries, next_cursor = _entries(records, job, EVENT, cursor, limit)
     return EventPage(events=tuple(_event_record(entry) for entry in entries), next_cursor=next_cursor)
 
 
 def report_page(records: Records, job: str, cursor: str | None, limit: int) -> ReportPage:
-    """Up to `limit` reports above log number `cursor`.
+    """Up to `limit` reports behind `cursor`.
 
     Raises:
         NotFoundError: there is no such job.
+        InvalidInputError: the cursor is of another list.
     """
     entries, next_cursor = _entries(records, job, REPORT, cursor, limit)
     return ReportPage(reports=tuple(report_record(entry) for entry in entries), next_cursor=next_cursor)
@@ -78,17 +81,10 @@ def _event_record(entry: Entry) -> EventRecord:
 
 def _entries(records: Records, job: str, kind: str, cursor: str | None, limit: int) -> tuple[list[Entry], str | None]:
     records.state(job)
-    entries = records.store.entries(job, after=_number(cursor), kind=kind, limit=limit + 1)
+    cursors = Cursors(kind, job)
+    entries = records.store.entries(job, after=cursors.number(cursor), kind=kind, limit=limit + 1)
     more = len(entries) > limit
-    return entries[:limit], str(entries[limit - 1].number) if more else None
-
-
-def _number(cursor: str | None) -> int:
-    if cursor is None:
-        return 0
-    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
-        raise InvalidInputError("is no cursor of this list; take next_cursor of its last page", field="cursor", value=cursor[:80])
-    return int(cursor)
+    return entries[:limit], cursors.after(entries[limit - 1].number) if more else None
 
 
 def summary_of(state: JobState, policy: Policy) -> JobSummary:

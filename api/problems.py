@@ -43,6 +43,12 @@ class BodyTooLargeError(KintsugiError):
     code = "body_too_large"
 
 
+class PreconditionFailedError(KintsugiError):
+    """`If-Match` names a state that is over."""
+
+    code = "precondition_failed"
+
+
 STATUS: tuple[tuple[type[KintsugiError], HTTPStatus], ...] = (
     (MalformedBodyError, HTTPStatus.BAD_REQUEST),
     (InvalidInputError, HTTPStatus.UNPROCESSABLE_ENTITY),
@@ -50,6 +56,7 @@ STATUS: tuple[tuple[type[KintsugiError], HTTPStatus], ...] = (
     (ConflictError, HTTPStatus.CONFLICT),
     (InfeasibleError, HTTPStatus.CONFLICT),
     (ReconfigurationError, HTTPStatus.CONFLICT),
+    (PreconditionFailedError, HTTPStatus.PRECONDITION_FAILED),
     (BodyTooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (UnsupportedMediaTypeError, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
     (UnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),

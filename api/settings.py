@@ -1,5 +1,6 @@
 """The service's settings, from arguments or `KINTSUGI_` environment variables."""
 
+from ipaddress import IPv4Network, IPv6Network
 from typing import Literal
 
 from pydantic import Field
@@ -31,6 +32,16 @@ class Settings(BaseSettings):
     """Workers that pairs of losses may be planned for, summed over the pairs; 0 plans for single losses alone."""
     max_simulation_seconds: float = Field(default=10.0, gt=0, le=3_600)
     """Longest simulation that the service carries out."""
+    webhook_networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Private networks that webhooks may be sent to, such as `["10.0.0.0/8"]`; link-local addresses never are."""
+    webhook_timeout_seconds: float = Field(default=10.0, gt=0, le=60)
+    """Longest wait for a webhook's receiver."""
+    webhook_first_retry_seconds: float = Field(default=1.0, gt=0, le=600)
+    """Pause before a webhook is tried again; each later pause is twice as long, up to ten minutes."""
+    webhook_retry_seconds: float = Field(default=86_400.0, ge=0, le=2_592_000)
+    """How long a delivery is tried before it is given up."""
+    webhook_keep_seconds: float = Field(default=604_800.0, gt=0)
+    """How long deliveries that were made or given up are shown."""
     shutdown_seconds: int = Field(default=10, ge=1, le=3_600)
     """How long a stopping service lets requests finish."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

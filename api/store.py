@@ -45,6 +45,11 @@ class Store:
         """Where everything is stored, for what is no part of a job's log."""
         return self._database
 
+    @property
+    def database(self) -> Database:
+        """Where everything is stored, for what is no part of a job's log."""
+        return self._database
+
     def open(self) -> None:
         """Bring the schema up to this version.
 

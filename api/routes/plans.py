@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Query, Response
 
 from api.bodies import tells
 from api.deps import LARGEST_GENERATION, READ_PROBLEMS, Desk, DeskDep, DetailQuery, GenerationPath, JobPath, answer, etag
@@ -25,7 +25,6 @@ WaitSeconds = Annotated[float, Query(ge=0, allow_inf_nan=False, description="Wai
     responses={
         **tells(Answer),
         204: {"description": "No newer plan within `wait_seconds`"},
-        304: {"description": "Unchanged"},
         **READ_PROBLEMS,
     },
 )
@@ -35,7 +34,6 @@ async def get_plan(
     *,
     after_generation: AfterGeneration = None,
     wait_seconds: WaitSeconds = 0.0,
-    if_none_match: Annotated[str | None, Header()] = None,
     detail: DetailQuery = Detail.FULL,
 ) -> Response:
     """The latest decision; with `after_generation` and `wait_seconds` as soon as there is a newer one."""
@@ -47,8 +45,6 @@ async def get_plan(
         decision = await _awaited(desk, job, after_generation, wait_seconds)
     if after_generation is not None and decision.generation <= after_generation:
         return Response(status_code=HTTPStatus.NO_CONTENT, headers={"ETag": etag(decision.generation)})
-    if if_none_match is not None and _matches(if_none_match, etag(decision.generation)):
-        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag(decision.generation)})
     return answer(job, decision, detail)
 
 
@@ -63,7 +59,3 @@ async def _awaited(desk: Desk, job: str, above: int, seconds: float) -> StoredDe
         generation = await desk.watch.wait(job, above, seconds)
     kept = desk.service.store.kept_decision(job, generation)  # a thousand may wake at once: none takes a thread for it
     return kept if kept is not None else await desk.read(desk.service.decision, job)
-
-
-def _matches(header: str, tag: str) -> bool:
-    return any(candidate.strip().removeprefix("W/") in (tag, "*") for candidate in header.split(","))

@@ -1,0 +1,60 @@
+"""From the log to the outbox: every decision and every missing plan is put down once for every webhook that asked for it.
+
+Nothing is written on the way from an event to its plan: each webhook has a durable place in its job's past, and what
+lies behind it is found again after any crash.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from api.database import OvertakenError
+from api.store import Store
+from api.webhooks.hooks import HookKind
+from api.webhooks.moments import text_of, utc_now
+from api.webhooks.news import News, plan_decided, plan_missing
+from api.webhooks.outbox import Outbox, Place, moved
+
+MOST_NEWS = 200
+"""Log entries and decisions that one webhook is brought up to date with in one go."""
+
+
+class Collector:
+    """Puts news down; several processes may do so at once."""
+
+    def __init__(self, store: Store, outbox: Outbox, *, retry_seconds: float) -> None:
+        self._store = store
+        self._outbox = outbox
+        self._retrying = timedelta(seconds=retry_seconds)
+
+    def collect(self) -> None:
+        """Bring all webhooks up to date.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        for place in self._outbox.behind():
+            after, news = self._news(place)
+            now = utc_now()
+            try:
+                self._outbox.put(place, after, news, now=text_of(now), retry_until=text_of(now + self._retrying))
+            except OvertakenError:
+                continue  # another process put them down
+
+    def _news(self, place: Place) -> tuple[Place, Sequence[News]]:
+        """What happened after `place`, and the place after it."""
+        job, news = place.job, []
+        with self._store.looking():
+            latest = self._store.latest_generations([job])[job]
+            entries = self._store.entries(job, after=place.number, limit=MOST_NEWS)
+            generations = range(place.generation + 1, min(latest, place.generation + MOST_NEWS) + 1)
+            decisions = [self._store.decision(job, generation) for generation in generations]
+        if HookKind.PLAN_DECIDED in place.kinds:
+            news += [plan_decided(job, decision) for decision in decisions]
+        if HookKind.PLAN_MISSING in place.kinds:
+            news += [
+                plan_missing(job, entry.number, entry.received_at, entry.generation, entry.problem)
+                for entry in entries
+                if entry.problem is not None
+            ]
+        generation = generations[-1] if generations else place.generation
+        return moved(place, generation=generation, number=entries[-1].number if entries else place.number), news

@@ -1,0 +1,121 @@
+"""Carries news to webhooks: looks for what is due, sends, tries again ever more seldom, gives up visibly."""
+
+import time
+from datetime import timedelta
+from uuid import uuid4
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+from anyio.to_thread import run_sync
+
+from api.metrics import Metrics
+from api.webhooks.collector import Collector
+from api.webhooks.guard import Guard
+from api.webhooks.hooks import DeliveryStatus
+from api.webhooks.manners import Manners
+from api.webhooks.moments import moment_of, text_of, utc_now
+from api.webhooks.news import CONTENT_TYPE
+from api.webhooks.outbox import Outbox, Parcel
+from api.webhooks.sender import Attempt, Sender
+from api.webhooks.signing import signed_headers
+from kintsugi.core.errors import KintsugiError
+from kintsugi.core.version import __version__
+
+MOST_AT_ONCE = 16
+"""Deliveries that one process sends at the same time, each to another webhook."""
+LOOK_SECONDS = 0.2
+"""How often news and deliveries that are due are looked for."""
+LEASE_MARGIN_SECONDS = 20.0
+"""Beyond the longest attempt: how long others wait for a process that may have ended in the middle of one."""
+LAST_SECONDS = 2.0
+"""How long a stopping service lets attempts finish; what does not is sent again by whoever finds it."""
+SWEEP_SECONDS = 600.0
+"""How often old deliveries are forgotten."""
+
+
+class Courier:
+    """Serves the webhooks of all jobs, together with the couriers of other processes."""
+
+    def __init__(self, collector: Collector, outbox: Outbox, guard: Guard, metrics: Metrics, manners: Manners) -> None:
+        self._collector = collector
+        self._outbox = outbox
+        self._guard = guard
+        self._metrics = metrics
+        self._manners = manners
+        self._log = structlog.get_logger("kintsugi.api")
+        self._closed = False
+        self._stirred = anyio.Event()
+        self._busy: set[tuple[str, str]] = set()
+        self._swept = float("-inf")
+
+    def close(self) -> None:
+        """Begin nothing any more."""
+        self._closed = True
+        self._stirred.set()
+
+    async def run(self) -> None:
+        """Deliver until closed."""
+        timeout = self._manners.timeout_seconds
+        async with (
+            Sender(self._guard, timeout_seconds=timeout, most_at_once=MOST_AT_ONCE) as sender,
+            anyio.create_task_group() as tasks,
+        ):
+            while not self._closed:
+                await self._round(sender, tasks)
+                with anyio.move_on_after(LOOK_SECONDS):
+                    await self._stirred.wait()
+            tasks.cancel_scope.deadline = anyio.current_time() + LAST_SECONDS
+
+    async def _round(self, sender: Sender, tasks: TaskGroup) -> None:
+        if not self._closed:
+            self._stirred = anyio.Event()
+        try:
+            for parcel in await run_sync(self._found, frozenset(self._busy)):
+                self._busy.add((parcel.job, parcel.webhook))
+                tasks.start_soon(self._deliver, sender, parcel)
+        except KintsugiError as error:
+            self._log.warning("cannot look for deliveries", reason=error.message)
+
+    def _found(self, busy: frozenset[tuple[str, str]]) -> list[Parcel]:
+        """What is to be sent now, one delivery of each webhook that is not busy, leased to this process."""
+        self._collector.collect()
+        self._sweep()
+        now, most = utc_now(), MOST_AT_ONCE - len(busy)
+        if most <= 0 or not self._outbox.is_due(text_of(now), busy):
+            return []
+        until = now + timedelta(seconds=self._manners.timeout_seconds + LEASE_MARGIN_SECONDS)
+        return self._outbox.lease(text_of(now), text_of(until), uuid4().hex, most=most, skipped=busy)
+
+    def _sweep(self) -> None:
+        if time.monotonic() - self._swept < SWEEP_SECONDS:
+            return
+        self._outbox.forget(text_of(utc_now() - timedelta(seconds=self._manners.keep_seconds)))
+        self._swept = time.monotonic()
+
+    async def _deliver(self, sender: Sender, parcel: Parcel) -> None:
+        timestamp = int(utc_now().timestamp())
+        headers = {
+            "Content-Type": CONTENT_TYPE,
+            "User-Agent": f"kintsugi/{__version__}",
+            **signed_headers(parcel.secret, parcel.message_id, timestamp, parcel.body),
+        }
+        try:
+            attempt = await sender.send(parcel.url, headers, parcel.body)
+            pause_seconds = await run_sync(self._settle, parcel, attempt)
+            await anyio.sleep(min(pause_seconds, LOOK_SECONDS))
+        except KintsugiError as error:
+            self._log.warning("cannot settle a delivery; it is sent again", delivery=parcel.message_id, reason=error.message)
+        finally:
+            self._busy.discard((parcel.job, parcel.webhook))
+            self._stirred.set()
+
+    def _settle(self, parcel: Parcel, attempt: Attempt) -> float:
+        """Store what an attempt led to; the seconds until the next one, 0 where there is none."""
+        now = utc_now()
+        settlement = self._manners.settlement(parcel, attempt, now)
+        self._outbox.settle(parcel, settlement)
+        outcome = "failed" if settlement.status is DeliveryStatus.PENDING else settlement.status.value
+        self._metrics.deliveries.labels(outcome).inc()
+        self._log.info("webhook", delivery=parcel.message_id, outcome=outcome, attempts=settlement.attempts, error=attempt.error)
+        return max(0.0, (moment_of(settlement.due_at) - now).total_seconds())

@@ -1,0 +1,109 @@
+"""Where webhooks may go: no service is to be talked into calling its own network on somebody's behalf (SSRF)."""
+
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Any
+
+import anyio
+import httpcore2
+
+from kintsugi.core.errors import InvalidInputError
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+TRANSLATED = IPv6Network("64:ff9b::/96")
+"""NAT64 (RFC 6052): the last 32 bits are an IPv4 address."""
+
+
+class TargetRefusedError(InvalidInputError):
+    """A webhook's URL leads where the service does not send."""
+
+
+class Guard:
+    """Judges addresses: public ones are allowed, loopback and private ones where the settings say so, link-local ones never."""
+
+    def __init__(self, *, loopback: bool, networks: Sequence[Network] = ()) -> None:
+        self._loopback = loopback
+        self._networks = networks
+
+    def check(self, address: Address) -> None:
+        """Refuse an address.
+
+        Raises:
+            TargetRefusedError: nothing is sent there.
+        """
+        inner = _inner(address)
+        if inner.is_loopback:
+            if not self._loopback:
+                raise _refused(address, "is the service's own host, which listens beyond it; use an address that others reach")
+        elif inner.is_link_local or inner.is_multicast or inner.is_unspecified:
+            raise _refused(address, "is link-local, multicast or unspecified; nothing is sent there")
+        elif not inner.is_global and not any(inner in network for network in self._networks):
+            raise _refused(address, "is private; whoever runs the service can allow its network by KINTSUGI_WEBHOOK_NETWORKS")
+
+    def check_host(self, host: str) -> None:
+        """Refuse a host that is an address; names are judged by what they resolve to, whenever something is sent.
+
+        Raises:
+            TargetRefusedError: nothing is sent there.
+        """
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return
+        self.check(address)
+
+
+class GuardedBackend(httpcore2.AsyncNetworkBackend):
+    """Resolves a name, has every address judged, and connects to the judged ones: no second look-up can differ."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._backend = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """A connection to the first address of `host` that answers.
+
+        Raises:
+            TargetRefusedError: one of its addresses is refused.
+            httpcore2.ConnectError: none answers, or the name is unknown.
+        """
+        addresses = await _resolved(host, port)
+        for address in addresses:
+            self._guard.check(address)
+        failure: Exception = httpcore2.ConnectError(f"{host} has no address")
+        for address in addresses:
+            try:
+                return await self._backend.connect_tcp(str(address), port, timeout, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+
+async def _resolved(host: str, port: int) -> list[Address]:
+    try:
+        found = await anyio.getaddrinfo(host, port)
+    except (OSError, UnicodeError) as error:
+        raise httpcore2.ConnectError(f"{host} cannot be resolved: {error}") from error
+    return [ip_address(text) for text in dict.fromkeys(str(place[0]).partition("%")[0] for *_, place in found)]
+
+
+def _inner(address: Address) -> Address:
+    """The IPv4 address inside an IPv6 one that stands for it, else the address itself."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address in TRANSLATED:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
+
+
+def _refused(address: Address, reason: str) -> TargetRefusedError:
+    return TargetRefusedError(reason, field="url", value=str(address))

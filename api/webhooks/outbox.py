@@ -1,0 +1,201 @@
+"""What is on its way: news that are put down once for every webhook, leased to one sender at a time, and settled."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, delete, exists, insert, literal_column, or_, select, update
+
+from api.database import Database
+from api.tables import DECISIONS, DELIVERIES, LOG, WEBHOOKS
+from api.webhooks.hooks import DeliveryStatus, HookKind
+from api.webhooks.news import News
+
+KINDS_SEPARATOR = " "
+MOST_BEHIND = 100
+"""Webhooks that are brought up to date in one go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """How far into its job's past a webhook was told."""
+
+    job: str
+    webhook: str
+    kinds: frozenset[HookKind]
+    generation: int
+    number: int
+    """Of the log entry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """A delivery that this process may send until its lease ends."""
+
+    job: str
+    webhook: str
+    event: str
+    url: str
+    secret: str
+    body: str
+    retry_until: str
+    attempts: int
+    lease: str
+
+    @property
+    def message_id(self) -> str:
+        """The same at every attempt, and of no other delivery."""
+        return f"{self.job}.{self.webhook}.{self.event}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """How a delivery stands after an attempt."""
+
+    status: DeliveryStatus
+    attempts: int
+    due_at: str
+    last_status: int | None
+    last_error: str | None
+
+
+class Outbox:
+    """The deliveries of all jobs; safe for several processes on one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def behind(self) -> list[Place]:
+        """Webhooks whose jobs have decisions or log entries that they were not told of, up to `MOST_BEHIND`."""
+        newer = exists().where(DECISIONS.c.job == WEBHOOKS.c.job, DECISIONS.c.generation > WEBHOOKS.c.generation)
+        later = exists().where(LOG.c.job == WEBHOOKS.c.job, LOG.c.number > WEBHOOKS.c.number)
+        query = select(WEBHOOKS).where(or_(newer, later)).limit(MOST_BEHIND)
+        with self._database.reading() as connection:
+            rows = connection.execute(query).all()
+        return [
+            Place(
+                job=row.job,
+                webhook=row.id,
+                kinds=frozenset(map(HookKind, row.kinds.split(KINDS_SEPARATOR))),
+                generation=row.generation,
+                number=row.number,
+            )
+            for row in rows
+        ]
+
+    def put(self, place: Place, after: Place, news: Sequence[News], *, now: str, retry_until: str) -> None:
+        """Put news down for a webhook and move it from `place` to `after`, unless another process did.
+
+        Raises:
+            OvertakenError: another process put them down at the same moment.
+        """
+        columns = WEBHOOKS.c
+        here = and_(
+            columns.job == place.job,
+            columns.id == place.webhook,
+            columns.generation == place.generation,
+            columns.number == place.number,
+        )
+        with self._database.writing() as connection:
+            moved = connection.execute(update(WEBHOOKS).where(here).values(generation=after.generation, number=after.number))
+            if moved.rowcount and news:
+                connection.execute(insert(DELIVERIES), [_new_row(place, item, now, retry_until) for item in news])
+
+    def is_due(self, now: str, skipped: Collection[tuple[str, str]]) -> bool:
+        """Whether some delivery can be sent now."""
+        query = select(literal_column("1")).select_from(DELIVERIES).where(_due(now, skipped)).limit(1)
+        with self._database.reading() as connection:
+            return connection.execute(query).first() is not None
+
+    def lease(self, now: str, until: str, lease: str, *, most: int, skipped: Collection[tuple[str, str]] = ()) -> list[Parcel]:
+        """Deliveries that nobody else sends until `until`: of each webhook the one that waits longest.
+
+        Args:
+            now: the present.
+            until: when others may send them again.
+            lease: a name for this lease, never used before.
+            most: how many.
+            skipped: job and id of webhooks that are being sent to already.
+        """
+        columns = DELIVERIES.c
+        query: Select[Any] = (
+            select(DELIVERIES, WEBHOOKS.c.url, WEBHOOKS.c.secret)
+            .join(WEBHOOKS, and_(WEBHOOKS.c.job == columns.job, WEBHOOKS.c.id == columns.webhook))
+            .where(_due(now, skipped))
+            .order_by(columns.due_at, columns.job, columns.webhook, columns.event)
+            .limit(most)
+            .with_for_update(of=DELIVERIES, skip_locked=True)
+        )
+        with self._database.writing() as connection:
+            first = {(row.job, row.webhook): row for row in reversed(connection.execute(query).all())}
+            for row in first.values():
+                mine = _one(row.job, row.webhook, row.event)
+                connection.execute(update(DELIVERIES).where(mine).values(lease=lease, leased_until=until))
+        return [_parcel(row, lease) for row in first.values()]
+
+    def settle(self, parcel: Parcel, settlement: Settlement) -> bool:
+        """Store how a delivery stands; false where its lease went to another process meanwhile, or the webhook is gone."""
+        mine = and_(_one(parcel.job, parcel.webhook, parcel.event), DELIVERIES.c.lease == parcel.lease)
+        values: dict[str, Any] = {
+            "status": settlement.status.value,
+            "attempts": settlement.attempts,
+            "due_at": settlement.due_at,
+            "last_status": settlement.last_status,
+            "last_error": settlement.last_error,
+            "lease": None,
+            "leased_until": None,
+        }
+        with self._database.writing() as connection:
+            return connection.execute(update(DELIVERIES).where(mine).values(values)).rowcount > 0
+
+    def forget(self, before: str) -> int:
+        """Delete deliveries that were made or given up before a moment; their number."""
+        columns = DELIVERIES.c
+        old = delete(DELIVERIES).where(columns.status != DeliveryStatus.PENDING.value, columns.due_at < before)
+        with self._database.writing() as connection:
+            return connection.execute(old).rowcount
+
+
+def moved(place: Place, *, generation: int, number: int) -> Place:
+    """The place after a webhook was told up to `generation` and log entry `number`."""
+    return replace(place, generation=generation, number=number)
+
+
+def _due(now: str, skipped: Collection[tuple[str, str]]) -> ColumnElement[bool]:
+    columns = DELIVERIES.c
+    others = [or_(columns.job != job, columns.webhook != webhook) for job, webhook in skipped]
+    free = or_(columns.leased_until.is_(None), columns.leased_until < now)
+    return and_(columns.status == DeliveryStatus.PENDING.value, columns.due_at <= now, free, *others)
+
+
+def _one(job: str, webhook: str, event: str) -> ColumnElement[bool]:
+    columns = DELIVERIES.c
+    return and_(columns.job == job, columns.webhook == webhook, columns.event == event)
+
+
+def _new_row(place: Place, news: News, now: str, retry_until: str) -> dict[str, Any]:
+    return {
+        "job": place.job,
+        "webhook": place.webhook,
+        "event": news.id,
+        "body": news.body,
+        "created_at": now,
+        "retry_until": retry_until,
+        "status": DeliveryStatus.PENDING.value,
+        "attempts": 0,
+        "due_at": now,
+    }
+
+
+def _parcel(row: Any, lease: str) -> Parcel:
+    return Parcel(
+        job=row.job,
+        webhook=row.webhook,
+        event=row.event,
+        url=row.url,
+        secret=row.secret,
+        body=row.body,
+        retry_until=row.retry_until,
+        attempts=row.attempts,
+        lease=lease,
+    )

@@ -1,0 +1,75 @@
+"""One attempt to deliver: one POST to a judged address, bounded in time and size, no redirects, no proxies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import anyio
+import httpcore2
+
+from api.webhooks.guard import Guard, GuardedBackend, TargetRefusedError
+
+FAILURES = (
+    OSError,
+    httpcore2.NetworkError,
+    httpcore2.ProtocolError,
+    httpcore2.TimeoutException,
+    httpcore2.UnsupportedProtocol,
+)
+"""What may come of a receiver that is away, breaks off, or speaks no HTTP."""
+
+GONE = 410
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """How one attempt ended."""
+
+    status: int | None = None
+    """The receiver's answer; null where there was none."""
+    error: str | None = None
+    """Why it does not count as delivered; null where it does."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the receiver said that it does not want to be asked again."""
+        return self.status == GONE
+
+
+class Sender:
+    """Posts to receivers; a context manager."""
+
+    def __init__(self, guard: Guard, *, timeout_seconds: float, most_at_once: int) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._pool = httpcore2.AsyncConnectionPool(
+            network_backend=GuardedBackend(guard), max_connections=most_at_once, max_keepalive_connections=0
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._pool.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._pool.__aexit__(kind, error, trace)
+
+    async def send(self, url: str, headers: Mapping[str, str], body: str) -> Attempt:
+        """Post `body` and wait for the answer's status; the rest of the answer is not read."""
+        try:
+            with anyio.fail_after(self._timeout_seconds):
+                async with self._pool.stream("POST", url, headers=list(headers.items()), content=body.encode()) as response:
+                    return _attempt(response.status)
+        except TimeoutError:
+            return Attempt(error=f"no answer within {self._timeout_seconds:g} s")
+        except TargetRefusedError as error:
+            return Attempt(error=f"{error.value} {error.message}")
+        except FAILURES as error:
+            return Attempt(error=str(error) or type(error).__name__)
+
+
+def _attempt(status: int) -> Attempt:
+    if 200 <= status < 300:
+        return Attempt(status=status)
+    if 300 <= status < 400:
+        return Attempt(status=status, error="the receiver redirects, which is not followed: change the webhook's url")
+    return Attempt(status=status, error=f"the receiver answered {status}")
