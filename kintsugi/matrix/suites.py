@@ -17,12 +17,12 @@ SHRINKING = Schedule(name="shrinking", at=(0.25, 0.75), comes_back=False)
 """Workers that fail do not come back: four, then three, then two."""
 
 MODELS = (
-    Model(name="resnet6", data_set=DIGITS, num_blocks=2, width=32, microbatch_size=2, num_kept=155),
-    Model(name="resnet10", data_set=DIGITS, num_blocks=4, width=32, microbatch_size=2, num_kept=78),
-    Model(name="decoder2", data_set=TEXT, num_blocks=2, width=64, microbatch_size=1, num_kept=40),
-    Model(name="decoder4", data_set=TEXT, num_blocks=4, width=64, microbatch_size=1, num_kept=23),
+    Model(name="resnet6", data_set=DIGITS, num_blocks=2, width=32, microbatch_size=2, num_kept=250),
+    Model(name="resnet10", data_set=DIGITS, num_blocks=4, width=32, microbatch_size=2, num_kept=125),
+    Model(name="decoder2", data_set=TEXT, num_blocks=2, width=64, microbatch_size=1, num_kept=64),
+    Model(name="decoder4", data_set=TEXT, num_blocks=4, width=64, microbatch_size=1, num_kept=37),
 )
-"""States of about 50 MB each, so that what blocks for checkpoints takes about a tenth of the wall time."""
+"""States of about 80 MB each, so that what blocks for checkpoints takes about a tenth of the wall time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ class Model:
     microbatch_size: int
     num_microbatches: int = 12
     """Per step: as many for each of 4, of 3 and of 2 workers."""
-    device_seconds: float = 0.02
+    device_seconds: float = 0.05
     """Emulated accelerator: every micro-batch takes so much longer, in which the processor is free; 0 for none."""
     num_steps: int = 80
     """A twentieth of the paper's 1,600."""

@@ -4,6 +4,8 @@ Either way the state is copied first and written by a thread of its own, so a wo
 once, and what is written is of one step. At most so many copies are in flight; the next one waits for room.
 """
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +20,8 @@ from kintsugi.runtime.snapshots import Entries, SnapshotPool, write_part
 
 _LOOK_SECONDS = 0.01
 """How often who waits looks whether its step was called off."""
+_NICENESS = 10
+"""How far what is written beside the training goes behind it where both want a processor."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,6 +103,8 @@ class PartWriter:
                 self._changed.wait(_LOOK_SECONDS)
 
     def _work(self) -> None:
+        if self._options.strategy is Strategy.OVERLAPPED:
+            _give_way()
         while True:
             order = self._orders.get()
             try:
@@ -130,3 +136,9 @@ class PartWriter:
             write_seconds=write_seconds,
             stall_seconds=stall,
         )
+
+
+def _give_way() -> None:
+    """Lower this thread's priority, where threads have one of their own."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS)
