@@ -156,7 +156,8 @@ def main() -> None:
     different = Runs(options.state).num_different(counts, options.runs, options.jobs) if options.runs else 1
     console = Console(width=120)
     console.print(table)
-    console.print(f"{options.runs} processes with other hash seeds: {different} different result(s)")
+    agree = "all the same plans" if different == 1 else f"{different} different results"
+    console.print(f"{options.runs} processes with other hash seeds: {agree}")
     sys.exit(illegal > 0 or different > 1)
 
 
