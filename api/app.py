@@ -2,17 +2,16 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import anyio
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 
 from api import problems
-from api.bodies import component_schemas
 from api.conditional import ConditionalReads
 from api.contingencies import Contingencies
 from api.deps import Desk
+from api.description import describe
 from api.metrics import Metrics
 from api.middleware import BodyLimit, Observation
 from api.routes import estimates, events, health, jobs, plans, reports, simulations, webhooks
@@ -99,19 +98,5 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router)
-    _describe_bodies(app)
+    describe(app)
     return app
-
-
-def _describe_bodies(app: FastAPI) -> None:
-    """Add the schemas that the operations refer to, once somebody asks for the OpenAPI document."""
-    plain = app.openapi
-
-    def described() -> dict[str, Any]:
-        document = plain()
-        schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        if "Problem" not in schemas:
-            schemas.update(component_schemas())
-        return document
-
-    app.openapi = described  # type: ignore[method-assign]

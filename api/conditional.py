@@ -30,7 +30,7 @@ def require_match(if_match: str, tag: str) -> None:
         PreconditionFailedError: it means another one.
     """
     if not any(candidate.strip() in (tag, "*") for candidate in if_match.split(",")):
-        raise PreconditionFailedError(f"is not the present state, {tag}: fetch it again", field="If-Match", value=if_match)
+        raise PreconditionFailedError("is not the present state: fetch it again", field="If-Match", value=if_match)
 
 
 class ConditionalReads:

@@ -103,7 +103,7 @@ class Outbox:
 
     def is_due(self, now: str, skipped: Collection[tuple[str, str]]) -> bool:
         """Whether some delivery can be sent now."""
-        query = select(literal_column("1")).select_from(DELIVERIES).where(_due(now, skipped)).limit(1)
+        query: Select[Any] = select(literal_column("1")).select_from(DELIVERIES).where(_due(now, skipped)).limit(1)
         with self._database.reading() as connection:
             return connection.execute(query).first() is not None
 

@@ -1,0 +1,167 @@
+"""A short story that asks the service everything once: its questions and answers are the examples of the OpenAPI document.
+
+    python -m tests.api.story
+
+writes them to `api/examples.json`. Whoever adds an operation adds a line to `tell`.
+"""
+
+import base64
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from api import logs
+from api.app import create_app
+from api.description import EXAMPLES
+from api.settings import Settings
+from kintsugi.core import codec
+from tests.api.receiver import Receiver, receiver
+from tests.api.requests import event, report
+from tests.builders import uniform_profile
+
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+SITE = re.compile(r"http://127\.0\.0\.1:\d+")
+A_MOMENT = "2026-01-31T12:00:00.000000Z"
+SECRET = f"whsec_{base64.b64encode(b'an example of thirty-two bytes!!').decode()}"
+PARAMETERS = {"job": "llama", "generation": 1, "webhook": "site", "delivery": "plan_decided.1", "limit": 100}
+
+
+class Recorder:
+    """Asks a service and keeps what was said; moments and measured times become the same every time."""
+
+    def __init__(self, client: TestClient) -> None:
+        self._client = client
+        self.examples: dict[str, Any] = {"operations": {}, "parameters": PARAMETERS, "problems": {}}
+
+    def ask(self, operation: str, body: Any = None, status: int = 200, **named: Any) -> Any:
+        """The answer to `operation`, such as `GET /v1/jobs/{job}`, which becomes an example."""
+        method, path = operation.split(" ")
+        response = self._client.request(method, path.format_map(PARAMETERS), json=body, **named)
+        assert response.status_code == status, response.text
+        example = self.examples["operations"].setdefault(operation, {"responses": {}})
+        if body is not None:
+            example.setdefault("request", _steady(body))
+        if response.content:
+            example["responses"].setdefault(str(status), _steady(_content(response)))
+        return response.json() if response.content and "json" in response.headers["Content-Type"] else None
+
+    def forget(self, operation: str) -> None:
+        """Drop an example that came too early."""
+        del self.examples["operations"][operation]
+
+    def be_refused(self, status: int, method: str, path: str, **named: Any) -> None:
+        """Record a problem of this status."""
+        response = self._client.request(method, path, **named)
+        assert response.status_code == status, response.text
+        self.examples["problems"][str(status)] = _steady(response.json())
+
+
+def new_job() -> dict[str, Any]:
+    """The smallest job that shows everything."""
+    settings = {"num_microbatches": 4}
+    return {"id": "llama", "profile": codec.encode(uniform_profile(2)), "workers": 4, "workers_per_host": 2, "settings": settings}
+
+
+def tell(record: Recorder, site: Receiver) -> None:
+    """Everything that can be asked, once, in an order that makes sense; webhooks go to `site`."""
+    record.ask("POST /v1/jobs", new_job(), 201)
+    record.ask("POST /v1/jobs", new_job(), 200)
+    record.ask("GET /v1/jobs")
+    record.ask("GET /v1/jobs/{job}")
+    _hooks(record, site)
+    decided = record.ask("POST /v1/jobs/{job}/events", event("host1-xid79", 0, "w03", detail="XID 79"))
+    record.ask("GET /v1/jobs/{job}/events")
+    record.ask("GET /v1/jobs/{job}/plan")
+    record.ask("GET /v1/jobs/{job}/plans/{generation}")
+    record.ask("POST /v1/jobs/{job}/reports", report(1, measured={"step": 120, "iteration_seconds": 1.25}), 201)
+    record.ask("GET /v1/jobs/{job}/reports")
+    _studies(record, decided["decision"]["plan"])
+    _deliveries(record, site)
+    for path in ("/healthz", "/readyz", "/metrics"):
+        record.ask(f"GET {path}")
+
+
+def _hooks(record: Recorder, site: Receiver) -> None:
+    hook = {"url": site.url, "secret": SECRET, "kinds": ["plan_decided"]}
+    for status in (201, 200):
+        record.ask("POST /v1/jobs/{job}/webhooks", {"id": "site", **hook}, status)
+    record.ask("GET /v1/jobs/{job}/webhooks")
+    record.ask("GET /v1/jobs/{job}/webhooks/{webhook}")
+    record.ask("PUT /v1/jobs/{job}/webhooks/{webhook}", hook)
+
+
+def _deliveries(record: Recorder, site: Receiver) -> None:
+    site.wait_for(1)
+    while (listed := record.ask("GET /v1/jobs/{job}/webhooks/{webhook}/deliveries"))["deliveries"][0]["status"] == "pending":
+        record.forget("GET /v1/jobs/{job}/webhooks/{webhook}/deliveries")
+    assert listed["deliveries"][0]["status"] == "delivered"
+    record.ask("POST /v1/jobs/{job}/webhooks/{webhook}/deliveries/{delivery}/retry")
+    record.ask("DELETE /v1/jobs/{job}/webhooks/{webhook}", status=204)
+
+
+def _studies(record: Recorder, plan: dict[str, Any]) -> None:
+    whole = {key: value for key, value in new_job().items() if key in ("profile", "workers", "workers_per_host")}
+    record.ask("POST /v1/estimates", {**whole, "plan": plan})
+    record.ask("POST /v1/whatif", {"job": "llama", "fail": ["w00"]})
+    values = {"duration": 3_600, "spares": 1}
+    record.ask("POST /v1/simulations", {"scenario": "chameleon-32", "values": values, "policies": ["oobleck"], "seeds": 1})
+
+
+def refuse(record: Recorder) -> None:
+    """One refusal of every status."""
+    record.ask("POST /v1/jobs", new_job(), 201)
+    content = {"Content-Type": "application/json"}
+    hook = {"url": "https://example.com/kintsugi", "secret": SECRET}
+    record.ask("POST /v1/jobs/{job}/webhooks", {"id": "site", **hook}, 201)
+    events = "/v1/jobs/llama/events"
+    record.be_refused(400, "POST", events, content=b'{"kind": ', headers=content)
+    record.be_refused(404, "GET", "/v1/jobs/gemma")
+    record.be_refused(409, "POST", events, json=event("early", 7, "w02"))
+    record.be_refused(412, "PUT", "/v1/jobs/llama/webhooks/site", json=hook, headers={"If-Match": '"old"'})
+    record.be_refused(413, "POST", events, content=b" " * 20_000, headers=content)
+    record.be_refused(415, "POST", events, content=b"kind=worker_failed", headers={"Content-Type": "text/plain"})
+    record.be_refused(422, "POST", events, json=event("vague", 0))
+
+
+def recorded() -> dict[str, Any]:
+    """All examples, as a service on an empty database gives them now."""
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/story.sqlite3"
+        settings = Settings(database_url=url, plans_ahead=False, max_simulation_seconds=600)
+        small = settings.model_copy(update={"database_url": f"sqlite:///{folder}/refusals.sqlite3", "max_body_bytes": 10_000})
+        with TestClient(create_app(settings)) as client, receiver() as site:
+            record = Recorder(client)
+            tell(record, site)
+        with TestClient(create_app(small)) as client:
+            refusing = Recorder(client)
+            refuse(refusing)
+            client.app.state.watch.close()
+            refusing.be_refused(503, "GET", "/readyz")
+    return {**record.examples, "problems": refusing.examples["problems"]}
+
+
+def _content(response: Any) -> Any:
+    if "json" in response.headers["Content-Type"]:
+        return response.json()
+    return "\n".join(line for line in response.text.splitlines() if "kintsugi_events_total" in line)
+
+
+def _steady(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {key: _steady(item, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_steady(item) for item in value]
+    if name == "elapsed_seconds":
+        return 0.001
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    return SITE.sub("https://example.com", MOMENT.sub(A_MOMENT, value)) if isinstance(value, str) else value
+
+
+if __name__ == "__main__":
+    logs.configure(Settings(log_level="error"))
+    Path(EXAMPLES).write_text(json.dumps(recorded(), indent=1, sort_keys=True) + "\n")
