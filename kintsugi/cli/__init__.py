@@ -23,7 +23,8 @@ COMMANDS = {
     "trace": "A plan's schedule, or a run's measured actions, as a trace for Perfetto.",
     "serve": "Run the service.",
     "demo": "Train a real job, kill its workers, and watch it go on.",
-    "profile": "Measure a model's profile on this machine.",
+    "profile": "Measure a model's profile on this machine, or import one.",
+    "export": "A plan in the words of Megatron-LM, TorchTitan or torch.distributed.pipelining.",
     "audit": "Prove from a run's journals that it trained on every sample once.",
     "supervise": "Start a job again from its latest checkpoint until it ends well.",
     "matrix": "Measure what failures and checkpoints cost, under every strategy.",
@@ -60,7 +61,7 @@ def _app(given: Sequence[str]) -> typer.Typer:
     app.callback(help="Mends broken hybrid data-parallel/pipeline-parallel training jobs.")(_options)
     command = next((argument for argument in given if not argument.startswith("-")), None)
     if command in COMMANDS and _is_there(command):
-        _load(command).register(app)
+        load(command).register(app)
         return app
     for name, line in COMMANDS.items():
         if _is_there(name):
@@ -72,7 +73,12 @@ def _is_there(command: str) -> bool:
     return importlib.util.find_spec(f"kintsugi.cli.{command}") is not None
 
 
-def _load(command: str) -> Any:
+def load(command: str) -> Any:
+    """The module of a command.
+
+    Raises:
+        InvalidInputError: it needs torch, which is not installed.
+    """
     try:
         return importlib.import_module(f"kintsugi.cli.{command}")
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`kintsugi profile`: measure a training job on this machine."""
+"""`kintsugi profile MODULE:FUNCTION`: measure a training job on this machine."""
 
 import importlib
 import inspect
@@ -18,11 +18,6 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.profiler import profile_job
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command("profile", help="Measure a model's profile on this machine.")(profile)
 
 
 def profile(

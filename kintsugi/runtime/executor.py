@@ -216,6 +216,7 @@ class Executor:
         total = torch.cat([torch.stack([squared_norm, self._loss, asks]), self._counted])
         self._recorder.before_commit(self._step)
         self.groups.all_reduce(total, self._plan.workers)
+        self._trace.waited()
         squared, loss, asking, *counts = total.tolist()
         record = CommitRecord(
             step=self._step,

@@ -1,8 +1,9 @@
 """What workers measure of their actions, written to files of bounded size, and how that is read back.
 
 Recording takes one look at the clock per action. Lines are written once per step, after it is committed; a worker that dies
-in a step takes that step's times with it. An action's time begins where the one before ended, so that nothing is left out.
-A reduction runs beside the passes, from its turn (it may wait for other workers then) to its end.
+in a step takes that step's times with it. An action's time begins where the one before ended, so that nothing is left out but
+the wait for reductions and for the commit point. A reduction runs beside the passes, from its turn (it may wait for other
+workers then) to its end.
 
 Times are on the host's CLOCK_MONOTONIC, the same for all workers of a host. On accelerators they are those of the calls on
 the host, which may return before the device is done.
@@ -115,6 +116,11 @@ class ActionTrace:
         if self._is_on:
             self._last = time.monotonic()
             self._rows.append((str(action), *span))
+
+    def waited(self) -> None:
+        """All workers have reached the commit point: only now does the update begin."""
+        if self._is_on:
+            self._last = time.monotonic()
 
     def committed(self, step: int) -> None:
         """The step that was recorded last is committed: write it down."""

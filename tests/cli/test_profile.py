@@ -41,7 +41,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def calls(monkeypatch):
     """What the command asks to be measured; a committed profile is the answer."""
-    from kintsugi.cli import profile
+    from kintsugi.cli import profile_measure
 
     asked = []
     known = codec.load(Profile, Path(__file__).parents[2] / "profiles" / "models" / "gpt2-124m.a100-80g.json")
@@ -51,7 +51,7 @@ def calls(monkeypatch):
         asked.append((make_job, settings))
         return known
 
-    monkeypatch.setattr(profile, "profile_job", measure)
+    monkeypatch.setattr(profile_measure, "profile_job", measure)
     return asked
 
 

@@ -1,0 +1,1 @@
+"""Plans and profiles in the words of other systems; pure, one module per format."""
