@@ -3,7 +3,7 @@
 from api.cursors import Cursors
 from api.history import Entry
 from api.records import JobState, Records
-from api.store import EVENT, REPORT
+from api.rows import EVENT, REPORT
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import EventPage, EventRecord, JobPage, JobSummary, JobView, Report, ReportPage, ReportRecord
 from kintsugi.core.plan import Policy

@@ -90,7 +90,7 @@ class Records:
             job=stored,
             profile=self.store.document(Profile, stored.profile),
             settings=self.store.document(JobSettings, stored.settings),
-            history=History(membership=Membership.of(self.store.document(Cluster, stored.cluster))),
+            history=self.store.latest_history(job) or first_history(self.store, stored),
         )
 
     def _plan(self, job: str, generation: int) -> Plan:
@@ -103,6 +103,11 @@ class Records:
     def keep_plan(self, job: str, plan: Plan) -> None:
         """Remember a stored plan, so that it need not be decoded again."""
         self._plans.put((job, plan.generation), plan)
+
+
+def first_history(store: Store, job: StoredJob) -> History:
+    """A job's history before the first entry of its log."""
+    return History(membership=Membership.of(store.document(Cluster, job.cluster)))
 
 
 def _no_job(job: str) -> NotFoundError:

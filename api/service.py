@@ -195,7 +195,7 @@ class Service(Records):
             )
             for history, content in zip(histories, contents, strict=True)
         ]
-        self._commit(state, entries, outcome, key)
+        self._commit(state, entries, after, outcome, key)
         self.keep_state(replace(state, history=after))
         if (after.generation, after.applied_generation) != (state.history.generation, state.history.applied_generation):
             self._look_ahead(replace(state, history=after))
@@ -229,10 +229,10 @@ class Service(Records):
         if self._ahead is not None:
             self._ahead.submit(state.job.id, lambda: self.snapshot(state, state.history))
 
-    def _commit(self, state: JobState, entries: Sequence[Entry], outcome: Outcome, key: WriteKey | None) -> None:
+    def _commit(self, state: JobState, entries: Sequence[Entry], after: History, outcome: Outcome, key: WriteKey | None) -> None:
         job, last = state.job.id, entries[-1]
         if outcome.snapshot is None or outcome.decided is None:
-            self.store.append(job, entries, key=key)
+            self.store.append(job, entries, key=key, history=after)
             return
         stored, cluster = planning.stored(
             outcome.decided.wording,
@@ -242,7 +242,7 @@ class Service(Records):
             number=last.number,
             decided_at=last.received_at,
         )
-        self.store.append(job, entries, documents=(cluster,), decision=stored, key=key)
+        self.store.append(job, entries, documents=(cluster,), decision=stored, key=key, history=after)
         if outcome.decided.plan is not None:
             self.keep_plan(job, outcome.decided.plan)
 

@@ -20,6 +20,12 @@ CONTINGENCY = select(CONTINGENCIES).where(
     CONTINGENCIES.c.fingerprint == bindparam("fingerprint"),
     CONTINGENCIES.c.planner_version == bindparam("planner_version"),
 )
+LATEST_STATE = (
+    select(STATES)
+    .where(STATES.c.job == bindparam("job"), STATES.c.planner_version == bindparam("planner_version"))
+    .order_by(STATES.c.number.desc())
+    .limit(1)
+)
 ADD_ENTRIES, ADD_DECISION, ADD_KEY, ADD_STATE = (insert(table) for table in (LOG, DECISIONS, KEYS, STATES))
 ADD_DOCUMENT = {
     SQLITE: sqlite.insert(DOCUMENTS).on_conflict_do_nothing(),

@@ -1,31 +1,39 @@
 """Durable storage: every write is one transaction that is on disk before the caller goes on."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Row, func, insert, select
+from sqlalchemy import Connection, func, insert, select
 
+from api import states
 from api.database import Database
-from api.history import Entry
+from api.history import Entry, History
 from api.recent import Recent
+from api.rows import decision_of, entry_of, row_of_decision, row_of_entry, row_of_history
 from api.shelf import Shelf
-from api.statements import ADD_DECISION, ADD_DOCUMENT, ADD_ENTRIES, ADD_KEY, DOCUMENT, ENTRIES_AFTER, ENTRIES_OF_EVENTS, KEY
+from api.statements import (
+    ADD_DECISION,
+    ADD_DOCUMENT,
+    ADD_ENTRIES,
+    ADD_KEY,
+    ADD_STATE,
+    DOCUMENT,
+    ENTRIES_AFTER,
+    ENTRIES_OF_EVENTS,
+    KEY,
+    LATEST_STATE,
+)
 from api.stored import Document, StoredDecision, StoredJob, WriteKey
 from api.tables import DECISIONS, DOCUMENTS, JOBS, LOG
 from api.upgrade import upgrade
-from api.wording import Wording
 from kintsugi.core import codec
 from kintsugi.core.checks import LARGEST_INTEGER
 from kintsugi.core.errors import ConflictError, NotFoundError
-from kintsugi.core.membership import Event
-from kintsugi.core.messages import Report
+from kintsugi.core.version import __version__
 
 T = TypeVar("T")
-
-EVENT, REPORT = "event", "report"
 
 CACHED_ITEMS = 512
 """Immutable decisions and documents kept in memory."""
@@ -39,11 +47,6 @@ class Store:
         self.shelf = Shelf(self._database)
         self._decisions: Recent[tuple[str, int], StoredDecision] = Recent(CACHED_ITEMS)
         self._decoded: Callable[[Any, str], Any] = lru_cache(CACHED_ITEMS)(self._decode)
-
-    @property
-    def database(self) -> Database:
-        """Where everything is stored, for what is no part of a job's log."""
-        return self._database
 
     @property
     def database(self) -> Database:
@@ -82,7 +85,7 @@ class Store:
             for document in sorted(documents, key=lambda document: document.digest):  # one order for all: no deadlock
                 _put(connection, document)
             connection.execute(insert(JOBS), codec.encode(job))
-            connection.execute(ADD_DECISION, _row_of_decision(job.id, decision))
+            connection.execute(ADD_DECISION, row_of_decision(job.id, decision))
             _remember(connection, key, job.id, 0)
 
     def append(
@@ -93,8 +96,17 @@ class Store:
         documents: Sequence[Document] = (),
         decision: StoredDecision | None = None,
         key: WriteKey | None = None,
+        history: History | None = None,
     ) -> None:
         """Append entries to a job's log, with the decision they led to, in one transaction.
+
+        Args:
+            job: id of the job.
+            entries: with the numbers that follow the log's last.
+            documents: that the decision refers to.
+            decision: that the last entry led to.
+            key: under which the write is remembered.
+            history: after the last entry; it is stored where it is due.
 
         Raises:
             OvertakenError: another writer used one of the numbers, event ids or generations first.
@@ -102,9 +114,11 @@ class Store:
         with self._database.writing() as connection:
             for document in documents:
                 _put(connection, document)
-            connection.execute(ADD_ENTRIES, [_row_of(job, entry) for entry in entries])
+            connection.execute(ADD_ENTRIES, [row_of_entry(job, entry) for entry in entries])
             if decision is not None:
-                connection.execute(ADD_DECISION, _row_of_decision(job, decision))
+                connection.execute(ADD_DECISION, row_of_decision(job, decision))
+            if history is not None and states.is_due(entries[0].number - 1, history.number):
+                connection.execute(ADD_STATE, row_of_history(job, history))
             _remember(connection, key, job, entries[-1].number)
         if decision is not None:
             self._decisions.put((job, decision.generation), decision)
@@ -132,11 +146,17 @@ class Store:
         query = ENTRIES_AFTER if kind is None else ENTRIES_AFTER.where(LOG.c.kind == kind)
         most = LARGEST_INTEGER if limit is None else limit
         with self._database.reading() as connection:
-            return [_entry_of(row) for row in connection.execute(query, {"job": job, "after": after, "most": most})]
+            return [entry_of(row) for row in connection.execute(query, {"job": job, "after": after, "most": most})]
 
     def entry(self, job: str, number: int) -> Entry:
         """One log entry of a job."""
         return self.entries(job, after=number - 1, limit=1)[0]
+
+    def latest_history(self, job: str) -> History | None:
+        """The newest of a job's stored histories, if this version of the program stored any."""
+        with self._database.reading() as connection:
+            row = connection.execute(LATEST_STATE, {"job": job, "planner_version": __version__}).one_or_none()
+        return None if row is None else states.unpacked(row.history)
 
     def entries_of_events(self, job: str, event_ids: Sequence[str]) -> dict[str, Entry]:
         """Log entries by event id, of those ids that were seen."""
@@ -144,12 +164,13 @@ class Store:
         with self._database.reading() as connection:
             for start in range(0, len(event_ids), 500):
                 asked = {"job": job, "event_ids": event_ids[start : start + 500]}
-                found.update({row.event_id: _entry_of(row) for row in connection.execute(ENTRIES_OF_EVENTS, asked)})
+                found.update({row.event_id: entry_of(row) for row in connection.execute(ENTRIES_OF_EVENTS, asked)})
         return found
 
     def latest_generations(self, jobs: Sequence[str]) -> dict[str, int]:
         """Generation of each job's latest decision."""
-        query = select(DECISIONS.c.job, func.max(DECISIONS.c.generation)).where(DECISIONS.c.job.in_(jobs)).group_by(DECISIONS.c.job)
+        latest = select(func.max(DECISIONS.c.generation)).where(DECISIONS.c.job == JOBS.c.id).scalar_subquery()
+        query = select(JOBS.c.id, latest).where(JOBS.c.id.in_(jobs))
         with self._database.reading() as connection:
             return {row[0]: row[1] for row in connection.execute(query)}
 
@@ -202,17 +223,7 @@ class Store:
             row = connection.execute(query).one_or_none()
         if row is None:
             raise NotFoundError(f"job {job!r} has no decision of this generation", field="generation", value=generation)
-        return _decision_of(row)
-
-
-def _row_of_decision(job: str, decision: StoredDecision) -> dict[str, Any]:
-    row = codec.encode(decision)
-    return {"job": job, **row.pop("wording"), **row}
-
-
-def _decision_of(row: Row[Any]) -> StoredDecision:
-    values = {name: value for name, value in row._mapping.items() if name != "job"}
-    return StoredDecision(wording=Wording(brief=values.pop("brief"), account=values.pop("account")), **values)
+        return decision_of(row)
 
 
 def _put(connection: Connection, document: Document) -> None:
@@ -223,30 +234,3 @@ def _put(connection: Connection, document: Document) -> None:
 def _remember(connection: Connection, key: WriteKey | None, job: str, number: int) -> None:
     if key is not None:
         connection.execute(ADD_KEY, {**codec.encode(key), "job": job, "number": number})
-
-
-def _row_of(job: str, entry: Entry) -> dict[str, Any]:
-    is_event = isinstance(entry.content, Event)
-    return {
-        "job": job,
-        "number": entry.number,
-        "kind": EVENT if is_event else REPORT,
-        "event_id": entry.content.id if isinstance(entry.content, Event) else None,
-        "body": codec.dumps(entry.content),
-        "received_at": entry.received_at,
-        "generation": entry.generation,
-        "decided": entry.decided,
-        "problem": None if entry.problem is None else codec.dumps(entry.problem),
-    }
-
-
-def _entry_of(row: Row[Any]) -> Entry:
-    content: Event | Report = codec.loads(Event, row.body) if row.kind == EVENT else codec.loads(Report, row.body)
-    return Entry(
-        number=row.number,
-        received_at=row.received_at,
-        content=content,
-        generation=row.generation,
-        decided=row.decided,
-        problem=None if row.problem is None else json.loads(row.problem),
-    )

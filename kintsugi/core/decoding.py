@@ -141,20 +141,29 @@ def _row(decoders: tuple[Decoder, ...]) -> Decoder:
 
 
 def _mapping(kind: Any) -> Decoder:
-    decode = decoder(typing.get_args(kind)[1])
+    of_key, of_item = typing.get_args(kind)
+    decode, read_key = decoder(of_item), _number_of if of_key is int else str
 
-    def mapping(data: Any) -> dict[str, Any]:
+    def mapping(data: Any) -> dict[Any, Any]:
         if not isinstance(data, dict):
             raise wrong(data, "an object")
         key, result = "", {}
         try:
             for key, item in data.items():
-                result[str(key)] = decode(item)
+                result[read_key(key)] = decode(item)
         except InvalidInputError as error:
             raise below(str(key), error) from None
         return result
 
     return mapping
+
+
+def _number_of(key: Any) -> int:
+    """The whole number that stands as a name in JSON, where names are texts."""
+    try:
+        return int(key)
+    except ValueError:
+        raise wrong(key, "a whole number as name") from None
 
 
 def _enumeration(kind: type[Enum]) -> Decoder:
