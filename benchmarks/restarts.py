@@ -30,7 +30,8 @@ from kintsugi.runtime.audit import audit
 from kintsugi.runtime.emulation import EmulatedTimes, emulated_job
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.recording import CheckpointOptions, Strategy
-from kintsugi.runtime.supervisor import Supervisor, SupervisorPolicy, SupervisorState
+from kintsugi.runtime.supervision import SupervisorPolicy, SupervisorState
+from kintsugi.runtime.supervisor import Supervisor
 from kintsugi.runtime.train import train
 
 PASS_SECONDS = 0.004

@@ -9,8 +9,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kintsugi.cli.output import Format, print_json
 from kintsugi.core.codec import encode
+from kintsugi.matrix.cell import Cell
 from kintsugi.matrix.execution import StoppedError
-from kintsugi.matrix.record import Cell, CellStatus, Manifest
+from kintsugi.matrix.manifest import CellStatus, Manifest
 from kintsugi.matrix.report import Report, write_report
 from kintsugi.matrix.runner import Asked, run_matrix
 from kintsugi.matrix.suites import Matrix, with_seeds

@@ -12,9 +12,9 @@ import torch
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.codec import dumps, load
 from kintsugi.core.profile import Profile
+from kintsugi.matrix.cell import Variant
 from kintsugi.matrix.events import Event, EventLog, Kind
 from kintsugi.matrix.outcome import OUTCOME, PARAMETERS, Outcome, digest_of
-from kintsugi.matrix.record import Variant
 from kintsugi.matrix.trace import TRACE
 from kintsugi.matrix.watcher import Watcher
 from kintsugi.matrix.workload import Orders, job_of

@@ -6,7 +6,8 @@ suites is, from how much the seeds of each differ (`Interval.stratified`).
 
 from collections.abc import Sequence
 
-from kintsugi.matrix.record import CellRecord, Suite, Variant
+from kintsugi.matrix.cell import Suite, Variant
+from kintsugi.matrix.record import CellRecord
 from kintsugi.matrix.results import BySuite, Measure, Results, measured
 from kintsugi.reporting.intervals import Interval, ratio
 

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable
 from statistics import fmean
 
+from kintsugi.matrix.cell import Part, Variant
 from kintsugi.matrix.comparisons import loss, mean_of, recovery
 from kintsugi.matrix.divergence import Divergence, divergence
-from kintsugi.matrix.record import CellRecord, Part, Variant, WallTime
+from kintsugi.matrix.record import CellRecord, WallTime
 from kintsugi.matrix.results import Results, measured
 from kintsugi.matrix.setup_tables import SUITE_COLUMNS, suite_cells
 from kintsugi.matrix.sweep import settings_of

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean
 
-from kintsugi.matrix.record import Cell
+from kintsugi.matrix.cell import Cell
 from kintsugi.matrix.results import Results
 
 Series = dict[int, float]

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from kintsugi.matrix.record import CellRecord, StepRecord, Variant
+from kintsugi.matrix.cell import Variant
+from kintsugi.matrix.record import CellRecord, StepRecord
 from kintsugi.matrix.results import Results
 from kintsugi.matrix.setup_tables import SUITE_COLUMNS, suite_cells
 from kintsugi.reporting.intervals import Interval

@@ -24,7 +24,8 @@ from kintsugi.matrix.watcher import EXIT_CODE
 from kintsugi.matrix.workload import Orders, held_out, job_of, target_of
 from kintsugi.runtime.advice import CheckpointRecord
 from kintsugi.runtime.layout import CHECKPOINTS, RECORDS
-from kintsugi.runtime.supervisor import EndReason, Supervisor, SupervisorPolicy, SupervisorRecord, SupervisorState
+from kintsugi.runtime.supervision import EndReason, SupervisorPolicy, SupervisorRecord, SupervisorState
+from kintsugi.runtime.supervisor import Supervisor
 
 ORDERS = "orders.json"
 NO_CHECKPOINTS = "none"

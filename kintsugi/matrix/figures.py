@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from kintsugi.matrix import sweep
+from kintsugi.matrix.cell import Suite, Variant
 from kintsugi.matrix.comparisons import by_suite, difference, gain, loss
 from kintsugi.matrix.cost_tables import PARTS
 from kintsugi.matrix.divergence import Series, band, divergence
-from kintsugi.matrix.record import Suite, Variant
 from kintsugi.matrix.results import Results
 from kintsugi.reporting.intervals import Interval
 from kintsugi.reporting.pictures import new_axes, pyplot, save

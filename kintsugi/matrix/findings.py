@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from statistics import median
 
+from kintsugi.matrix.cell import Variant
 from kintsugi.matrix.comparisons import (
     by_suite,
     gain,
@@ -15,7 +16,7 @@ from kintsugi.matrix.comparisons import (
     reduction,
     times_smaller,
 )
-from kintsugi.matrix.record import CellRecord, Variant
+from kintsugi.matrix.record import CellRecord
 from kintsugi.matrix.results import Measure, Results
 from kintsugi.reporting.intervals import Interval
 from kintsugi.reporting.tables import UNKNOWN, Column, Table, shown

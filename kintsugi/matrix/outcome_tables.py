@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable
 from statistics import fmean
 
+from kintsugi.matrix.cell import Suite, Variant
 from kintsugi.matrix.comparisons import difference, gain, mean_of
 from kintsugi.matrix.divergence import divergence
 from kintsugi.matrix.gates import CHECKS, Acceptance
-from kintsugi.matrix.record import CellRecord, Suite, Variant
+from kintsugi.matrix.record import CellRecord
 from kintsugi.matrix.results import Pair, Results, measured
 from kintsugi.matrix.setup_tables import SUITE_COLUMNS, suite_cells
 from kintsugi.reporting.intervals import Interval

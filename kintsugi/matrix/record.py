@@ -1,91 +1,17 @@
-"""The cells of the matrix, and what is known of each once it has run.
+"""What is known of a cell of the matrix once it has run.
 
 Made by who runs the cells, read by who analyses them; neither needs the other, and the analysis needs no torch.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from enum import StrEnum
-from pathlib import Path
 
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.runtime.supervisor import SupervisedAttempt
+from kintsugi.matrix.cell import Cell
+from kintsugi.runtime.supervision import SupervisedAttempt
 
 SCHEMA_VERSION = 1
-CELLS = "cells"
-
-
-class Variant(StrEnum):
-    """How a cell keeps its state safe and goes on after a failure (ECRL, section 5.3)."""
-
-    REFERENCE = "reference"
-    """No failures. What checkpoints it writes stands in its record; the paper's stalls for them as long as blocking does."""
-    BLOCKING = "blocking"
-    """Restart from checkpoints that training waits for."""
-    OVERLAPPED = "overlapped"
-    """Restart from checkpoints that are written beside the training."""
-    MEMORY = "memory"
-    """Survivors go on with the state that they hold."""
-
-
-class Part(StrEnum):
-    """What a cell is there for."""
-
-    MATRIX = "matrix"
-    """Suites by variants by seeds."""
-    SWEEP = "sweep"
-    """Other checkpoint intervals and writes in flight."""
-    ELASTIC = "elastic"
-    """Goes on with another number of workers than it began with (N to M)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Suite:
-    """What the variants are compared on."""
-
-    data_set: str
-    model: str
-    schedule: str
-    """Name of the failure schedule."""
-
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            checks.name(item.name, getattr(self, item.name))
-
-    @property
-    def name(self) -> str:
-        """As in the paper: <data set>-<model>-<failures>."""
-        return f"{self.data_set}-{self.model}-{self.schedule}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Cell:
-    """One run of the matrix, before it has run."""
-
-    part: Part = Part.MATRIX
-    suite: Suite
-    variant: Variant
-    seed: int
-    every_steps: int
-    """From one checkpoint to the next."""
-    max_in_flight: int
-    """Copies of the state that may wait for the disk."""
-
-    def __post_init__(self) -> None:
-        checks.positive("every_steps", self.every_steps)
-        checks.positive("max_in_flight", self.max_in_flight)
-
-    @property
-    def name(self) -> str:
-        """Unique in its matrix; also the path of its folder below `cells`."""
-        knobs = f"-every{self.every_steps}-inflight{self.max_in_flight}" if self.part is Part.SWEEP else ""
-        prefix = "" if self.part is Part.MATRIX else f"{self.part.value}-"
-        return f"{prefix}{self.suite.name}/{self.variant.value}{knobs}-seed{self.seed}"
-
-    def folder(self, matrix: Path) -> Path:
-        """Where its record is, below the folder of the matrix."""
-        return matrix / CELLS / self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,42 +204,3 @@ class StepRecord:
     latter's L2 norm; null where it was not measured."""
     seconds: float | None = None
     """From the end of the step before, stalls included; null where training began or stopped in it."""
-
-
-class CellStatus(StrEnum):
-    """What became of a cell in the latest invocation (ECRL, section 5.5)."""
-
-    PENDING = "pending"
-    COMPLETED = "completed"
-    """It ran."""
-    SKIPPED_EXISTS = "skipped_exists"
-    """Its record was there."""
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestEntry:
-    """One cell of the matrix."""
-
-    cell: Cell
-    status: CellStatus = CellStatus.PENDING
-    reason: str = ""
-    """Why it failed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """The whole matrix: what is to run, on what, and how far it came."""
-
-    schema_version: int = SCHEMA_VERSION
-    name: str
-    started_at: str
-    """As in RFC 3339."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """The machine (ECRL, table 2), by the name of the item."""
-    entries: tuple[ManifestEntry, ...]
-
-    def __post_init__(self) -> None:
-        checks.name("name", self.name)
-        checks.timestamp("started_at", self.started_at)
-        checks.distinct([entry.cell.name for entry in self.entries], lambda index: f"entries[{index}].cell")

@@ -21,7 +21,7 @@ from kintsugi.matrix import cost_tables, excess, figures, outcome_tables, setup_
 from kintsugi.matrix import findings as findings_module
 from kintsugi.matrix.findings import Finding
 from kintsugi.matrix.gates import Acceptance, acceptances
-from kintsugi.matrix.record import CellStatus
+from kintsugi.matrix.manifest import CellStatus
 from kintsugi.matrix.results import Results
 from kintsugi.reporting.tables import Table
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kintsugi.matrix import store
-from kintsugi.matrix.record import Cell, CellRecord, Manifest, Part, StepRecord, Suite, Variant
+from kintsugi.matrix.cell import Cell, Part, Suite, Variant
+from kintsugi.matrix.manifest import Manifest
+from kintsugi.matrix.record import CellRecord, StepRecord
 
 Pair = tuple[CellRecord, CellRecord]
 """Two cells of one suite and one seed."""

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from kintsugi.core.errors import InvalidInputError, KintsugiError
 from kintsugi.matrix import store
+from kintsugi.matrix.cell import Cell, Part, Variant
 from kintsugi.matrix.execution import StoppedError, execute
+from kintsugi.matrix.manifest import CellStatus, Manifest, ManifestEntry
 from kintsugi.matrix.preparation import data_files, environment, profile_file, require_same_settings
-from kintsugi.matrix.record import Cell, CellStatus, Manifest, ManifestEntry, Part, Variant
 from kintsugi.matrix.suites import Matrix
 from kintsugi.matrix.trace import TRACE, compare
 from kintsugi.matrix.workload import Orders

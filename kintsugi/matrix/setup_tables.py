@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 
-from kintsugi.matrix.record import CellRecord, Part, StepRecord, Suite, Variant, WallTime
+from kintsugi.matrix.cell import Part, Suite, Variant
+from kintsugi.matrix.record import CellRecord, StepRecord, WallTime
 from kintsugi.matrix.results import Results
 from kintsugi.reporting.tables import Column, Table, Value
 

@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 
 from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.matrix.record import SCHEMA_VERSION, Cell, CellRecord, Manifest, StepRecord
+from kintsugi.matrix.cell import Cell
+from kintsugi.matrix.manifest import Manifest
+from kintsugi.matrix.record import SCHEMA_VERSION, CellRecord, StepRecord
 
 MANIFEST = "manifest.json"
 RECORD = "record.json"

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.matrix.cell import Cell, Part, Suite, Variant
 from kintsugi.matrix.data import DIGITS, TEXT
-from kintsugi.matrix.record import Cell, Part, Suite, Variant
 from kintsugi.matrix.workload import WORLD_SIZE, Model, Schedule
 
 BASE = Schedule(name="base", at=(0.25, 0.75))

@@ -4,7 +4,8 @@ from collections import defaultdict
 from dataclasses import replace
 from statistics import fmean
 
-from kintsugi.matrix.record import Cell, CellRecord, Part, Suite, Variant
+from kintsugi.matrix.cell import Cell, Part, Suite, Variant
+from kintsugi.matrix.record import CellRecord
 from kintsugi.matrix.results import Results
 
 

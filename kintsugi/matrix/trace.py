@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kintsugi.matrix.record import Cell
+from kintsugi.matrix.cell import Cell
 from kintsugi.matrix.store import read_steps, write_steps
 from kintsugi.runtime.models import NamedParameters
 

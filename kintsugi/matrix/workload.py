@@ -8,9 +8,9 @@ import torch
 
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.matrix.cell import Cell, Variant
 from kintsugi.matrix.data import DIGITS, TEXT, DataFile, load
 from kintsugi.matrix.models import AveragingAdamW, class_loss, decoder_layers, emulated, residual_layers
-from kintsugi.matrix.record import Cell, Variant
 from kintsugi.matrix.trace import traced
 from kintsugi.runtime.gpt import byte_loss
 from kintsugi.runtime.models import Dataset, TrainingJob

@@ -3,25 +3,13 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from kintsugi.matrix.cell import Cell, Suite, Variant
 from kintsugi.matrix.gates import RESTARTING
-from kintsugi.matrix.record import (
-    Cell,
-    CellRecord,
-    CellStatus,
-    CheckpointTotals,
-    Failure,
-    Manifest,
-    ManifestEntry,
-    Quality,
-    StepRecord,
-    Suite,
-    Variant,
-    Verdict,
-    WallTime,
-)
+from kintsugi.matrix.manifest import CellStatus, Manifest, ManifestEntry
+from kintsugi.matrix.record import CellRecord, CheckpointTotals, Failure, Quality, StepRecord, Verdict, WallTime
 from kintsugi.matrix.results import Results
 from kintsugi.matrix.store import write_manifest, write_record
-from kintsugi.runtime.supervisor import EndReason, SupervisedAttempt
+from kintsugi.runtime.supervision import EndReason, SupervisedAttempt
 
 NUM_STEPS = 100
 BATCH_SIZE = 8

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kintsugi.matrix import comparisons, sweep
+from kintsugi.matrix.cell import Part, Variant
 from kintsugi.matrix.cost_tables import PARTS, decomposition, divergences, failures
 from kintsugi.matrix.divergence import Band, band, divergence
 from kintsugi.matrix.findings import findings
 from kintsugi.matrix.gates import CHECKS, acceptances
-from kintsugi.matrix.record import Part, Variant
 from kintsugi.matrix.results import Results
-from kintsugi.runtime.supervisor import EndReason
+from kintsugi.runtime.supervision import EndReason
 from tests.matrix import records
 from tests.matrix.records import SUITES, WALLS, cell
 from tests.matrix.test_published import rows

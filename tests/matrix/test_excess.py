@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
+from kintsugi.matrix.cell import Variant
 from kintsugi.matrix.excess import excess, excess_of
-from kintsugi.matrix.record import Variant
 from kintsugi.matrix.results import Results
 from tests.matrix.records import cell, manifest, own_steps, record
 

@@ -2,10 +2,11 @@
 
 import pytest
 
+from kintsugi.matrix.cell import Suite, Variant
 from kintsugi.matrix.comparisons import gain, over_suites, reduction
 from kintsugi.matrix.findings import findings
 from kintsugi.matrix.outcome_tables import aggregate, full, ranking, slices
-from kintsugi.matrix.record import Suite, Variant, WallTime
+from kintsugi.matrix.record import WallTime
 from tests.matrix import records
 
 NUM_STEPS = 1600

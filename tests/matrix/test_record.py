@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.matrix import store
-from kintsugi.matrix.record import CellRecord, CellStatus, Part, Suite, Variant, Verdict, WallTime
+from kintsugi.matrix.cell import Part, Suite, Variant
+from kintsugi.matrix.manifest import CellStatus
+from kintsugi.matrix.record import CellRecord, Verdict, WallTime
 from tests.matrix import records
 from tests.matrix.records import cell
 

@@ -9,7 +9,8 @@ import pytest
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.matrix import figures, store
-from kintsugi.matrix.record import CellStatus, Manifest, ManifestEntry, Part, Variant
+from kintsugi.matrix.cell import Part, Variant
+from kintsugi.matrix.manifest import CellStatus, Manifest, ManifestEntry
 from kintsugi.matrix.report import TABLES, write_report
 from tests.matrix import records
 from tests.matrix.records import SUITES, cell

@@ -9,10 +9,11 @@ from kintsugi.core.codec import dumps
 from kintsugi.core.errors import InvalidInputError, WorkerError
 from kintsugi.core.profile import Device, LayerProfile, LinkCost, Network, Profile, Provenance, ProvenanceKind, Recovery
 from kintsugi.matrix import runner, store
+from kintsugi.matrix.cell import Variant
 from kintsugi.matrix.data import export
 from kintsugi.matrix.execution import StoppedError
+from kintsugi.matrix.manifest import CellStatus
 from kintsugi.matrix.preparation import PROFILES
-from kintsugi.matrix.record import CellStatus, Variant
 from kintsugi.matrix.runner import Asked, run_matrix
 from kintsugi.matrix.suites import Matrix
 from kintsugi.matrix.workload import Model, Schedule, job_of

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.matrix.cell import Part, Variant
 from kintsugi.matrix.data import DataFile
-from kintsugi.matrix.record import Part, Variant
 from kintsugi.matrix.runner import Asked
 from kintsugi.matrix.suites import BASE, LATE, SHRINKING, Matrix, with_seeds
 from kintsugi.matrix.workload import Orders, Schedule

@@ -19,7 +19,8 @@ from kintsugi.runtime.layout import RECORDS
 from kintsugi.runtime.plain import PlainRun
 from kintsugi.runtime.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.snapshots import read_part
-from kintsugi.runtime.supervisor import EndReason, Supervisor, SupervisorPolicy, SupervisorState
+from kintsugi.runtime.supervision import EndReason, SupervisorPolicy, SupervisorState
+from kintsugi.runtime.supervisor import Supervisor
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "plain_ddp.py")
 

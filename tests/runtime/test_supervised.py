@@ -8,7 +8,8 @@ import pytest
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.audit import audit
 from kintsugi.runtime.recording import CheckpointOptions
-from kintsugi.runtime.supervisor import EndReason, Supervisor, SupervisorPolicy, SupervisorState
+from kintsugi.runtime.supervision import EndReason, SupervisorPolicy, SupervisorState
+from kintsugi.runtime.supervisor import Supervisor
 from kintsugi.runtime.train import train
 from tests.runtime.jobs import profile_for
 from tests.runtime.runs import gpt_request, run

@@ -12,17 +12,16 @@ import pytest
 from kintsugi.core.codec import dumps
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.layout import SUPERVISOR
-from kintsugi.runtime.supervisor import (
+from kintsugi.runtime.supervision import (
     EndReason,
     SupervisedAttempt,
-    Supervisor,
     SupervisorPolicy,
     SupervisorRecord,
     SupervisorState,
     ending,
-    latest_step,
     read_record,
 )
+from kintsugi.runtime.supervisor import Supervisor, latest_step
 
 AT_ONCE = SupervisorPolicy(pause_seconds=0.0)
 PROGRESS = "p = pathlib.Path('checkpoints'); p.mkdir(exist_ok=True); (p / 'latest.json').write_text('step-%08d' % (n + 1));"
