@@ -1,5 +1,5 @@
 # Every target does its own set-up: a fresh machine needs Python 3.11 (or newer) and make.
-.PHONY: install demo test check soak bench regress
+.PHONY: install demo test check soak fuzz bench regress
 
 install:
 	@scripts/install
@@ -16,6 +16,9 @@ check: install
 
 soak: install
 	@scripts/soak
+
+fuzz: install
+	@scripts/fuzz
 
 bench: install
 	@scripts/bench

@@ -3,7 +3,7 @@
 import time
 
 from api.schemas import SimulationReply, SimulationRequest
-from kintsugi.core.errors import InvalidInputError, UnavailableError
+from kintsugi.core.errors import InvalidInputError
 from kintsugi.simulator.policies import chosen
 from kintsugi.simulator.scenario import Scenario, load, names, varied
 from kintsugi.simulator.summary import summarised
@@ -19,8 +19,7 @@ def simulated(request: SimulationRequest, limit_seconds: float) -> SimulationRep
     """What becomes of the job under each policy.
 
     Raises:
-        InvalidInputError: there is no such scenario, policy or number, or the job is too large.
-        UnavailableError: it takes longer than the limit.
+        InvalidInputError: there is no such scenario, policy or number, the job is too large, or it takes longer than the limit.
     """
     if request.scenario not in names():
         raise InvalidInputError(f"must be one of {', '.join(names())}", field="scenario", value=request.scenario)
@@ -30,7 +29,8 @@ def simulated(request: SimulationRequest, limit_seconds: float) -> SimulationRep
 
     def watch() -> None:
         if time.monotonic() > end:
-            raise UnavailableError(f"takes longer than {limit_seconds:g} s; {ELSEWHERE}", field="seeds", value=request.seeds)
+            message = f"takes longer than {limit_seconds:g} s; ask for fewer seeds or policies, or {ELSEWHERE}"
+            raise InvalidInputError(message, field="seeds", value=request.seeds)
 
     values = tuple(request.values.items())
     results = []

@@ -4,7 +4,7 @@ import pytest
 
 from api.schemas import SimulationRequest
 from api.simulations import simulated
-from kintsugi.core.errors import UnavailableError
+from kintsugi.core.errors import InvalidInputError
 
 SHORT = {"scenario": "chameleon-32", "values": {"duration": 3600, "spares": 1}, "policies": ["oobleck", "varuna"]}
 
@@ -43,5 +43,5 @@ def test_bad_requests_name_the_field(client, changes, field):
 
 def test_what_takes_too_long_is_given_up():
     request = SimulationRequest(scenario="chameleon-32", policies=("oobleck",))
-    with pytest.raises(UnavailableError, match="kintsugi simulate"):
+    with pytest.raises(InvalidInputError, match="kintsugi simulate"):
         simulated(request, 0.0)
