@@ -14,7 +14,7 @@ from api.deps import Desk
 from api.description import describe
 from api.metrics import Metrics
 from api.middleware import BodyLimit, Observation
-from api.routes import estimates, events, health, jobs, plans, reports, simulations, webhooks
+from api.routes import estimates, events, exports, health, jobs, plans, reports, simulations, webhooks
 from api.service import Service
 from api.settings import Settings
 from api.store import Store
@@ -29,6 +29,7 @@ ROUTERS = (
     jobs.router,
     events.router,
     plans.router,
+    exports.router,
     reports.router,
     webhooks.router,
     estimates.router,

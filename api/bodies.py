@@ -22,6 +22,7 @@ from kintsugi.core import codec
 from kintsugi.core.decision import Decision, Estimate
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Answer, EventPage, JobPage, JobView, Report, ReportPage, ReportRecord
+from kintsugi.formats.exports import Export
 
 T = TypeVar("T")
 
@@ -33,6 +34,7 @@ RESPONSES = (
     DeliveryPage,
     Estimate,
     EventPage,
+    Export,
     JobPage,
     JobView,
     Problem,

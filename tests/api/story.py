@@ -77,6 +77,8 @@ def tell(record: Recorder, site: Receiver) -> None:
     record.ask("GET /v1/jobs/{job}/events")
     record.ask("GET /v1/jobs/{job}/plan")
     record.ask("GET /v1/jobs/{job}/plans/{generation}")
+    record.ask("GET /v1/jobs/{job}/plans/{generation}/trace")
+    record.ask("GET /v1/jobs/{job}/plans/{generation}/export", params={"format": "megatron"})
     record.ask("POST /v1/jobs/{job}/reports", report(1, measured={"step": 120, "iteration_seconds": 1.25}), 201)
     record.ask("GET /v1/jobs/{job}/reports")
     _studies(record, decided["decision"]["plan"])
