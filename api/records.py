@@ -83,15 +83,9 @@ class Records:
         self._states[state.job.id] = state
 
     def _first_state(self, job: str) -> JobState:
-        stored = self.store.job(job)
-        if stored is None:
-            raise _no_job(job)
-        return JobState(
-            job=stored,
-            profile=self.store.document(Profile, stored.profile),
-            settings=self.store.document(JobSettings, stored.settings),
-            history=self.store.latest_history(job) or first_history(self.store, stored),
-        )
+        first = first_state(self.store, job)
+        kept = self.store.latest_history(job)
+        return first if kept is None else replace(first, history=kept)
 
     def _plan(self, job: str, generation: int) -> Plan:
         plan = self._plans.get((job, generation))
@@ -105,9 +99,21 @@ class Records:
         self._plans.put((job, plan.generation), plan)
 
 
-def first_history(store: Store, job: StoredJob) -> History:
-    """A job's history before the first entry of its log."""
-    return History(membership=Membership.of(store.document(Cluster, job.cluster)))
+def first_state(store: Store, job: str) -> JobState:
+    """A job before the first entry of its log.
+
+    Raises:
+        NotFoundError: there is no such job.
+    """
+    stored = store.job(job)
+    if stored is None:
+        raise _no_job(job)
+    return JobState(
+        job=stored,
+        profile=store.document(Profile, stored.profile),
+        settings=store.document(JobSettings, stored.settings),
+        history=History(membership=Membership.of(store.document(Cluster, stored.cluster))),
+    )
 
 
 def _no_job(job: str) -> NotFoundError:

@@ -20,12 +20,9 @@ CONTINGENCY = select(CONTINGENCIES).where(
     CONTINGENCIES.c.fingerprint == bindparam("fingerprint"),
     CONTINGENCIES.c.planner_version == bindparam("planner_version"),
 )
-LATEST_STATE = (
-    select(STATES)
-    .where(STATES.c.job == bindparam("job"), STATES.c.planner_version == bindparam("planner_version"))
-    .order_by(STATES.c.number.desc())
-    .limit(1)
-)
+STATES_OF_VERSION = select(STATES).where(STATES.c.job == bindparam("job"), STATES.c.planner_version == bindparam("planner_version"))
+STATES_AT = STATES_OF_VERSION.where(STATES.c.number.in_(bindparam("numbers", expanding=True)))
+LATEST_STATE = STATES_OF_VERSION.order_by(STATES.c.number.desc()).limit(1)
 ADD_ENTRIES, ADD_DECISION, ADD_KEY, ADD_STATE = (insert(table) for table in (LOG, DECISIONS, KEYS, STATES))
 ADD_DOCUMENT = {
     SQLITE: sqlite.insert(DOCUMENTS).on_conflict_do_nothing(),

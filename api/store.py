@@ -26,8 +26,9 @@ from api.statements import (
     LATEST_STATE,
 )
 from api.stored import Document, StoredDecision, StoredJob, WriteKey
+    STATES_AT,
 from api.tables import DECISIONS, DOCUMENTS, JOBS, LOG
-from api.upgrade import upgrade
+from api.upgrade import require_current, upgrade
 from kintsugi.core import codec
 from kintsugi.core.checks import LARGEST_INTEGER
 from kintsugi.core.errors import ConflictError, NotFoundError
@@ -42,8 +43,14 @@ CACHED_ITEMS = 512
 class Store:
     """Jobs, their logs and decisions in one SQL database."""
 
-    def __init__(self, database_url: str) -> None:
-        self._database = Database(database_url)
+    def __init__(self, database_url: str, *, read_only: bool = False) -> None:
+        """Nothing is connected yet; one that is `read_only` never writes, and is refused where it would have to.
+
+        Raises:
+            InvalidInputError: the URL cannot be used.
+        """
+        self._database = Database(database_url, read_only=read_only)
+        self._open = require_current if read_only else upgrade
         self.shelf = Shelf(self._database)
         self._decisions: Recent[tuple[str, int], StoredDecision] = Recent(CACHED_ITEMS)
         self._decoded: Callable[[Any, str], Any] = lru_cache(CACHED_ITEMS)(self._decode)
@@ -54,13 +61,13 @@ class Store:
         return self._database
 
     def open(self) -> None:
-        """Bring the schema up to this version.
+        """Bring the schema up to this version; where it is only read, require that it is.
 
         Raises:
-            InvalidInputError: the database is of a later version, or was not made by this program.
+            InvalidInputError: the database is of another version, or was not made by this program.
             UnavailableError: the database does not answer.
         """
-        upgrade(self._database)
+        self._open(self._database)
 
     def close(self) -> None:
         """Give the connections back."""
@@ -136,7 +143,7 @@ class Store:
         return None if row is None else StoredJob(**row._mapping)
 
     def job_ids(self, *, after: str, limit: int) -> list[str]:
-        """Ids of jobs, ascending, above `after`."""
+        """Ids of the jobs that the caller may know of, ascending, above `after`."""
         query = select(JOBS.c.id).where(JOBS.c.id > after).order_by(JOBS.c.id).limit(limit)
         with self._database.reading() as connection:
             return list(connection.execute(query).scalars())
@@ -152,6 +159,12 @@ class Store:
         """One log entry of a job."""
         return self.entries(job, after=number - 1, limit=1)[0]
 
+    def num_entries(self, job: str) -> int:
+        """How many entries a job's log has."""
+        query = select(func.max(LOG.c.number)).where(LOG.c.job == job)
+        with self._database.reading() as connection:
+            return connection.execute(query).scalar_one() or 0
+
     def latest_history(self, job: str) -> History | None:
         """The newest of a job's stored histories, if this version of the program stored any."""
         with self._database.reading() as connection:
@@ -162,6 +175,13 @@ class Store:
         """Log entries by event id, of those ids that were seen."""
         found: dict[str, Entry] = {}
         with self._database.reading() as connection:
+    def kept_histories(self, job: str, numbers: Sequence[int]) -> dict[int, History]:
+        """The histories that this version of the program stored with log entries `numbers`, by number."""
+        asked = {"job": job, "numbers": numbers, "planner_version": __version__}
+        with self._database.reading() as connection:
+            found = ((row.number, states.unpacked(row.history)) for row in connection.execute(STATES_AT, asked))
+            return {number: history for number, history in found if history is not None}
+
             for start in range(0, len(event_ids), 500):
                 asked = {"job": job, "event_ids": event_ids[start : start + 500]}
                 found.update({row.event_id: entry_of(row) for row in connection.execute(ENTRIES_OF_EVENTS, asked)})
@@ -209,10 +229,8 @@ class Store:
         result: T = self._decoded(kind, digest)
         return result
 
-    def _decode(self, kind: type[T], digest: str) -> T:
-        return codec.loads(kind, self._read_body(digest))
-
-    def _read_body(self, digest: str) -> str:
+    def body(self, digest: str) -> str:
+        """The text of the document that is stored under this digest."""
         with self._database.reading() as connection:
             body: str = connection.execute(select(DOCUMENTS.c.body).where(DOCUMENTS.c.digest == digest)).scalar_one()
         return body
@@ -221,6 +239,9 @@ class Store:
         query = select(DECISIONS).where(DECISIONS.c.job == job, DECISIONS.c.generation == generation)
         with self._database.reading() as connection:
             row = connection.execute(query).one_or_none()
+    def _decode(self, kind: type[T], digest: str) -> T:
+        return codec.loads(kind, self.body(digest))
+
         if row is None:
             raise NotFoundError(f"job {job!r} has no decision of this generation", field="generation", value=generation)
         return decision_of(row)

@@ -35,6 +35,20 @@ def upgrade(database: Database) -> None:
             _carry_out(connection)
 
 
+def require_current(database: Database) -> None:
+    """Require the schema to be of version `HEAD`, without changing it.
+
+    Raises:
+        InvalidInputError: it is of another version, or was not made by this program.
+        UnavailableError: the database does not answer.
+    """
+    with database.reading() as connection:
+        version = _version(connection)
+    if version != HEAD:
+        message = "is empty" if version is None else f"is of version {version}, this program reads {HEAD}"
+        raise InvalidInputError(f"{message}; kintsugi serve brings it up to date", field="database_url", value=version)
+
+
 def _version(connection: Connection) -> str | None:
     """The schema's version; None for an empty database."""
     names = set(inspect(connection).get_table_names())

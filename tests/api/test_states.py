@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 
 from api import states
 from api.metrics import Metrics
-from api.records import Records, first_history
+from api.records import Records, first_state
 from api.schemas import NewJob
 from api.service import Service
 from api.store import Store
@@ -53,7 +53,7 @@ def straggler(name, generation, speed):
 
 
 def folded(store):
-    history = first_history(store, store.job("job"))
+    history = first_state(store, "job").history
     for entry in store.entries("job"):
         history = history.replayed(entry)
     return history

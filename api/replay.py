@@ -1,0 +1,203 @@
+"""A job's log lived through again: every decision is made once more and compared, bit for bit, with the one that is stored."""
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import chain, pairwise
+from typing import Any
+
+from api import planning
+from api.differences import Difference, differences
+from api.history import Entry, History
+from api.records import Records, first_state
+from api.store import Store
+from api.stored import StoredDecision
+from api.wording import Wording
+from kintsugi.core import codec
+from kintsugi.core.errors import KintsugiError, NotFoundError
+from kintsugi.core.membership import Event
+
+PAGE = 1_000
+CREATED = "created"
+CLOCK = ("search", "elapsed_seconds")
+"""The one part of a decision that is measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """One entry of a job's log, or its creation, and what came out differently this time."""
+
+    number: int
+    """Of the entry; 0 for the job's creation."""
+    at: str
+    """When it was received: RFC 3339, UTC."""
+    what: str
+    generation: int
+    """Of the latest decision once the entry was taken into account."""
+    decided: bool
+    """Whether the entry led to that decision."""
+    policy: str | None = None
+    planner_version: str | None = None
+    """Of the program that made the decision."""
+    differences: tuple[Difference, ...] = ()
+
+
+class Replay:
+    """Replays one job."""
+
+    def __init__(self, store: Store, job: str, *, generation: int | None = None) -> None:
+        """Nothing is read yet but the job itself.
+
+        Args:
+            store: only read.
+            job: id of the job.
+            generation: the one decision to make again, after which the replay ends; None for all.
+
+        Raises:
+            NotFoundError: there is no such job or generation.
+        """
+        self._store = store
+        self._records = Records(store)
+        self._state = first_state(store, job)
+        self._only = generation
+        self._read: set[str] = set()
+        self.num_generations = store.latest_generations([job])[job] + 1
+        if generation is not None and generation >= self.num_generations:
+            message = f"job {job!r} has generations 0 to {self.num_generations - 1}"
+            raise NotFoundError(message, field="generation", value=generation)
+
+    @property
+    def job(self) -> str:
+        """Id of the job."""
+        return self._state.job.id
+
+    @property
+    def num_entries(self) -> int:
+        """Entries in the job's log."""
+        return self._store.num_entries(self.job)
+
+    def __iter__(self) -> Iterator[Replayed]:
+        """The job's creation, then one item for each entry, up to the first that makes no sense where it stands."""
+        created = self._state.job.created_at
+        yield self._with_decision(Replayed(number=0, at=created, what=CREATED, generation=0, decided=True), None)
+        history = self._state.history
+        for (entry, kept), follower in pairwise(chain(self._entries(), [(None, None)])):
+            assert entry is not None
+            if self._only is not None and history.generation >= self._only:
+                return
+            result = Replayed(
+                number=entry.number, at=entry.received_at, what=_what(entry), generation=entry.generation, decided=entry.decided
+            )
+            try:
+                after, history = history.after(entry.content), history.replayed(entry)
+            except KintsugiError as error:
+                yield replace(result, differences=(_impossible("entry", entry.content, error),))
+                return
+            is_last = follower[0] is None or follower[0].received_at != entry.received_at
+            found = [*_entry_compared(history, entry), *_state_compared(history, kept)]
+            if entry.problem is not None and is_last and self._only is None:
+                found += self._problem_compared(after, entry.problem)
+            made = self._with_decision(replace(result, generation=history.generation), after) if entry.decided else result
+            yield replace(made, generation=entry.generation, differences=(*found, *made.differences))
+
+    def _entries(self) -> Iterator[tuple[Entry | None, History | None]]:
+        """The whole log, and the history that was stored with an entry, where one was."""
+        after = 0
+        while entries := self._store.entries(self.job, after=after, limit=PAGE):
+            kept = self._store.kept_histories(self.job, [entry.number for entry in entries])
+            yield from ((entry, kept.get(entry.number)) for entry in entries)
+            after = entries[-1].number
+
+    def _with_decision(self, result: Replayed, history: History | None) -> Replayed:
+        """`result` with the decision that was stored for it, compared with the one made now."""
+        if self._only is not None and self._only != result.generation:
+            return result
+        try:
+            stored = self._store.decision(self.job, result.generation)
+        except NotFoundError as error:
+            return replace(result, differences=(_impossible("decision", None, error),))
+        found, policy = list(self._documents_compared(stored)), None
+        try:
+            policy = str(json.loads(stored.wording.text())["plan"]["policy"])
+            found += differences(_comparable(stored), _comparable(self._decided_again(result, history)))
+        except (KintsugiError, ValueError, zlib.error) as error:
+            found.append(_impossible("decision", policy, error))
+        return replace(result, policy=policy, planner_version=stored.planner_version, differences=tuple(found))
+
+    def _decided_again(self, result: Replayed, history: History | None) -> StoredDecision:
+        """The decision that its stored snapshot leads to, with the snapshot that the log leads to."""
+        snapshot = planning.restored(self._store, self._state.job, result.generation)
+        again, _ = planning.stored(
+            Wording.of(planning.decide(snapshot)),
+            snapshot if history is None else self._records.snapshot(self._state, history),
+            profile=self._state.job.profile,
+            settings=self._state.job.settings,
+            number=result.number,
+            decided_at=result.at,
+        )
+        return again
+
+    def _problem_compared(self, history: History, stored: Mapping[str, Any]) -> Iterator[Difference]:
+        """Whether there still is no plan, for the same reason."""
+        try:
+            decision = planning.decide(self._records.snapshot(self._state, history))
+        except KintsugiError as error:
+            yield from differences(stored, json.loads(codec.dumps(error.as_dict())), "problem")
+        else:
+            yield Difference(field="problem", stored=stored["code"], replayed=f"{decision.policy.value}: {decision.reason}")
+
+    def _documents_compared(self, stored: StoredDecision) -> Iterator[Difference]:
+        """Whether the documents of a snapshot, and itself, still are what their digests say; each document is read once."""
+        yield from differences(stored.snapshot_digest, sha256(stored.snapshot.encode()).hexdigest(), "snapshot_digest")
+        reference = json.loads(stored.snapshot)
+        for name in ("profile", "cluster", "settings"):
+            digest = reference[name]
+            if digest not in self._read:
+                self._read.add(digest)
+                yield from differences(digest, sha256(self._store.body(digest).encode()).hexdigest(), f"documents.{name}")
+
+
+def _entry_compared(history: History, entry: Entry) -> Iterator[Difference]:
+    """What an entry says of its place in the log, against the log up to it.
+
+    All entries of a batch name the generation that its last one led to: at most the next.
+    """
+    is_foretold = not entry.decided and entry.generation == history.generation + 1
+    generation = entry.generation if is_foretold else history.generation
+    yield from differences(
+        {"number": entry.number, "generation": entry.generation}, {"number": history.number, "generation": generation}, "entry"
+    )
+
+
+def _state_compared(history: History, kept: History | None) -> Iterator[Difference]:
+    if kept is not None and kept != history:
+        yield from differences(codec.encode(kept), codec.encode(history), "state")
+
+
+def _impossible(field: str, stored: Any, error: Exception) -> Difference:
+    return Difference(field=field, stored=stored, replayed=f"cannot be: {error}")
+
+
+def _comparable(decision: StoredDecision) -> dict[str, Any]:
+    """All that is to be the same: no times that were measured, and no version of the planner."""
+    told = json.loads(decision.wording.text())
+    table, name = CLOCK
+    del told[table][name]
+    return {
+        "generation": decision.generation,
+        "number": decision.number,
+        "decided_at": decision.decided_at,
+        "snapshot": json.loads(decision.snapshot),
+        "snapshot_digest": decision.snapshot_digest,
+        "decision": told,
+    }
+
+
+def _what(entry: Entry) -> str:
+    content = entry.content
+    if isinstance(content, Event):
+        subject = content.worker or content.host or "-".join(content.link or ())
+        return f"{content.kind.value} {subject}"
+    return f"{content.status.value} {content.generation}"

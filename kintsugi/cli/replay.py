@@ -1,0 +1,118 @@
+"""`kintsugi replay`: make the decisions of jobs again from what the service stored, and compare."""
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from api.differences import Difference
+from api.replay import Replay, Replayed
+from api.settings import Settings
+from api.store import Store
+from kintsugi.cli.output import Format, print_json
+from kintsugi.core.codec import encode
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.version import __version__
+
+PAGE = 1_000
+MOST_SHOWN = 20
+"""Differences of one entry that the table shows."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command("replay", help="Make the decisions of jobs again from a service's database, and compare.")(replay)
+
+
+def replay(
+    database_url: Annotated[
+        str | None,
+        typer.Option(help="SQLAlchemy URL of the service's database, which is only read; KINTSUGI_DATABASE_URL by default."),
+    ] = None,
+    job: Annotated[str | None, typer.Option(help="Id of the one job to replay; all by default.")] = None,
+    generation: Annotated[
+        int | None, typer.Option(min=0, help="The one decision of the job to make again; all by default.")
+    ] = None,
+    form: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TABLE,
+) -> int:
+    """Replay the logs of jobs; exit 1 where anything comes out differently."""
+    if generation is not None and job is None:
+        raise InvalidInputError("says which decision of a job; name it by --job", field="generation", value=generation)
+    store = Store(database_url or Settings().database_url, read_only=True)
+    try:
+        store.open()
+        replays = [Replay(store, name, generation=generation) for name in ([job] if job is not None else _jobs(store))]
+        outcomes = {one.job: list(_tracked(one)) for one in replays}
+    finally:
+        store.close()
+    if form is Format.JSON:
+        print_json(_document(outcomes))
+    else:
+        _print(outcomes)
+    return int(any(entry.differences for entries in outcomes.values() for entry in entries))
+
+
+def _jobs(store: Store) -> Iterator[str]:
+    after = ""
+    while page := store.job_ids(after=after, limit=PAGE):
+        yield from page
+        after = page[-1]
+
+
+def _tracked(one: Replay) -> Iterable[Replayed]:
+    """A job's entries, with their progress on a terminal's standard error."""
+    console = Console(stderr=True)
+    return track(one, one.job, total=one.num_entries + 1, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _document(outcomes: dict[str, list[Replayed]]) -> dict[str, Any]:
+    jobs = [
+        {
+            "job": job,
+            "is_same": not any(entry.differences for entry in entries),
+            "num_decisions": sum(entry.policy is not None for entry in entries),
+            "entries": [{**encode(entry), "is_same": not entry.differences} for entry in entries],
+        }
+        for job, entries in outcomes.items()
+    ]
+    return {"planner_version": __version__, "is_same": all(job["is_same"] for job in jobs), "jobs": jobs}
+
+
+def _print(outcomes: dict[str, list[Replayed]]) -> None:
+    console = Console()
+    for job, entries in outcomes.items():
+        console.print(_table(job, entries))
+        for entry in entries:
+            _print_differences(console, entry)
+    decisions = [entry for entries in outcomes.values() for entry in entries if entry.policy is not None]
+    others = sorted({str(entry.planner_version) for entry in decisions} - {__version__})
+    made = f"; some were made by {', '.join(others)}" if others else ""
+    num_different = sum(bool(entry.differences) for entries in outcomes.values() for entry in entries)
+    verdict = f"[red]{num_different} entries came out differently[/red]" if num_different else "[green]all the same[/green]"
+    console.print(f"{len(decisions)} decisions made again by planner {__version__}{made}: {verdict}", highlight=False)
+
+
+def _table(job: str, entries: list[Replayed]) -> Table:
+    table = Table(
+        "entry", "time", "what", "generation", "policy", "planner", "replayed", title=escape(f"job {job}"), title_justify="left"
+    )
+    for entry in entries:
+        decided = (str(entry.generation), entry.policy or "", entry.planner_version or "") if entry.decided else ("", "", "")
+        verdict = "[red]different[/red]" if entry.differences else "same"
+        table.add_row(str(entry.number), entry.at, escape(entry.what), *decided, verdict)
+    return table
+
+
+def _print_differences(console: Console, entry: Replayed) -> None:
+    for difference in entry.differences[:MOST_SHOWN]:
+        console.print(f"[red]entry {entry.number}: {_told(difference)}[/red]", highlight=False)
+    if len(entry.differences) > MOST_SHOWN:
+        console.print(f"entry {entry.number}: and {len(entry.differences) - MOST_SHOWN} more fields", highlight=False)
+
+
+def _told(difference: Difference) -> str:
+    return escape(f"{difference.field} is stored as {difference.stored!r}, replayed as {difference.replayed!r}")
