@@ -24,9 +24,9 @@ from api.statements import (
     ENTRIES_OF_EVENTS,
     KEY,
     LATEST_STATE,
+    STATES_AT,
 )
 from api.stored import Document, StoredDecision, StoredJob, WriteKey
-    STATES_AT,
 from api.tables import DECISIONS, DOCUMENTS, JOBS, LOG
 from api.upgrade import require_current, upgrade
 from kintsugi.core import codec
@@ -143,7 +143,7 @@ class Store:
         return None if row is None else StoredJob(**row._mapping)
 
     def job_ids(self, *, after: str, limit: int) -> list[str]:
-        """Ids of the jobs that the caller may know of, ascending, above `after`."""
+        """Ids of jobs, ascending, above `after`."""
         query = select(JOBS.c.id).where(JOBS.c.id > after).order_by(JOBS.c.id).limit(limit)
         with self._database.reading() as connection:
             return list(connection.execute(query).scalars())
@@ -155,15 +155,15 @@ class Store:
         with self._database.reading() as connection:
             return [entry_of(row) for row in connection.execute(query, {"job": job, "after": after, "most": most})]
 
-    def entry(self, job: str, number: int) -> Entry:
-        """One log entry of a job."""
-        return self.entries(job, after=number - 1, limit=1)[0]
-
     def num_entries(self, job: str) -> int:
         """How many entries a job's log has."""
         query = select(func.max(LOG.c.number)).where(LOG.c.job == job)
         with self._database.reading() as connection:
             return connection.execute(query).scalar_one() or 0
+
+    def entry(self, job: str, number: int) -> Entry:
+        """One log entry of a job."""
+        return self.entries(job, after=number - 1, limit=1)[0]
 
     def latest_history(self, job: str) -> History | None:
         """The newest of a job's stored histories, if this version of the program stored any."""
@@ -171,10 +171,6 @@ class Store:
             row = connection.execute(LATEST_STATE, {"job": job, "planner_version": __version__}).one_or_none()
         return None if row is None else states.unpacked(row.history)
 
-    def entries_of_events(self, job: str, event_ids: Sequence[str]) -> dict[str, Entry]:
-        """Log entries by event id, of those ids that were seen."""
-        found: dict[str, Entry] = {}
-        with self._database.reading() as connection:
     def kept_histories(self, job: str, numbers: Sequence[int]) -> dict[int, History]:
         """The histories that this version of the program stored with log entries `numbers`, by number."""
         asked = {"job": job, "numbers": numbers, "planner_version": __version__}
@@ -182,6 +178,10 @@ class Store:
             found = ((row.number, states.unpacked(row.history)) for row in connection.execute(STATES_AT, asked))
             return {number: history for number, history in found if history is not None}
 
+    def entries_of_events(self, job: str, event_ids: Sequence[str]) -> dict[str, Entry]:
+        """Log entries by event id, of those ids that were seen."""
+        found: dict[str, Entry] = {}
+        with self._database.reading() as connection:
             for start in range(0, len(event_ids), 500):
                 asked = {"job": job, "event_ids": event_ids[start : start + 500]}
                 found.update({row.event_id: entry_of(row) for row in connection.execute(ENTRIES_OF_EVENTS, asked)})
@@ -235,13 +235,13 @@ class Store:
             body: str = connection.execute(select(DOCUMENTS.c.body).where(DOCUMENTS.c.digest == digest)).scalar_one()
         return body
 
+    def _decode(self, kind: type[T], digest: str) -> T:
+        return codec.loads(kind, self.body(digest))
+
     def _read_decision(self, job: str, generation: int) -> StoredDecision:
         query = select(DECISIONS).where(DECISIONS.c.job == job, DECISIONS.c.generation == generation)
         with self._database.reading() as connection:
             row = connection.execute(query).one_or_none()
-    def _decode(self, kind: type[T], digest: str) -> T:
-        return codec.loads(kind, self.body(digest))
-
         if row is None:
             raise NotFoundError(f"job {job!r} has no decision of this generation", field="generation", value=generation)
         return decision_of(row)
