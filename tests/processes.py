@@ -31,9 +31,9 @@ class ServiceProcess:
 
 
 @contextmanager
-def service(database: Path, *arguments: str) -> Iterator[ServiceProcess]:
+def service(database: Path, *arguments: str, python: str = sys.executable) -> Iterator[ServiceProcess]:
     """`kintsugi serve` on a free port, once it answers; killed at the end if it still runs."""
-    command = [sys.executable, "-m", "kintsugi.cli", "serve", "--port", "0", "--database-url", f"sqlite:///{database}", *arguments]
+    command = [python, "-m", "kintsugi.cli", "serve", "--port", "0", "--database-url", f"sqlite:///{database}", *arguments]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         try:
             yield ServiceProcess(process, _announced(process))

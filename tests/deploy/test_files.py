@@ -1,0 +1,188 @@
+"""The files to deploy with are sound as far as this can be said without the engines that run them."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from api.settings import Settings
+from api.webhooks.courier import LAST_SECONDS
+from kintsugi import __version__
+from tests.api.test_openapi import SNAPSHOT
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+UNIT = (DEPLOY / "kintsugi.service").read_text()
+KUBERNETES = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+STOPPING_SECONDS = Settings().shutdown_seconds + LAST_SECONDS
+ROOM_SECONDS = 5
+
+
+def instructions():
+    """The Dockerfile's instructions with their arguments, continued lines joined and comments left out."""
+    lines = [line for line in DOCKERFILE.splitlines() if line.strip() and not line.startswith("#")]
+    return [tuple(line.split(None, 1)) for line in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines()]
+
+
+def of_kind(kind):
+    (found,) = [document for document in KUBERNETES if document["kind"] == kind]
+    return found
+
+
+def is_served(path):
+    return path in json.loads(SNAPSHOT.read_text())["paths"]
+
+
+def settings_named(text):
+    return {name.removeprefix("KINTSUGI_").lower() for name in re.findall(r"\bKINTSUGI_[A-Z_]+\b", text)}
+
+
+@pytest.mark.parametrize("path", sorted(DEPLOY.iterdir()), ids=lambda path: path.name)
+def test_every_setting_that_is_named_is_one(path):
+    assert settings_named(path.read_text()) - {"compiled"} <= set(Settings.model_fields)
+
+
+def test_the_image_runs_without_torch_and_without_root():
+    names = [name for name, _ in instructions()]
+    assert set(names) <= {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL"} | {
+        "HEALTHCHECK",
+        "ENTRYPOINT",
+        "CMD",
+    }
+    final = instructions()[len(names) - 1 - names[::-1].index("FROM") :]
+    (user,) = [value for name, value in final if name == "USER"]
+    assert user.isdigit()
+    assert int(user) > 0
+    assert not re.search(r"\[[^]]*torch", DOCKERFILE)
+    assert "torch" not in "".join(re.findall(r"^dependencies = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.S | re.M))
+
+
+def test_the_image_is_of_a_python_that_the_project_takes_and_fixed_bases():
+    bases = [value.split()[0] for name, value in instructions() if name == "FROM"]
+    assert all(re.fullmatch(r"python:3\.1[1-9]-slim-\w+", base) for base in bases)
+
+
+def test_what_the_image_is_built_from_is_there():
+    allowed = [line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")]
+    assert all((ROOT / name).exists() for name in allowed)
+    for name, value in instructions():
+        sources = [word for word in value.split() if not word.startswith("--")][:-1]
+        if name == "COPY" and sources != ["."]:
+            assert all((ROOT / source).exists() and source.startswith(tuple(allowed)) for source in sources)
+
+
+def test_the_health_check_asks_what_the_service_serves():
+    (check,) = [value for name, value in instructions() if name == "HEALTHCHECK"]
+    path = re.search(r"127\.0\.0\.1:(\d+)(/\w+)", check)
+    assert path is not None
+    assert f"KINTSUGI_PORT={path[1]}" in DOCKERFILE
+    assert is_served(path[2])
+    program = json.loads(check.partition("CMD ")[2])
+    compile(program[2], "healthcheck", "exec")
+
+
+def test_the_entrypoint_hands_arguments_and_signals_on(tmp_path):
+    (tmp_path / "numba").mkdir()
+    (tmp_path / "numba" / "loop.nbi").write_text("compiled")
+    program = tmp_path / "bin" / "kintsugi"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\ncat "$NUMBA_CACHE_DIR/loop.nbi"\necho " $$ $*"\n')
+    program.chmod(0o755)
+    environment = {"PATH": f"{program.parent}:/usr/bin:/bin", "KINTSUGI_COMPILED": str(tmp_path / "numba"), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([DEPLOY / "entrypoint.sh", "serve", "--port", "0"], env=environment, stdout=subprocess.PIPE) as process:
+        output = process.communicate(timeout=30)[0].decode()
+    assert output == f"compiled {process.pid} serve --port 0\n"
+
+
+def test_the_compose_file_follows_the_specification():
+    specification = jsonschema.Draft7Validator(json.loads(Path(__file__).with_name("compose-spec.json").read_text()))
+    specification.validate(COMPOSE)
+    assert not specification.is_valid({**COMPOSE, "service": {}})
+
+
+def test_the_composed_service_waits_for_its_database_and_stops_in_time():
+    service = COMPOSE["services"]["kintsugi"]
+    assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).samefile(DEPLOY / "Dockerfile")
+    assert service["depends_on"]["postgres"]["condition"] == "service_healthy"
+    assert (
+        seconds(service["stop_grace_period"])
+        >= int(service["environment"]["KINTSUGI_SHUTDOWN_SECONDS"]) + LAST_SECONDS + ROOM_SECONDS
+    )
+    assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    assert set(COMPOSE["volumes"]) == {volume.partition(":")[0] for volume in COMPOSE["services"]["postgres"]["volumes"]}
+
+
+def seconds(text):
+    return int(text.removesuffix("s"))
+
+
+def test_images_are_of_this_version():
+    assert COMPOSE["services"]["kintsugi"]["image"] == f"kintsugi:{__version__}"
+    (container,) = of_kind("Deployment")["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"kintsugi:{__version__}"
+
+
+@pytest.mark.parametrize("document", KUBERNETES, ids=lambda document: document["kind"])
+def test_kubernetes_takes_every_object(document):
+    kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_an_object_that_kubernetes_does_not_take_is_noticed():
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate({**of_kind("Service"), "specs": {}}, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_pods_are_probed_where_the_service_answers_and_have_time_to_drain():
+    pod = of_kind("Deployment")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert is_served(container[probe]["httpGet"]["path"])
+        assert container[probe]["httpGet"]["port"] == container["ports"][0]["name"]
+    pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    unready = container["readinessProbe"]["periodSeconds"] * container["readinessProbe"]["failureThreshold"]
+    assert pause >= unready
+    assert pod["terminationGracePeriodSeconds"] >= pause + STOPPING_SECONDS + ROOM_SECONDS
+    assert f"KINTSUGI_PORT={container['ports'][0]['containerPort']}" in DOCKERFILE
+    assert f"USER {pod['securityContext']['runAsUser']}" in DOCKERFILE
+
+
+def test_pods_are_found_by_service_budget_and_each_other():
+    deployment = of_kind("Deployment")["spec"]
+    labels = deployment["template"]["metadata"]["labels"]
+    assert deployment["selector"]["matchLabels"] == labels
+    assert of_kind("Service")["spec"]["selector"] == labels
+    budget = of_kind("PodDisruptionBudget")["spec"]
+    assert budget["selector"]["matchLabels"] == labels
+    assert budget["minAvailable"] < deployment["replicas"]
+
+
+def test_the_unit_stops_in_time():
+    given = dict(re.findall(r"^(\w+)=(.*)$", UNIT, re.M))
+    assert int(given["TimeoutStopSec"]) >= STOPPING_SECONDS + ROOM_SECONDS
+    assert given["KillSignal"] == "SIGTERM"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_takes_the_unit_and_finds_it_hardened(tmp_path):
+    program = str(Path(sys.executable).with_name("kintsugi"))
+    unit = tmp_path / "kintsugi.service"
+    unit.write_text(UNIT.replace("/opt/kintsugi/bin/kintsugi", program))
+    verified = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60, check=False)
+    assert (verified.returncode, verified.stderr) == (0, "")
+    judged = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20", unit],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert judged.returncode == 0, judged.stdout
