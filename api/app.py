@@ -10,6 +10,7 @@ from starlette.middleware import Middleware
 from api import problems
 from api.conditional import ConditionalReads
 from api.contingencies import Contingencies
+from api.dashboard import routes as dashboard
 from api.deps import Desk
 from api.description import describe
 from api.metrics import Metrics
@@ -35,6 +36,7 @@ ROUTERS = (
     estimates.router,
     simulations.router,
     health.router,
+    dashboard.router,
 )
 
 

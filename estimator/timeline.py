@@ -70,6 +70,11 @@ def timeline(plan: Plan, profile: Profile, cluster: Cluster) -> tuple[Bar, ...]:
 
 def panel(title: str, plan: Plan, profile: Profile, cluster: Cluster, *, lost: Sequence[str] = ()) -> Panel:
     """The schedule of `plan` as a panel; `lost` names the workers that its dead slots had, in order, and any more that are gone."""
+    return Panel(title=title, rows=rows_of(plan, lost=lost), bars=timeline(plan, profile, cluster))
+
+
+def rows_of(plan: Plan, *, lost: Sequence[str] = ()) -> tuple[Row, ...]:
+    """The lines of a plan's schedule: its workers in slot order, dead slots among them, then whoever else is in `lost`."""
     names = iter(lost)
     rows = [
         Row(
@@ -81,8 +86,7 @@ def panel(title: str, plan: Plan, profile: Profile, cluster: Cluster, *, lost: S
         for p, pipeline in enumerate(plan.pipelines)
         for stage in pipeline.stages[: pipeline.num_workers]
     ]
-    rows += [Row(worker=name, group="", label=name, is_lost=True) for name in names]
-    return Panel(title=title, rows=tuple(rows), bars=timeline(plan, profile, cluster))
+    return (*rows, *(Row(worker=name, group="", label=name, is_lost=True) for name in names))
 
 
 def _bars(plan: Plan, step: Replay) -> Iterator[Bar]:

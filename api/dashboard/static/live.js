@@ -1,0 +1,89 @@
+// Pages stay true: whenever the service's stream tells of something, the page is fetched again, and what changed is put in its place.
+
+import { prepare } from "./roving.js";
+
+const POLL_MILLISECONDS = 2000;
+const SETTLING_MILLISECONDS = 60;
+const LONGEST_PAUSE_MILLISECONDS = 15000;
+
+const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+export async function stayTrue() {
+  const main = document.getElementById("main");
+  if (!main.dataset.live) return;
+  const page = { main, html: main.innerHTML, etag: null };
+  const news = newsOf(main.dataset.job);
+  for (let failures = 0; ; ) {
+    await visible();
+    try {
+      await refresh(page);
+      failures = 0;
+      tell("live", false);
+      await news.next();
+    } catch {
+      failures += 1;
+      tell("no answer, trying again", true);
+      await pause(Math.min(500 * 2 ** failures, LONGEST_PAUSE_MILLISECONDS));
+    }
+  }
+}
+
+function visible() {
+  if (!document.hidden) return Promise.resolve();
+  return new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
+}
+
+// Something new: told by the stream, or, while that is away, perhaps there after a while.
+function newsOf(job) {
+  const stream = new EventSource(job === undefined ? "/v1/stream" : `/v1/jobs/${encodeURIComponent(job)}/stream`);
+  let isNew = false;
+  let wake = () => {};
+  const hear = () => {
+    isNew = true;
+    wake();
+  };
+  for (const kind of ["event", "report", "plan", "open", "error"]) stream.addEventListener(kind, hear);
+  addEventListener("pagehide", () => stream.close());
+  return {
+    async next() {
+      if (!isNew) {
+        const told = new Promise((resolve) => (wake = resolve));
+        await (stream.readyState === EventSource.OPEN ? told : Promise.race([told, pause(POLL_MILLISECONDS)]));
+      }
+      await pause(SETTLING_MILLISECONDS);
+      isNew = false;
+    },
+  };
+}
+
+async function refresh(page) {
+  const headers = page.etag ? { "If-None-Match": page.etag } : {};
+  const response = await fetch(location.href, { cache: "no-store", headers });
+  if (response.status === 304) return;
+  if (!response.ok) throw new Error(response.statusText);
+  page.etag = response.headers.get("ETag");
+  const found = new DOMParser().parseFromString(await response.text(), "text/html").getElementById("main");
+  if (found.innerHTML === page.html) return;
+  page.html = found.innerHTML;
+  const isNewer = found.dataset.generation !== page.main.dataset.generation;
+  page.main.dataset.generation = found.dataset.generation ?? "";
+  if (page.main.dataset.live === "replace") replace(page.main, found);
+  else if (isNewer) document.getElementById("newer").hidden = false;
+}
+
+function replace(main, found) {
+  const focused = main.contains(document.activeElement) ? document.activeElement : null;
+  const address = focused?.id || focused?.getAttribute("href");
+  const scrolled = [...main.querySelectorAll(".scroll")].map((element) => element.scrollLeft);
+  main.replaceChildren(...found.childNodes);
+  prepare(main);
+  main.querySelectorAll(".scroll").forEach((element, index) => (element.scrollLeft = scrolled[index] ?? 0));
+  if (address) (main.querySelector(`#${CSS.escape(address)}, [href="${CSS.escape(address)}"]`) ?? main).focus({ preventScroll: true });
+}
+
+function tell(words, isStale) {
+  const live = document.getElementById("live");
+  live.hidden = false;
+  live.classList.toggle("stale", isStale);
+  if (live.textContent !== words) live.textContent = words;
+}

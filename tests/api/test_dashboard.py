@@ -1,0 +1,272 @@
+"""The pages, as the service renders them."""
+
+import json
+import re
+
+import pytest
+
+from api.settings import Settings
+from kintsugi.core import codec
+from tests.api.requests import EVENTS, JOB, REPORTS, event, new_job, report, workers_of
+from tests.builders import uniform_profile
+
+HOME = "/dashboard/jobs/llama"
+PAGES = (HOME, f"{HOME}/schedule", f"{HOME}/why", f"{HOME}/history", f"{HOME}/whatif")
+EVIL = '<img src=x onerror="alert(1)">'
+
+
+@pytest.fixture
+def settings(database_url):
+    return Settings(database_url=database_url, plans_ahead=False)
+
+
+def rerouted(**changes):
+    """A job of 2 x 2 that answers losses by rerouting."""
+    ranges = {"min_dp": 2, "max_dp": 2, "min_pp": 2, "max_pp": 2}
+    return new_job(workers=4, settings={"num_microbatches": 8, "ranges": ranges, "policy": "data_rerouting"}, **changes)
+
+
+def text_of(response):
+    assert response.status_code == 200, response.text
+    return response.text
+
+
+def test_without_jobs_the_first_page_says_how_to_make_one(client):
+    response = client.get("/")
+    assert response.url.path == "/dashboard"
+    assert "No job yet" in text_of(response)
+
+
+def test_the_list_leads_to_every_job(client, job):
+    client.post("/v1/jobs", json=new_job(id="another"))
+    text = text_of(client.get("/dashboard"))
+    assert [f'href="/dashboard/jobs/{name}"' in text for name in ("llama", "another", "third")] == [True, True, False]
+
+
+def test_a_long_list_has_pages(client, job, monkeypatch):
+    monkeypatch.setattr("api.dashboard.routes.JOBS_PER_PAGE", 1)
+    client.post("/v1/jobs", json=new_job(id="another"))
+    first = text_of(client.get("/dashboard"))
+    second = text_of(client.get(re.search(r'href="([^"]*after=[^"]*)"', first)[1]))
+    assert ("/jobs/another" in first, "/jobs/llama" in first) == (True, False)
+    assert ("/jobs/another" in second, "/jobs/llama" in second) == (False, True)
+
+
+@pytest.mark.parametrize("path", ["/dashboard", *PAGES])
+def test_pages_let_nothing_in_from_elsewhere(client, job, path):
+    response = client.get(path)
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    policy = response.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    text = text_of(response)
+    assert not re.search(r'(?:src|href|action)="(?:[a-z]+:)?//', text)
+    assert not re.search(r"<script(?![^>]*src=)|<style|\sstyle=|\son\w+=", text)
+
+
+@pytest.mark.parametrize("path", ["/dashboard", *PAGES])
+def test_an_unchanged_page_is_not_sent_again(client, job, path):
+    tag = client.get(path).headers["etag"]
+    assert client.get(path, headers={"If-None-Match": tag}).status_code == 304
+    client.post(EVENTS, json=event("a", 0, sorted(workers_of(job["decision"]))[0]))
+    assert client.get(path, headers={"If-None-Match": tag}).status_code == 200
+
+
+def test_names_are_shown_and_never_obeyed(client):
+    workers = [{"id": f"{EVIL}{n}", "host": f"h{n}{EVIL}"} for n in range(4)]
+    body = rerouted(cluster={"schema_version": 1, "name": EVIL, "workers": workers})
+    body["profile"]["name"] = EVIL
+    del body["workers"], body["workers_per_host"]
+    assert client.post("/v1/jobs", json=body).status_code == 201
+    client.post(EVENTS, json=event("a", 0, f"{EVIL}0"))
+    client.post(REPORTS, json=report(1, "rejected", reason=EVIL))
+    for path in ("/dashboard", *PAGES, f"{HOME}/whatif?fail={EVIL}1&slow={EVIL}2", f"{HOME}/schedule.svg"):
+        text = text_of(client.get(path))
+        assert "<img src=x" not in text, path
+        assert "onerror" not in text.replace("&#34;", "").replace("&quot;", "") or "&lt;img src=x" in text, path
+
+
+def test_the_grid_tells_dead_and_helping_slots(client):
+    client.post("/v1/jobs", json=rerouted())
+    client.post(EVENTS, json=event("a", 0, "w01"))
+    text = text_of(client.get(HOME))
+    assert len(re.findall(r'<td class="slot slot-mended"', text)) == 1
+    assert "w01 is lost. Pipeline 0, stage 1, layers 2" in text
+    assert "Its micro-batches are rerouted: w03 takes 4." in text
+    assert "Takes 4 micro-batches of dead slots beside its own." in text
+
+
+def test_a_slot_that_died_earlier_keeps_its_name(client):
+    ranges = {"min_dp": 3, "max_dp": 3, "min_pp": 2, "max_pp": 2}
+    client.post("/v1/jobs", json=new_job(settings={"num_microbatches": 6, "ranges": ranges, "policy": "data_rerouting"}))
+    for generation, worker in enumerate(("w01", "w02")):
+        client.post(EVENTS, json=event(worker, generation, worker))
+        client.post(REPORTS, json=report(generation + 1))
+    text = text_of(client.get(HOME))
+    assert "w01 is lost." in text
+    assert "w02 is lost." in text
+
+
+def test_spare_lost_and_slow_workers_stand_beside_the_grid(client):
+    ranges = {"min_dp": 2, "max_dp": 2, "min_pp": 2, "max_pp": 2}
+    client.post("/v1/jobs", json=new_job(settings={"num_microbatches": 8, "ranges": ranges}))
+    client.post(EVENTS, json=event("slow", 0, "w03", "straggler", speed_ratio=0.9))
+    client.post(EVENTS, json=event("a", 1, "w00"))
+    text = text_of(client.get(HOME))
+    assert 'aria-label="Spare workers"' in text
+    assert 'aria-label="Lost workers"' in text
+    assert "0.9 times the profile&#39;s speed" in text or "½" in text
+
+
+def test_a_job_without_a_plan_says_why(client):
+    client.post("/v1/jobs", json=new_job(settings={"num_microbatches": 8, "ranges": {"min_pp": 4}}))
+    workers = [event(f"e{n}", 0, f"w0{n}") for n in range(3)]
+    assert client.post(EVENTS, json={"events": workers}).status_code == 409
+    problem = client.get(JOB).json()["summary"]["problem"]
+    text = text_of(client.get(HOME))
+    assert 'class="notice notice-bad"' in text
+    assert problem["message"].split(";")[0] in text.replace("&#39;", "'")
+    assert "slot-lost" in text
+    assert "Events without a plan" in text_of(client.get(f"{HOME}/history"))
+
+
+def test_reasons_show_every_alternative(client, job):
+    client.post(EVENTS, json=event("a", 0, sorted(workers_of(job["decision"]))[0]))
+    decision = client.get(JOB).json()["decision"]
+    rows = re.findall(r'<tr class="([^"]*)">\s*<th scope="row">', text_of(client.get(f"{HOME}/why")))
+    assert len(rows) == len(decision["alternatives"])
+    assert rows[0] == "chosen"
+    assert rows.count("impossible") == sum(not each["feasible"] for each in decision["alternatives"])
+
+
+def test_history_tells_what_was_measured(client, job):
+    lost = sorted(workers_of(job["decision"]))[0]
+    estimated = client.post(EVENTS, json=event("a", 0, lost)).json()["decision"]["estimate"]["iteration_seconds"]
+    measured = {"iteration_seconds": 1.25 * estimated, "phase_seconds": {"detected": 0.5, "resumed": 2.25}}
+    client.post(REPORTS, json=report(1, measured=measured))
+    text = text_of(client.get(f"{HOME}/history"))
+    assert f"worker failed <code>{lost}</code>" in text
+    assert "+25.0 %" in text
+    assert re.search(r"resumed</span> 2\.25 s", text)
+    assert text.count('<rect class="phase') == 2
+
+
+def test_history_has_pages(client, job, monkeypatch):
+    monkeypatch.setattr("api.dashboard.past.SHOWN_GENERATIONS", 2)
+    for generation, worker in enumerate(("w00", "w01")):
+        client.post(EVENTS, json=event(worker, generation, worker))
+    latest = text_of(client.get(f"{HOME}/history"))
+    assert re.findall(r"Generation (\d)</a>", latest) == ["2", "1"]
+    assert re.findall(r"Generation (\d)</a>", text_of(client.get(f"{HOME}/history?below=1"))) == ["0"]
+    assert "?below=1" in latest
+
+
+def test_an_earlier_generation_is_shown_as_it_was(client):
+    client.post("/v1/jobs", json=rerouted())
+    client.post(EVENTS, json=event("a", 0, "w01"))
+    text = text_of(client.get(f"{HOME}?generation=0"))
+    assert "slot-mended" not in text
+    assert "Generation 0 of 1" in text
+
+
+def test_the_schedule_is_the_estimators_own(client):
+    client.post("/v1/jobs", json=rerouted())
+    client.post(EVENTS, json=event("a", 0, "w01"))
+    before, after = client.get(f"{HOME}/schedule.json").json()["panels"]
+    assert after["end_seconds"] == client.get(JOB).json()["decision"]["estimate"]["iteration_seconds"]
+    assert [row["is_lost"] for row in after["rows"]] == [False, True, False, False]
+    passes = [bar for row in after["rows"] for bar in row["bars"] if bar[0] in (0, 1, 2)]
+    assert len({(kind, microbatch, stage) for kind, microbatch, stage, *_ in passes if kind == 0}) == 8 * 2
+    helpers = {row["worker"] for row in after["rows"] for bar in row["bars"] if bar[5]}
+    assert helpers == {"w03"}
+    assert not any(bar[5] for row in before["rows"] for bar in row["bars"])
+
+
+def test_the_schedule_travels_compressed_to_those_who_take_it(client, job):
+    plain = client.get(f"{HOME}/schedule.json", headers={"Accept-Encoding": "identity"})
+    packed = client.get(f"{HOME}/schedule.json", headers={"Accept-Encoding": "gzip"})
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert plain.json() == packed.json()
+
+
+def test_the_picture_stands_in_where_scripts_do_not_run(client, job):
+    picture = client.get(f"{HOME}/schedule.svg")
+    assert picture.headers["content-type"] == "image/svg+xml"
+    assert text_of(picture).startswith("<svg")
+
+
+def test_what_if_is_the_decision_of_the_api_and_stores_nothing(client):
+    client.post("/v1/jobs", json=rerouted())
+    thought = client.post("/v1/whatif", json={"job": "llama", "fail": ["w01"], "slow": {"w02": 0.5}}).json()
+    text = text_of(client.get(f"{HOME}/whatif?fail=w01&slow=w02&speed_ratio=0.5"))
+    assert thought["reason"].split(":")[1].strip(".") in text
+    assert text.count("slot-mended") == 2  # in the legend and in the grid
+    assert client.get(JOB).json()["summary"]["generation"] == 0
+
+
+def test_what_if_nobody_could_go_on(client, job):
+    everybody = "&".join(f"fail=w0{n}" for n in range(6))
+    text = text_of(client.get(f"{HOME}/whatif?{everybody}"))
+    assert re.search(r'id="problem">(Infeasible|State lost)', text)
+
+
+def test_what_if_whole_hosts_fail_and_lost_workers_return(client, job):
+    assert 'name="fail_host" value="h01"' in text_of(client.get(f"{HOME}/whatif"))
+    client.post(EVENTS, json=event("a", 0, "w05"))
+    assert 'name="join" value="w05"' in text_of(client.get(f"{HOME}/whatif?join=w05&fail_host=h00"))
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/dashboard/jobs/nobody", 404, "there is no job of this id"),
+        (f"{HOME}?generation=7", 404, "no decision of this generation"),
+        (f"{HOME}?generation=-1", 422, "generation"),
+        (f"{HOME}/whatif?fail=w77", 404, "w77"),
+        (f"{HOME}/whatif?speed_ratio=0", 422, "speed_ratio"),
+        ("/dashboard/nowhere", 404, "there is no such page"),
+        ("/dashboard/static/../app.py", 404, ""),
+        ("/dashboard/static/..%2froutes.py", 404, "no"),
+        ("/dashboard/static/none.css", 404, "is no file of the dashboard"),
+    ],
+)
+def test_refusals_are_pages_too(client, job, path, status, words):
+    response = client.get(path)
+    assert response.status_code == status
+    if words:
+        assert response.headers["content-type"].startswith("text/html")
+        assert words in response.text
+        assert "default-src 'none'" in response.headers["content-security-policy"]
+
+
+def test_style_and_scripts_are_files_of_this_service(client, job):
+    text = client.get(HOME).text
+    files = set(re.findall(r'(?:src|href)="(/dashboard/static/[^"]+)"', text))
+    assert len(files) >= 6
+    for path in files:
+        response = client.get(path)
+        assert response.status_code == 200
+        assert response.headers["x-content-type-options"] == "nosniff"
+
+
+def test_large_jobs_have_no_picture_but_a_chart(client):
+    ranges = {"min_dp": 33, "max_dp": 33, "min_pp": 2, "max_pp": 2}
+    client.post("/v1/jobs", json=new_job(workers=66, settings={"num_microbatches": 66, "ranges": ranges}))
+    assert client.get(f"{HOME}/schedule.svg").status_code == 404
+    assert "<img" not in text_of(client.get(f"{HOME}/schedule"))
+    assert len(client.get(f"{HOME}/schedule.json").json()["panels"][0]["rows"]) == 66
+    assert "grid-dense" in text_of(client.get(HOME))
+
+
+def test_the_openapi_document_is_about_the_api_alone(client):
+    assert not [path for path in client.get("/v1/openapi.json").json()["paths"] if "dashboard" in path]
+
+
+def test_an_adopted_plan_is_shown(client):
+    profile = codec.encode(uniform_profile(4))
+    stages = [[{"layer_start": 0, "layer_stop": 1, "worker": "w00"}, {"layer_start": 1, "layer_stop": 4, "worker": "w01"}]]
+    plan = {"pipelines": [{"num_microbatches": 8, "stages": each} for each in stages]}
+    assert client.post("/v1/jobs", json=new_job(profile=profile, plan=plan)).status_code == 201
+    assert json.loads(client.get(f"{HOME}/schedule.json").content)["panels"][0]["title"].startswith("Now")
+    assert "The plan that runs already was adopted" in text_of(client.get(HOME))
