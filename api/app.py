@@ -13,12 +13,16 @@ from api.contingencies import Contingencies
 from api.dashboard import routes as dashboard
 from api.deps import Desk
 from api.description import describe
+from api.feed import Feed
+from api.heartbeats_watch import HeartbeatWatch
 from api.metrics import Metrics
 from api.middleware import BodyLimit, Observation
-from api.routes import estimates, events, exports, health, jobs, plans, reports, simulations, webhooks
+from api.routes import estimates, events, exports, health, heartbeats, jobs, plans, reports, simulations, streams, webhooks
 from api.service import Service
 from api.settings import Settings
 from api.store import Store
+from api.streams import Streams
+from api.tail import Tail
 from api.waiting import Turns, Watch
 from api.webhooks.assembly import webhooks_of
 from kintsugi.core.version import __version__
@@ -32,6 +36,8 @@ ROUTERS = (
     plans.router,
     exports.router,
     reports.router,
+    heartbeats.router,
+    streams.router,
     webhooks.router,
     estimates.router,
     simulations.router,
@@ -57,6 +63,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         metrics.pending.set_function(ahead.num_pending)
     service = Service(store, metrics, ahead=ahead)
     watch = Watch(service.latest_generations)
+    feed = Feed(store)
+    tail = Tail(feed)
+    metrics.streams.set_function(lambda: tail.num_listeners)
+    listeners = HeartbeatWatch(service, lambda job, events: app.state.desk.write(job, service.post_events, job, events))
+    metrics.watched.set_function(listeners.num_workers)
     hooks = webhooks_of(settings, store, metrics)
 
     @asynccontextmanager
@@ -66,6 +77,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             service=service,
             metrics=metrics,
             watch=watch,
+            streams=Streams(feed=feed, tail=tail, heartbeat_seconds=settings.stream_heartbeat_seconds),
+            heartbeats=listeners,
             turns=Turns(),
             planners=anyio.CapacityLimiter(settings.max_planning_threads),
             webhooks=hooks.registry,
@@ -75,9 +88,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             ahead.start()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch.run)
+            tasks.start_soon(tail.run)
+            tasks.start_soon(listeners.run)
             tasks.start_soon(hooks.courier.run)
             yield
             watch.close()
+            tail.close()
+            listeners.close()
             hooks.courier.close()
         if ahead is not None:
             await anyio.to_thread.run_sync(ahead.close)
@@ -97,7 +114,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             Middleware(ConditionalReads),
         ],
     )
-    app.state.watch, app.state.ahead = watch, ahead
+    app.state.watch, app.state.tail, app.state.ahead = watch, tail, ahead
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router)

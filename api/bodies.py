@@ -20,13 +20,14 @@ from api.schemas import EstimateRequest, EventBatch, NewJob, SimulationReply, Si
 from api.webhooks.hooks import Delivery, DeliveryPage, NewWebhook, Webhook, WebhookList, WebhookTarget
 from kintsugi.core import codec
 from kintsugi.core.decision import Decision, Estimate
+from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Answer, EventPage, JobPage, JobView, Report, ReportPage, ReportRecord
 from kintsugi.formats.exports import Export
 
 T = TypeVar("T")
 
-REQUESTS = (NewJob, Event, EventBatch, Report, EstimateRequest, SimulationRequest, WhatIf, NewWebhook, WebhookTarget)
+REQUESTS = (NewJob, Event, EventBatch, Report, EstimateRequest, SimulationRequest, WhatIf, NewWebhook, WebhookTarget, Heartbeats)
 RESPONSES = (
     Answer,
     Decision,
@@ -43,6 +44,7 @@ RESPONSES = (
     SimulationReply,
     Webhook,
     WebhookList,
+    HeartbeatAnswer,
 )
 
 SMALL_BODY_BYTES = 20_000
@@ -86,6 +88,7 @@ def _event_or_batch(data: Any) -> Event | EventBatch:
 
 
 NewJobBody = Annotated[NewJob, Depends(decoded(lambda data: codec.decode(NewJob, data)))]
+HeartbeatsBody = Annotated[Heartbeats, Depends(decoded(lambda data: codec.decode(Heartbeats, data)))]
 EventBody = Annotated[Event | EventBatch, Depends(decoded(_event_or_batch))]
 ReportBody = Annotated[Report, Depends(decoded(lambda data: codec.decode(Report, data)))]
 EstimateBody = Annotated[EstimateRequest, Depends(decoded(lambda data: codec.decode(EstimateRequest, data)))]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Annotated, Any, ParamSpec, Protocol, TypeVar
 
@@ -10,15 +9,20 @@ import anyio
 from anyio.to_thread import run_sync
 from fastapi import Depends, Header, Path, Query, Request, Response
 
+from api.answers import answer_body
 from api.bodies import refuses
+from api.heartbeats_watch import HeartbeatWatch
 from api.metrics import Metrics
 from api.service import Service
 from api.settings import Settings
 from api.stored import StoredDecision
+from api.streams import Streams
 from api.waiting import Turns, Watch
 from api.webhooks.registry import Registry
 from api.wording import Detail
 from kintsugi.core import codec
+from kintsugi.core.checks import LARGEST_INTEGER
+from kintsugi.core.errors import InvalidInputError
 
 
 class Written(Protocol):
@@ -35,8 +39,6 @@ T = TypeVar("T")
 W = TypeVar("W", bound=Written)
 
 LARGEST_GENERATION = 2**31 - 1
-TOLD_ANSWERS = 64
-"""Answers kept ready, for all who wait for the same plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +49,21 @@ class Desk:
     service: Service
     metrics: Metrics
     watch: Watch
+    streams: Streams
+    heartbeats: HeartbeatWatch
     turns: Turns
     planners: anyio.CapacityLimiter
     webhooks: Registry
+
+    def check_wait(self, seconds: float) -> None:
+        """Require a wait that the service bears.
+
+        Raises:
+            InvalidInputError: it is too long.
+        """
+        longest = self.settings.max_wait_seconds
+        if seconds > longest:
+            raise InvalidInputError(f"must be at most {longest:g}; ask again afterwards", field="wait_seconds", value=seconds)
 
     async def read(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run short blocking work in a thread."""
@@ -64,6 +78,8 @@ class Desk:
         async with self.turns.of(job):
             result = await self.plan(work, *args, **kwargs)
         self.watch.tell(job, result.generation)
+        self.streams.tail.poke()
+        self.heartbeats.moved(job, result.generation)
         return result
 
 
@@ -83,6 +99,8 @@ IdempotencyKey = Annotated[
     Header(min_length=1, max_length=200, description="The same key again gives the first answer again and changes nothing."),
 ]
 
+After = Annotated[int | None, Query(ge=0, le=LARGEST_INTEGER, description="Only what stands behind this number of the log.")]
+WaitSeconds = Annotated[float, Query(ge=0, allow_inf_nan=False, description="Wait so long where there is nothing new yet.")]
 DetailQuery = Annotated[Detail, Query(description="`brief` leaves `alternatives` and `previous_plan` empty.")]
 
 READ_PROBLEMS = refuses(HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.SERVICE_UNAVAILABLE)
@@ -104,14 +122,8 @@ def reply(value: Any, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str
 
 def answer(job: str, decision: StoredDecision, detail: Detail) -> Response:
     """A stored decision as an `Answer`, its JSON put together from what lies in the database."""
-    body = _answer_body(job, decision, detail)
+    body = answer_body(job, decision, detail)
     return Response(body, HTTPStatus.OK, {"ETag": etag(decision.generation)}, "application/json")
-
-
-@lru_cache(TOLD_ANSWERS)
-def _answer_body(job: str, decision: StoredDecision, detail: Detail) -> bytes:
-    head = codec.dumps({"decided_at": decision.decided_at, "generation": decision.generation, "job": job})
-    return f'{head[:-1]},"decision":{decision.wording.text(detail)}}}'.encode()
 
 
 def etag(generation: int) -> str:

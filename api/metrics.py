@@ -29,6 +29,8 @@ class Metrics:
         )
         self.pending = Gauge("kintsugi_pending_jobs", "Jobs for which plans are still being made ahead.", registry=self.registry)
         self.waiting = Gauge("kintsugi_waiting_clients", "Clients that wait for a newer plan.", registry=self.registry)
+        self.streams = Gauge("kintsugi_stream_clients", "Clients that listen to a stream.", registry=self.registry)
+        self.watched = Gauge("kintsugi_watched_workers", "Living workers whose heartbeats are awaited.", registry=self.registry)
         self.deliveries = Counter(
             "kintsugi_webhook_deliveries", "Attempts to tell a webhook, by how they ended.", ["outcome"], registry=self.registry
         )

@@ -4,6 +4,7 @@ from api.cursors import Cursors
 from api.history import Entry
 from api.records import JobState, Records
 from api.rows import EVENT, REPORT
+from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import EventPage, EventRecord, JobPage, JobSummary, JobView, Report, ReportPage, ReportRecord
 from kintsugi.core.plan import Policy
@@ -34,25 +35,25 @@ def job_page(records: Records, cursor: str | None, limit: int) -> JobPage:
     return JobPage(jobs=jobs, next_cursor=cursors.after(ids[limit - 1]) if len(ids) > limit else None)
 
 
-def event_page(records: Records, job: str, cursor: str | None, limit: int) -> EventPage:
-    """Up to `limit` events behind `cursor`.
+def event_page(records: Records, job: str, cursor: str | None, limit: int, after: int | None = None) -> EventPage:
+    """Up to `limit` events behind `cursor`, or behind log number `after`.
 
     Raises:
         NotFoundError: there is no such job.
         InvalidInputError: the cursor is of another list.
     """
-    entries, next_cursor = _entries(records, job, EVENT, cursor, limit)
-    return EventPage(events=tuple(_event_record(entry) for entry in entries), next_cursor=next_cursor)
+    entries, next_cursor = _entries(records, job, EVENT, _start(job, EVENT, cursor, after), limit)
+    return EventPage(events=tuple(event_record(entry) for entry in entries), next_cursor=next_cursor)
 
 
-def report_page(records: Records, job: str, cursor: str | None, limit: int) -> ReportPage:
-    """Up to `limit` reports behind `cursor`.
+def report_page(records: Records, job: str, cursor: str | None, limit: int, after: int | None = None) -> ReportPage:
+    """Up to `limit` reports behind `cursor`, or behind log number `after`.
 
     Raises:
         NotFoundError: there is no such job.
         InvalidInputError: the cursor is of another list.
     """
-    entries, next_cursor = _entries(records, job, REPORT, cursor, limit)
+    entries, next_cursor = _entries(records, job, REPORT, _start(job, REPORT, cursor, after), limit)
     return ReportPage(reports=tuple(report_record(entry) for entry in entries), next_cursor=next_cursor)
 
 
@@ -68,7 +69,8 @@ def report_record(entry: Entry) -> ReportRecord:
     )
 
 
-def _event_record(entry: Entry) -> EventRecord:
+def event_record(entry: Entry) -> EventRecord:
+    """An event as it stands in the log."""
     assert isinstance(entry.content, Event)
     return EventRecord(
         number=entry.number,
@@ -79,12 +81,20 @@ def _event_record(entry: Entry) -> EventRecord:
     )
 
 
-def _entries(records: Records, job: str, kind: str, cursor: str | None, limit: int) -> tuple[list[Entry], str | None]:
+def _entries(records: Records, job: str, kind: str, start: int, limit: int) -> tuple[list[Entry], str | None]:
     records.state(job)
-    cursors = Cursors(kind, job)
-    entries = records.store.entries(job, after=cursors.number(cursor), kind=kind, limit=limit + 1)
+    entries = records.store.entries(job, after=start, kind=kind, limit=limit + 1)
     more = len(entries) > limit
-    return entries[:limit], cursors.after(entries[limit - 1].number) if more else None
+    return entries[:limit], Cursors(kind, job).after(entries[limit - 1].number) if more else None
+
+
+def _start(job: str, kind: str, cursor: str | None, after: int | None) -> int:
+    """The log number behind which a page begins."""
+    if after is None:
+        return Cursors(kind, job).number(cursor)
+    if cursor is not None:
+        raise InvalidInputError("is given beside cursor; leave one of them out", field="after", value=after)
+    return after
 
 
 def summary_of(state: JobState, policy: Policy) -> JobSummary:

@@ -49,6 +49,10 @@ class Records:
         self.keep_state(state)
         return state
 
+    def known_state(self, job: str) -> JobState | None:
+        """The job as this process saw it last, if it did; other processes may have written since."""
+        return self._states.get(job)
+
     def decision(self, job: str, generation: int | None = None) -> StoredDecision:
         """The decision of a generation, by default the latest.
 

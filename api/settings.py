@@ -24,6 +24,8 @@ class Settings(BaseSettings):
     """Larger request bodies are refused without being read."""
     max_wait_seconds: float = Field(default=60.0, gt=0, le=3_600)
     """Longest wait for a newer plan."""
+    stream_heartbeat_seconds: float = Field(default=15.0, gt=0, le=3_600)
+    """Longest silence on a stream of server-sent events."""
     max_planning_threads: int = Field(default=4, ge=1, le=256)
     """Decisions that are computed at the same time."""
     plans_ahead: bool = True

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, func, insert, select
 from api import states
 from api.database import Database
 from api.history import Entry, History
+from api.positions import numbered
 from api.recent import Recent
 from api.rows import decision_of, entry_of, row_of_decision, row_of_entry, row_of_history
 from api.shelf import Shelf
@@ -121,7 +122,7 @@ class Store:
         with self._database.writing() as connection:
             for document in documents:
                 _put(connection, document)
-            connection.execute(ADD_ENTRIES, [row_of_entry(job, entry) for entry in entries])
+            connection.execute(ADD_ENTRIES, numbered(connection, [row_of_entry(job, entry) for entry in entries]))
             if decision is not None:
                 connection.execute(ADD_DECISION, row_of_decision(job, decision))
             if history is not None and states.is_due(entries[0].number - 1, history.number):

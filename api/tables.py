@@ -59,9 +59,12 @@ LOG = Table(
     Column("generation", BigInteger, nullable=False),
     Column("decided", Boolean, nullable=False),
     Column("problem", Text),
+    Column("position", BigInteger, nullable=False, unique=True),
     UniqueConstraint("job", "event_id"),
 )
-"""The primary key is the compare-and-swap: of two writers that saw the same last entry, one appends the next."""
+"""Positions number the entries of all jobs from 1, without gaps, in the order of commits.
+
+The primary key is the compare-and-swap: of two writers that saw the same last entry, one appends the next."""
 
 DECISIONS = Table(
     "decisions",

@@ -3,8 +3,21 @@
 from fastapi import APIRouter, Response
 
 from api.bodies import EventBody, takes, tells
-from api.deps import BODY_PROBLEMS, READ_PROBLEMS, Cursor, DeskDep, DetailQuery, IdempotencyKey, JobPath, Limit, answer, reply
-from api.pages import event_page
+from api.deps import (
+    BODY_PROBLEMS,
+    READ_PROBLEMS,
+    After,
+    Cursor,
+    DeskDep,
+    DetailQuery,
+    IdempotencyKey,
+    JobPath,
+    Limit,
+    WaitSeconds,
+    answer,
+    reply,
+)
+from api.pages import event_page, event_record
 from api.schemas import EventBatch
 from api.wording import Detail
 from kintsugi.core.membership import Event
@@ -27,6 +40,19 @@ async def post_events(
 
 
 @router.get("", responses=tells(EventPage) | READ_PROBLEMS)
-async def list_events(job: JobPath, desk: DeskDep, cursor: Cursor = None, limit: Limit = 100) -> Response:
-    """Events of a job in the order of its log."""
-    return reply(await desk.read(event_page, desk.service, job, cursor, limit))
+async def list_events(
+    job: JobPath,
+    desk: DeskDep,
+    *,
+    cursor: Cursor = None,
+    after: After = None,
+    wait_seconds: WaitSeconds = 0.0,
+    limit: Limit = 100,
+) -> Response:
+    """Events of a job in the order of its log; behind `after`, with `wait_seconds`, as soon as there are any."""
+    desk.check_wait(wait_seconds)
+    page = await desk.read(event_page, desk.service, job, cursor, limit, after)
+    if not page.events and after is not None and wait_seconds > 0:
+        entries = await desk.streams.awaited(job, Event, after, limit, wait_seconds)
+        page = EventPage(events=tuple(event_record(entry) for entry in entries), next_cursor=None)
+    return reply(page)

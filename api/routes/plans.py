@@ -6,10 +6,20 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from api.bodies import tells
-from api.deps import LARGEST_GENERATION, READ_PROBLEMS, Desk, DeskDep, DetailQuery, GenerationPath, JobPath, answer, etag
+from api.deps import (
+    LARGEST_GENERATION,
+    READ_PROBLEMS,
+    Desk,
+    DeskDep,
+    DetailQuery,
+    GenerationPath,
+    JobPath,
+    WaitSeconds,
+    answer,
+    etag,
+)
 from api.stored import StoredDecision
 from api.wording import Detail
-from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.messages import Answer
 
 router = APIRouter(prefix="/v1/jobs/{job}", tags=["plans"])
@@ -17,7 +27,6 @@ router = APIRouter(prefix="/v1/jobs/{job}", tags=["plans"])
 AfterGeneration = Annotated[
     int | None, Query(ge=0, le=LARGEST_GENERATION, description="Answer once the generation is above this one.")
 ]
-WaitSeconds = Annotated[float, Query(ge=0, allow_inf_nan=False, description="Wait so long for it; 204 when nothing came.")]
 
 
 @router.get(
@@ -37,9 +46,7 @@ async def get_plan(
     detail: DetailQuery = Detail.FULL,
 ) -> Response:
     """The latest decision; with `after_generation` and `wait_seconds` as soon as there is a newer one."""
-    longest = desk.settings.max_wait_seconds
-    if wait_seconds > longest:
-        raise InvalidInputError(f"must be at most {longest:g}; ask again afterwards", field="wait_seconds", value=wait_seconds)
+    desk.check_wait(wait_seconds)
     decision = await desk.read(desk.service.decision, job)
     if after_generation is not None and decision.generation <= after_generation and wait_seconds > 0:
         decision = await _awaited(desk, job, after_generation, wait_seconds)

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from fastapi import APIRouter, Response
 
 from api.bodies import ReportBody, takes, tells
-from api.deps import BODY_PROBLEMS, READ_PROBLEMS, Cursor, DeskDep, IdempotencyKey, JobPath, Limit, reply
+from api.deps import BODY_PROBLEMS, READ_PROBLEMS, After, Cursor, DeskDep, IdempotencyKey, JobPath, Limit, WaitSeconds, reply
 from api.pages import report_page, report_record
 from kintsugi.core.messages import Report, ReportPage, ReportRecord
 
@@ -29,6 +29,19 @@ async def post_report(job: JobPath, body: ReportBody, desk: DeskDep, idempotency
 
 
 @router.get("", responses=tells(ReportPage) | READ_PROBLEMS)
-async def list_reports(job: JobPath, desk: DeskDep, cursor: Cursor = None, limit: Limit = 100) -> Response:
-    """Reports of a job in the order of its log."""
-    return reply(await desk.read(report_page, desk.service, job, cursor, limit))
+async def list_reports(
+    job: JobPath,
+    desk: DeskDep,
+    *,
+    cursor: Cursor = None,
+    after: After = None,
+    wait_seconds: WaitSeconds = 0.0,
+    limit: Limit = 100,
+) -> Response:
+    """Reports of a job in the order of its log; behind `after`, with `wait_seconds`, as soon as there are any."""
+    desk.check_wait(wait_seconds)
+    page = await desk.read(report_page, desk.service, job, cursor, limit, after)
+    if not page.reports and after is not None and wait_seconds > 0:
+        entries = await desk.streams.awaited(job, Report, after, limit, wait_seconds)
+        page = ReportPage(reports=tuple(report_record(entry) for entry in entries), next_cursor=None)
+    return reply(page)

@@ -85,6 +85,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer those who wait, then stop."""
         self._app.state.watch.close()
+        self._app.state.tail.close()
         await super().shutdown(sockets)
 
 

@@ -4,7 +4,8 @@ KintsugiError
 ├── InvalidInputError            the caller's data is wrong (also a ValueError)
 ├── NotFoundError                no such job, worker, plan or generation
 ├── ConflictError                well-formed, but refused in the present state
-│   └── StaleGenerationError     speaks of a generation that is over; carries the current one
+│   ├── StaleGenerationError     speaks of a generation that is over; carries the current one
+│   └── StaleIncarnationError    speaks for a process life that is over; carries the last known one of each worker
 ├── InfeasibleError              no plan exists: memory, too few workers, contradictory ranges
 │   └── StateLostError           no survivor holds some layer
 ├── ReconfigurationError         the survivors could not move to the decided plan
@@ -75,6 +76,24 @@ class StaleGenerationError(ConflictError):
     def _rebuilt(cls, document: Mapping[str, Any]) -> Self:
         current = int(document["current_generation"])
         return cls(str(document["message"]), current_generation=current, value=document.get("value"))
+
+
+class StaleIncarnationError(ConflictError):
+    """Speaks for workers whose process life is over: `incarnations` holds the last known one of each, to begin above."""
+
+    code = "stale_incarnation"
+
+    def __init__(self, message: str, *, incarnations: Mapping[str, int]) -> None:
+        super().__init__(message, field="workers", value=list(incarnations))
+        self.incarnations = dict(incarnations)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The contract's object with `incarnations` added."""
+        return {**super().as_dict(), "incarnations": self.incarnations}
+
+    @classmethod
+    def _rebuilt(cls, document: Mapping[str, Any]) -> Self:
+        return cls(str(document["message"]), incarnations=document["incarnations"])
 
 
 class InfeasibleError(KintsugiError):

@@ -50,12 +50,16 @@ class JobSettings:
     """Pins the policy; null leaves the choice to the planner."""
     allows_follow_up: bool = False
     """Whether the trainer can carry out a decision's follow-up by itself; only then are policies of two steps considered."""
+    heartbeat_timeout_seconds: float | None = None
+    """Workers that send the service no heartbeat for so long count as failed; null: nobody listens."""
 
     def __post_init__(self) -> None:
         checks.positive("num_microbatches", self.num_microbatches)
         checks.positive("mtbf_seconds", self.mtbf_seconds)
         if self.mtbf_prior_failures is not None:
             checks.positive("mtbf_prior_failures", self.mtbf_prior_failures)
+        if self.heartbeat_timeout_seconds is not None:
+            checks.positive("heartbeat_timeout_seconds", self.heartbeat_timeout_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,10 @@ class Recorder:
             example["responses"].setdefault(str(status), _steady(_content(response)))
         return response.json() if response.content and "json" in response.headers["Content-Type"] else None
 
+    def end_streams(self) -> None:
+        """From now on streams tell what there is and end."""
+        self._client.app.state.tail.close()
+
     def forget(self, operation: str) -> None:
         """Drop an example that came too early."""
         del self.examples["operations"][operation]
@@ -81,10 +85,15 @@ def tell(record: Recorder, site: Receiver) -> None:
     record.ask("GET /v1/jobs/{job}/plans/{generation}/export", params={"format": "megatron"})
     record.ask("POST /v1/jobs/{job}/reports", report(1, measured={"step": 120, "iteration_seconds": 1.25}), 201)
     record.ask("GET /v1/jobs/{job}/reports")
+    alive = {"host": "h00", "workers": ["w00", "w01"], "observed_at": A_MOMENT, "step": 121}
+    record.ask("POST /v1/jobs/{job}/heartbeats", alive)
     _studies(record, decided["decision"]["plan"])
     _deliveries(record, site)
     for path in ("/healthz", "/readyz", "/metrics"):
         record.ask(f"GET {path}")
+    record.end_streams()
+    for path in ("/v1/stream", "/v1/jobs/{job}/stream"):
+        record.ask(f"GET {path}", params={"after": 0, "kinds": "event"})
 
 
 def _hooks(record: Recorder, site: Receiver) -> None:
@@ -149,6 +158,8 @@ def recorded() -> dict[str, Any]:
 def _content(response: Any) -> Any:
     if "json" in response.headers["Content-Type"]:
         return response.json()
+    if "event-stream" in response.headers["Content-Type"]:
+        return response.text
     return "\n".join(line for line in response.text.splitlines() if "kintsugi_events_total" in line)
 
 

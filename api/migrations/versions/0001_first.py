@@ -52,6 +52,7 @@ def _logs() -> None:
         sa.Column("generation", sa.BigInteger, nullable=False),
         sa.Column("decided", sa.Boolean, nullable=False),
         sa.Column("problem", sa.Text),
+        sa.Column("position", sa.BigInteger, nullable=False, unique=True),
         sa.UniqueConstraint("job", "event_id"),
     )
     op.create_table(

@@ -1,0 +1,60 @@
+"""The logs of all jobs as one: every line with its place in the order of commits and the decision it led to."""
+
+from dataclasses import dataclass
+
+from api.history import Entry
+from api.positions import POSITIONED_AFTER, last_position
+from api.rows import entry_of
+from api.store import Store
+from api.stored import StoredDecision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Line:
+    """One entry of a job's log, as streams tell it; compared by identity, for it is told to many."""
+
+    job: str
+    number: int
+    """In what is listened to: the entry's number in its job's log, or its position in the logs of all jobs."""
+    entry: Entry
+    decision: StoredDecision | None
+    """What the entry led to itself, if anything."""
+
+
+class Feed:
+    """Reads lines behind a number, a page at a time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def end(self) -> int:
+        """Position of the last line; 0 before there is any.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        with self._store.database.reading() as connection:
+            return last_position(connection)
+
+    def after(self, position: int, limit: int) -> list[Line]:
+        """Up to `limit` lines of all jobs behind `position`, each numbered by its position.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        with self._store.database.reading() as connection:
+            rows = connection.execute(POSITIONED_AFTER, {"after": position, "most": limit}).all()
+            return [self._line(row.job, row.position, entry_of(row)) for row in rows]
+
+    def of_job(self, job: str, number: int, limit: int) -> list[Line]:
+        """Up to `limit` lines of one job behind log number `number`.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        with self._store.looking():
+            return [self._line(job, entry.number, entry) for entry in self._store.entries(job, after=number, limit=limit)]
+
+    def _line(self, job: str, number: int, entry: Entry) -> Line:
+        decision = self._store.decision(job, entry.generation) if entry.decided else None
+        return Line(job=job, number=number, entry=entry, decision=decision)

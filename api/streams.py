@@ -1,0 +1,172 @@
+"""Server-sent events: what the logs say as it is written, behind the last thing that a client took in."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import anyio
+from anyio.to_thread import run_sync
+from fastapi.sse import EventSourceResponse, format_sse_event
+from starlette.types import Message, Receive, Scope, Send
+
+from api.answers import answer_body
+from api.feed import Feed, Line
+from api.history import Entry
+from api.pages import event_record, report_record
+from api.tail import PAGE, Tail, Window
+from api.wording import Detail
+from kintsugi.core import codec
+from kintsugi.core.checks import LARGEST_INTEGER
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.membership import Event
+from kintsugi.core.messages import Report
+from kintsugi.core.news import NewsKind
+
+STUCK_SECONDS = 60.0
+"""A client that takes nothing in for so long is sent away; it comes back where it left off."""
+RETRY_MILLISECONDS = 1_000
+"""After which browsers are told to come back."""
+WIRES = 1_024
+"""Lines kept in the form in which they are sent, for all who listen to the same."""
+HALF = "+"
+"""Ends an id where the plan of that line is still to be told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """How far a client has come: behind line `number`, of which the plan may be missing."""
+
+    number: int
+    plan_missing: bool = False
+
+    @classmethod
+    def of(cls, last_event_id: str) -> "Place":
+        """The place that an id names.
+
+        Raises:
+            InvalidInputError: it is no id of a stream.
+        """
+        digits = last_event_id.removesuffix(HALF)
+        if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(digits) <= LARGEST_INTEGER):
+            message = "is no id of this stream; leave it out to begin with what comes next"
+            raise InvalidInputError(message, field="Last-Event-ID", value=last_event_id[:80])
+        return cls(number=int(digits), plan_missing=last_event_id.endswith(HALF))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What a client wants to hear."""
+
+    kinds: frozenset[NewsKind]
+    detail: Detail
+    is_visible: Callable[[str], bool]
+    """Whether the client may hear of a job."""
+
+
+class EventStream(EventSourceResponse):
+    """Server-sent events to one client, until there are no more or the client is gone or stuck."""
+
+    def __init__(self, messages: AsyncIterator[bytes]) -> None:
+        super().__init__(messages, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+
+    async def stream_response(self, send: Send) -> None:
+        """Send all messages, each within `STUCK_SECONDS`."""
+
+        async def bounded(message: Message) -> None:
+            with anyio.fail_after(STUCK_SECONDS):
+                await send(message)
+
+        iterator: Any = self.body_iterator
+        async with aclosing(iterator):
+            await super().stream_response(bounded)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one client."""
+        with suppress(TimeoutError):
+            await super().__call__(scope, receive, send)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """Tells clients what happens."""
+
+    feed: Feed
+    tail: Tail
+    heartbeat_seconds: float
+    """Longest silence on a stream."""
+
+    async def messages(self, job: str | None, place: Place, selection: Selection) -> AsyncIterator[bytes]:
+        """Everything behind `place`, of one job or of all, and then what comes, until the service stops."""
+        async with self.tail.listening(job) as window:
+            yield _begin(place)
+            if place.plan_missing:
+                for begun in await self._page(job, place.number - 1, 1):
+                    yield _wire(begun, frozenset((NewsKind.PLAN,)) & selection.kinds, selection.detail)
+            async for line in self._lines(job, place.number, window):
+                if line is None:
+                    yield b": alive\n\n"
+                elif selection.is_visible(line.job) and (text := _wire(line, selection.kinds, selection.detail)):
+                    yield text
+
+    async def awaited(self, job: str, kind: type[Event] | type[Report], after: int, limit: int, seconds: float) -> list[Entry]:
+        """Up to `limit` entries of a kind behind log number `after` as soon as there are any; none after `seconds`."""
+        with anyio.move_on_after(seconds):
+            async with self.tail.listening(job) as window, aclosing(self._lines(job, after, window)) as lines:
+                async for line in lines:
+                    if line is not None and isinstance(line.entry.content, kind):
+                        more = window.after(line.number) or ()
+                        return [at.entry for at in (line, *more) if isinstance(at.entry.content, kind)][:limit]
+        return []
+
+    async def _lines(self, job: str | None, number: int, window: Window) -> AsyncGenerator[Line | None, None]:
+        """Every line behind `number`; None for every `heartbeat_seconds` without any. A stopping service ends with a page."""
+        caught_up = False
+        while True:
+            changed = window.changed
+            lines = window.after(number) if caught_up else None
+            if lines is None:
+                lines = await self._page(job, number, PAGE)
+                caught_up = len(lines) < PAGE
+            for line in lines:
+                number = line.number
+                yield line
+            if self.tail.is_closed:
+                return
+            if not lines and not await _happens(changed, self.heartbeat_seconds):
+                yield None
+
+    async def _page(self, job: str | None, number: int, limit: int) -> Sequence[Line]:
+        if job is None:
+            return await run_sync(self.feed.after, number, limit)
+        return await run_sync(self.feed.of_job, job, number, limit)
+
+
+async def _happens(event: anyio.Event, seconds: float) -> bool:
+    """Whether `event` happens in time."""
+    with anyio.move_on_after(seconds) as scope:
+        await event.wait()
+    return not scope.cancelled_caught
+
+
+def _begin(place: Place) -> bytes:
+    named = f"{place.number}{HALF if place.plan_missing else ''}"
+    return format_sse_event(event="begin", data_str=codec.dumps({"number": place.number}), id=named, retry=RETRY_MILLISECONDS)
+
+
+@lru_cache(WIRES)
+def _wire(line: Line, kinds: frozenset[NewsKind], detail: Detail) -> bytes:
+    """A line as it is sent: its entry, and then the plan that it led to; empty where neither is wanted."""
+    entry, messages = line.entry, []
+    is_event = isinstance(entry.content, Event)
+    kind = NewsKind.EVENT if is_event else NewsKind.REPORT
+    tells_plan = line.decision is not None and NewsKind.PLAN in kinds
+    if kind in kinds:
+        record = event_record(entry) if is_event else report_record(entry)
+        data = codec.dumps({"job": line.job, kind.value: record})
+        messages.append(format_sse_event(event=kind, data_str=data, id=f"{line.number}{HALF if tells_plan else ''}"))
+    if line.decision is not None and tells_plan:
+        data = f'{{"job":{codec.dumps(line.job)},"plan":{answer_body(line.job, line.decision, detail).decode()}}}'
+        messages.append(format_sse_event(event=NewsKind.PLAN, data_str=data, id=str(line.number)))
+    return b"".join(messages)

@@ -1,0 +1,238 @@
+"""Heartbeats: silence becomes one loss; who was declared lost is told so; pauses of the service are nobody's silence."""
+
+from dataclasses import replace
+
+import anyio
+import pytest
+
+from api.heartbeats import PATIENCE_RATIO, Listened
+from api.heartbeats_watch import HeartbeatWatch
+from api.history import History
+from api.records import JobState
+from api.stored import StoredJob
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import NotFoundError, StaleIncarnationError, UnavailableError
+from kintsugi.core.heartbeats import Heartbeats
+from kintsugi.core.job import JobSettings
+from kintsugi.core.membership import Event, EventKind, Membership
+from tests.api.requests import EVENTS, event, new_job
+from tests.builders import uniform_profile
+
+NOW = "2026-01-31T12:00:00Z"
+TIMEOUT = 10.0
+HEARTBEATS = "/v1/jobs/llama/heartbeats"
+
+
+def state_of(history, timeout=TIMEOUT):
+    job = StoredJob(id="llama", created_at=NOW, request_digest="", profile="", cluster="", settings="")
+    settings = JobSettings(num_microbatches=8, heartbeat_timeout_seconds=timeout)
+    return JobState(job=job, profile=uniform_profile(4), settings=settings, history=history)
+
+
+def beginning(workers=6, workers_per_host=2):
+    return History(membership=Membership.of(Cluster.uniform(workers, workers_per_host=workers_per_host)))
+
+
+def beats(host, *workers, **incarnations):
+    return Heartbeats(host=host, workers=workers, observed_at=NOW, incarnations=incarnations)
+
+
+def listened(history=None, now=0.0):
+    result = Listened(job="llama", timeout_seconds=TIMEOUT)
+    result.look(state_of(history or beginning()), now)
+    return result
+
+
+def subjects(job, now):
+    return {(event.kind, event.worker or event.host) for event in job.events(job.lost(now), now, NOW)}
+
+
+def beat_all(job, now, *hosts):
+    for host in hosts:
+        job.hear(beats(host, *(worker for worker, at in job.host_of.items() if at == host)), now)
+
+
+def test_silence_beyond_the_timeout_is_a_loss_of_workers_or_of_their_host():
+    job = listened()
+    beat_all(job, 5.0, "h00", "h01")
+    job.hear(beats("h02", "w04"), 5.0)
+    assert job.lost(TIMEOUT) == []
+    assert subjects(job, 14.9) == {(EventKind.WORKER_FAILED, "w05")}
+    beat_all(job, 14.0, "h00")
+    assert subjects(job, 15.1) == {(EventKind.HOST_FAILED, "h01"), (EventKind.HOST_FAILED, "h02")}
+
+
+def test_a_host_of_one_worker_is_told_as_that_worker():
+    job = listened(beginning(workers=2, workers_per_host=1))
+    beat_all(job, 8.0, "h00")
+    (loss,) = job.events(job.lost(10.5), 10.5, NOW)
+    assert (loss.kind, loss.worker, loss.generation, loss.observed_at) == (EventKind.WORKER_FAILED, "w01", 0, NOW)
+    assert "10.5 s" in loss.detail
+    assert "10 s" in loss.detail
+
+
+def test_those_who_fell_silent_together_are_lost_together():
+    job = listened()
+    for now in (0.0, 2.0, 4.0):
+        beat_all(job, now, "h00")
+        beat_all(job, now + 0.5, "h01")
+        beat_all(job, now + 1.0, "h02")
+    for now in (6.0, 8.0, 10.0, 12.0, 14.0):
+        beat_all(job, now, "h00")
+    assert job.lost(14.6) == []  # h01 is overdue; h02, silent for 9.6 s of its period of 2 s, is waited for
+    assert subjects(job, 15.1) == {(EventKind.HOST_FAILED, "h01"), (EventKind.HOST_FAILED, "h02")}
+
+
+def test_nobody_is_waited_for_in_vain():
+    job = listened()
+    beat_all(job, 0.0, "h00", "h01", "h02")
+    beat_all(job, 1.0, "h00", "h01", "h02")
+    beat_all(job, 8.0, "h00", "h01")
+    now = 1.0 + PATIENCE_RATIO * TIMEOUT
+    job.periods["h00"] = 0.5  # looks late for ever
+    assert job.lost(11.5) == []
+    assert subjects(job, now + 0.1) == {(EventKind.HOST_FAILED, "h02")}
+
+
+def test_dead_and_replaced_lives_are_told_so():
+    history = beginning()
+    history = history.after(Event(kind=EventKind.WORKER_FAILED, id="a", generation=0, worker="w01", incarnation=3))
+    history = history.after(Event(kind=EventKind.WORKER_JOINED, id="b", generation=0, worker="w02", incarnation=2))
+    job = listened(history)
+    assert not job.knows(beats("h00", "w00", "w01"))
+    with pytest.raises(StaleIncarnationError) as refused:
+        job.hear(beats("h00", "w00", "w01", w01=3), 7.0)
+    assert refused.value.incarnations == {"w01": 3}
+    assert job.heard["w00"] == 7.0
+    with pytest.raises(StaleIncarnationError):
+        job.hear(beats("h01", "w02"), 7.0)
+    assert job.hear(beats("h01", "w02", w02=2), 7.0).timeout_seconds == TIMEOUT
+
+
+@pytest.mark.parametrize("worker", ["w99", "w02"])
+def test_workers_of_another_host_are_refused(worker):
+    with pytest.raises(NotFoundError) as refused:
+        listened().hear(beats("h00", "w00", worker), 1.0)
+    assert (refused.value.field, refused.value.value) == ("workers[1]", worker)
+
+
+def test_newcomers_have_the_whole_timeout_and_the_dead_are_awaited_no_more():
+    history = beginning()
+    job = listened(history)
+    history = history.after(Event(kind=EventKind.HOST_FAILED, id="a", generation=0, host="h00"))
+    history = history.after(Event(kind=EventKind.WORKER_JOINED, id="b", generation=0, worker="w77", host="h77"))
+    job.look(state_of(history), 9.0)
+    assert "w00" not in job.heard
+    beat_all(job, 9.5, "h01", "h02")
+    assert job.lost(18.9) == []
+    assert job.lost(19.1) == ["w77"]
+
+
+class Records:
+    """A job whose log is in memory."""
+
+    def __init__(self, timeout=TIMEOUT):
+        self.history, self.timeout, self.logged, self.away = beginning(), timeout, [], False
+
+    def state(self, job):
+        return state_of(self.history, self.timeout)
+
+    known_state = state
+
+    async def post(self, job, events):
+        if self.away:
+            raise UnavailableError("away")
+        self.logged.append({event.worker or event.host for event in events})
+        for happened in events:
+            self.history = self.history.after(happened)
+        self.history = self.history.decided(NOW)
+
+
+@pytest.mark.anyio
+async def test_the_watch_declares_once_and_a_restart_gives_everybody_time():
+    records, now = Records(), [100.0]
+    watch = HeartbeatWatch(records, records.post, clock=lambda: now[0])
+    await watch.hear("llama", beats("h00", "w00", "w01"))
+    assert watch.num_workers() == 6
+    now[0] += 0.9 * TIMEOUT
+    await watch.hear("llama", beats("h00", "w00", "w01"))
+    now[0] += 0.2 * TIMEOUT
+    await watch._declare("llama")
+    await watch._declare("llama")
+    assert records.logged == [{"h01", "h02"}]
+    again = HeartbeatWatch(records, records.post, clock=lambda: now[0])
+    await again.hear("llama", beats("h00", "w00"))
+    await again._declare("llama")
+    assert len(records.logged) == 1
+    with pytest.raises(StaleIncarnationError):
+        await again.hear("llama", beats("h01", "w02", "w03"))
+
+
+@pytest.mark.anyio
+async def test_losses_are_told_once_the_database_is_back():
+    records, now = Records(), [0.0]
+    watch = HeartbeatWatch(records, records.post, clock=lambda: now[0])
+    await watch.hear("llama", beats("h00", "w00", "w01"))
+    now[0], records.away = 1.1 * TIMEOUT, True
+    await watch._declare("llama")
+    assert records.logged == []
+    records.away = False
+    await watch._declare("llama")
+    assert records.logged == [{"h00", "h01", "h02"}]
+
+
+@pytest.mark.anyio
+async def test_jobs_that_nobody_listens_for_are_answered_all_the_same():
+    records, now = Records(timeout=None), [0.0]
+    watch = HeartbeatWatch(records, records.post, clock=lambda: now[0])
+    answer = await watch.hear("llama", beats("h00", "w00"))
+    assert (answer.generation, answer.timeout_seconds) == (0, None)
+    now[0] = 1e6
+    await watch._declare("llama")
+    assert (records.logged, watch.num_workers()) == ([], 0)
+
+
+@pytest.mark.anyio
+async def test_time_in_which_the_service_did_not_listen_is_forgiven():
+    records, readings = Records(), iter([0.0, 0.0, 0.0, 500.0, 500.0])
+    watch = HeartbeatWatch(records, records.post, clock=lambda: next(readings, 500.2))
+    await watch.hear("llama", beats("h00", "w00"))
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch.run)
+            await anyio.sleep(0.05)
+            watch.close()
+    assert records.logged == []
+
+
+def test_the_real_service(client):
+    settings = {"num_microbatches": 8, "heartbeat_timeout_seconds": 0.2}
+    assert client.post("/v1/jobs", json=new_job(settings=settings)).status_code == 201
+    body = {"host": "h00", "workers": ["w00", "w01"], "observed_at": NOW}
+    assert client.post(HEARTBEATS, json=body).json() == {"generation": 0, "timeout_seconds": 0.2}
+    logged = client.get(EVENTS, params={"after": 0, "wait_seconds": 20}).json()["events"]
+    assert {record["event"]["host"] for record in logged} == {"h00", "h01", "h02"}
+    assert len({record["generation"] for record in logged}) == 1
+    stale = client.post(HEARTBEATS, json=body)
+    assert stale.status_code == 409
+    assert stale.json()["error"]["code"] == "stale_incarnation"
+    assert stale.json()["error"]["incarnations"] == {"w00": 0, "w01": 0}
+    assert client.post(HEARTBEATS, json={**body, "workers": []}).status_code == 422
+    assert client.post("/v1/jobs/nobody/heartbeats", json=body).status_code == 404
+
+
+def test_a_worker_that_joins_again_is_heard_again(client):
+    client.post("/v1/jobs", json=new_job(settings={"num_microbatches": 8, "heartbeat_timeout_seconds": 60.0}))
+    client.post(EVENTS, json=event("a", 0, "w01"))
+    body = {"host": "h00", "workers": ["w00", "w01"], "observed_at": NOW}
+    assert client.post(HEARTBEATS, json=body).status_code == 409
+    client.post(EVENTS, json=event("b", 1, "w01", kind="worker_joined", incarnation=1))
+    assert client.post(HEARTBEATS, json={**body, "incarnations": {"w01": 1}}).json()["generation"] == 2
+
+
+def test_a_decision_in_between_is_no_doubt_about_who_lives():
+    job = listened()
+    first = job.events(job.lost(11.0), 11.0, NOW)
+    assert [loss.id for loss in first] == [loss.id for loss in job.events(job.lost(12.0), 12.0, NOW)]
+    job.look(replace(state_of(beginning()), history=beginning().decided(NOW)), 12.0)
+    assert {loss.generation for loss in job.events(job.lost(12.0), 12.0, NOW)} == {1}
