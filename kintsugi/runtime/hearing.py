@@ -1,5 +1,6 @@
 """What workers say about themselves, and what is noted of it; the rest is about the attempt."""
 
+import logging
 import time
 from dataclasses import dataclass
 from functools import singledispatchmethod
@@ -27,6 +28,9 @@ from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.progress import Progress
 from kintsugi.runtime.recovery import Recoveries
 from restorer.groups import members_of
+
+EVENTS = logging.getLogger("kintsugi.recovery")
+"""Told under the names of NVIDIA's resiliency extension; silent unless the trainer configures it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ class Hearing:
         if message.attempt == attempt.number and (recovery := self.recoveries.committed(message.at)) is not None:
             measured = Measurement(step=message.step, phase_seconds=recovery.phase_seconds())
             self.decider.tell_measured(recovery.generation, measured)
+            for event, seconds in recovery.event_seconds().items():
+                EVENTS.info("%s generation=%d seconds=%.6f", event, recovery.generation, seconds)
 
     @_on.register
     def _(self, message: PartWritten, handle: WorkerHandle, _: Attempt) -> None:

@@ -1,7 +1,9 @@
 """The timelines of recoveries: when each phase ended, on the host's monotonic clock."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+from kintsugi.core.resiliency import RecoveryEvent
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +44,24 @@ class RecoveryTimeline:
             "resumed": self.resumed_at,
             "first_step": self.committed_at,
         }
-        return {phase: max(instant - self.began_at, 0.0) for phase, instant in instants.items() if instant is not None}
+        return self._since(instants)
+
+    def event_seconds(self) -> dict[str, float]:
+        """Seconds from the failure to each event, under the names of NVIDIA's resiliency extension.
+
+        The rendezvous is the building of the next generation's groups; a worker has started once it trains again.
+        """
+        instants = {
+            RecoveryEvent.FAILURE_DETECTED.value: self.detected_at if self.lost else None,
+            RecoveryEvent.RENDEZVOUS_STARTED.value: self.quiesced_at,
+            RecoveryEvent.RENDEZVOUS_COMPLETED.value: self.regrouped_at,
+            RecoveryEvent.WORKER_START_STARTED.value: self.transferred_at,
+            RecoveryEvent.WORKER_START_COMPLETED.value: self.resumed_at,
+        }
+        return self._since(instants)
+
+    def _since(self, instants: Mapping[str, float | None]) -> dict[str, float]:
+        return {name: max(instant - self.began_at, 0.0) for name, instant in instants.items() if instant is not None}
 
 
 class Recoveries:

@@ -31,3 +31,19 @@ def test_the_first_step_belongs_to_the_latest_recovery_alone():
     assert recoveries.committed(4.0) is recoveries.all[0]
     assert recoveries.committed(5.0) is None
     assert recoveries.all[0].phase_seconds() == {"detected": 1.0, "first_step": 2.0}
+
+
+def test_events_have_the_names_of_the_resiliency_extension():
+    recoveries = Recoveries()
+    recoveries.lost("w01", 1.0, 1.5)
+    recoveries.note(quiesced_at=2.0, regrouped_at=3.0, transferred_at=4.0, resumed_at=5.0)
+    assert recoveries.all[0].event_seconds() == {
+        "failure_detected": 0.5,
+        "rendezvous_started": 1.0,
+        "rendezvous_completed": 2.0,
+        "worker_start_started": 3.0,
+        "worker_start_completed": 4.0,
+    }
+    recoveries.end()
+    recoveries.joined(["w04"], 9.0, 9.5)
+    assert recoveries.all[1].event_seconds() == {}
