@@ -49,13 +49,13 @@ def _postgresql(url: URL, read_only: bool) -> Engine:
     given = {
         "connect_timeout": CONNECT_SECONDS,
         "tcp_user_timeout": int(STATEMENT_SECONDS * 1000),  # a host that vanished is told as soon as one that is slow
-        "options": f"-c lock_timeout={int(LOCK_SECONDS * 1000)} -c statement_timeout={int(STATEMENT_SECONDS * 1000)}"
-        f"{' -c default_transaction_read_only=on' if read_only else ''}",
+        "options": f"-c lock_timeout={int(LOCK_SECONDS * 1000)} -c statement_timeout={int(STATEMENT_SECONDS * 1000)}",
     }
     if url.drivername == POSTGRESQL:
         url = url.set(drivername="postgresql+psycopg")
     arguments = {name: value for name, value in given.items() if name not in url.query}
-    return create_engine(url, connect_args=arguments, pool_timeout=LOCK_SECONDS, pool_pre_ping=True, hide_parameters=True)
+    engine = create_engine(url, connect_args=arguments, pool_timeout=LOCK_SECONDS, pool_pre_ping=True, hide_parameters=True)
+    return engine.execution_options(postgresql_readonly=True) if read_only else engine
 
 
 def _sqlite(url: URL, read_only: bool) -> Engine:

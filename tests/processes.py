@@ -31,9 +31,13 @@ class ServiceProcess:
 
 
 @contextmanager
-def service(database: Path, *arguments: str, python: str = sys.executable) -> Iterator[ServiceProcess]:
-    """`kintsugi serve` on a free port, once it answers; killed at the end if it still runs."""
-    command = [python, "-m", "kintsugi.cli", "serve", "--port", "0", "--database-url", f"sqlite:///{database}", *arguments]
+def service(database: Path | str, *arguments: str, python: str = sys.executable) -> Iterator[ServiceProcess]:
+    """`kintsugi serve` on a free port, once it answers; killed at the end if it still runs.
+
+    The database is a file of SQLite, or a URL.
+    """
+    url = database if isinstance(database, str) else f"sqlite:///{database}"
+    command = [python, "-m", "kintsugi.cli", "serve", "--port", "0", "--database-url", url, *arguments]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         try:
             yield ServiceProcess(process, _announced(process))

@@ -1,0 +1,195 @@
+"""What was acknowledged stays: through full disks, databases that go away, and writers that are in each other's way."""
+
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import text
+from starlette.testclient import TestClient
+
+from api.app import create_app
+from api.database import OvertakenError, StorageFullError
+from api.metrics import Metrics
+from api.replay import Replay
+from api.schemas import NewJob
+from api.service import Service
+from api.settings import Settings
+from api.store import Store
+from kintsugi.core.errors import StaleGenerationError, UnavailableError
+from kintsugi.core.job import JobSettings
+from kintsugi.core.membership import Event, EventKind
+from tests.api.requests import EVENTS, JOB, event, new_job
+from tests.builders import uniform_profile
+from tests.databases import POSTGRESQL, prepare
+
+TMPFS_BYTES = 1_500_000
+
+
+@contextmanager
+def opened(url, **options):
+    store = Store(url, **options)
+    try:
+        store.open()
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def serving(url):
+    with TestClient(create_app(Settings(database_url=url, plans_ahead=False))) as client:
+        yield client
+
+
+def assert_whole(url, job, acknowledged):
+    """The log has every acknowledged event with its decision, without a gap or a double, and leads to the same again."""
+    with opened(url, read_only=True) as store:
+        entries = store.entries(job)
+        assert [entry.number for entry in entries] == list(range(1, len(entries) + 1))
+        generations = [entry.generation for entry in entries if entry.decided]
+        assert generations == list(range(1, len(generations) + 1))
+        stored = {entry.content.id: entry.generation for entry in entries}
+        assert {name: stored.get(name) for name in acknowledged} == acknowledged
+        assert [entry for entry in Replay(store, job) if entry.differences] == []
+
+
+def test_sqlite_writes_ahead_and_syncs_fully(database_url):
+    with opened(database_url) as store, store.database.writing() as connection:
+        assert connection.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
+        assert connection.execute(text("PRAGMA synchronous")).scalar_one() == 2
+        assert connection.execute(text("PRAGMA foreign_keys")).scalar_one() == 1
+
+
+@pytest.mark.both_databases
+def test_a_database_that_is_only_read_cannot_be_written(database_url):
+    with (
+        opened(database_url, read_only=True) as store,
+        pytest.raises(UnavailableError, match=r"readonly|read-only"),
+        store.database.writing() as connection,
+    ):
+        connection.execute(text("insert into documents values ('a', 'b')"))
+
+
+@pytest.mark.both_databases
+def test_of_writers_at_once_none_is_lost_and_no_generation_is_doubled(database_url):
+    with opened(database_url) as one, opened(database_url) as other:
+        services = [Service(store, Metrics()) for store in (one, other)]
+        services[0].create_job(NewJob(id="job", profile=uniform_profile(3), workers=6, settings=JobSettings(num_microbatches=6)))
+
+        def strike(number):
+            service = services[number % 2]
+            while True:
+                generation = service.decision("job").generation
+                slow = Event(
+                    kind=EventKind.STRAGGLER,
+                    id=f"e{number}",
+                    generation=generation,
+                    worker=f"w0{number % 6}",
+                    speed_ratio=1 - number / 100,
+                )
+                try:
+                    return slow.id, service.post_events("job", [slow]).generation
+                except StaleGenerationError:
+                    continue
+
+        with ThreadPoolExecutor(4) as strikers:
+            acknowledged = dict(strikers.map(strike, range(1, 13)))
+        assert sorted(acknowledged.values()) == list(range(1, 13))
+    assert_whole(database_url, "job", acknowledged)
+
+
+@pytest.mark.both_databases
+def test_jobs_that_bring_the_same_profile_at_once_are_all_created(database_url):
+    with opened(database_url) as one, opened(database_url) as other:
+        services = [Service(store, Metrics()) for store in (one, other)]
+
+        def create(number):
+            request = NewJob(profile=uniform_profile(3), workers=2, settings=JobSettings(num_microbatches=6))
+            return services[number % 2].create_job(request)
+
+        with ThreadPoolExecutor(4) as creators:
+            created = list(creators.map(create, range(8)))
+        assert all(is_new for _, is_new in created)
+        assert sorted(job for job, _ in created) == one.job_ids(after="", limit=9)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder on a disk of its own, which only root can make."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_BYTES}", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("only root may mount a small disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True, timeout=30)
+
+
+def test_a_full_disk_is_told_and_nothing_that_was_told_before_is_lost(small_disk):
+    url = f"sqlite:///{small_disk}/kintsugi.sqlite3"
+    prepare(url)
+    acknowledged = {}
+    with serving(url) as client:
+        assert client.post("/v1/jobs", json=new_job()).status_code == 201
+        ballast = small_disk / "ballast"
+        with pytest.raises(OSError, match="No space"):
+            ballast.write_bytes(bytes(TMPFS_BYTES))
+        refusal = post_until_refused(client, acknowledged)
+        assert (refusal.status_code, refusal.json()["error"]["code"]) == (503, "storage_full")
+        assert "make room" in refusal.json()["detail"]
+        assert client.get(f"{JOB}/plan").json()["generation"] == max(acknowledged.values(), default=0)
+        ballast.unlink()
+        assert client.get("/readyz").status_code == 200
+        post(client, len(acknowledged), acknowledged)
+    assert_whole(url, "llama", acknowledged)
+
+
+def post(client, number, acknowledged):
+    """Tell of the event of this number; it gets its place in `acknowledged` once it is answered."""
+    slow = event(f"e{number}", number, "w00", kind="straggler", speed_ratio=(0.5, 1.0)[number % 2])
+    response = client.post(EVENTS, json=slow)
+    if response.status_code == 200:
+        acknowledged[slow["id"]] = response.json()["generation"]
+    return response
+
+
+def post_until_refused(client, acknowledged):
+    for number in range(200):
+        response = post(client, number, acknowledged)
+        if response.status_code != 200:
+            return response
+    raise AssertionError("the disk never was full")
+
+
+@pytest.mark.parametrize("database_kind", [POSTGRESQL], indirect=True)
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_database_that_goes_away_is_told_and_found_again(database_url, postgres, crashes):
+    acknowledged = {}
+    with serving(database_url) as client:
+        assert client.post("/v1/jobs", json=new_job()).status_code == 201
+        for number in range(3):
+            post(client, number, acknowledged)
+        (postgres.kill if crashes else postgres.stop)()
+        try:
+            for response in (post(client, 3, acknowledged), client.get("/readyz"), client.get(JOB)):
+                assert response.status_code == 503
+                assert response.json()["error"]["code"] == "unavailable"
+        finally:
+            postgres.start()
+        assert client.get("/readyz").status_code == 200
+        for number in (2, 3, 4):
+            assert post(client, number, acknowledged).status_code == 200
+        assert acknowledged == {f"e{number}": number + 1 for number in range(5)}
+    assert_whole(database_url, "llama", acknowledged)
+
+
+@pytest.mark.parametrize("database_kind", [POSTGRESQL], indirect=True)
+def test_transactions_in_each_others_way_are_told_to_try_again(database_url):
+    with opened(database_url) as store:
+        for state in ("40001", "40P01"):
+            with pytest.raises(OvertakenError), store.database.writing() as connection:
+                connection.execute(text(f"DO $$ BEGIN RAISE EXCEPTION 'conflict' USING ERRCODE = '{state}'; END $$"))
+        with pytest.raises(StorageFullError, match="make room"), store.database.writing() as connection:
+            connection.execute(text("DO $$ BEGIN RAISE EXCEPTION 'full' USING ERRCODE = '53100'; END $$"))
