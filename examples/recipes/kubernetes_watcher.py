@@ -1,0 +1,137 @@
+"""Watches the pods of a training job and tells Kintsugi which workers are lost, leave, and come back.
+
+    python kubernetes_watcher.py --job llama --namespace training --service http://kintsugi.kintsugi:8000
+
+A pod belongs to the job by its label `kintsugi/job`, and is the worker that its label `kintsugi/worker` names. In a cluster the
+API server's address and the token come from where Kubernetes puts them; the account needs `list` and `watch` on `pods`.
+The events have ids that follow from the pod's uid: told again after a restart of the watcher, they change nothing.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from kintsugi.client import Client
+from kintsugi.core.errors import KintsugiError, StaleGenerationError
+from kintsugi.core.membership import Event, EventKind
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+GONE = 410
+WATCH_SECONDS = 300
+PAUSE_SECONDS = 1.0
+ATTEMPTS = 10
+
+Pod = Mapping[str, Any]
+
+
+def connected(api: str | None) -> httpx2.Client:
+    """A client of the API server: the one named, such as that of `kubectl proxy`, else the cluster's own."""
+    timeout = httpx2.Timeout(30.0, read=WATCH_SECONDS + 30.0)
+    if api is not None:
+        return httpx2.Client(base_url=api, timeout=timeout)
+    address = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
+    headers = {"Authorization": f"Bearer {(ACCOUNT / 'token').read_text()}"}
+    return httpx2.Client(base_url=address, headers=headers, verify=str(ACCOUNT / "ca.crt"), timeout=timeout)
+
+
+def changes(kubernetes: httpx2.Client, namespace: str, selector: str) -> Iterator[tuple[str, Pod]]:
+    """Pods as they are listed and as they change, with ADDED, MODIFIED or DELETED; ends when the list is to be read anew."""
+    path, chosen = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": selector}
+    listed = kubernetes.get(path, params=chosen).raise_for_status().json()
+    yield from (("ADDED", pod) for pod in listed["items"])
+    version = listed["metadata"]["resourceVersion"]
+    while True:
+        query = {**chosen, "watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
+        with kubernetes.stream("GET", path, params={**query, "allowWatchBookmarks": "true"}) as response:
+            if response.status_code == GONE:
+                return
+            response.raise_for_status()
+            for line in response.iter_lines():
+                change = json.loads(line)
+                if change["type"] == "ERROR":
+                    return
+                version = change["object"]["metadata"]["resourceVersion"]
+                if change["type"] != "BOOKMARK":
+                    yield change["type"], change["object"]
+
+
+def event_of(change: str, pod: Pod, lives: Mapping[str, int]) -> Event | None:
+    """What a change of a pod says of its worker; None where it says nothing.
+
+    Args:
+        change: ADDED, MODIFIED or DELETED.
+        pod: after the change.
+        lives: which process life of the worker each uid is, from 0.
+    """
+    meta, status = pod["metadata"], pod.get("status", {})
+    worker, host = meta["labels"]["kintsugi/worker"], pod.get("spec", {}).get("nodeName")
+    about: dict[str, Any] = {"generation": 0, "worker": worker, "incarnation": lives[meta["uid"]]}
+    if change == "DELETED" or status.get("phase") in ("Failed", "Succeeded"):
+        reason = status.get("reason") or status.get("phase") or "deleted"
+        return Event(kind=EventKind.WORKER_FAILED, id=f"{meta['uid']}.failed", detail=f"pod {meta['name']}: {reason}", **about)
+    if "deletionTimestamp" in meta:
+        seconds = float(meta.get("deletionGracePeriodSeconds", 30))
+        return Event(kind=EventKind.WORKER_DRAINING, id=f"{meta['uid']}.draining", deadline_seconds=seconds, **about)
+    if lives[meta["uid"]] and any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", ())):
+        return Event(kind=EventKind.WORKER_JOINED, id=f"{meta['uid']}.joined", host=host, **about)
+    return None
+
+
+def tell(client: Client, job: str, event: Event) -> None:
+    """Report an event under the generation that is the latest one.
+
+    Raises:
+        KintsugiError: the service refuses it, or does not answer.
+    """
+    generation = client.plan(job, brief=True).generation
+    for _ in range(ATTEMPTS):
+        try:
+            answer = client.post_event(job, replace(event, generation=generation), brief=True)
+        except StaleGenerationError as error:
+            generation = error.current_generation
+        else:
+            print(f"{event.kind.value} {event.worker}: generation {answer.generation}", flush=True)
+            return
+    raise KintsugiError("the plan kept changing; the event was not taken")
+
+
+def watch(kubernetes: httpx2.Client, client: Client, job: str, namespace: str) -> None:
+    """Tell of all changes, for ever."""
+    uids: dict[str, list[str]] = {}
+    told: set[str] = set()
+    while True:
+        try:
+            for change, pod in changes(kubernetes, namespace, f"kintsugi/job={job}"):
+                known = uids.setdefault(pod["metadata"]["labels"]["kintsugi/worker"], [])
+                if pod["metadata"]["uid"] not in known:
+                    known.append(pod["metadata"]["uid"])
+                event = event_of(change, pod, {uid: life for life, uid in enumerate(known)})
+                if event is not None and event.id not in told:
+                    tell(client, job, event)
+                    told.add(event.id)
+        except (httpx2.HTTPError, KintsugiError) as error:
+            print(f"goes on after: {error}", flush=True)
+        time.sleep(PAUSE_SECONDS)
+
+
+def main() -> None:
+    """Watch until interrupted."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--namespace", default="default")
+    parser.add_argument("--service", required=True, help="URL of Kintsugi; its token comes from KINTSUGI_TOKEN")
+    parser.add_argument("--kubernetes", help="URL of the API server; the cluster's own by default")
+    options = parser.parse_args()
+    with connected(options.kubernetes) as kubernetes, Client(options.service) as client:
+        watch(kubernetes, client, options.job, options.namespace)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""The recipes run, each against the real service: plain torch loop, torchrun, Slurm, Kubernetes, CI."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kintsugi.cli import main
+from kintsugi.client import Client
+from kintsugi.core import codec
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.job import JobSettings, Ranges
+from kintsugi.core.membership import Event, EventKind
+from kintsugi.core.messages import ReportStatus
+from planner.quality import Case
+from tests.builders import uniform_profile
+from tests.processes import service
+from tests.recipes.pods import api_server, pod
+
+ROOT = Path(__file__).parents[2]
+RECIPES = ROOT / "examples" / "recipes"
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    """Address of a service."""
+    with service(tmp_path_factory.mktemp("recipes") / "kintsugi.sqlite3", "--log-level", "error") as running:
+        yield running.url
+
+
+@pytest.fixture
+def client(url):
+    with Client(url) as client:
+        yield client
+
+
+def create(client, job, workers=6, **settings):
+    settings = JobSettings(num_microbatches=12, **settings)
+    return client.create_job(
+        job=job, profile=uniform_profile(4), cluster=Cluster.uniform(workers, workers_per_host=2), settings=settings
+    )
+
+
+def events(client, job):
+    return [record.event for record in client.events(job).events]
+
+
+def until(condition):
+    """What `condition` gives once it is true."""
+    for _ in range(6_000):
+        if found := condition():
+            return found
+        threading.Event().wait(0.01)
+    raise AssertionError("it never came")
+
+
+@contextmanager
+def recipe(name, *arguments):
+    """A running recipe, ended at the end."""
+    command = [sys.executable, str(RECIPES / name), *arguments]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def slurm(url, **environment):
+    """Run the epilog as Slurm does, without PATH; its standard error."""
+    given = {"SLURM_JOB_ID": "4711", "KINTSUGI_URL": url, "KINTSUGI_SETTINGS": "/dev/null", **environment}
+    result = subprocess.run(
+        ["/bin/bash", RECIPES / "slurm_epilog.sh"], env=given, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stderr
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+class TestSlurm:
+    def test_a_node_and_a_task_that_ended_are_told_once(self, url, client):
+        create(client, "slurm-4711")
+        for _ in range(2):
+            assert slurm(url, SLURMD_NODENAME="h00") == ""
+        assert slurm(url, SLURMD_NODENAME="h01", SLURM_PROCID="3", SLURM_RESTART_COUNT="1") == ""
+        first, second = events(client, "slurm-4711")
+        assert (first.kind, first.host, first.id) == (EventKind.HOST_FAILED, "h00", "slurm-4711.0-h00")
+        assert (second.kind, second.worker, second.generation) == (EventKind.WORKER_FAILED, "w03", 1)
+        assert client.plan("slurm-4711").generation == 2
+
+    def test_a_job_that_ended_well_and_one_that_nobody_knows(self, url, client):
+        create(client, "epilog")
+        assert slurm(url, KINTSUGI_JOB="epilog", SLURMD_NODENAME="h00", SLURM_JOB_EXIT_CODE="0") == ""
+        assert events(client, "epilog") == []
+        assert "nothing was reported" in slurm(url, KINTSUGI_JOB="nobody", SLURMD_NODENAME="h00")
+        assert "refused" in slurm(url, KINTSUGI_JOB="epilog", SLURMD_NODENAME="h99")
+        assert "KINTSUGI_URL" in slurm("", SLURMD_NODENAME="h00")
+
+
+def test_pods_that_leave_die_and_come_back_are_told(url, client):
+    create(client, "llama")
+    first, old, new = pod("a-0", "u0", "w00", 1), pod("a-3", "u3", "w03", 2), pod("a-3", "u3b", "w03", 9)
+    leaving = pod("a-0", "u0", "w00", 3, deletionTimestamp="2026-01-31T12:00:00Z", deletionGracePeriodSeconds=30)
+    bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "5"}}}
+    streams = [
+        [
+            {"type": "MODIFIED", "object": leaving},
+            {"type": "MODIFIED", "object": pod("a-3", "u3", "w03", 4, "Failed")},
+            bookmark,
+        ],
+        [{"type": "DELETED", "object": pod("a-3", "u3", "w03", 6)}, {"type": "ERROR", "object": {"code": 410}}],
+        [{"type": "ADDED", "object": pod("a-3", "u3b", "w03", 8, ready=False)}, {"type": "MODIFIED", "object": new}],
+    ]
+    lists = [{"metadata": {"resourceVersion": "2"}, "items": [first, old]}, {"metadata": {"resourceVersion": "7"}, "items": []}]
+    with api_server(lists, streams) as (address, queries):
+        arguments = ("--job", "llama", "--namespace", "training", "--service", url, "--kubernetes", address)
+        with recipe("kubernetes_watcher.py", *arguments):
+            until(lambda: len(events(client, "llama")) == 3)
+    found = events(client, "llama")
+    assert [(event.kind.value, event.worker, event.incarnation) for event in found] == [
+        ("worker_draining", "w00", 0),
+        ("worker_failed", "w03", 0),
+        ("worker_joined", "w03", 1),
+    ]
+    assert found[0].deadline_seconds == 30
+    assert all(query["labelSelector"] == ["kintsugi/job=llama"] for query in queries)
+    assert [query["resourceVersion"] for query in queries if "watch" in query][:3] == [["2"], ["5"], ["7"]]
+
+
+def test_a_plain_loop_follows_the_plans(url, client):
+    with recipe("plain_loop.py", "--service", url, "--steps", "1000000") as process:
+        until(lambda: "plain-loop" in {job.id for job in client.jobs().jobs})
+        generation = client.post_event("plain-loop", Event(kind=EventKind.HOST_FAILED, id="e", generation=0, host="h01")).generation
+        told = until(
+            lambda: [record.report for record in client.reports("plain-loop").reports if record.report.generation == generation]
+        )
+        assert any(report.status is ReportStatus.APPLIED for report in told)
+        until(lambda: any(r.report.status is ReportStatus.MEASURED for r in client.reports("plain-loop").reports))
+        process.terminate()
+        output = process.communicate(timeout=60)[0].decode()
+    assert f"generation {generation}" in output
+
+
+def test_torchrun_on_fewer_ranks_shares_the_work_anew(url, client):
+    create(client, "elastic", workers=2, ranges=Ranges(max_pp=1))
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "1",
+        str(RECIPES / "torchrun_ddp.py"),
+    ]
+    command += ["--service", url, "--job", "elastic", "--steps", "3"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "generation 1 on 1 ranks" in result.stdout
+    assert "rank 0: 12 of 12 micro-batches" in result.stdout
+    assert [(event.kind, event.worker) for event in events(client, "elastic")] == [(EventKind.WORKER_FAILED, "w01")]
+    assert client.job("elastic").summary.applied_generation == 1
+
+
+def test_the_workflow_is_the_documented_one_and_fails_on_a_worse_plan(tmp_path, monkeypatch):
+    text = (RECIPES / "plan_quality.yaml").read_text()
+    (documented,) = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "docs" / "regression.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert yaml.safe_load(text) == yaml.safe_load(documented)
+    *_, install, check = [step["run"] for step in yaml.safe_load(text)["jobs"]["regress"]["steps"] if "run" in step]
+    assert install.startswith("pip install")
+    (tmp_path / "quality" / "cases").mkdir(parents=True)
+    case = Case(inline_profile=uniform_profile(4), workers=4, settings=JobSettings(num_microbatches=8))
+    (tmp_path / "quality" / "cases" / "first.json").write_text(codec.dumps(case))
+    program, *arguments = check.split()
+    assert program == "kintsugi"
+    monkeypatch.chdir(tmp_path)
+
+    def status(*more):
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments, *more])
+        return ended.value.code
+
+    assert status("--update") == 0
+    assert status() == 0
+    baseline = tmp_path / "quality" / "baseline.json"
+    document = json.loads(baseline.read_text())
+    document["cases"]["first"]["iteration_seconds"] *= 0.9
+    baseline.write_text(json.dumps(document))
+    assert status() == 1
