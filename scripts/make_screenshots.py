@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 MODELS = Path("profiles/models")
 CHROMIUM = os.environ.get("KINTSUGI_CHROMIUM", "/usr/bin/chromium")
 PHASES = ("detected", "planned", "quiesced", "regrouped", "transferred", "resumed", "first_step")
-PICTURES = {"dashboard": "/dashboard/jobs/llama2-7b", "dashboard-schedule": "/dashboard/jobs/gpt2-demo/schedule"}
+PICTURES = {
+    "dashboard": ("/dashboard/jobs/llama2-7b", "#live"),
+    "dashboard-schedule": ("/dashboard/jobs/llama2-7b/schedule", "#schedule[data-drawn]"),
+}
+"""Name of the file: the page, and what is there once the page is ready."""
 SIZE = (1200, 900)
 
 
@@ -43,11 +47,10 @@ def settings(num_microbatches: int, *, dp: tuple[int, int], pp: tuple[int, int],
     return JobSettings(num_microbatches=num_microbatches, ranges=ranges, policy=policy)
 
 
-def strike(client: Client, job: str, kind: EventKind, subject: str, speed_ratio: float | None = None) -> int:
-    """Report what befell a worker or a host; the generation that answers it."""
+def strike(client: Client, job: str, kind: EventKind, worker: str, speed_ratio: float | None = None) -> int:
+    """Report what befell a worker; the generation that answers it."""
     generation = client.plan(job, brief=True).generation
-    names = {"host": subject} if kind is EventKind.HOST_FAILED else {"worker": subject}
-    event = Event(kind=kind, id=f"{kind}-{subject}", generation=generation, speed_ratio=speed_ratio, **names)
+    event = Event(kind=kind, id=f"{kind}-{worker}", generation=generation, worker=worker, speed_ratio=speed_ratio)
     return client.post_event(job, event, brief=True).generation
 
 
@@ -119,7 +122,7 @@ def stranded(client: Client) -> None:
 
 
 def large(client: Client) -> None:
-    """Llama 3 405B on 256 workers of eight devices: a host is lost."""
+    """Llama 3 405B on 256 workers of eight devices each: one is lost."""
     client.create_job(
         job="llama3-405b",
         profile=profile("llama3-405b.h100-80g-tp8"),
@@ -154,9 +157,9 @@ def main(folder: Path) -> None:
         tell_all(client)
         with browser() as chromium:
             page = chromium.new_page(viewport={"width": SIZE[0], "height": SIZE[1]}, color_scheme="light")
-            for name, path in PICTURES.items():
+            for name, (path, sign) in PICTURES.items():
                 page.goto(url + path)
-                page.locator("#live").wait_for()
+                page.locator(sign).wait_for()
                 page.screenshot(path=folder / f"{name}.png")
 
 

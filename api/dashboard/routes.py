@@ -145,7 +145,7 @@ async def static(name: str) -> Response:
     return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], headers={**SECURITY, "Cache-Control": "no-cache"})
 
 
-@router.get("/dashboard/{path:path}")
+@router.get("/dashboard/{path}")
 async def nowhere(path: str) -> Response:
     """Addresses that no page has."""
     raise NotFoundError("there is no such page", field="path", value=path)

@@ -81,7 +81,7 @@ def demo(
         console = Console(width=WIDTH_OF_FILES)
     make_job = partial(gpt_job, num_microbatches=NUM_MICROBATCHES, num_steps=steps, seed=seed)
     with tempfile.TemporaryDirectory(prefix="kintsugi-demo-") as folder, service(Path(folder)) as url:
-        console.print(f"service on SQLite at {url}")
+        console.print(f"service on SQLite at {url}; watch the jobs at {url}/dashboard")
         console.print("measuring the model's layers, the links and the recovery on this machine ...")
         profile = profile_job(make_job, name="demo-gpt", num_workers=8)
         stage = _Stage(console, make_job, profile, url, steps)

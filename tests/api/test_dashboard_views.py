@@ -36,7 +36,15 @@ def test_seconds_are_told_in_their_unit(value, shown):
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(None, formats.DASH), (0, "0 B"), (999, "999 B"), (1_500, "1.50 kB"), (30_900_000_000, "30.9 GB"), (2e15, "2 PB")]
+    ("value", "shown"),
+    [
+        (None, formats.DASH),
+        (0, "0 B"),
+        (999, "999 B"),
+        (1_500, "1.50 kB"),
+        (30_900_000_000, "30.9 GB"),
+        (2e15, "2 PB"),
+    ],
 )
 def test_sizes_are_decimal(value, shown):
     assert formats.size(value) == shown

@@ -33,7 +33,8 @@ function visible() {
   return new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
 }
 
-// Something new: told by the stream, or, while that is away, perhaps there after a while.
+// Something new: told by the stream, or perhaps there after a while: where the stream is away, and in the list of jobs, whose
+// beginnings no stream tells.
 function newsOf(job) {
   const stream = new EventSource(job === undefined ? "/v1/stream" : `/v1/jobs/${encodeURIComponent(job)}/stream`);
   let isNew = false;
@@ -48,7 +49,8 @@ function newsOf(job) {
     async next() {
       if (!isNew) {
         const told = new Promise((resolve) => (wake = resolve));
-        await (stream.readyState === EventSource.OPEN ? told : Promise.race([told, pause(POLL_MILLISECONDS)]));
+        const isTold = job !== undefined && stream.readyState === EventSource.OPEN;
+        await (isTold ? told : Promise.race([told, pause(POLL_MILLISECONDS)]));
       }
       await pause(SETTLING_MILLISECONDS);
       isNew = false;

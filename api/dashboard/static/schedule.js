@@ -49,6 +49,7 @@ function lay(root, data) {
     view.tell();
   });
   leaveOut(root, panels);
+  requestAnimationFrame(() => requestAnimationFrame(() => (root.dataset.drawn = "true")));
 }
 
 function scrollTogether(charts) {
