@@ -5,6 +5,7 @@ from typing import Any
 
 from api.history import Entry, History
 from kintsugi.core.errors import ConflictError, NotFoundError, StaleGenerationError
+from kintsugi.core.handling import Approval, PlanStatus, Standing
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Report, ReportStatus
 
@@ -26,14 +27,15 @@ def _subject(event: Event) -> tuple[Any, ...]:
     return event.kind, event.worker, event.host, event.link
 
 
-def refuse_other_generations(events: Sequence[Event], latest: int) -> None:
-    """Require events of the latest generation.
+def refuse_other_generations(events: Sequence[Event], history: History) -> None:
+    """Require events of the latest generation, or of a plan that later ones have not made stale yet.
 
     Raises:
         StaleGenerationError: one speaks of another.
     """
+    oldest, latest = history.lifecycle.oldest_reporting, history.generation
     for event in events:
-        if event.generation != latest:
+        if not oldest <= event.generation <= latest:
             raise StaleGenerationError(
                 f"is not the latest generation, {latest}: fetch its plan and report again what still holds",
                 current_generation=latest,
@@ -42,17 +44,64 @@ def refuse_other_generations(events: Sequence[Event], latest: int) -> None:
 
 
 def check_report(report: Report, history: History) -> None:
-    """Require a report on a plan that exists, and no step back.
+    """Require a report on a plan that exists and counts, and no step back.
 
     Raises:
         NotFoundError: nothing was decided for the generation.
         StaleGenerationError: a later plan was reported as applied already.
+        ConflictError: the plan was never approved.
     """
-    if report.generation > history.generation:
-        raise NotFoundError("nothing was decided for this generation", field="generation", value=report.generation)
+    _require_decided(report.generation, history)
+    if report.status is ReportStatus.MEASURED:
+        return
     if report.status is ReportStatus.APPLIED and report.generation < history.applied_generation:
         raise StaleGenerationError(
             f"generation {history.applied_generation} was applied already",
             current_generation=history.generation,
             value=report.generation,
         )
+    if report.generation >= history.applied_generation and report.generation not in history.decided_at:
+        status = history.lifecycle.standing(report.generation).status.value
+        message = f"is {status} and was never approved; carry out generation {history.lifecycle.current}, or have it approved first"
+        raise ConflictError(message, field="generation", value=report.generation)
+
+
+def check_approval(approval: Approval, said: Sequence[Entry], history: History) -> Entry | None:
+    """The entry that says the same already, if there is one; otherwise requires a plan that waits for approval.
+
+    Args:
+        approval: what somebody says.
+        said: what was said about this plan before.
+        history: of the job.
+
+    Raises:
+        NotFoundError: nothing was decided for the generation.
+        StaleGenerationError: another plan was decided meanwhile.
+        ConflictError: somebody said the contrary before, or the plan needs no approval.
+    """
+    _require_decided(approval.generation, history)
+    if approval.generation != history.generation:
+        raise StaleGenerationError(
+            f"generation {history.generation} took its place: look at that one",
+            current_generation=history.generation,
+            value=approval.generation,
+        )
+    standing = history.lifecycle.standing(approval.generation)
+    is_to_be_replaced = standing.status is PlanStatus.REFUSED and approval.replan and approval.generation not in history.left_out
+    if standing.status is PlanStatus.PROPOSED or is_to_be_replaced:
+        return None
+    for entry in said:
+        if isinstance(entry.content, Approval) and entry.content.decision is approval.decision:
+            return entry
+    raise ConflictError(_refusal(standing), field="decision", value=approval.decision.value)
+
+
+def _refusal(standing: Standing) -> str:
+    told = f" ({standing.reason})" if standing.reason else ""
+    by = f" by {standing.by}" if standing.by else ""
+    return f"generation {standing.generation} does not wait for approval: it is {standing.status.value}{by}{told}"
+
+
+def _require_decided(generation: int, history: History) -> None:
+    if generation > history.generation:
+        raise NotFoundError("nothing was decided for this generation", field="generation", value=generation)

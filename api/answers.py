@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from api.stored import StoredDecision
+from api.records import Told
 from api.wording import Detail
 from kintsugi.core import codec
 
@@ -11,7 +11,16 @@ TOLD_ANSWERS = 64
 
 
 @lru_cache(TOLD_ANSWERS)
-def answer_body(job: str, decision: StoredDecision, detail: Detail) -> bytes:
+def answer_body(job: str, told: Told, detail: Detail) -> bytes:
     """A stored decision as an `Answer` in JSON."""
-    head = codec.dumps({"decided_at": decision.decided_at, "generation": decision.generation, "job": job})
+    decision, standing = told.decision, told.standing
+    head = codec.dumps(
+        {
+            "decided_at": decision.decided_at,
+            "generation": decision.generation,
+            "job": job,
+            "standing": standing,
+            "status": standing.status,
+        }
+    )
     return f'{head[:-1]},"decision":{decision.wording.text(detail)}}}'.encode()

@@ -11,13 +11,27 @@ from api import problems
 from api.conditional import ConditionalReads
 from api.contingencies import Contingencies
 from api.dashboard import routes as dashboard
+from api.deadlines import Deadlines
 from api.deps import Desk
 from api.description import describe
 from api.feed import Feed
 from api.heartbeats_watch import HeartbeatWatch
 from api.metrics import Metrics
 from api.middleware import BodyLimit, Observation
-from api.routes import estimates, events, exports, health, heartbeats, jobs, plans, reports, simulations, streams, webhooks
+from api.routes import (
+    approvals,
+    estimates,
+    events,
+    exports,
+    health,
+    heartbeats,
+    jobs,
+    plans,
+    reports,
+    simulations,
+    streams,
+    webhooks,
+)
 from api.service import Service
 from api.settings import Settings
 from api.store import Store
@@ -35,6 +49,7 @@ ROUTERS = (
     events.router,
     plans.router,
     exports.router,
+    approvals.router,
     reports.router,
     heartbeats.router,
     streams.router,
@@ -72,7 +87,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.desk = Desk(
+        deadlines = Deadlines(store.agenda, service.now, lambda job: desk.write(job, service.expire, job))
+        desk = app.state.desk = Desk(
             settings=settings,
             service=service,
             metrics=metrics,
@@ -80,6 +96,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             streams=Streams(feed=feed, tail=tail, heartbeat_seconds=settings.stream_heartbeat_seconds),
             heartbeats=listeners,
             turns=Turns(),
+            deadlines=deadlines,
             planners=anyio.CapacityLimiter(settings.max_planning_threads),
             webhooks=hooks.registry,
         )
@@ -91,8 +108,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             tasks.start_soon(tail.run)
             tasks.start_soon(listeners.run)
             tasks.start_soon(hooks.courier.run)
+            tasks.start_soon(deadlines.run)
             yield
             watch.close()
+            deadlines.close()
             tail.close()
             listeners.close()
             hooks.courier.close()

@@ -16,20 +16,35 @@ from fastapi import Depends, Request
 from pydantic import TypeAdapter
 
 from api.problems import MEDIA_TYPE, MalformedBodyError, Problem, UnsupportedMediaTypeError
-from api.schemas import EstimateRequest, EventBatch, NewJob, SimulationReply, SimulationRequest, WhatIf
+from api.schemas import EstimateRequest, EventBatch, Judgement, NewJob, SimulationReply, SimulationRequest, WhatIf
 from api.webhooks.hooks import Delivery, DeliveryPage, NewWebhook, Webhook, WebhookList, WebhookTarget
 from kintsugi.core import codec
 from kintsugi.core.decision import Decision, Estimate
+from kintsugi.core.handling import ApprovalPage, ApprovalRecord
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
 from kintsugi.core.membership import Event
-from kintsugi.core.messages import Answer, EventPage, JobPage, JobView, Report, ReportPage, ReportRecord
+from kintsugi.core.messages import Answer, EventPage, JobPage, JobView, Pending, Report, ReportPage, ReportRecord
 from kintsugi.formats.exports import Export
 
 T = TypeVar("T")
 
-REQUESTS = (NewJob, Event, EventBatch, Report, EstimateRequest, SimulationRequest, WhatIf, NewWebhook, WebhookTarget, Heartbeats)
+REQUESTS = (
+    NewJob,
+    Event,
+    EventBatch,
+    Report,
+    Judgement,
+    EstimateRequest,
+    SimulationRequest,
+    WhatIf,
+    NewWebhook,
+    WebhookTarget,
+    Heartbeats,
+)
 RESPONSES = (
     Answer,
+    ApprovalPage,
+    ApprovalRecord,
     Decision,
     Delivery,
     DeliveryPage,
@@ -38,6 +53,7 @@ RESPONSES = (
     Export,
     JobPage,
     JobView,
+    Pending,
     Problem,
     ReportPage,
     ReportRecord,
@@ -91,6 +107,7 @@ NewJobBody = Annotated[NewJob, Depends(decoded(lambda data: codec.decode(NewJob,
 HeartbeatsBody = Annotated[Heartbeats, Depends(decoded(lambda data: codec.decode(Heartbeats, data)))]
 EventBody = Annotated[Event | EventBatch, Depends(decoded(_event_or_batch))]
 ReportBody = Annotated[Report, Depends(decoded(lambda data: codec.decode(Report, data)))]
+JudgementBody = Annotated[Judgement, Depends(decoded(lambda data: codec.decode(Judgement, data)))]
 EstimateBody = Annotated[EstimateRequest, Depends(decoded(lambda data: codec.decode(EstimateRequest, data)))]
 SimulationBody = Annotated[SimulationRequest, Depends(decoded(lambda data: codec.decode(SimulationRequest, data)))]
 NewWebhookBody = Annotated[NewWebhook, Depends(decoded(lambda data: codec.decode(NewWebhook, data)))]

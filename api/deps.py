@@ -11,11 +11,12 @@ from fastapi import Depends, Header, Path, Query, Request, Response
 
 from api.answers import answer_body
 from api.bodies import refuses
+from api.deadlines import Deadlines
 from api.heartbeats_watch import HeartbeatWatch
 from api.metrics import Metrics
+from api.records import Told
 from api.service import Service
 from api.settings import Settings
-from api.stored import StoredDecision
 from api.streams import Streams
 from api.waiting import Turns, Watch
 from api.webhooks.registry import Registry
@@ -23,6 +24,7 @@ from api.wording import Detail
 from kintsugi.core import codec
 from kintsugi.core.checks import LARGEST_INTEGER
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.handling import PlanStatus
 
 
 class Written(Protocol):
@@ -52,6 +54,7 @@ class Desk:
     streams: Streams
     heartbeats: HeartbeatWatch
     turns: Turns
+    deadlines: Deadlines
     planners: anyio.CapacityLimiter
     webhooks: Registry
 
@@ -77,10 +80,18 @@ class Desk:
         """Run work that writes to `job`, one at a time, and wake those who wait for its outcome."""
         async with self.turns.of(job):
             result = await self.plan(work, *args, **kwargs)
-        self.watch.tell(job, result.generation)
+        self._tell(job)
         self.streams.tail.poke()
         self.heartbeats.moved(job, result.generation)
         return result
+
+    def _tell(self, job: str) -> None:
+        history = self.service.kept_history(job)
+        if history is None:
+            return
+        self.watch.tell(job, history.lifecycle.current)
+        if history.deadline is not None:
+            self.deadlines.expect(history.deadline.at)
 
 
 def desk_of(request: Request) -> Desk:
@@ -120,12 +131,16 @@ def reply(value: Any, status: HTTPStatus = HTTPStatus.OK, headers: dict[str, str
     return Response(codec.dumps(value), status, headers, "application/json")
 
 
-def answer(job: str, decision: StoredDecision, detail: Detail) -> Response:
+def answer(job: str, told: Told, detail: Detail) -> Response:
     """A stored decision as an `Answer`, its JSON put together from what lies in the database."""
-    body = answer_body(job, decision, detail)
-    return Response(body, HTTPStatus.OK, {"ETag": etag(decision.generation)}, "application/json")
+    body = answer_body(job, told, detail)
+    return Response(body, HTTPStatus.OK, {"ETag": etag(told)}, "application/json")
 
 
-def etag(generation: int) -> str:
-    """The entity tag of a job's plan: plans are immutable and named by their generation."""
-    return f'"{generation}"'
+def etag(told: Told) -> str:
+    """The entity tag of a plan: its generation, and the log entry since which it stands otherwise than when it was decided."""
+    decision, standing = told.decision, told.standing
+    if standing.number == decision.number:
+        return f'"{decision.generation}"'
+    since = PlanStatus.SUPERSEDED.value if standing.number is None else standing.number
+    return f'"{decision.generation}.{since}"'

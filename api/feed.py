@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
-from api.history import Entry
+from api.history import Entry, standing_at
+from api.lifecycle import Lifecycle
 from api.positions import POSITIONED_AFTER, last_position
+from api.records import Told
 from api.rows import entry_of
 from api.store import Store
-from api.stored import StoredDecision
+from kintsugi.core.handling import Approval, Expiry, Handling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -17,8 +19,8 @@ class Line:
     number: int
     """In what is listened to: the entry's number in its job's log, or its position in the logs of all jobs."""
     entry: Entry
-    decision: StoredDecision | None
-    """What the entry led to itself, if anything."""
+    plan: Told | None
+    """What the entry led to itself, or let count, or refused, or stopped waiting for, if anything; as the plan stood then."""
 
 
 class Feed:
@@ -56,5 +58,16 @@ class Feed:
             return [self._line(job, entry.number, entry) for entry in self._store.entries(job, after=number, limit=limit)]
 
     def _line(self, job: str, number: int, entry: Entry) -> Line:
-        decision = self._store.decision(job, entry.generation) if entry.decided else None
-        return Line(job=job, number=number, entry=entry, decision=decision)
+        return Line(job=job, number=number, entry=entry, plan=self._plan(job, entry))
+
+    def _plan(self, job: str, entry: Entry) -> Told | None:
+        is_told = entry.decided or isinstance(entry.content, Approval | Expiry)
+        stored = self._store.job(job) if is_told else None
+        if stored is None:
+            return None
+        handling = self._store.document(Handling, stored.handling)
+        standing = standing_at(entry, handling)
+        if standing is None:
+            return None
+        first = Lifecycle(handling=handling).first_status
+        return Told(decision=self._store.decision(job, standing.generation), standing=standing, status_at_first=first)

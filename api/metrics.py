@@ -5,6 +5,8 @@ from contextlib import AbstractContextManager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from api.history import Content
+from kintsugi.core.handling import Approval, Expiry
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Report
 
@@ -18,6 +20,13 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.events = Counter("kintsugi_events", "Events logged.", ["kind"], registry=self.registry)
         self.reports = Counter("kintsugi_reports", "Reports logged.", ["status"], registry=self.registry)
+        self.approvals = Counter("kintsugi_approvals", "Plans approved or refused.", ["decision"], registry=self.registry)
+        self.expiries = Counter(
+            "kintsugi_expiries",
+            "Deadlines that passed, by what was waited for: answer counts the plans that timed out.",
+            ["waited_for"],
+            registry=self.registry,
+        )
         self.decisions = Counter(
             "kintsugi_decisions", "Decisions made, what-if studies included.", ["policy"], registry=self.registry
         )
@@ -59,13 +68,18 @@ class Metrics:
         """Count a decision that took so long because it was made ahead."""
         self._planning_seconds.observe(seconds)
 
-    def logged(self, contents: Iterable[Event | Report]) -> None:
+    def logged(self, contents: Iterable[Content]) -> None:
         """Count what was appended to a log."""
         for content in contents:
-            if isinstance(content, Event):
-                self.events.labels(content.kind.value).inc()
-            else:
-                self.reports.labels(content.status.value).inc()
+            match content:
+                case Event():
+                    self.events.labels(content.kind.value).inc()
+                case Report():
+                    self.reports.labels(content.status.value).inc()
+                case Approval():
+                    self.approvals.labels(content.decision.value).inc()
+                case Expiry():
+                    self.expiries.labels(content.kind.value).inc()
 
     def exposition(self) -> bytes:
         """Everything in Prometheus' text format."""

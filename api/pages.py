@@ -3,8 +3,9 @@
 from api.cursors import Cursors
 from api.history import Entry
 from api.records import JobState, Records
-from api.rows import EVENT, REPORT
+from api.rows import APPROVAL, EVENT, REPORT
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.handling import Approval, ApprovalPage, ApprovalRecord
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import EventPage, EventRecord, JobPage, JobSummary, JobView, Report, ReportPage, ReportRecord
 from kintsugi.core.plan import Policy
@@ -24,6 +25,9 @@ def job_view(records: Records, job: str) -> JobView:
         cluster=state.history.membership.cluster,
         alive=state.history.membership.alive,
         decision=decision,
+        handling=state.history.lifecycle.handling,
+        standings=state.history.lifecycle.standings,
+        decides_at=state.history.decides_at,
     )
 
 
@@ -43,7 +47,7 @@ def event_page(records: Records, job: str, cursor: str | None, limit: int, after
         InvalidInputError: the cursor is of another list.
     """
     entries, next_cursor = _entries(records, job, EVENT, _start(job, EVENT, cursor, after), limit)
-    return EventPage(events=tuple(event_record(entry) for entry in entries), next_cursor=next_cursor)
+    return EventPage(events=tuple(_answered(records, job, entry) for entry in entries), next_cursor=next_cursor)
 
 
 def report_page(records: Records, job: str, cursor: str | None, limit: int, after: int | None = None) -> ReportPage:
@@ -55,6 +59,28 @@ def report_page(records: Records, job: str, cursor: str | None, limit: int, afte
     """
     entries, next_cursor = _entries(records, job, REPORT, _start(job, REPORT, cursor, after), limit)
     return ReportPage(reports=tuple(report_record(entry) for entry in entries), next_cursor=next_cursor)
+
+
+def approval_page(records: Records, job: str, cursor: str | None, limit: int) -> ApprovalPage:
+    """Up to `limit` approvals and refusals behind `cursor`.
+
+    Raises:
+        NotFoundError: there is no such job.
+    """
+    entries, next_cursor = _entries(records, job, APPROVAL, _start(job, APPROVAL, cursor, None), limit)
+    return ApprovalPage(approvals=tuple(approval_record(entry) for entry in entries), next_cursor=next_cursor)
+
+
+def approval_record(entry: Entry) -> ApprovalRecord:
+    """An approval or refusal as it stands in the log."""
+    assert isinstance(entry.content, Approval)
+    return ApprovalRecord(
+        number=entry.number,
+        received_at=entry.received_at,
+        generation=entry.generation,
+        problem=entry.problem,
+        approval=entry.content,
+    )
 
 
 def report_record(entry: Entry) -> ReportRecord:
@@ -69,16 +95,22 @@ def report_record(entry: Entry) -> ReportRecord:
     )
 
 
-def event_record(entry: Entry) -> EventRecord:
-    """An event as it stands in the log."""
+def event_record(entry: Entry, answering: Entry | None = None) -> EventRecord:
+    """An event as it stands in the log, and where it waited for others the entry at which it was decided about it."""
     assert isinstance(entry.content, Event)
+    told = answering or entry
     return EventRecord(
         number=entry.number,
         received_at=entry.received_at,
-        generation=entry.generation,
-        problem=entry.problem,
+        generation=told.generation,
+        problem=told.problem,
         event=entry.content,
+        pending=told.deferred,
     )
+
+
+def _answered(records: Records, job: str, entry: Entry) -> EventRecord:
+    return event_record(entry, records.answering(job, entry))
 
 
 def _entries(records: Records, job: str, kind: str, start: int, limit: int) -> tuple[list[Entry], str | None]:
@@ -110,4 +142,6 @@ def summary_of(state: JobState, policy: Policy) -> JobSummary:
         num_workers=len(membership.cluster.workers),
         num_alive=len(membership.alive),
         problem=state.history.problem,
+        current_generation=state.history.lifecycle.current,
+        status=state.history.lifecycle.standing(state.history.generation).status,
     )

@@ -12,7 +12,7 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Alternative, Decision, Migration
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings, Snapshot
-from kintsugi.core.plan import Plan
+from kintsugi.core.plan import Plan, Policy
 from kintsugi.core.profile import Profile
 from kintsugi.core.reliability import FailureRecord
 from kintsugi.core.version import __version__
@@ -33,6 +33,7 @@ class StoredSnapshot:
     generation: int
     stateless: tuple[str, ...]
     failures: FailureRecord | None = None
+    refused_policies: tuple[Policy, ...] = ()
 
 
 def decide(snapshot: Snapshot) -> Decision:
@@ -70,6 +71,7 @@ def stored(
         generation=snapshot.generation,
         stateless=snapshot.stateless,
         failures=snapshot.failures,
+        refused_policies=snapshot.refused_policies,
     )
     text = Document.of(reference)
     result = StoredDecision(
@@ -101,6 +103,7 @@ def restored(store: Store, job: StoredJob, generation: int) -> Snapshot:
         generation=reference.generation,
         stateless=reference.stateless,
         failures=reference.failures,
+        refused_policies=reference.refused_policies,
     )
 
 

@@ -3,12 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from api.history import History
+from api.history import Entry, History
+from api.lifecycle import NONE, Lifecycle
+from api.planning import StoredSnapshot
 from api.recent import Recent
+from api.rows import EXPIRY
 from api.store import Store
 from api.stored import StoredDecision, StoredJob
+from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import NotFoundError
+from kintsugi.core.handling import DeadlineKind, Expiry, Handling, PlanStatus, Standing
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.membership import Membership
 from kintsugi.core.plan import Plan
@@ -25,6 +30,25 @@ class JobState:
     profile: Profile
     settings: JobSettings
     history: History
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A decision, and how its plan stands."""
+
+    decision: StoredDecision
+    standing: Standing
+    status_at_first: PlanStatus
+    """What a plan of this job is when it is decided."""
+
+    def to(self, entry: Entry) -> "Told":
+        """The same as it was told first, where `entry` led to the decision: who repeats a question gets the same answer."""
+        decision = self.decision
+        if entry.number > decision.number:
+            return self
+        status = self.status_at_first
+        first = Standing(generation=decision.generation, status=status, number=decision.number, since=decision.decided_at)
+        return replace(self, standing=first)
 
 
 class Records:
@@ -49,28 +73,65 @@ class Records:
         self.keep_state(state)
         return state
 
-    def known_state(self, job: str) -> JobState | None:
-        """The job as this process saw it last, if it did; other processes may have written since."""
-        return self._states.get(job)
-
     def decision(self, job: str, generation: int | None = None) -> StoredDecision:
-        """The decision of a generation, by default the latest.
+        """The decision of a generation, by default the one whose plan is to go on with.
 
         Raises:
             NotFoundError: there is no such job or generation.
         """
-        latest = self.latest_generations([job]).get(job)
-        if latest is None:
-            raise _no_job(job)
-        return self.store.decision(job, latest if generation is None else generation)
+        if generation is not None:
+            return self._decision_at(job, generation)
+        return self.store.decision(job, self.state(job).history.lifecycle.current)
+
+    def told(self, job: str, generation: int | None = None) -> Told:
+        """The decision of a generation, by default the one whose plan is to go on with, and how its plan stands.
+
+        Raises:
+            NotFoundError: there is no such job or generation.
+        """
+        lifecycle = self.state(job).history.lifecycle
+        return _told(self.store.decision(job, lifecycle.current if generation is None else generation), lifecycle)
+
+    def kept(self, job: str, generation: int) -> Told | None:
+        """The decision of a generation and how its plan stood when this process looked last, if it did."""
+        history, decision = self.kept_history(job), self.store.kept_decision(job, generation)
+        if history is None or decision is None or history.generation < generation:
+            return None
+        return _told(decision, history.lifecycle)
+
+    def known_state(self, job: str) -> JobState | None:
+        """The job as this process saw it last, if it did; other processes may have written since."""
+        return self._states.get(job)
+
+    def kept_history(self, job: str) -> History | None:
+        """The job's history as this process saw it last, if it did."""
+        state = self.known_state(job)
+        return None if state is None else state.history
+
+    def answering(self, job: str, entry: Entry) -> Entry | None:
+        """The entry at which it was decided about `entry`: itself, or the end of the time for which it waits; none so far."""
+        if not entry.deferred:
+            return entry
+        after = entry.number
+        while expired := self.store.entries(job, after=after, kind=EXPIRY, limit=1):
+            if isinstance(content := expired[0].content, Expiry) and content.kind is DeadlineKind.EVENTS:
+                return expired[0]
+            after = expired[0].number
+        return None
 
     def latest_generations(self, jobs: Sequence[str]) -> Mapping[str, int]:
-        """Generation of each job's latest decision; jobs that are not there are left out."""
-        return self.store.latest_generations(jobs)
+        """Generation of each job's plan to go on with; jobs that are not there are left out."""
+        found = dict(self.store.latest_generations(jobs))
+        for job in jobs:
+            history = self.kept_history(job)
+            if history is not None and history.lifecycle.handling.requires_approval:
+                found[job] = self.state(job).history.lifecycle.current
+        return found
 
     def snapshot(self, state: JobState, history: History) -> Snapshot:
         """What the next decision of a job depends on."""
-        plan = self._plan(state.job.id, history.applied_generation)
+        job, applied = state.job.id, history.applied_generation
+        plan = None if applied == NONE else self._plan(job, applied)
         return Snapshot(
             profile=state.profile,
             cluster=history.membership.cluster,
@@ -78,8 +139,9 @@ class Records:
             plan=plan,
             alive=history.membership.alive,
             generation=history.generation + 1,
-            stateless=history.stateless(plan),
+            stateless=() if plan is None else history.stateless(plan),
             failures=None if state.settings.mtbf_prior_failures is None else history.failures(state.job.created_at),
+            refused_policies=tuple(dict.fromkeys(self._plan(job, generation).policy for generation in history.left_out)),
         )
 
     def keep_state(self, state: JobState) -> None:
@@ -90,6 +152,14 @@ class Records:
         first = first_state(self.store, job)
         kept = self.store.latest_history(job)
         return first if kept is None else replace(first, history=kept)
+
+    def _decision_at(self, job: str, generation: int) -> StoredDecision:
+        try:
+            return self.store.decision(job, generation)
+        except NotFoundError:
+            if self.store.job(job) is None:
+                raise _no_job(job) from None
+            raise
 
     def _plan(self, job: str, generation: int) -> Plan:
         plan = self._plans.get((job, generation))
@@ -116,10 +186,22 @@ def first_state(store: Store, job: str) -> JobState:
         job=stored,
         profile=store.document(Profile, stored.profile),
         settings=store.document(JobSettings, stored.settings),
-        history=History(membership=Membership.of(store.document(Cluster, stored.cluster))),
+        history=_first_history(store, stored),
     )
+
+
+def _first_history(store: Store, job: StoredJob) -> History:
+    handling = store.document(Handling, job.handling)
+    first = codec.loads(StoredSnapshot, store.decision(job.id, 0).snapshot)
+    lifecycle = Lifecycle.of(handling, created_at=job.created_at, adopted=first.plan_generation is not None)
+    return History(membership=Membership.of(store.document(Cluster, job.cluster)), lifecycle=lifecycle)
 
 
 def _no_job(job: str) -> NotFoundError:
     """The error for an id that no job has."""
     return NotFoundError("there is no job of this id", field="job", value=job)
+
+
+def _told(decision: StoredDecision, lifecycle: Lifecycle) -> Told:
+    standing = lifecycle.standing(decision.generation)
+    return Told(decision=decision, standing=standing, status_at_first=lifecycle.first_status)

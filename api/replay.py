@@ -17,7 +17,9 @@ from api.stored import StoredDecision
 from api.wording import Wording
 from kintsugi.core import codec
 from kintsugi.core.errors import KintsugiError, NotFoundError
+from kintsugi.core.handling import Approval
 from kintsugi.core.membership import Event
+from kintsugi.core.messages import Report
 
 PAGE = 1_000
 CREATED = "created"
@@ -91,7 +93,7 @@ class Replay:
                 number=entry.number, at=entry.received_at, what=_what(entry), generation=entry.generation, decided=entry.decided
             )
             try:
-                after, history = history.after(entry.content), history.replayed(entry)
+                after, history = history.after(entry.content, entry.received_at), history.replayed(entry)
             except KintsugiError as error:
                 yield replace(result, differences=(_impossible("entry", entry.content, error),))
                 return
@@ -200,4 +202,6 @@ def _what(entry: Entry) -> str:
     if isinstance(content, Event):
         subject = content.worker or content.host or "-".join(content.link or ())
         return f"{content.kind.value} {subject}"
-    return f"{content.status.value} {content.generation}"
+    if isinstance(content, Report):
+        return f"{content.status.value} {content.generation}"
+    return f"{content.decision if isinstance(content, Approval) else f'{content.kind} expired'} {content.generation}"

@@ -6,16 +6,19 @@ from typing import Any
 from sqlalchemy import Row
 
 from api import states
-from api.history import Entry, History
+from api.history import Content, Entry, History
 from api.stored import StoredDecision
 from api.wording import Wording
 from kintsugi.core import codec
+from kintsugi.core.handling import Approval, Expiry
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Report
 from kintsugi.core.version import __version__
 
-EVENT, REPORT = "event", "report"
-"""Kinds of log entries."""
+EVENT, REPORT, APPROVAL, EXPIRY = "event", "report", "approval", "expiry"
+CONTENTS: dict[str, type[Content]] = {EVENT: Event, REPORT: Report, APPROVAL: Approval, EXPIRY: Expiry}
+"""What log entries hold, by the kind under which they are stored."""
+KINDS = {content: kind for kind, content in CONTENTS.items()}
 
 
 def row_of_entry(job: str, entry: Entry) -> dict[str, Any]:
@@ -23,25 +26,26 @@ def row_of_entry(job: str, entry: Entry) -> dict[str, Any]:
     return {
         "job": job,
         "number": entry.number,
-        "kind": EVENT if isinstance(entry.content, Event) else REPORT,
+        "kind": KINDS[type(entry.content)],
         "event_id": entry.content.id if isinstance(entry.content, Event) else None,
         "body": codec.dumps(entry.content),
         "received_at": entry.received_at,
         "generation": entry.generation,
         "decided": entry.decided,
+        "deferred": entry.deferred,
         "problem": None if entry.problem is None else codec.dumps(entry.problem),
     }
 
 
 def entry_of(row: Row[Any]) -> Entry:
     """The log entry in a row of the log."""
-    content: Event | Report = codec.loads(Event, row.body) if row.kind == EVENT else codec.loads(Report, row.body)
     return Entry(
         number=row.number,
         received_at=row.received_at,
-        content=content,
+        content=codec.loads(CONTENTS[row.kind], row.body),
         generation=row.generation,
         decided=row.decided,
+        deferred=row.deferred,
         problem=None if row.problem is None else json.loads(row.problem),
     )
 

@@ -8,6 +8,7 @@ from dataclasses import field as field_of
 from kintsugi.core import checks
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.handling import Approval, Handling, Verdict
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings
 from kintsugi.core.membership import Event
 from kintsugi.core.plan import Plan
@@ -52,6 +53,8 @@ class NewJob:
     settings: JobSettings
     plan: Plan | None = None
     """The plan that runs already; null searches for the best one."""
+    handling: Handling = field_of(default_factory=Handling)
+    """Who has to approve plans, how long answers are waited for, which events are taken together; by default nobody and none."""
 
     def __post_init__(self) -> None:
         if self.id is not None and not JOB_ID.fullmatch(self.id):
@@ -82,6 +85,28 @@ class EventBatch:
         if len(self.events) > MOST_EVENTS:
             raise InvalidInputError(f"must be at most {MOST_EVENTS}", field="events", value=len(self.events))
         checks.unique("events", [event.id for event in self.events])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """Somebody's word on a plan that waits for approval."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    decision: Verdict
+    by: str
+    """A person's name, or that of a program that decides for one."""
+    reason: str = ""
+    """Needed by refuse."""
+    replan: bool = False
+    """refuse: decide anew at once, without this plan's policy; otherwise the job stays as it is until something happens."""
+
+    def __post_init__(self) -> None:
+        self.on(0)
+
+    def on(self, generation: int) -> Approval:
+        """The judgement as it is logged, on the plan of one generation."""
+        return Approval(generation=generation, decision=self.decision, by=self.by, reason=self.reason, replan=self.replan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

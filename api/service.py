@@ -1,63 +1,32 @@
-"""What the service does, without HTTP: jobs, events and reports in; decisions out; everything durable before it is told."""
+"""What the service does, without HTTP: jobs, events, reports and approvals in; decisions out; all durable before it is told."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from itertools import accumulate
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 from uuid import uuid4
 
-import structlog
-
 from api import planning
-from api.admission import check_report, refuse_other_events, refuse_other_generations
-from api.contingencies import Contingencies
+from api.admission import check_approval, check_report, refuse_other_events, refuse_other_generations
+from api.clock import utc_now
 from api.database import OvertakenError
-from api.history import Entry, History
-from api.metrics import Metrics
-from api.records import JobState, Records
+from api.history import Content, Entry
+from api.ledger import Ledger
+from api.records import JobState
+from api.rows import APPROVAL
 from api.schemas import NewJob, cluster_of
-from api.shelf import Decided
-from api.store import Store
-from api.stored import Document, StoredDecision, StoredJob, WriteKey
+from api.stored import Document, StoredJob, WriteKey
 from api.wording import Wording
 from kintsugi.core import codec
-from kintsugi.core.decision import Decision
-from kintsugi.core.errors import ConflictError, KintsugiError, UnavailableError, error_from
+from kintsugi.core.errors import ConflictError, error_from
+from kintsugi.core.handling import Approval
 from kintsugi.core.job import Snapshot
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Report
 
-ATTEMPTS = 20
-"""How often a write looks again when another process was first."""
+__all__ = ["Service", "utc_now"]
 
 
-def utc_now() -> str:
-    """The present as RFC 3339 text in UTC, to the microsecond."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What follows from new log entries: a decision with its snapshot, the error in its place, or nothing."""
-
-    snapshot: Snapshot | None = None
-    decided: Decided | None = None
-    problem: Mapping[str, Any] | None = None
-
-
-class Service(Records):
+class Service(Ledger):
     """Decides for jobs; safe for several threads, and for several processes on one database."""
-
-    def __init__(
-        self, store: Store, metrics: Metrics, *, now: Callable[[], str] = utc_now, ahead: Contingencies | None = None
-    ) -> None:
-        super().__init__(store)
-        self._ahead = ahead
-        self._metrics = metrics
-        self._now = now
-        self._log = structlog.get_logger("kintsugi.api")
 
     def create_job(self, request: NewJob, idempotency_key: str | None = None) -> tuple[str, bool]:
         """Id of the job, and whether it is new; the same request again gives the same job.
@@ -81,8 +50,11 @@ class Service(Records):
             return known, False
         return job, True
 
-    def post_events(self, job: str, events: Sequence[Event], idempotency_key: str | None = None) -> StoredDecision:
-        """The decision that answers the events, durable; events whose id was seen change nothing.
+    def post_events(self, job: str, events: Sequence[Event], idempotency_key: str | None = None) -> Entry:
+        """The log entry of the last of the events, durable; events whose id was seen change nothing.
+
+        Its generation is that of the decision that answers them; in a job that coalesces events, `answering` tells whether and
+        where it is decided about a deferred entry.
 
         Raises:
             NotFoundError: no such job, worker or host; nothing was stored.
@@ -90,16 +62,15 @@ class Service(Records):
             StaleGenerationError: the events speak of another generation than the latest; nothing was stored.
             InfeasibleError: no plan exists for the members that are left; the events are stored.
         """
-        key = _key(job, idempotency_key, codec.digest(events))
 
-        def accept(state: JobState) -> tuple[Sequence[Event], Entry | None]:
+        def accept(state: JobState) -> Entry | Sequence[Content]:
             seen = self.store.entries_of_events(job, [event.id for event in events])
             refuse_other_events(events, seen)
             new = [event for event in events if event.id not in seen]
-            refuse_other_generations(new, state.history.generation)
-            return new, None if new else seen[events[-1].id]
+            refuse_other_generations(new, state.history)
+            return new or seen[events[-1].id]
 
-        return self.store.decision(job, self._write(job, key, accept).generation)
+        return _told(self.write(job, _key(job, idempotency_key, codec.digest(events)), accept))
 
     def post_report(self, job: str, report: Report, idempotency_key: str | None = None) -> Entry:
         """The log entry of a report, durable.
@@ -107,35 +78,54 @@ class Service(Records):
         Raises:
             NotFoundError: no such job or generation.
             StaleGenerationError: a later plan was reported as applied already.
+            ConflictError: the plan was never approved.
             InfeasibleError: by the report the state lies elsewhere, and no plan exists from there; it is stored.
         """
 
-        def accept(state: JobState) -> tuple[Sequence[Report], Entry | None]:
+        def accept(state: JobState) -> Sequence[Content]:
             check_report(report, state.history)
-            return [report], None
+            return (report,)
 
-        return self._write(job, _key(job, idempotency_key, codec.digest(report)), accept)
+        return _told(self.write(job, _key(job, idempotency_key, codec.digest(report)), accept))
 
-    def decide(self, snapshot: Snapshot, job: str | None = None) -> Decision:
-        """A decision, timed and logged.
+    def post_approval(self, job: str, approval: Approval, idempotency_key: str | None = None) -> Entry:
+        """The log entry of an approval, durable; what somebody said already is not logged again.
 
         Raises:
-            KintsugiError: there is none.
+            NotFoundError: no such job or generation.
+            StaleGenerationError: the plan was superseded.
+            ConflictError: the plan does not wait for approval.
+            InfeasibleError: nothing else is possible in the place of the refused plan; the refusal is stored.
         """
-        with self._metrics.planning():
-            decision = planning.decide(snapshot)
-        self._tell(snapshot, job, decision.policy.value, decision.reason)
-        return decision
 
-    def _tell(self, snapshot: Snapshot, job: str | None, policy: str, reason: str) -> None:
-        self._metrics.decisions.labels(policy).inc()
-        self._log.info("decided", job=job, generation=snapshot.generation, policy=policy, reason=reason)
+        def accept(state: JobState) -> Entry | Sequence[Content]:
+            said = check_approval(approval, self._said(job, approval.generation), state.history)
+            return (approval,) if said is None else said
+
+        return _told(self.write(job, _key(job, idempotency_key, codec.digest(approval)), accept))
+
+    def answered(self, job: str, entry: Entry) -> Entry | None:
+        """The entry at which it was decided about `entry`; None where it waits still.
+
+        Raises:
+            KintsugiError: what stands in the place of the decision.
+        """
+        answering = self.answering(job, entry)
+        return None if answering is None else _told(answering)
+
+    def _said(self, job: str, generation: int) -> list[Entry]:
+        latest = self.store.latest_generations([job]).get(job, -1)
+        if generation > latest:
+            return []
+        since = self.store.decision(job, generation).number
+        entries = self.store.entries(job, after=since, kind=APPROVAL)
+        return [entry for entry in entries if isinstance(entry.content, Approval) and entry.content.generation == generation]
 
     def _create(self, job: str, request: NewJob, digest: str, key: WriteKey | None) -> None:
         snapshot = _first_snapshot(request)
-        decision = self.decide(snapshot, job)
-        profile, settings = Document.of(request.profile), Document.of(request.settings)
-        now = self._now()
+        decision = self.decider.decide(snapshot, job)
+        profile, settings, handling = (Document.of(part) for part in (request.profile, request.settings, request.handling))
+        now = self.now()
         first, cluster = planning.stored(
             Wording.of(decision), snapshot, profile=profile.digest, settings=settings.digest, number=0, decided_at=now
         )
@@ -146,10 +136,11 @@ class Service(Records):
             profile=profile.digest,
             cluster=cluster.digest,
             settings=settings.digest,
+            handling=handling.digest,
         )
-        self.store.create(stored, (profile, cluster, settings), first, key)
+        self.store.create(stored, (profile, cluster, settings, handling), first, key)
         self.keep_plan(job, decision.plan)
-        self._look_ahead(self.state(job))
+        self.look_ahead(self.state(job))
 
     def _known_job(self, job: str | None, digest: str, key: WriteKey | None) -> str | None:
         remembered = self.store.remembered(key)
@@ -160,102 +151,13 @@ class Service(Records):
             raise ConflictError("belongs to a job that was created from another request", field="id", value=job)
         return None if stored is None else stored.id
 
-    def _write(self, job: str, key: WriteKey | None, accept: "Accept") -> Entry:
-        """Append what `accept` makes of the present state, again and again until no other writer was first."""
-        for _ in range(ATTEMPTS):
-            with self.store.looking():
-                state = self.state(job)
-                told = self._told_before(key)
-                contents, repeated = ((), told) if told is not None else accept(state)
-            if repeated is not None:
-                return _told(repeated)
-            try:
-                return _told(self._append(state, contents, key))
-            except OvertakenError:
-                continue
-        raise UnavailableError(f"other processes kept writing to job {job!r}; try again")
-
-    def _told_before(self, key: WriteKey | None) -> Entry | None:
-        remembered = self.store.remembered(key)
-        return None if remembered is None else self.store.entry(*remembered)
-
-    def _append(self, state: JobState, contents: Sequence[Event | Report], key: WriteKey | None) -> Entry:
-        histories = list(accumulate(contents, History.after, initial=state.history))[1:]
-        last, now = histories[-1], self._now()
-        outcome = self._outcome(state, last, contents)
-        after = last.decided(now) if outcome.decided else last.undecided(outcome.problem) if outcome.problem else last
-        entries = [
-            Entry(
-                number=history.number,
-                received_at=now,
-                content=content,
-                generation=after.generation,
-                decided=outcome.decided is not None and history is last,
-                problem=outcome.problem,
-            )
-            for history, content in zip(histories, contents, strict=True)
-        ]
-        self._commit(state, entries, after, outcome, key)
-        self.keep_state(replace(state, history=after))
-        if (after.generation, after.applied_generation) != (state.history.generation, state.history.applied_generation):
-            self._look_ahead(replace(state, history=after))
-        self._metrics.logged(contents)
-        return entries[-1]
-
-    def _outcome(self, state: JobState, history: History, contents: Sequence[Event | Report]) -> Outcome:
-        if not history.calls_for_a_plan(state.history, contents):
-            return Outcome()
-        snapshot = self.snapshot(state, history)
-        found = self._made_ahead(snapshot, state.job.id)
-        try:
-            return Outcome(snapshot=snapshot, decided=found or Decided.of(self.decide(snapshot, state.job.id)))
-        except KintsugiError as error:
-            self._log.warning("no plan", job=state.job.id, generation=snapshot.generation, error=error.as_dict())
-            return Outcome(problem=error.as_dict())
-
-    def _made_ahead(self, snapshot: Snapshot, job: str) -> Decided | None:
-        """The decision for a snapshot that was thought of before: the same that `decide` would find."""
-        if self._ahead is None:
-            return None
-        started = time.perf_counter()
-        found = self._ahead.find(job, snapshot)
-        self._metrics.contingencies.labels(str(found is not None).lower()).inc()
-        if found is not None:
-            self._metrics.planned(time.perf_counter() - started)
-            self._tell(snapshot, job, found.policy, found.reason)
-        return found
-
-    def _look_ahead(self, state: JobState) -> None:
-        if self._ahead is not None:
-            self._ahead.submit(state.job.id, lambda: self.snapshot(state, state.history))
-
-    def _commit(self, state: JobState, entries: Sequence[Entry], after: History, outcome: Outcome, key: WriteKey | None) -> None:
-        job, last = state.job.id, entries[-1]
-        if outcome.snapshot is None or outcome.decided is None:
-            self.store.append(job, entries, key=key, history=after)
-            return
-        stored, cluster = planning.stored(
-            outcome.decided.wording,
-            outcome.snapshot,
-            profile=state.job.profile,
-            settings=state.job.settings,
-            number=last.number,
-            decided_at=last.received_at,
-        )
-        self.store.append(job, entries, documents=(cluster,), decision=stored, key=key, history=after)
-        if outcome.decided.plan is not None:
-            self.keep_plan(job, outcome.decided.plan)
-
-
-Accept = Callable[[JobState], tuple[Sequence[Event] | Sequence[Report], Entry | None]]
-"""From the present state to the contents to append, or to the entry that holds them already."""
-
 
 def _key(scope: str, key: str | None, digest: str) -> WriteKey | None:
     return None if key is None else WriteKey(scope=scope, key=key, request_digest=digest)
 
 
-def _told(entry: Entry) -> Entry:
+def _told(entry: Entry | None) -> Entry:
+    assert entry is not None
     if entry.problem is not None:
         raise error_from(entry.problem)
     return entry

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, func, insert, select
 
 from api import states
+from api.agenda import Agenda, move
 from api.database import Database
 from api.history import Entry, History
 from api.positions import numbered
@@ -27,7 +28,7 @@ from api.statements import (
     LATEST_STATE,
     STATES_AT,
 )
-from api.stored import Document, StoredDecision, StoredJob, WriteKey
+from api.stored import Appointment, Document, StoredDecision, StoredJob, WriteKey
 from api.tables import DECISIONS, DOCUMENTS, JOBS, LOG
 from api.upgrade import require_current, upgrade
 from kintsugi.core import codec
@@ -53,6 +54,7 @@ class Store:
         self._database = Database(database_url, read_only=read_only)
         self._open = require_current if read_only else upgrade
         self.shelf = Shelf(self._database)
+        self.agenda = Agenda(self._database)
         self._decisions: Recent[tuple[str, int], StoredDecision] = Recent(CACHED_ITEMS)
         self._decoded: Callable[[Any, str], Any] = lru_cache(CACHED_ITEMS)(self._decode)
 
@@ -105,6 +107,7 @@ class Store:
         decision: StoredDecision | None = None,
         key: WriteKey | None = None,
         history: History | None = None,
+        deadline: Appointment | None = None,
     ) -> None:
         """Append entries to a job's log, with the decision they led to, in one transaction.
 
@@ -115,6 +118,7 @@ class Store:
             decision: that the last entry led to.
             key: under which the write is remembered.
             history: after the last entry; it is stored where it is due.
+            deadline: how the job's next one moves.
 
         Raises:
             OvertakenError: another writer used one of the numbers, event ids or generations first.
@@ -127,6 +131,8 @@ class Store:
                 connection.execute(ADD_DECISION, row_of_decision(job, decision))
             if history is not None and states.is_due(entries[0].number - 1, history.number):
                 connection.execute(ADD_STATE, row_of_history(job, history))
+            if deadline is not None:
+                move(connection, job, deadline.before, deadline.after)
             _remember(connection, key, job, entries[-1].number)
         if decision is not None:
             self._decisions.put((job, decision.generation), decision)

@@ -34,7 +34,7 @@ def cluster_document(cluster: Cluster) -> Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredJob:
-    """What a job was created with; profile, cluster and settings by digest."""
+    """What a job was created with; profile, cluster, settings and handling by digest."""
 
     id: str
     created_at: str
@@ -42,6 +42,15 @@ class StoredJob:
     profile: str
     cluster: str
     settings: str
+    handling: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appointment:
+    """How a job's next deadline moves with a write: RFC 3339, UTC; null where there is none."""
+
+    before: str | None
+    after: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,12 +161,12 @@ def _wire(line: Line, kinds: frozenset[NewsKind], detail: Detail) -> bytes:
     entry, messages = line.entry, []
     is_event = isinstance(entry.content, Event)
     kind = NewsKind.EVENT if is_event else NewsKind.REPORT
-    tells_plan = line.decision is not None and NewsKind.PLAN in kinds
-    if kind in kinds:
+    tells_plan = line.plan is not None and NewsKind.PLAN in kinds
+    if kind in kinds and isinstance(entry.content, Event | Report):
         record = event_record(entry) if is_event else report_record(entry)
         data = codec.dumps({"job": line.job, kind.value: record})
         messages.append(format_sse_event(event=kind, data_str=data, id=f"{line.number}{HALF if tells_plan else ''}"))
-    if line.decision is not None and tells_plan:
-        data = f'{{"job":{codec.dumps(line.job)},"plan":{answer_body(line.job, line.decision, detail).decode()}}}'
+    if line.plan is not None and tells_plan:
+        data = f'{{"job":{codec.dumps(line.job)},"plan":{answer_body(line.job, line.plan, detail).decode()}}}'
         messages.append(format_sse_event(event=NewsKind.PLAN, data_str=data, id=str(line.number)))
     return b"".join(messages)

@@ -43,8 +43,8 @@ def considered(request: WhatIf, service: Service) -> Decision:
         InfeasibleError: no plan would be left.
     """
     if request.job is not None:
-        return service.decide(_of_job(request, service.state(request.job), service))
-    return service.decide(_described(request))
+        return service.decider.decide(_of_job(request, service.state(request.job), service))
+    return service.decider.decide(_described(request))
 
 
 def _of_job(request: WhatIf, state: JobState, service: Service) -> Snapshot:

@@ -45,6 +45,7 @@ JOBS = Table(
     Column("profile", String(64), ForeignKey("documents.digest"), nullable=False),
     Column("cluster", String(64), ForeignKey("documents.digest"), nullable=False),
     Column("settings", String(64), ForeignKey("documents.digest"), nullable=False),
+    Column("handling", String(64), ForeignKey("documents.digest"), nullable=False),
 )
 
 LOG = Table(
@@ -58,6 +59,7 @@ LOG = Table(
     Column("received_at", String(32), nullable=False),
     Column("generation", BigInteger, nullable=False),
     Column("decided", Boolean, nullable=False),
+    Column("deferred", Boolean, nullable=False),
     Column("problem", Text),
     Column("position", BigInteger, nullable=False, unique=True),
     UniqueConstraint("job", "event_id"),
@@ -89,6 +91,14 @@ STATES = Table(
     Column("history", LargeBinary, nullable=False),
 )
 """A job's history after some of its entries, so that a long log need not be folded from its beginning."""
+
+DEADLINES = Table(
+    "deadlines",
+    METADATA,
+    Column("job", String(200), ForeignKey("jobs.id"), primary_key=True),
+    Column("due_at", String(32), nullable=False, index=True),
+)
+"""When the next thing is due for a job: what follows from its log, kept so that it need not be read."""
 
 CONTINGENCIES = Table(
     "contingencies",

@@ -17,6 +17,8 @@ from planner.policy import Candidate, Refusal, alternatives, break_even, choose,
 from planner.reliability import with_estimated_mtbf
 from planner.reshaping import Found
 
+REFUSED = "was refused for this membership"
+
 
 def replan(snapshot: Snapshot) -> Decision:
     """Decide what should run now. A pure function of the snapshot, but for `search.elapsed_seconds`.
@@ -50,7 +52,8 @@ def _decided(snapshot: Snapshot) -> Decision:
     if snapshot.plan is None:
         return _first(case)
     _require_consistent(case)
-    return _keep(case) if case.is_unchanged else _recover(case)
+    is_kept = case.is_unchanged and case.plan.policy not in snapshot.refused_policies
+    return _keep(case) if is_kept else _recover(case)
 
 
 def _require_known(settings: JobSettings) -> None:
@@ -76,7 +79,13 @@ def _require_consistent(case: Case) -> None:
 
 
 def _first(case: Case) -> Decision:
-    """The fault-free plan."""
+    """The fault-free plan.
+
+    Raises:
+        InfeasibleError: nothing fits the ranges or memory, or it was refused: there is no other before the first.
+    """
+    if Policy.FAULT_FREE in case.snapshot.refused_policies:
+        raise InfeasibleError("was refused, and no plan runs that another could start from", field="policy", value="fault_free")
     found = arrangement(case, Holdings(None, ()), Policy.FAULT_FREE)
     candidate = Candidate(Policy.FAULT_FREE, found.plan, found.estimate, found.migration, "the shortest step that was found")
     return _decision(case, candidate, [candidate], [], found.search)
@@ -106,6 +115,9 @@ def _recover(case: Case) -> Decision:
             refusals.append(Refusal(policy, str(error)))
         except InfeasibleError as error:
             refusals.append(Refusal(policy, str(error)))
+    refused = case.snapshot.refused_policies
+    refusals += [Refusal(c.policy, REFUSED) for c in candidates if c.policy in refused]
+    candidates = [c for c in candidates if c.policy not in refused]
     allowed = _allowed(case, candidates, refusals, lost)
     chosen = choose(allowed, case.snapshot.settings.mtbf_seconds)
     search = (
@@ -139,7 +151,7 @@ def _allowed(case: Case, candidates: list[Candidate], refusals: list[Refusal], l
     allowed = [c for c in candidates if pinned in (None, c.policy)]
     if allowed:
         return allowed
-    if lost is not None:
+    if lost is not None and not case.snapshot.refused_policies:
         raise lost
     why = "; ".join(f"{r.policy.value}: {r.reason}" for r in refusals if pinned in (None, r.policy))
     raise InfeasibleError(why or "the policy does not apply here", field="policy", value=pinned.value if pinned else None)

@@ -1,13 +1,19 @@
 """Events: what happened to workers, hosts and links."""
 
-from fastapi import APIRouter, Response
+from http import HTTPStatus
+from typing import Annotated
+
+import anyio
+from fastapi import APIRouter, Query, Response
 
 from api.bodies import EventBody, takes, tells
+from api.clock import seconds_between
 from api.deps import (
     BODY_PROBLEMS,
     READ_PROBLEMS,
     After,
     Cursor,
+    Desk,
     DeskDep,
     DetailQuery,
     IdempotencyKey,
@@ -17,26 +23,51 @@ from api.deps import (
     answer,
     reply,
 )
+from api.history import Entry
 from api.pages import event_page, event_record
 from api.schemas import EventBatch
 from api.wording import Detail
 from kintsugi.core.membership import Event
-from kintsugi.core.messages import Answer, EventPage
+from kintsugi.core.messages import Answer, EventPage, Pending
 
 router = APIRouter(prefix="/v1/jobs/{job}/events", tags=["events"])
 
+GatheringSeconds = Annotated[
+    float | None,
+    Query(ge=0, allow_inf_nan=False, description="Longest wait for further events of a job that coalesces them; then 202."),
+]
 
-@router.post("", responses=tells(Answer) | BODY_PROBLEMS, openapi_extra=takes(Event, EventBatch))
+
+@router.post(
+    "", responses=tells(Answer) | tells(Pending, HTTPStatus.ACCEPTED) | BODY_PROBLEMS, openapi_extra=takes(Event, EventBatch)
+)
 async def post_events(
-    job: JobPath, body: EventBody, desk: DeskDep, idempotency_key: IdempotencyKey = None, detail: DetailQuery = Detail.FULL
+    job: JobPath,
+    body: EventBody,
+    desk: DeskDep,
+    *,
+    idempotency_key: IdempotencyKey = None,
+    detail: DetailQuery = Detail.FULL,
+    wait_seconds: GatheringSeconds = None,
 ) -> Response:
     """Log one event, or several that happened together, and answer with the one plan to go on with.
 
     The events are durable before the answer. An event whose id was seen changes nothing and gets the same answer. Where no
     plan is left the events are logged all the same, and the answer is a problem of code `infeasible` or `state_lost`.
+
+    In a job that coalesces events the answer comes once its `coalesce_seconds` are over; who waits less gets 202 and is told
+    where to look. In a job that requires approval the plan is `proposed`: it is not to be carried out yet.
     """
     events = body.events if isinstance(body, EventBatch) else (body,)
-    return answer(job, await desk.write(job, desk.service.post_events, job, events, idempotency_key), detail)
+    entry = await desk.write(job, desk.service.post_events, job, events, idempotency_key)
+    if entry.deferred and await _waited(desk, job, wait_seconds):
+        await desk.write(job, desk.service.expire, job)
+    answered = await desk.read(desk.service.answered, job, entry) if entry.deferred else entry
+    if answered is None:
+        return _pending(desk, job, entry)
+    kept = desk.service.kept(job, answered.generation)  # as a rule it was decided just now: no thread is needed to find it
+    told = kept if kept is not None else await desk.read(desk.service.told, job, answered.generation)
+    return answer(job, told.to(answered), detail)
 
 
 @router.get("", responses=tells(EventPage) | READ_PROBLEMS)
@@ -56,3 +87,21 @@ async def list_events(
         entries = await desk.streams.awaited(job, Event, after, limit, wait_seconds)
         page = EventPage(events=tuple(event_record(entry) for entry in entries), next_cursor=None)
     return reply(page)
+
+
+async def _waited(desk: Desk, job: str, longest: float | None) -> bool:
+    """Wait until it is to be decided about the events that wait; whether that moment came within `longest` seconds."""
+    history = desk.service.kept_history(job)
+    if history is None or history.decides_at is None:
+        return True
+    seconds = max(0.0, seconds_between(desk.service.now(), history.decides_at))
+    await anyio.sleep(seconds if longest is None else min(seconds, longest))
+    return longest is None or longest >= seconds
+
+
+def _pending(desk: Desk, job: str, entry: Entry) -> Response:
+    history = desk.service.kept_history(job)
+    plan = f"/v1/jobs/{job}/plan?after_generation={entry.generation}"
+    decides_at = (history and history.decides_at) or entry.received_at
+    waiting = Pending(job=job, number=entry.number, generation=entry.generation, decides_at=decides_at, plan=plan)
+    return reply(waiting, HTTPStatus.ACCEPTED, {"Location": plan})

@@ -18,7 +18,7 @@ from api.deps import (
     answer,
     etag,
 )
-from api.stored import StoredDecision
+from api.records import Told
 from api.wording import Detail
 from kintsugi.core.messages import Answer
 
@@ -45,24 +45,27 @@ async def get_plan(
     wait_seconds: WaitSeconds = 0.0,
     detail: DetailQuery = Detail.FULL,
 ) -> Response:
-    """The latest decision; with `after_generation` and `wait_seconds` as soon as there is a newer one."""
+    """The plan to go on with; with `after_generation` and `wait_seconds` as soon as there is a newer one.
+
+    A plan that waits for approval is not among them: `/plans/{generation}` shows it.
+    """
     desk.check_wait(wait_seconds)
-    decision = await desk.read(desk.service.decision, job)
-    if after_generation is not None and decision.generation <= after_generation and wait_seconds > 0:
-        decision = await _awaited(desk, job, after_generation, wait_seconds)
-    if after_generation is not None and decision.generation <= after_generation:
-        return Response(status_code=HTTPStatus.NO_CONTENT, headers={"ETag": etag(decision.generation)})
-    return answer(job, decision, detail)
+    told = await desk.read(desk.service.told, job)
+    if after_generation is not None and told.decision.generation <= after_generation and wait_seconds > 0:
+        told = await _awaited(desk, job, after_generation, wait_seconds)
+    if after_generation is not None and told.decision.generation <= after_generation:
+        return Response(status_code=HTTPStatus.NO_CONTENT, headers={"ETag": etag(told)})
+    return answer(job, told, detail)
 
 
 @router.get("/plans/{generation}", responses=tells(Answer) | READ_PROBLEMS)
 async def get_plan_at(job: JobPath, generation: GenerationPath, desk: DeskDep, detail: DetailQuery = Detail.FULL) -> Response:
-    """The decision of one generation; it never changes."""
-    return answer(job, await desk.read(desk.service.decision, job, generation), detail)
+    """The decision of one generation, which never changes, and how its plan stands now."""
+    return answer(job, await desk.read(desk.service.told, job, generation), detail)
 
 
-async def _awaited(desk: Desk, job: str, above: int, seconds: float) -> StoredDecision:
+async def _awaited(desk: Desk, job: str, above: int, seconds: float) -> Told:
     with desk.metrics.waiting.track_inprogress():
         generation = await desk.watch.wait(job, above, seconds)
-    kept = desk.service.store.kept_decision(job, generation)  # a thousand may wake at once: none takes a thread for it
-    return kept if kept is not None else await desk.read(desk.service.decision, job)
+    kept = desk.service.kept(job, generation)  # a thousand may wake at once: none takes a thread for it
+    return kept if kept is not None else await desk.read(desk.service.told, job)

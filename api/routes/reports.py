@@ -22,7 +22,8 @@ async def post_report(job: JobPath, body: ReportBody, desk: DeskDep, idempotency
     """Log that a plan was applied or rejected, or what was measured under it.
 
     After `applied` the next decision starts from that plan. Where a later plan was decided meanwhile from an older state, it is
-    decided anew, and the record's `generation` names the plan to go on with.
+    decided anew, and the record's `generation` names the latest decision. After `rejected` the plan before it is what runs; with
+    `replan` it is decided anew at once, without the rejected plan's policy.
     """
     entry = await desk.write(job, desk.service.post_report, job, body, idempotency_key)
     return reply(report_record(entry), HTTPStatus.CREATED)

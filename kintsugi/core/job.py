@@ -84,6 +84,8 @@ class Snapshot:
     """Living workers that hold no state although the plan gives them a slot: they restarted since."""
     failures: FailureRecord | None = None
     """Failures up to the latest decision; counted only where the job's mean time between failures is to be estimated."""
+    refused_policies: tuple[Policy, ...] = ()
+    """Policies that were refused or rejected for this membership already: they are priced, but not chosen."""
 
     def __post_init__(self) -> None:
         checks.non_negative("generation", self.generation)

@@ -9,6 +9,7 @@ from kintsugi.core import checks
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.handling import Handling, PlanStatus, Standing
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event
 from kintsugi.core.plan import Policy
@@ -84,6 +85,8 @@ class Report:
     """Needed by rejected."""
     measured: Measurement | None = None
     """Needed by measured."""
+    replan: bool = False
+    """rejected: decide anew at once, without this plan's policy."""
 
     def __post_init__(self) -> None:
         checks.non_negative("generation", self.generation)
@@ -91,11 +94,13 @@ class Report:
             raise InvalidInputError("is needed by a report of status rejected", field="reason", value="")
         if self.status is ReportStatus.MEASURED and self.measured is None:
             raise InvalidInputError("is needed by a report of status measured", field="measured")
+        if self.replan and self.status is not ReportStatus.REJECTED:
+            raise InvalidInputError("goes with a report of status rejected alone", field="replan", value=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The plan to go on with: the decision of one generation of one job. Immutable."""
+    """The decision of one generation of one job, which never changes, and how its plan stands."""
 
     __pydantic_config__ = PYDANTIC_CONFIG
 
@@ -104,6 +109,27 @@ class Answer:
     decided_at: str
     """RFC 3339, UTC."""
     decision: Decision
+    status: PlanStatus = PlanStatus.APPROVED
+    """How the plan stands; what answers an event says how it stood when it was decided."""
+    standing: Standing | None = None
+    """Since when and why; null from a service that is older than this field."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """Events that are in the log and wait there, with others that may come, for one plan."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    job: str
+    number: int
+    """Position of the last of them in the job's log, from 1."""
+    generation: int
+    """Of the latest decision so far."""
+    decides_at: str
+    """When it is decided about them: RFC 3339, UTC."""
+    plan: str
+    """Path to ask for the plan; with `wait_seconds` it answers once the plan is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +148,15 @@ class JobSummary:
     generation: int
     """Of the latest decision."""
     applied_generation: int
-    """Of the plan that trainers last reported as applied."""
+    """Of the plan that runs: the one that trainers last reported as applied; -1 where an advise-only job has none."""
     num_workers: int
     num_alive: int
     problem: Mapping[str, Any] | None
     """Why there is no plan for the present membership; null when there is one."""
+    current_generation: int = 0
+    """Of the plan to go on with: the latest that is approved; in an advise-only job the latest advice."""
+    status: PlanStatus = PlanStatus.APPROVED
+    """Of the latest decision's plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +170,11 @@ class JobView:
     cluster: Cluster
     alive: tuple[str, ...]
     decision: Decision
+    handling: Handling = field(default_factory=Handling)
+    standings: tuple[Standing, ...] = ()
+    """Of the plan that runs, the one to go on with and the latest one, by generation."""
+    decides_at: str | None = None
+    """When it is decided about the events that wait for others; null where none do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +191,8 @@ class EventRecord:
     problem: Mapping[str, Any] | None
     """Why no plan could answer the event; null when one did."""
     event: Event
+    pending: bool = False
+    """Whether the event still waits with others for its plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

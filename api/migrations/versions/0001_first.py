@@ -37,6 +37,7 @@ def _documents_and_jobs() -> None:
         sa.Column("profile", sa.String(64), sa.ForeignKey("documents.digest"), nullable=False),
         sa.Column("cluster", sa.String(64), sa.ForeignKey("documents.digest"), nullable=False),
         sa.Column("settings", sa.String(64), sa.ForeignKey("documents.digest"), nullable=False),
+        sa.Column("handling", sa.String(64), sa.ForeignKey("documents.digest"), nullable=False),
     )
 
 
@@ -51,6 +52,7 @@ def _logs() -> None:
         sa.Column("received_at", sa.String(32), nullable=False),
         sa.Column("generation", sa.BigInteger, nullable=False),
         sa.Column("decided", sa.Boolean, nullable=False),
+        sa.Column("deferred", sa.Boolean, nullable=False),
         sa.Column("problem", sa.Text),
         sa.Column("position", sa.BigInteger, nullable=False, unique=True),
         sa.UniqueConstraint("job", "event_id"),
@@ -74,6 +76,12 @@ def _logs() -> None:
         sa.Column("planner_version", sa.String(32), nullable=False),
         sa.Column("history", sa.LargeBinary, nullable=False),
     )
+    op.create_table(
+        "deadlines",
+        sa.Column("job", sa.String(200), sa.ForeignKey("jobs.id"), primary_key=True),
+        sa.Column("due_at", sa.String(32), nullable=False),
+    )
+    op.create_index("ix_deadlines_due_at", "deadlines", ["due_at"])
 
 
 def _made_ahead() -> None:

@@ -1,0 +1,66 @@
+"""Seeing to it that deadlines are logged when they pass, whichever process of the service is there to see it."""
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import structlog
+from anyio.to_thread import run_sync
+
+from api.agenda import Agenda
+from api.clock import seconds_between
+from kintsugi.core.errors import KintsugiError, UnavailableError
+
+LOOK_SECONDS = 1.0
+"""How often deadlines that other processes left behind are looked for."""
+
+
+class Deadlines:
+    """Waits for the next deadline of all jobs and has it logged, again and again until it is closed.
+
+    Every process on a database does so: of several that log the same deadline one is first, and the others find it done.
+    """
+
+    def __init__(self, agenda: Agenda, now: Callable[[], str], expire: Callable[[str], Awaitable[object]]) -> None:
+        self._agenda = agenda
+        self._now = now
+        self._expire = expire
+        self._earlier = anyio.Event()
+        self._next_at: str | None = None
+        self._closed = False
+        self._log = structlog.get_logger("kintsugi.api")
+
+    def expect(self, at: str) -> None:
+        """Be ready at `at` (RFC 3339, UTC); to be called in the event loop."""
+        if self._next_at is None or at < self._next_at:
+            self._earlier.set()
+
+    def close(self) -> None:
+        """End the waiting."""
+        self._closed = True
+        self._earlier.set()
+
+    async def run(self) -> None:
+        """Log deadlines as they pass."""
+        while not self._closed:
+            self._earlier = anyio.Event()
+            try:
+                for job in await run_sync(self._agenda.due, self._now()):
+                    await self._log_one(job)
+                self._next_at = await run_sync(self._agenda.next_at)
+            except UnavailableError as error:
+                self._log.warning("cannot look for deadlines", reason=error.message)
+            with anyio.move_on_after(self._pause_seconds()):
+                await self._earlier.wait()
+
+    async def _log_one(self, job: str) -> None:
+        try:
+            await self._expire(job)
+        except UnavailableError:
+            raise
+        except KintsugiError as error:  # one job's misfortune is not the others'
+            self._log.warning("cannot log a deadline", job=job, error=error.as_dict())
+
+    def _pause_seconds(self) -> float:
+        if self._next_at is None:
+            return LOOK_SECONDS
+        return min(LOOK_SECONDS, max(0.0, seconds_between(self._now(), self._next_at)))

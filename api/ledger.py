@@ -1,0 +1,172 @@
+"""The writing half of the service: entries go into a job's log with what follows from them, durable before it is told."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import structlog
+
+from api import planning
+from api.clock import utc_now
+from api.contingencies import Contingencies
+from api.database import OvertakenError
+from api.deciding import Decider, Outcome
+from api.history import Content, Entry, History
+from api.metrics import Metrics
+from api.records import JobState, Records
+from api.store import Store
+from api.stored import Appointment, WriteKey
+from kintsugi.core.errors import UnavailableError
+from kintsugi.core.handling import DeadlineKind, Expiry
+
+ATTEMPTS = 20
+"""How often a write looks again when another process was first."""
+
+Accept = Callable[[JobState], Entry | Sequence[Content]]
+"""From the present state to the contents to append, or to the entry that holds them already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chapter:
+    """New entries of one log, and what follows from them."""
+
+    entries: tuple[Entry, ...]
+    outcome: Outcome
+    after: History
+
+
+class Ledger(Records):
+    """Appends to logs; safe for several threads, and for several processes on one database."""
+
+    def __init__(
+        self, store: Store, metrics: Metrics, *, now: Callable[[], str] = utc_now, ahead: Contingencies | None = None
+    ) -> None:
+        super().__init__(store)
+        self.decider = Decider(metrics, ahead)
+        self.now = now
+        self._metrics = metrics
+        self._log = structlog.get_logger("kintsugi.api")
+
+    def expire(self, job: str) -> History:
+        """Log every deadline of a job that has passed, with what follows; the history then.
+
+        Raises:
+            NotFoundError: there is no such job.
+        """
+        state = self.state(job)
+        while self._is_due(state):
+            entry = self.write(job, None, self._expiry)
+            if entry is not None and isinstance(entry.content, Expiry) and entry.content.kind is not DeadlineKind.EVENTS:
+                expired = entry.content
+                self._log.warning("waited in vain", job=job, generation=expired.generation, waited_for=expired.kind.value)
+            state = self.state(job)
+        return state.history
+
+    def write(self, job: str, key: WriteKey | None, accept: Accept) -> Entry | None:
+        """Append what `accept` makes of the present state, again and again until no other writer was first.
+
+        Args:
+            job: id of the job.
+            key: a write that came with it before is not repeated.
+            accept: raises what it refuses.
+
+        Returns:
+            The last entry that holds the contents; none where there were none.
+        """
+        for _ in range(ATTEMPTS):
+            with self.store.looking():
+                state = self.state(job)
+                told = self._told_before(key) or accept(state)
+            if isinstance(told, Entry):
+                return told
+            try:
+                return self._append(state, told, key) if told else None
+            except OvertakenError:
+                continue
+        raise UnavailableError(f"other processes kept writing to job {job!r}; try again")
+
+    def look_ahead(self, state: JobState) -> None:
+        """Have plans made for what may be lost next."""
+        self.decider.look_ahead(state.job.id, lambda: self.snapshot(state, state.history))
+
+    def _is_due(self, state: JobState) -> bool:
+        deadline = state.history.deadline
+        return deadline is not None and deadline.at <= self.now()
+
+    def _expiry(self, state: JobState) -> Sequence[Expiry]:
+        deadline = state.history.deadline
+        if deadline is None or not self._is_due(state):
+            return ()
+        return (Expiry(kind=deadline.kind, generation=deadline.generation),)
+
+    def _told_before(self, key: WriteKey | None) -> Entry | None:
+        remembered = self.store.remembered(key)
+        return None if remembered is None else self.store.entry(*remembered)
+
+    def _append(self, state: JobState, contents: Sequence[Content], key: WriteKey | None) -> Entry:
+        chapter = self._chapter(state, contents)
+        before, after = state.history, chapter.after
+        self._commit(state, chapter, key)
+        self.keep_state(replace(state, history=after))
+        if (after.generation, after.applied_generation) != (before.generation, before.applied_generation):
+            self.look_ahead(replace(state, history=after))
+        self._metrics.logged(contents)
+        return chapter.entries[-1]
+
+    def _chapter(self, state: JobState, contents: Sequence[Content]) -> Chapter:
+        now = self.now()
+        histories = list(accumulate(contents, lambda past, content: past.after(content, now), initial=state.history))[1:]
+        last = histories[-1]
+        is_called_for = last.calls_for_a_plan(state.history, contents)
+        deferred = is_called_for and last.is_deferred(contents)
+        decides = is_called_for and not deferred
+        outcome = self.decider.outcome(self.snapshot(state, last), state.job.id) if decides else Outcome()
+        after = last.deferred(now) if deferred else _concluded(last, outcome, now)
+        entries = tuple(
+            Entry(
+                number=history.number,
+                received_at=now,
+                content=content,
+                generation=after.generation,
+                decided=outcome.decided is not None and history is last,
+                problem=outcome.problem,
+                deferred=deferred,
+            )
+            for history, content in zip(histories, contents, strict=True)
+        )
+        return Chapter(entries=entries, outcome=outcome, after=after)
+
+    def _commit(self, state: JobState, chapter: Chapter, key: WriteKey | None) -> None:
+        job, last, outcome = state.job.id, chapter.entries[-1], chapter.outcome
+        moved = Appointment(before=_due_at(state.history), after=_due_at(chapter.after))
+        if outcome.snapshot is None or outcome.decided is None:
+            self.store.append(job, chapter.entries, key=key, history=chapter.after, deadline=moved)
+            return
+        stored, cluster = planning.stored(
+            outcome.decided.wording,
+            outcome.snapshot,
+            profile=state.job.profile,
+            settings=state.job.settings,
+            number=last.number,
+            decided_at=last.received_at,
+        )
+        self.store.append(
+            job, chapter.entries, documents=(cluster,), decision=stored, key=key, history=chapter.after, deadline=moved
+        )
+        if outcome.decided.plan is not None:
+            self.keep_plan(job, outcome.decided.plan)
+
+
+def is_end_of_events(entry: Entry) -> bool:
+    """Whether it was decided at this entry about all events that waited for others."""
+    return isinstance(entry.content, Expiry) and entry.content.kind is DeadlineKind.EVENTS
+
+
+def _concluded(history: History, outcome: Outcome, now: str) -> History:
+    if outcome.decided is not None:
+        return history.decided(now)
+    return history if outcome.problem is None else history.undecided(outcome.problem)
+
+
+def _due_at(history: History) -> str | None:
+    return None if history.deadline is None else history.deadline.at
