@@ -13,7 +13,7 @@ from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings
 from kintsugi.core.membership import Event
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import PYDANTIC_CONFIG, Profile
-from kintsugi.simulator.summary import Row
+from kintsugi.simulator.rows import Row
 
 MOST_WORKERS = 131_072
 MOST_EVENTS = 10_000

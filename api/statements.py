@@ -1,9 +1,10 @@
 """The statements on the way from an event to its plan, put together once: SQLAlchemy takes longer for it than SQLite to answer."""
 
-from sqlalchemy import BigInteger, bindparam, insert, select
-from sqlalchemy.dialects import postgresql, sqlite
+from functools import cache
+from importlib import import_module
 
-from api.engines import POSTGRESQL, SQLITE
+from sqlalchemy import BigInteger, Insert, bindparam, insert, select
+
 from api.tables import CONTINGENCIES, DECISIONS, DOCUMENTS, KEYS, LOG, STATES
 
 ENTRIES_AFTER = (
@@ -24,8 +25,15 @@ STATES_OF_VERSION = select(STATES).where(STATES.c.job == bindparam("job"), STATE
 STATES_AT = STATES_OF_VERSION.where(STATES.c.number.in_(bindparam("numbers", expanding=True)))
 LATEST_STATE = STATES_OF_VERSION.order_by(STATES.c.number.desc()).limit(1)
 ADD_ENTRIES, ADD_DECISION, ADD_KEY, ADD_STATE = (insert(table) for table in (LOG, DECISIONS, KEYS, STATES))
-ADD_DOCUMENT = {
-    SQLITE: sqlite.insert(DOCUMENTS).on_conflict_do_nothing(),
-    POSTGRESQL: postgresql.insert(DOCUMENTS).on_conflict_do_nothing(),
-}
-"""By the kind of database: two jobs may bring the same document at once, and it does not matter who stores it."""
+
+
+@cache
+def add_document(dialect: str) -> Insert:
+    """The statement that stores a document unless it is there: two jobs may bring the same one at once.
+
+    Args:
+        dialect: SQLAlchemy's name for the kind of database; what belongs to the other kind is not even imported.
+    """
+    insert_of = import_module(f"sqlalchemy.dialects.{dialect}").insert
+    statement: Insert = insert_of(DOCUMENTS).on_conflict_do_nothing()
+    return statement

@@ -17,7 +17,6 @@ from api.rows import decision_of, entry_of, row_of_decision, row_of_entry, row_o
 from api.shelf import Shelf
 from api.statements import (
     ADD_DECISION,
-    ADD_DOCUMENT,
     ADD_ENTRIES,
     ADD_KEY,
     ADD_STATE,
@@ -27,6 +26,7 @@ from api.statements import (
     KEY,
     LATEST_STATE,
     STATES_AT,
+    add_document,
 )
 from api.stored import Appointment, Document, StoredDecision, StoredJob, WriteKey
 from api.tables import DECISIONS, DOCUMENTS, JOBS, LOG
@@ -256,7 +256,7 @@ class Store:
 
 def _put(connection: Connection, document: Document) -> None:
     if connection.execute(DOCUMENT, {"digest": document.digest}).first() is None:
-        connection.execute(ADD_DOCUMENT[connection.dialect.name], codec.encode(document))
+        connection.execute(add_document(connection.dialect.name), codec.encode(document))
 
 
 def _remember(connection: Connection, key: WriteKey | None, job: str, number: int) -> None:

@@ -14,8 +14,9 @@ from kintsugi.cli.output import Format, print_json
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.simulator import figures, report
 from kintsugi.simulator.policies import ALL, chosen
+from kintsugi.simulator.rows import Row
 from kintsugi.simulator.scenario import Scenario, load, names
-from kintsugi.simulator.summary import Row, summarised
+from kintsugi.simulator.summary import summarised
 from kintsugi.simulator.sweep import Result, Task, executor_for, in_order, run_all, tasks_of
 from kintsugi.simulator.variations import parsed
 

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
-from scipy.special import stdtrit
-
 CONFIDENCE = 0.95
 
 
@@ -41,6 +39,8 @@ class Interval:
         if total == 0.0:
             return cls(mean=mean, margin=0.0)
         freedom = 1 / sum((part / total) ** 2 / (len(group) - 1) for part, group in zip(parts, groups, strict=True))
+        from scipy.special import stdtrit  # here, for it takes as long to import as everything else of this package
+
         quantile = float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
         return cls(mean=mean, margin=quantile * math.sqrt(total) / len(groups))
 

@@ -8,7 +8,7 @@ from kintsugi.reporting.pictures import SIZE, new_axes, pyplot, save
 from kintsugi.simulator.ledger import Account
 from kintsugi.simulator.outcome import Outcome
 from kintsugi.simulator.policies import ALL, KINTSUGI
-from kintsugi.simulator.summary import Row
+from kintsugi.simulator.rows import Row
 
 HOUR = 3600.0
 TIME = "time (h)"

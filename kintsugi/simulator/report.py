@@ -10,7 +10,7 @@ from rich.table import Table
 from kintsugi.core import codec
 from kintsugi.reporting.intervals import Interval
 from kintsugi.simulator.ledger import Account
-from kintsugi.simulator.summary import Row
+from kintsugi.simulator.rows import Row
 from kintsugi.simulator.sweep import Result
 
 SHOWN = (

@@ -2,27 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from kintsugi.reporting import intervals
 from kintsugi.reporting.intervals import Interval
 from kintsugi.simulator.ledger import Account
-from kintsugi.simulator.sweep import Result, Value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One policy at one combination of varied values."""
-
-    values: Mapping[str, Value]
-    policy: str
-    num_runs: int
-    samples_per_second: Interval
-    num_transitions: float
-    num_rollbacks: float
-    shares: Mapping[str, float]
-    """Share of the time in each account (0..1)."""
+from kintsugi.simulator.rows import Row, Value
+from kintsugi.simulator.sweep import Result
 
 
 def summarised(results: Iterable[Result]) -> tuple[Row, ...]:

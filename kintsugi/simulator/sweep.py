@@ -16,11 +16,10 @@ from kintsugi.simulator.adviser import Adviser
 from kintsugi.simulator.job import incidents_of, job_of
 from kintsugi.simulator.outcome import Outcome
 from kintsugi.simulator.policies import ALL
+from kintsugi.simulator.rows import Value
 from kintsugi.simulator.scenario import Scenario, varied
 from kintsugi.simulator.simulate import simulate
 from planner.replan import without_collection
-
-Value = float | int | str | None
 
 SEEDS_AT_ONCE = 25
 """A task simulates so many seeds of one policy, so that they share answers."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.simulator.sweep import Value
+from kintsugi.simulator.rows import Value
 
 MOST_VALUES = 10_000
 
