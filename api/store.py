@@ -10,6 +10,7 @@ from sqlalchemy import Connection, func, insert, select
 from api import states
 from api.agenda import Agenda, move
 from api.database import Database
+from api.grouping import GroupCommit
 from api.history import Entry, History
 from api.positions import numbered
 from api.recent import Recent
@@ -53,6 +54,7 @@ class Store:
         """
         self._database = Database(database_url, read_only=read_only)
         self._open = require_current if read_only else upgrade
+        self._group = GroupCommit(self._database)
         self.shelf = Shelf(self._database)
         self.agenda = Agenda(self._database)
         self._decisions: Recent[tuple[str, int], StoredDecision] = Recent(CACHED_ITEMS)
@@ -123,7 +125,8 @@ class Store:
         Raises:
             OvertakenError: another writer used one of the numbers, event ids or generations first.
         """
-        with self._database.writing() as connection:
+
+        def work(connection: Connection) -> None:
             for document in documents:
                 _put(connection, document)
             connection.execute(ADD_ENTRIES, numbered(connection, [row_of_entry(job, entry) for entry in entries]))
@@ -134,6 +137,8 @@ class Store:
             if deadline is not None:
                 move(connection, job, deadline.before, deadline.after)
             _remember(connection, key, job, entries[-1].number)
+
+        self._group.write(work)
         if decision is not None:
             self._decisions.put((job, decision.generation), decision)
 

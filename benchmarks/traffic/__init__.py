@@ -1,0 +1,1 @@
+"""What a service under load is asked, part by part."""

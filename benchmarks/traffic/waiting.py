@@ -1,0 +1,83 @@
+"""Many who wait for one plan: by long poll, and on streams."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.service import QUIET, metric
+from benchmarks.traffic.connection import PATIENCE_SECONDS, Connection
+from benchmarks.traffic.events import MIXES, Row, Trainer
+from benchmarks.traffic.jobs import new_jobs
+from benchmarks.traffic.measuring import percentiles, processor_time
+from tests.processes import service
+
+ROUNDS = 3
+NUM_WORKERS = 8
+
+
+def woken(folder: Path, num_pollers: int) -> Iterator[Row]:
+    """Time from an event to its plan's arrival at each of those who wait."""
+    with service(folder / "waiting.sqlite3", *QUIET) as process:
+        ((job, _),) = new_jobs(process.url, 1, (NUM_WORKERS,))
+        for name, wake in (("long polls", _wake_polls), ("streams", _wake_streams)):
+            with processor_time(process.process.pid) as spent:
+                seconds = asyncio.run(wake(process.url, job, num_pollers))
+            figures = f"{percentiles(seconds)}; {spent.seconds / ROUNDS:.2f} s processor each time, connections included"
+            yield f"{num_pollers} {name} woken by one event", "p99 250 ms", figures
+
+
+async def _wake_polls(url: str, job: str, num_pollers: int) -> list[float]:
+    connections = [await Connection.to(url) for _ in range(num_pollers)]
+    trainer = Trainer(job, NUM_WORKERS, MIXES["failures and returns"], await Connection.to(url))
+
+    async def poll(connection: Connection) -> float:
+        path = f"/v1/jobs/{job}/plan?after_generation={trainer.generation}&wait_seconds=30&detail=brief"
+        status, _ = await connection.ask("GET", path)
+        assert status == 200, status
+        return time.perf_counter()
+
+    seconds: list[float] = []
+    try:
+        for number in range(ROUNDS):
+            polls = [asyncio.create_task(poll(connection)) for connection in connections]
+            await asyncio.to_thread(_until_waiting, url, "kintsugi_waiting_clients", num_pollers)
+            seconds += await _times(trainer, number, polls)
+        return seconds
+    finally:
+        for connection in (*connections, trainer.connection):
+            connection.close()
+
+
+async def _wake_streams(url: str, job: str, num_pollers: int) -> list[float]:
+    connections = [await Connection.to(url) for _ in range(num_pollers)]
+    trainer = Trainer(job, NUM_WORKERS, MIXES["failures and returns"], await Connection.to(url), generation=ROUNDS)
+    path = f"/v1/jobs/{job}/stream?kinds=plan"
+
+    async def hear(connection: Connection) -> float:
+        await connection.listen("plan")
+        return time.perf_counter()
+
+    seconds: list[float] = []
+    try:
+        await asyncio.gather(*(connection.open_stream(path) for connection in connections))
+        for number in range(ROUNDS, 2 * ROUNDS):
+            seconds += await _times(trainer, number, [asyncio.create_task(hear(connection)) for connection in connections])
+        return seconds
+    finally:
+        for connection in (*connections, trainer.connection):
+            connection.close()
+
+
+async def _times(trainer: Trainer, number: int, arrivals: list[asyncio.Task[float]]) -> list[float]:
+    start = time.perf_counter()
+    await trainer.report(number, start)
+    return [arrival - start for arrival in await asyncio.gather(*arrivals)]
+
+
+def _until_waiting(url: str, name: str, number: int) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while metric(url, name) < number:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"not all of {number} clients wait after {PATIENCE_SECONDS:g} s")
+        time.sleep(0.1)
