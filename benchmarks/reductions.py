@@ -24,7 +24,7 @@ from benchmarks.members import Member, Members
 from benchmarks.validation.tables import shape_of
 from estimator.costs import Costs
 from estimator.estimate import estimate
-from estimator.passes import stage_end_seconds
+from estimator.passes import passes_of
 from estimator.program import compile_program, parse_action
 from estimator.replay import replay
 from kintsugi.core import codec
@@ -128,7 +128,7 @@ def compared(profile: Profile, plan: Plan) -> Comparison:
 
 def optimal_end_seconds(reductions: Sequence[Reduction], plan: Plan, costs: Costs) -> float:
     """When the last reduction can end at the earliest, by CP-SAT: workers reduce one bucket at a time after their passes."""
-    ready = {worker: max(ends) for worker, ends in stage_end_seconds(plan, costs).items()}
+    ready = {worker: max(ends) for worker, ends in passes_of(plan, costs).last_seconds(plan).items()}
     model = cp_model.CpModel()
     spans: list[cp_model.IntervalVar] = []
     ends: list[cp_model.LinearExprT] = []

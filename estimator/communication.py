@@ -26,9 +26,9 @@ def slowest_link(workers: Sequence[str], cluster: Cluster, network: Network) -> 
     hosts = [cluster.by_id[worker].host for worker in workers]
     neighbours = set(zip(hosts, (*hosts[1:], hosts[0]), strict=True)) if len(workers) > 1 else set()
     if not cluster.links:
-        links = {network.intra_host if source == target else network.inter_host for source, target in neighbours}
+        links = [network.intra_host if is_within else network.inter_host for is_within in {a == b for a, b in neighbours}]
     else:
-        links = {cluster.host_link(source, target, network) for source, target in neighbours}
+        links = [cluster.host_link(source, target, network) for source, target in neighbours]
     return LinkCost(
         alpha_seconds=max((link.alpha_seconds for link in links), default=0.0),
         beta_seconds_per_byte=max((link.beta_seconds_per_byte for link in links), default=0.0),

@@ -39,10 +39,15 @@ def estimate(
 
 
 def priced(
-    plan: Plan, costs: Costs, *, reconfiguration_seconds: float = 0.0, mtbf_seconds: float = DEFAULT_MTBF_SECONDS
+    plan: Plan,
+    costs: Costs,
+    *,
+    reconfiguration_seconds: float = 0.0,
+    mtbf_seconds: float = DEFAULT_MTBF_SECONDS,
+    passes: Passes | None = None,
 ) -> Estimate:
-    """`estimate` with costs that several plans share."""
-    passes = passes_of(plan, costs)
+    """`estimate` with costs that several plans share, and the plan's passes where they are known."""
+    passes = passes or passes_of(plan, costs)
     pipelines, reduced = asymmetric_seconds(passes.pipeline_seconds), _reduced_seconds(plan, costs, passes)
     seconds = reduced + costs.commit_seconds(len(plan.workers)) + passes.update_seconds  # nobody updates before all have reduced
     throughput = throughput_samples_per_second(plan.num_microbatches, costs.profile.microbatch_size, seconds)

@@ -1,6 +1,6 @@
 """Orders of passes for micro-batches whose ways share workers, as in rerouted pipelines: event-driven list scheduling."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from estimator.schedule import Pass
-from estimator.simulation import DESK, KEY, OP, PLACED, Records, simulate
+from estimator.simulation import DESK, HALT, KEY, OP, PLACED, Records, simulate
 from kintsugi.core.plan import Schedule
 
-Row = tuple[tuple[float, ...], int, tuple[int, int, int]]
-"""Times, delay and bytes of a stage of some way; its limit; and what that counts."""
+Ints = npt.NDArray[np.int64]
+
+Limited = tuple[int, int, int]
+"""What a limit counts: the micro-batches of a worker, with so many stages to go, of a pipeline (or -1 for all)."""
 
 KINDS = (Pass.FORWARD, Pass.BACKWARD, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT)
 """By the numbers that the simulation has for them."""
@@ -37,12 +39,13 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    """A micro-batch's way through all stages; `turn` is its place in its own pipeline."""
+    """The way of some micro-batches of one pipeline through all stages."""
 
-    microbatch: int
     pipeline: int
-    turn: int
     hops: tuple[Hop, ...]
+    microbatches: Sequence[int]
+    turns: Sequence[int]
+    """Place of each micro-batch in its own pipeline."""
 
 
 class PlacedPass(NamedTuple):
@@ -52,6 +55,23 @@ class PlacedPass(NamedTuple):
     microbatch: int
     pipeline: int
     stage: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Numbering:
+    """Passes by number: journey by journey, micro-batch by micro-batch and stage by stage."""
+
+    pipelines: Ints
+    """Of each micro-batch, shape [micro-batches] like the next one."""
+    microbatches: Ints
+    first_op: Ints
+    """Where each micro-batch's passes begin, shape [micro-batches + 1]."""
+
+    def places(self, ops: Ints) -> Iterator[tuple[int, int, int]]:
+        """Micro-batch, pipeline and stage of some passes."""
+        rows = np.searchsorted(self.first_op, ops, side="right") - 1
+        columns = self.microbatches[rows], self.pipelines[rows], ops - self.first_op[rows]
+        return zip(*(column.tolist() for column in columns), strict=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,29 +85,20 @@ class WorkerSchedule:
     """Most micro-batches whose activations are held at once."""
     activation_bytes: int
     """Most bytes of activations held at once."""
-    _journeys: Sequence[Journey]
-    _first_op: npt.NDArray[np.int64]
-    """Where each journey's passes begin, shape [journeys + 1]."""
+    _numbering: Numbering
     _placed: Records
 
     @cached_property
     def last_seconds(self) -> dict[tuple[int, int], float]:
         """End of the last pass through each (pipeline, stage) that the worker computes."""
-        indices = np.searchsorted(self._first_op, self._placed["op"], side="right") - 1
-        stages = (self._placed["op"] - self._first_op[indices]).tolist()
-        places = ((self._journeys[index].pipeline, stage) for index, stage in zip(indices.tolist(), stages, strict=True))
+        places = ((pipeline, stage) for _, pipeline, stage in self._numbering.places(self._placed["op"]))
         return dict(zip(places, self._placed["end"].tolist(), strict=True))
 
     @cached_property
     def passes(self) -> tuple[PlacedPass, ...]:
         """All passes in order."""
-        ops = self._placed["op"]
-        indices = np.searchsorted(self._first_op, ops, side="right") - 1
-        places = zip(self._placed["kind"].tolist(), indices.tolist(), (ops - self._first_op[indices]).tolist(), strict=True)
-        return tuple(
-            PlacedPass(KINDS[kind], self._journeys[index].microbatch, self._journeys[index].pipeline, stage)
-            for kind, index, stage in places
-        )
+        places = self._numbering.places(self._placed["op"])
+        return tuple(PlacedPass(KINDS[kind], *place) for kind, place in zip(self._placed["kind"].tolist(), places, strict=True))
 
 
 class ListScheduler:
@@ -122,15 +133,16 @@ class ListScheduler:
         self._journeys = journeys
         self._is_limited = schedule is not Schedule.GPIPE
         self._is_limit_shared = is_limit_shared
-        self._workers = sorted({hop.worker for hops in {id(j.hops): j.hops for j in journeys}.values() for hop in hops})
+        self._workers = sorted({hop.worker for journey in journeys for hop in journey.hops})
         budgets: Mapping[str, float] = budget_bytes or {}
         self._budgets = np.array([budgets.get(worker, np.inf) for worker in self._workers], dtype=np.float64)
 
     def run(self, *, is_split: bool = False) -> dict[str, WorkerSchedule]:
         """Every worker's schedule, with whole backward passes or split ones; every journey is complete."""
-        ops, keys, desks = (records.copy() for records in self._records)
-        placed = np.zeros(3 * len(ops), PLACED)
-        num_finished = simulate(ops, keys, desks, placed, is_split)
+        halts, keys, desks = self._stands
+        keys, desks, ops = keys.copy(), desks.copy(), self._ops
+        placed = np.empty(3 * len(ops), PLACED)
+        num_finished = simulate(halts, ops, keys, desks, placed, is_split)
         assert num_finished == len(ops), "some journey is incomplete"
         columns = (desks[name].tolist() for name in ("end", "busy", "most", "most_bytes", "first_placed", "num_placed"))
         return {
@@ -139,85 +151,94 @@ class ListScheduler:
                 busy_seconds=busy,
                 num_in_flight=most,
                 activation_bytes=most_bytes,
-                _journeys=self._journeys,
-                _first_op=self._first_op,
+                _numbering=self._numbering,
                 _placed=placed[first : first + count],
             )
             for worker, end, busy, most, most_bytes, first, count in zip(self._workers, *columns, strict=True)
         }
 
     @cached_property
-    def _lengths(self) -> Sequence[int]:
-        return [len(journey.hops) for journey in self._journeys]
+    def _widths(self) -> Ints:
+        """Stages of each journey."""
+        return np.array([len(journey.hops) for journey in self._journeys])
 
     @cached_property
-    def _first_op(self) -> npt.NDArray[np.int64]:
-        return np.concatenate(([0], np.cumsum(self._lengths)))
+    def _journey_of(self) -> Ints:
+        """The journey of each micro-batch. Shape [micro-batches]."""
+        return np.repeat(np.arange(len(self._journeys)), [len(journey.microbatches) for journey in self._journeys])
 
     @cached_property
-    def _records(self) -> tuple[Records, Records, Records]:
-        """Passes, limits and workers for the simulation; journeys over the same hops are read once."""
-        first_op, lengths = self._first_op, self._lengths
-        row_of, rows = self._rows()
-        stage = np.arange(first_op[-1]) - np.repeat(first_op[:-1], lengths)
-        row = np.repeat([row_of[id(journey.hops), journey.pipeline] for journey in self._journeys], lengths) + stage
-        turn, microbatch = (np.repeat([getattr(j, name) for j in self._journeys], lengths) for name in ("turn", "microbatch"))
-        workers, limits, key_of = self._keys(rows)
-        ops, keys, desks = np.zeros(len(row), OP), np.zeros(len(limits), KEY), np.zeros(len(self._workers), DESK)
-        for name, values in zip(
-            ("forward", "input", "weight", "delay", "num_bytes"), zip(*(own for own, _, _ in rows), strict=True), strict=True
-        ):
-            ops[name] = np.array(values)[row]
-        ops["key"], ops["worker"] = key_of[row], workers[key_of[row]]
-        ops["is_first"], ops["is_last"] = stage == 0, stage == np.repeat(lengths, lengths) - 1
-        ops["rank"][np.lexsort((stage, microbatch, turn))] = np.arange(len(ops))
-        keys["limit"], keys["head"] = limits, _starts(ops["key"], len(keys))
-        keys["tail"] = keys["head"]
-        everyone = np.arange(len(desks))
+    def _numbering(self) -> Numbering:
+        pipelines = np.array([journey.pipeline for journey in self._journeys])[self._journey_of]
+        microbatches = np.array([microbatch for journey in self._journeys for microbatch in journey.microbatches])
+        return Numbering(pipelines, microbatches, np.append(0, np.cumsum(self._widths[self._journey_of])))
+
+    @cached_property
+    def _ops(self) -> Records:
+        """Passes for the simulation."""
+        first_op, microbatches = self._numbering.first_op, self._numbering.microbatches
+        turns = np.array([turn for journey in self._journeys for turn in journey.turns])
+        rank = np.empty(len(turns), dtype=np.int64)
+        rank[np.lexsort((microbatches, turns))] = np.arange(len(turns))
+        first_halt, widths = np.cumsum(self._widths) - self._widths, self._widths[self._journey_of]
+        stage = np.arange(first_op[-1]) - np.repeat(first_op[:-1], widths)
+        ops = np.empty(len(stage), OP)
+        ops["halt"] = np.repeat(first_halt[self._journey_of], widths) + stage
+        ops["rank"] = np.repeat(rank * self._widths.max(), widths) + stage
+        return ops
+
+    @cached_property
+    def _stands(self) -> tuple[Records, Records, Records]:
+        """Stages of all ways, limits and workers for the simulation."""
+        counted, limits = self._limits()
+        halts, keys, desks = self._halts(counted, sorted(limits)), np.zeros(len(limits), KEY), np.zeros(len(self._workers), DESK)
+        sizes = np.repeat([len(journey.microbatches) for journey in self._journeys], self._widths)
+        keys["limit"] = [limits[key] for key in sorted(limits)]
+        keys["head"] = keys["tail"] = _starts(halts["key"], sizes, len(keys))
+        workers, everyone = np.array([worker for worker, _, _ in sorted(limits)]), np.arange(len(desks))
         desks["first_key"], desks["stop_key"] = np.searchsorted(workers, everyone), np.searchsorted(workers, everyone, side="right")
-        places = _starts(ops["worker"], len(desks))
+        places = _starts(halts["worker"], sizes, len(desks))
         for name in ("backward_head", "backward_tail", "weight_head", "weight_tail"):
             desks[name] = places
         desks["first_placed"], desks["budget"] = 3 * places, self._budgets
-        return ops, keys, desks
+        return halts, keys, desks
 
-    def _rows(self) -> tuple[dict[tuple[int, int], int], list[Row]]:
-        """Where the rows of each way begin; per row times, delay and bytes, its limit, and what that counts.
+    def _halts(self, counted: Sequence[Limited], keys: Sequence[Limited]) -> Records:
+        index_of = {key: index for index, key in enumerate(keys)}
+        rows = [
+            (
+                own[0],
+                index_of[own],
+                stage == 0,
+                stage == len(journey.hops) - 1,
+                hop.activation_bytes,
+                hop.forward_seconds,
+                hop.backward_input_seconds,
+                hop.backward_weight_seconds,
+                hop.delay_seconds,
+            )
+            for own, (journey, stage, hop) in zip(counted, self._hops(), strict=True)
+        ]
+        return np.array(rows, HALT)
 
-        A limit counts the micro-batches of a worker, with so many stages to go, of a pipeline (or -1 for all).
-        """
-        index_of = {worker: index for index, worker in enumerate(self._workers)}
-        row_of: dict[tuple[int, int], int] = {}
-        rows: list[Row] = []
-        for journey in self._journeys:
-            if (id(journey.hops), journey.pipeline) in row_of:
-                continue
-            row_of[id(journey.hops), journey.pipeline] = len(rows)
-            pipeline = -1 if self._is_limit_shared else journey.pipeline
-            for s, hop in enumerate(journey.hops):
-                times = hop.forward_seconds, hop.backward_input_seconds, hop.backward_weight_seconds
-                counted = index_of[hop.worker], len(journey.hops) - s, pipeline
-                limit = counted[1] if hop.limit is None else hop.limit
-                rows.append(((*times, hop.delay_seconds, hop.activation_bytes), limit, counted))
-        return row_of, rows
-
-    def _keys(self, rows: Sequence[Row]) -> tuple[npt.NDArray[np.int64], ...]:
-        """Worker and limit of everything that is counted apart, sorted by worker, and what each row belongs to."""
-        unlimited = int(np.iinfo(np.int64).max)
-        limits: dict[tuple[int, int, int], int] = {}
-        for _, limit, key in rows:
+    def _limits(self) -> tuple[list[Limited], dict[Limited, int]]:
+        """What the limit of each stage of each way counts, and the limits."""
+        index_of, unlimited = {worker: index for index, worker in enumerate(self._workers)}, int(np.iinfo(np.int64).max)
+        counted, limits = [], dict[Limited, int]()
+        for journey, stage, hop in self._hops():
+            left = len(journey.hops) - stage
+            key = index_of[hop.worker], left, -1 if self._is_limit_shared else journey.pipeline
+            limit = left if hop.limit is None else hop.limit
             limits[key] = min(limits.get(key, unlimited), limit if self._is_limited else unlimited)
-        distinct = sorted(limits)
-        index_of = {key: index for index, key in enumerate(distinct)}
-        return (
-            np.array([worker for worker, _, _ in distinct], dtype=np.int64),
-            np.array([limits[key] for key in distinct], dtype=np.int64),
-            np.array([index_of[key] for _, _, key in rows], dtype=np.int64),
-        )
+            counted.append(key)
+        return counted, limits
+
+    def _hops(self) -> Iterator[tuple[Journey, int, Hop]]:
+        return ((journey, stage, hop) for journey in self._journeys for stage, hop in enumerate(journey.hops))
 
 
-def _starts(owners: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+def _starts(owners: Ints, sizes: Ints, count: int) -> Ints:
     """Where the part of each of `count` owners begins when everything lies owner by owner. Shape [count]."""
-    sizes = np.bincount(owners, minlength=count)
-    result: npt.NDArray[np.int64] = np.cumsum(sizes) - sizes
+    totals = np.bincount(owners, weights=sizes, minlength=count).astype(np.int64)
+    result: Ints = np.cumsum(totals) - totals
     return result

@@ -30,6 +30,11 @@ class Passes:
     update_seconds: float = 0.0
     """The longest of a worker."""
 
+    def last_seconds(self, plan: Plan) -> dict[str, Sequence[float]]:
+        """End of the last pass through each of a worker's stages, in seconds; of its last of all where a failure touched it."""
+        touched = {worker: (own.end_seconds,) * len(plan.stages_of[worker]) for worker, own in self.rerouted.items()}
+        return {**touched, **self.stage_end_seconds}
+
 
 def passes_of(plan: Plan, costs: Costs) -> Passes:
     """Pipelines that no failure touched by the recurrence (equation 11), the others by the simulation that orders their passes."""
@@ -38,18 +43,6 @@ def passes_of(plan: Plan, costs: Costs) -> Passes:
     if touched:
         _add_rerouted(result, plan, costs, touched)
     _add_fixed(result, plan, costs, touched)
-    return result
-
-
-def stage_end_seconds(plan: Plan, costs: Costs) -> dict[str, Sequence[float]]:
-    """End of the last pass through each of a worker's stages, in seconds; of its last pass of all where a failure touched it."""
-    touched = touched_pipelines(plan) if plan.routes else frozenset()
-    schedules = rerouted_schedules(plan, costs, touched) if touched else {}
-    result: dict[str, Sequence[float]] = {
-        worker: (own.end_seconds,) * len(plan.stages_of[worker]) for worker, own in schedules.items()
-    }
-    for _, workers, alike in _fixed(plan, costs, touched):
-        result.update(zip(workers, alike.stage_end_seconds, strict=False))
     return result
 
 

@@ -32,9 +32,10 @@ def rerouted_schedules(plan: Plan, costs: Costs, touched: frozenset[int], splits
         splits: whether backward passes may be whole, split, or either.
     """
     key = plan.pipelines, plan.routes, plan.schedule, tuple(splits)
-    if key not in costs.rerouted:
-        costs.rerouted[key] = _options(plan, costs, touched, splits)
-    return min(costs.rerouted[key], key=lambda option: (not option[0], _reduced(plan, costs, option[1])))[1]
+    options = costs.rerouted.get(key)
+    if options is None:
+        options = costs.rerouted[key] = _options(plan, costs, touched, splits)
+    return min(options, key=lambda option: (not option[0], _reduced(plan, costs, option[1])))[1]
 
 
 def _options(plan: Plan, costs: Costs, touched: frozenset[int], splits: Sequence[bool]) -> list[tuple[bool, Schedules]]:
@@ -70,21 +71,23 @@ def _budgets(plan: Plan, costs: Costs, touched: frozenset[int]) -> dict[str, int
     }
 
 
-def _journeys(plan: Plan, costs: Costs, touched: frozenset[int]) -> tuple[Journey, ...]:
-    """Ways of the touched pipelines' micro-batches; those over the same workers share their hops."""
-    known: dict[tuple[int, tuple[str, ...]], tuple[Hop, ...]] = {}
-    givers = {slot.pipeline for slot in plan.dead_slots}
-    result = []
+def _journeys(plan: Plan, costs: Costs, touched: frozenset[int]) -> list[Journey]:
+    """Ways of the touched pipelines' micro-batches: one for each pipeline, or for all workers that its dead slots are given to."""
+    result, givers = [], {slot.pipeline for slot in plan.dead_slots}
     for pipeline in sorted(touched):
-        stages, has_routes = plan.pipelines[pipeline].stages, pipeline in givers
-        for turn, microbatch in enumerate(plan.microbatches_of(pipeline)):
-            if turn == 0 or has_routes:
+        microbatches, stages = plan.microbatches_of(pipeline), plan.pipelines[pipeline].stages
+        turns_of: dict[tuple[str, ...], list[int]] = {}
+        if pipeline in givers:
+            for turn, microbatch in enumerate(microbatches):
                 workers = tuple([stage.worker or plan.route_of[microbatch, s] for s, stage in enumerate(stages)])
-            key = pipeline, workers
-            if key not in known:
-                known[key] = _hops(plan, costs, pipeline, workers)
-            result.append(Journey(microbatch, pipeline, turn, known[key]))
-    return tuple(result)
+                turns_of.setdefault(workers, []).append(turn)
+        else:
+            turns_of[tuple([stage.worker for stage in stages if stage.worker])] = list(range(len(microbatches)))
+        result += [
+            Journey(pipeline, _hops(plan, costs, pipeline, workers), [microbatches[turn] for turn in turns], turns)
+            for workers, turns in turns_of.items()
+        ]
+    return result
 
 
 def _hops(plan: Plan, costs: Costs, pipeline: int, workers: tuple[str, ...]) -> tuple[Hop, ...]:

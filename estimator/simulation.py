@@ -7,17 +7,16 @@ Records, and few arrays of them, because machine code counts references to every
 import numpy as np
 import numpy.typing as npt
 
-from estimator.compiled import compiled
+from estimator.compiled import borrowing, compiled
 
 Records = npt.NDArray[np.void]
 
 FORWARD, BACKWARD, INPUT, WEIGHT = 0, 1, 2, 3
 
-OP = np.dtype(
+HALT = np.dtype(
     [
         ("worker", "i8"),
-        ("key", "i8"),  # what limits the pass
-        ("rank", "i8"),  # preference among passes that became ready at once
+        ("key", "i8"),  # what limits the passes
         ("is_first", "i8"),  # stage of its pipeline
         ("is_last", "i8"),
         ("num_bytes", "i8"),  # of activations
@@ -25,6 +24,14 @@ OP = np.dtype(
         ("input", "f8"),
         ("weight", "f8"),
         ("delay", "f8"),  # to the next stage, each way
+    ]
+)
+"""A stage of a way: what all micro-batches that go that way find there."""
+
+OP = np.dtype(
+    [
+        ("halt", "i8"),
+        ("rank", "i8"),  # preference among passes that became ready at once
         ("ready", "f8"),  # when it last became ready
     ]
 )
@@ -66,7 +73,7 @@ PLACED = np.dtype([("kind", "i8"), ("op", "i8"), ("end", "f8")])
 EVENT = np.dtype([("seconds", "f8"), ("code", "i8")])
 
 
-@compiled
+@borrowing
 def _push(events: Records, size: int, seconds: float, code: int) -> None:
     """Add to a binary heap, the earliest first; order among events of one time does not matter."""
     place = size
@@ -79,7 +86,7 @@ def _push(events: Records, size: int, seconds: float, code: int) -> None:
     events[place].seconds, events[place].code = seconds, code
 
 
-@compiled
+@borrowing
 def _pop(events: Records, size: int) -> int:
     """Take the earliest of `size` events; its code."""
     earliest = events[0].code
@@ -96,13 +103,13 @@ def _pop(events: Records, size: int) -> int:
     return int(earliest)
 
 
-@compiled
+@borrowing
 def _code(kind: int, op: int, is_completion: int) -> int:
     """An event as a number: a pass becomes ready or is through."""
     return (op << 3) | (kind << 1) | is_completion
 
 
-@compiled
+@borrowing
 def _is_before(ops: Records, one: int, other: int) -> bool:
     """Whether a pass that waits is preferred to another."""
     if ops[one].ready != ops[other].ready:
@@ -110,11 +117,14 @@ def _is_before(ops: Records, one: int, other: int) -> bool:
     return bool(ops[one].rank < ops[other].rank)
 
 
-@compiled
-def _admit(ops: Records, keys: Records, desks: Records, waiting: Records, kind: int, op: int, now: float) -> None:  # noqa: PLR0917
+@borrowing
+def _admit(  # noqa: PLR0917
+    halts: Records, ops: Records, keys: Records, desks: Records, waiting: Records, kind: int, op: int, now: float
+) -> None:
     """A pass becomes ready: it joins its queue, in order."""
     ops[op].ready = now
-    key, worker = ops[op].key, ops[op].worker
+    halt = ops[op].halt
+    key, worker = halts[halt].key, halts[halt].worker
     if kind == FORWARD:
         place = keys[key].tail
         keys[key].tail += 1
@@ -131,8 +141,8 @@ def _admit(ops: Records, keys: Records, desks: Records, waiting: Records, kind: 
         waiting[place].backward = op
 
 
-@compiled
-def _next_key(ops: Records, keys: Records, desks: Records, waiting: Records, worker: int) -> int:
+@borrowing
+def _next_key(halts: Records, ops: Records, keys: Records, desks: Records, waiting: Records, worker: int) -> int:  # noqa: PLR0917
     """Key of the forward pass that waits longest where there is room; -1 where weight parts must make room first."""
     best, first = -1, -1
     for key in range(desks[worker].first_key, desks[worker].stop_key):
@@ -142,11 +152,13 @@ def _next_key(ops: Records, keys: Records, desks: Records, waiting: Records, wor
                 best, first = key, op
     if best < 0 or desks[worker].weight_head == desks[worker].weight_tail:
         return best
-    return best if desks[worker].held_bytes + ops[first].num_bytes <= desks[worker].budget else -1
+    return best if desks[worker].held_bytes + halts[ops[first].halt].num_bytes <= desks[worker].budget else -1
 
 
-@compiled
-def _choose(ops: Records, keys: Records, desks: Records, waiting: Records, worker: int, is_split: bool) -> tuple[int, int]:  # noqa: PLR0917
+@borrowing
+def _choose(  # noqa: PLR0917
+    halts: Records, ops: Records, keys: Records, desks: Records, waiting: Records, worker: int, is_split: bool
+) -> tuple[int, int]:
     """Kind and number of a worker's next pass; -1 where it is busy or nothing is ready.
 
     In turn, as in 1F1B: after a backward pass a forward one where there is room, else the backward that waits longest.
@@ -156,7 +168,7 @@ def _choose(ops: Records, keys: Records, desks: Records, waiting: Records, worke
         return -1, -1
     has_backward = desks[worker].backward_head < desks[worker].backward_tail
     if desks[worker].was_backward or not has_backward:
-        key = _next_key(ops, keys, desks, waiting, worker)
+        key = _next_key(halts, ops, keys, desks, waiting, worker)
         if key >= 0:
             keys[key].in_flight += 1
             keys[key].head += 1
@@ -164,27 +176,29 @@ def _choose(ops: Records, keys: Records, desks: Records, waiting: Records, worke
     if has_backward:
         desks[worker].backward_head += 1
         op = waiting[desks[worker].backward_head - 1].backward
-        return (INPUT if is_split and not ops[op].is_first else BACKWARD), int(op)
+        return (INPUT if is_split and not halts[ops[op].halt].is_first else BACKWARD), int(op)
     if desks[worker].weight_head < desks[worker].weight_tail:
         desks[worker].weight_head += 1
         return WEIGHT, int(waiting[desks[worker].weight_head - 1].weight)
     return -1, -1
 
 
-@compiled
-def _begin(ops: Records, desks: Records, placed: Records, kind: int, op: int, now: float) -> float:  # noqa: PLR0917
+@borrowing
+def _begin(  # noqa: PLR0917
+    halts: Records, ops: Records, desks: Records, placed: Records, kind: int, op: int, now: float
+) -> float:
     """Begin a pass now; when it will be through."""
-    worker = ops[op].worker
-    seconds = ops[op].forward
+    halt = ops[op].halt
+    worker, seconds = halts[halt].worker, halts[halt].forward
     if kind == FORWARD:
         desks[worker].held += 1
-        desks[worker].held_bytes += ops[op].num_bytes
+        desks[worker].held_bytes += halts[halt].num_bytes
         desks[worker].most = max(desks[worker].most, desks[worker].held)
         desks[worker].most_bytes = max(desks[worker].most_bytes, desks[worker].held_bytes)
     elif kind == BACKWARD:
-        seconds = ops[op].input + ops[op].weight
+        seconds = halts[halt].input + halts[halt].weight
     else:
-        seconds = ops[op].input if kind == INPUT else ops[op].weight
+        seconds = halts[halt].input if kind == INPUT else halts[halt].weight
     if kind != WEIGHT:
         desks[worker].was_backward = kind != FORWARD
     place = desks[worker].first_placed + desks[worker].num_placed
@@ -196,33 +210,35 @@ def _begin(ops: Records, desks: Records, placed: Records, kind: int, op: int, no
     return float(now + seconds)
 
 
-@compiled
+@borrowing
 def _finish(  # noqa: PLR0917
-    ops: Records, keys: Records, desks: Records, waiting: Records, kind: int, op: int, now: float
+    halts: Records, ops: Records, keys: Records, desks: Records, waiting: Records, kind: int, op: int, now: float
 ) -> tuple[float, int, int]:
     """End a pass: when which kind of pass of which number becomes ready by that; -1 where none does."""
-    worker = ops[op].worker
+    halt = ops[op].halt
+    worker = halts[halt].worker
     desks[worker].is_busy = 0
     if kind == FORWARD:
-        return (now, BACKWARD, op) if ops[op].is_last else (now + ops[op].delay, FORWARD, op + 1)
+        return (now, BACKWARD, op) if halts[halt].is_last else (now + halts[halt].delay, FORWARD, op + 1)
     if kind != INPUT:
         desks[worker].held -= 1
-        desks[worker].held_bytes -= ops[op].num_bytes
+        desks[worker].held_bytes -= halts[halt].num_bytes
     if kind == WEIGHT:
         return now, -1, -1
-    keys[ops[op].key].in_flight -= 1
+    keys[halts[halt].key].in_flight -= 1
     if kind == INPUT:
         waiting[desks[worker].weight_tail].weight = op
         desks[worker].weight_tail += 1
-    return (now, -1, -1) if ops[op].is_first else (now + ops[op - 1].delay, BACKWARD, op - 1)
+    return (now, -1, -1) if halts[halt].is_first else (now + halts[halt - 1].delay, BACKWARD, op - 1)
 
 
 @compiled
-def simulate(ops: Records, keys: Records, desks: Records, placed: Records, is_split: bool) -> int:
+def simulate(halts: Records, ops: Records, keys: Records, desks: Records, placed: Records, is_split: bool) -> int:  # noqa: PLR0917
     """One execution of all passes in which no worker waits while it could do something. O(n log n) for n passes.
 
     Args:
-        ops: all passes, dtype OP.
+        halts: all stages of all ways, dtype HALT; those of one way follow each other.
+        ops: all passes, dtype OP; changed.
         keys: all limits, dtype KEY, sorted by worker; changed.
         desks: all workers, dtype DESK; changed.
         placed: what every worker does, from its `first_placed` on, dtype PLACED; changed.
@@ -234,7 +250,7 @@ def simulate(ops: Records, keys: Records, desks: Records, placed: Records, is_sp
     waiting, events, size = np.empty(len(ops), WAITING), np.empty(len(ops), EVENT), 0
     touched, finished = np.empty(len(desks), np.int64), 0
     for op in range(len(ops)):
-        if ops[op].is_first:
+        if halts[ops[op].halt].is_first:
             _push(events, size, 0.0, _code(FORWARD, op, 0))
             size += 1
     while size > 0:
@@ -243,22 +259,22 @@ def simulate(ops: Records, keys: Records, desks: Records, placed: Records, is_sp
             code = _pop(events, size)
             size -= 1
             kind, op = (code >> 1) & 3, code >> 3
-            worker = ops[op].worker
+            worker = halts[ops[op].halt].worker
             if not desks[worker].is_touched:
                 desks[worker].is_touched, touched[num_touched] = 1, worker
                 num_touched += 1
             if not code & 1:
-                _admit(ops, keys, desks, waiting, kind, op, now)
+                _admit(halts, ops, keys, desks, waiting, kind, op, now)
                 continue
             finished += kind in (BACKWARD, WEIGHT)
-            seconds, kind, op = _finish(ops, keys, desks, waiting, kind, op, now)
+            seconds, kind, op = _finish(halts, ops, keys, desks, waiting, kind, op, now)
             if kind >= 0:
                 _push(events, size, seconds, _code(kind, op, 0))
                 size += 1
         for worker in touched[:num_touched]:
             desks[worker].is_touched = 0
-            kind, op = _choose(ops, keys, desks, waiting, worker, is_split)
+            kind, op = _choose(halts, ops, keys, desks, waiting, worker, is_split)
             if kind >= 0:
-                _push(events, size, _begin(ops, desks, placed, kind, op, now), _code(kind, op, 1))
+                _push(events, size, _begin(halts, ops, desks, placed, kind, op, now), _code(kind, op, 1))
                 size += 1
     return finished

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from estimator.compiled import compiled
+from estimator.compiled import borrowing
 from estimator.pipeline import Floats
 
 Ints = npt.NDArray[np.int64]
@@ -58,7 +58,7 @@ class Chain(NamedTuple):
     """Layers that one worker somewhere reduces at least, from layer 0 on: some pipeline's first stage."""
 
 
-@compiled
+@borrowing
 def fits(model: Model, chain: Chain, stage: int, start: int, stop: int) -> bool:
     """Whether layers [start, stop) fit the memory of a stage, and are not too many for the first."""
     if stage == 0 and stop > chain.most_first:
@@ -69,7 +69,7 @@ def fits(model: Model, chain: Chain, stage: int, start: int, stop: int) -> bool:
     return needed <= usable
 
 
-@compiled
+@borrowing
 def fits_somehow(model: Model, chain: Chain) -> bool:
     """Whether any split fits memory: every stage takes what it can, for less never helps those after it. O(layers + stages)."""
     count, num_stages = model.static_bytes.shape[0] - 1, len(chain.speeds)
@@ -83,14 +83,14 @@ def fits_somehow(model: Model, chain: Chain) -> bool:
     return bool(stop == count)
 
 
-@compiled
+@borrowing
 def after_seconds(model: Model, chain: Chain, stage: int, start: int, stop: int) -> float:
     """What follows a stage's last backward pass: the reduction of its layers, and an update longer than the least."""
     update = (model.update[stop] - model.update[start]) / chain.speeds[stage] - chain.least_update
     return float(chain.tail[stop] - chain.tail[start] + chain.tail[0] + max(0.0, update))
 
 
-@compiled
+@borrowing
 def together_seconds(model: Model, chain: Chain, stage: int, start: int, stop: int) -> float:
     """What follows a stage's last backward pass, or its input part, when one worker reduces the `common` first layers; 0 for none.
 
@@ -103,19 +103,19 @@ def together_seconds(model: Model, chain: Chain, stage: int, start: int, stop: i
     return float(chain.tail[min(stop, chain.common)] + max(0.0, update))
 
 
-@compiled
+@borrowing
 def late_weights(chain: Chain, stage: int) -> int:
     """Micro-batches whose weight parts a stage passes after its last input part, where they are put off."""
     return int(chain.rest >= stage) + min(stage, chain.rest + 1)
 
 
-@compiled
+@borrowing
 def follow_seconds(model: Model, chain: Chain, stop: int) -> float:
     """What follows the last input part of the first stage when it holds the layers up to `stop`; in seconds."""
     return float(model.weight[stop] / chain.speeds[0] + after_seconds(model, chain, 0, 0, stop))
 
 
-@compiled
+@borrowing
 def stage_bound(model: Model, chain: Chain, stage: int, layers: tuple[int, int], follow: float) -> float:
     """Least objective with some layers on a stage, whatever the others hold; in seconds.
 
@@ -133,7 +133,7 @@ def stage_bound(model: Model, chain: Chain, stage: int, layers: tuple[int, int],
     return through + max(back + follow if stage > 0 else 0.0, after)
 
 
-@compiled
+@borrowing
 def stage_parts(model: Model, chain: Chain, stage: int, start: int, stop: int) -> tuple[float, float, float]:
     """Of `stage_bound`: until its last backward pass, from there to the first stage's, and what follows its own; in seconds."""
     speed, forward, backward = chain.speeds[stage], model.forward, model.backward
@@ -150,7 +150,7 @@ def stage_parts(model: Model, chain: Chain, stage: int, start: int, stop: int) -
     return upper + through + waits, back, after
 
 
-@compiled
+@borrowing
 def waiting_seconds(chain: Chain, stage: int, own: tuple[float, float, float], lower: float) -> float:
     """What a stage's last backward pass waits for at least beside one round trip through the stage and those below it.
 
@@ -178,7 +178,7 @@ def waiting_seconds(chain: Chain, stage: int, own: tuple[float, float, float], l
     return max(trips, beside, rest * both + done - lower)
 
 
-@compiled
+@borrowing
 def greatest_bound(model: Model, chain: Chain, cuts: Ints) -> float:
     """Of a split's stages, in seconds; infinite where one does not fit memory."""
     result, follow = 0.0, follow_seconds(model, chain, cuts[1])

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from estimator.compiled import compiled
+from estimator.compiled import borrowing, compiled
 from estimator.pipeline import Floats
 from planner.bounds import Chain, Ints, Model, follow_seconds, greatest_bound
 from planner.pricing import split_seconds
@@ -65,7 +65,7 @@ def _within(model: Model, chain: Chain, level: float, seconds: float, cuts: Ints
     return True, seconds, cuts
 
 
-@compiled
+@borrowing
 def _advance(limited: Limited, follow: float, option: Ints, path: Ints) -> bool:
     """Change `option` and its entries to the next split with its first stage within the level; False where there is none."""
     for stage in range(len(path) - 1, 0, -1):
@@ -77,7 +77,7 @@ def _advance(limited: Limited, follow: float, option: Ints, path: Ints) -> bool:
     return False
 
 
-@compiled
+@borrowing
 def _descend(limited: Limited, follow: float, option: Ints, path: Ints, stage: int) -> bool:
     """Let all stages from one on end as early as the level allows; False where it does not."""
     for current in range(stage, len(path)):
@@ -87,7 +87,7 @@ def _descend(limited: Limited, follow: float, option: Ints, path: Ints, stage: i
     return True
 
 
-@compiled
+@borrowing
 def _enter(limited: Limited, follow: float, option: Ints, path: Ints, place: tuple[int, int]) -> bool:
     """Put a stage's first entry from one on that is within the level, with the stages after it; False where there is none."""
     (stages, best, level), (stage, begin) = limited, place

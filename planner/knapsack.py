@@ -9,7 +9,7 @@ programming and convolution", 2019, in one dimension): O(spread^2 * log(pipeline
 import numpy as np
 import numpy.typing as npt
 
-from estimator.compiled import compiled
+from estimator.compiled import borrowing, compiled
 
 Worth = npt.NDArray[np.int64]
 IMPOSSIBLE = -(2**40)
@@ -67,10 +67,19 @@ def _halves(count: int) -> Worth:
     while many > 1:
         few, many = few // 2, many - many // 2
         for number in (many, few):
-            if number > 0 and not (result[:size] == number).any():
+            if number > 0 and _place(result[:size], number) < 0:
                 result[size] = number
                 size += 1
     return result[:size]
+
+
+@borrowing
+def _place(counts: Worth, count: int) -> int:
+    """Where a number of pipelines is; -1 where it is not."""
+    for place in range(len(counts)):
+        if counts[place] == count:
+            return place
+    return -1
 
 
 @compiled
@@ -102,12 +111,12 @@ def _tables(single: Worth, first_length: int, num_workers: int, num_pipelines: i
         few, many = count // 2, count - count // 2
         shift = lowest_total(few, num_lengths, num_workers, num_pipelines) - low
         shift += lowest_total(many, num_lengths, num_workers, num_pipelines)
-        first, second = np.flatnonzero(counts == few)[0], np.flatnonzero(counts == many)[0]
+        first, second = _place(counts, few), _place(counts, many)
         _combine(tables[first], tables[second], shift, tables[row])
     return tables
 
 
-@compiled
+@borrowing
 def _combine(first: Worth, second: Worth, shift: int, result: Worth) -> None:
     """Put the most worth of both halves together into `result`, whose entry n + shift is filled by entries that sum to n."""
     width = len(result)
@@ -136,7 +145,7 @@ def _trace(tables: Worth, counts: Worth, num_lengths: int, first_length: int, nu
             continue
         shift = low - lowest_total(few, num_lengths, num_workers, num_pipelines)
         shift -= lowest_total(many, num_lengths, num_workers, num_pipelines)
-        first, second = np.flatnonzero(counts == few)[0], np.flatnonzero(counts == many)[0]
+        first, second = _place(counts, few), _place(counts, many)
         for n in range(width):
             if times[row, n]:
                 part = _part(tables[first], tables[second], n + shift, tables[row, n])
@@ -145,7 +154,7 @@ def _trace(tables: Worth, counts: Worth, num_lengths: int, first_length: int, nu
     return result
 
 
-@compiled
+@borrowing
 def _part(first: Worth, second: Worth, total: int, worth: int) -> int:
     """Where `first` and `second`, at entries that sum to `total`, are worth so much together."""
     for a in range(max(0, total - len(second) + 1), min(len(first), total + 1)):

@@ -2,19 +2,19 @@
 
 import numpy as np
 
-from estimator.compiled import compiled
+from estimator.compiled import borrowing, compiled
 from estimator.pipeline import Floats
 from planner.bounds import Chain, Ints, Model, fits, follow_seconds, greatest_bound, stage_bound
 from planner.stages import Stages, entry_bound, fill_bounds, stages_below
 
 
 @compiled
-def minimax(model: Model, chain: Chain) -> tuple[float, Ints, Ints]:
+def minimax(model: Model, chain: Chain) -> tuple[float, Ints]:
     """The least greatest bound over all splits that fit memory, in seconds, and two splits that attain it.
 
     What follows the first stage depends on its layers, and all other stages' bounds on that: first stages are tried in the
     order of their bounds with the least that can follow, until none is left that could do better. The splits are
-    stage boundaries, shape [stages + 1]: with the largest and with the smallest stages first. Infinite where nothing fits.
+    stage boundaries, shape [2, stages + 1]: with the largest and with the smallest stages first. Infinite where nothing fits.
     O(stages * layers^2) for every first stage that is tried; a ceiling from a split by even time leaves far less.
     """
     count, num_stages = len(model.forward) - 1, len(chain.speeds)
@@ -29,9 +29,10 @@ def minimax(model: Model, chain: Chain) -> tuple[float, Ints, Ints]:
     least, first, kept = np.inf, 0, best
     stop = int(hopes.argmin())
     if hopes[stop] < np.inf:
-        options = [_trace(stages, best, (hopes[stop], stop), follow, is_largest) for is_largest in (True, False)]
-        if max([greatest_bound(model, chain, cuts) for cuts in options]) <= hopes[stop] * (1 + 1e-12):
-            return hopes[stop], options[0], options[1]
+        splits = _traced(stages, best, (hopes[stop], stop), follow)
+        greatest = max(greatest_bound(model, chain, splits[0]), greatest_bound(model, chain, splits[1]))
+        if greatest <= hopes[stop] * (1 + 1e-12):
+            return hopes[stop], splits
     while True:
         stop = int(hopes.argmin())
         if hopes[stop] >= least or hopes[stop] == np.inf:
@@ -41,9 +42,7 @@ def minimax(model: Model, chain: Chain) -> tuple[float, Ints, Ints]:
         fill_bounds(stages, min(limit, least), follow_seconds(model, chain, stop), table)
         if max(own[stop], table[1, stop]) < least:
             least, first, kept = max(own[stop], table[1, stop]), stop, table
-    follow = follow_seconds(model, chain, first)
-    largest = _trace(stages, kept, (least, first), follow, True)
-    return least, largest, _trace(stages, kept, (least, first), follow, False)
+    return least, _traced(stages, kept, (least, first), follow_seconds(model, chain, first))
 
 
 @compiled
@@ -69,18 +68,24 @@ def even_ceiling(model: Model, chain: Chain) -> float:
 
 
 @compiled
-def _trace(stages: Stages, best: Floats, found: tuple[float, int], follow: float, is_largest: bool) -> Ints:
-    """A split with this greatest bound and this first stage; the other stages as large or small as the bound allows."""
-    num_stages, limit = len(best) - 1, found[0] * (1 + 1e-12)
-    cuts = np.zeros(num_stages + 1, dtype=np.int64)
-    if limit == np.inf:
-        return cuts
-    cuts[1] = found[1]
-    for stage in range(1, num_stages):
-        begin, end = stages.ranges[stage, cuts[stage]]
-        for entry in range(begin, end):
+def _traced(stages: Stages, best: Floats, found: tuple[float, int], follow: float) -> Ints:
+    """Two splits with this greatest bound and this first stage: the other stages as large, or as small, as the bound allows."""
+    splits, limit = np.zeros((2, len(best)), dtype=np.int64), found[0] * (1 + 1e-12)
+    if limit < np.inf:
+        splits[:, 1] = found[1]
+        _trace(stages, best, (limit, follow), splits[0], True)
+        _trace(stages, best, (limit, follow), splits[1], False)
+    return splits
+
+
+@borrowing
+def _trace(stages: Stages, best: Floats, limits: tuple[float, float], cuts: Ints, is_largest: bool) -> None:
+    """Fill in the ends of a split's stages from the second on, within a limit when so many seconds follow the first stage."""
+    limit, follow = limits
+    for stage in range(1, len(cuts) - 1):
+        start = cuts[stage]
+        for entry in range(stages.ranges[stage, start, 0], stages.ranges[stage, start, 1]):
             if best[stage + 1, stages.stops[entry]] <= limit and entry_bound(stages, entry, follow) <= limit:
                 cuts[stage + 1] = stages.stops[entry]
                 if not is_largest:
                     break
-    return cuts

@@ -180,10 +180,8 @@ def _after(case: Case, price: Estimate, reconfiguration_seconds: float) -> Estim
 
 
 def _require_memory(case: Case, price: Estimate) -> None:
-    device = case.snapshot.profile.device
     for stage in price.stages:
-        memory = case.snapshot.cluster.by_id[stage.worker].memory_bytes
-        usable = device.usable_bytes if memory is None else memory - device.reserved_bytes
+        usable = case.costs.usable_bytes(stage.worker)
         if stage.peak_memory_bytes > usable:
             raise InfeasibleError(
                 f"worker {stage.worker} lacks {stage.peak_memory_bytes - usable} bytes for layers "

@@ -121,8 +121,8 @@ class Partitioner:
         if self._schedule is Schedule.ONE_F_ONE_B and math.comb(self._sums.profile.num_layers - 1, len(kinds) - 1) <= MOST_SPLITS:
             seconds, cuts = self._first(self._all_splits(len(kinds)), chain)
             return Attained(tuple(kinds), chain, seconds, np.stack([cuts]))
-        bound, *starts = minimax(self._model, chain)
-        return Attained(tuple(kinds), chain, float(bound), np.stack(starts))
+        bound, starts = minimax(self._model, chain)
+        return Attained(tuple(kinds), chain, float(bound), starts)
 
     def _all_splits(self, num_stages: int) -> Ints:
         if num_stages not in self._splits:

@@ -19,7 +19,6 @@ from planner.survival import exposure, homes_of, homes_of_slots
 from restorer.matching import FORBIDDEN, Crew, Layers, match, match_layers, missing_bytes
 from restorer.migration import layer_state_bytes
 from restorer.proximity import Proximity
-from restorer.rounds import fastest_rounds
 from restorer.units import StateUnits
 from restorer.wires import Wires
 
@@ -57,7 +56,7 @@ def place(
     generation: int,
     policy: Policy,
 ) -> Plan:
-    """Name the workers of an arrangement.
+    """Name the workers of an arrangement; the order of reductions is left to the caller.
 
     The loss of one host or failure domain leaves a holder of every layer wherever some naming does that. After that the
     fewest bytes move, or, with nothing to keep, workers of one host stand together in the order given; neighbouring
@@ -77,8 +76,7 @@ def place(
     pipelines = tuple(_pipeline(shape, tuple(islice(names, shape.num_workers))) for shape in arrangement.shapes)
     used = set(chosen)
     idle = tuple(IdleWorker(worker=worker, reason=NOT_NEEDED) for worker in workers if worker not in used)
-    plan = Plan(generation=generation, policy=policy, schedule=schedule, pipelines=pipelines, idle_workers=idle)
-    return plan.amended(rounds=fastest_rounds(plan, costs))
+    return Plan(generation=generation, policy=policy, schedule=schedule, pipelines=pipelines, idle_workers=idle)
 
 
 def _pipeline(shape: PipelineShape, workers: Sequence[str]) -> Pipeline:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from estimator.compiled import compiled
+from estimator.compiled import borrowing, compiled
 from estimator.pipeline import Floats
 from planner.bounds import Ints
 
@@ -57,7 +57,7 @@ def widest_stages(prefix: Floats) -> Floats:
     return best[:, count].copy()
 
 
-@compiled
+@borrowing
 def least_seconds(outline: Outline, num_stages: int, num_microbatches: int, tail: Floats) -> float:
     """No split of the layers over so many equal workers has a shorter objective, in seconds. O(layers).
 
@@ -108,7 +108,7 @@ def caps_near(lengths: Lengths, target: float, guess: Ints) -> Ints:
     return result
 
 
-@compiled
+@borrowing
 def relaxed_worth(worth: Numbers, first_length: int, num_workers: int, num_pipelines: int) -> float:
     """No multiset of lengths is worth more: the linear relaxation of the knapsack, on at most two lengths. O(lengths^2)."""
     mean, result = num_workers / num_pipelines, -1.0

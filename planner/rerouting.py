@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from estimator.costs import Costs
 from estimator.estimate import priced
+from estimator.passes import Passes, passes_of
 from kintsugi.core.decision import Estimate
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Plan, Policy, Route, Slot, Stage
@@ -32,12 +33,13 @@ def reroute(plan: Plan, living: Collection[str], costs: Costs) -> tuple[Plan, Es
     """
     holders = _holders_of_dead_slots(plan, living)
     spreads = dict.fromkeys(_routes(plan, holders, choose) for choose in (_by_load(plan, holders, costs), _evenly))
-    options = []
+    options: list[tuple[Plan, Estimate, Passes]] = []
     for routes in spreads:
         option = _rerouted(plan, living, routes, costs)
-        options.append((option, priced(option, costs)))
-    best = min(options, key=lambda option: option[1].iteration_seconds)
-    return min(best, _reordered(*best, costs), key=lambda option: option[1].iteration_seconds)
+        passes = passes_of(option, costs)
+        options.append((option, priced(option, costs, passes=passes), passes))
+    best, price, passes = min(options, key=lambda option: option[1].iteration_seconds)
+    return min((best, price), _reordered(best, price, passes, costs), key=lambda option: option[1].iteration_seconds)
 
 
 def reroute_evenly(plan: Plan, living: Collection[str], costs: Costs) -> tuple[Plan, Estimate]:
@@ -50,9 +52,9 @@ def reroute_evenly(plan: Plan, living: Collection[str], costs: Costs) -> tuple[P
     return result, priced(result, costs)
 
 
-def _reordered(plan: Plan, price: Estimate, costs: Costs) -> tuple[Plan, Estimate]:
+def _reordered(plan: Plan, price: Estimate, passes: Passes, costs: Costs) -> tuple[Plan, Estimate]:
     """The plan with its reductions in the order that is through first, and its price; as it is where none waits for another."""
-    rounds = fastest_rounds(plan, costs) if len(plan.rounds) > 1 else plan.rounds
+    rounds = fastest_rounds(plan, costs, passes=passes) if len(plan.rounds) > 1 else plan.rounds
     if rounds == plan.rounds:
         return plan, price
     ordered = plan.amended(rounds=rounds)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from estimator.estimate import after_transition, priced
 from estimator.goodput import migration_seconds
+from estimator.passes import Passes, passes_of
 from estimator.schedule import ORDERS, require_known
 from kintsugi.core.decision import Estimate, Migration, Search
 from kintsugi.core.errors import InfeasibleError
@@ -18,6 +19,7 @@ from planner.refining import refined
 from planner.request import Request, search_for, shortage
 from planner.spreading import is_spread, most_confined
 from restorer.migration import plan_migration
+from restorer.rounds import fastest_rounds
 
 MOST_PRICED = 4
 """So many arrangements are placed and priced in full before only clear improvements are."""
@@ -131,7 +133,7 @@ def _refined(request: Request, found: Found) -> Found:
 
 def realise(request: Request, arrangement: Arrangement) -> Found:
     """An arrangement with named workers, its price, and how it is reached; a first plan has no transition."""
-    plan = place(
+    named = place(
         arrangement,
         request.workers,
         request.holdings,
@@ -140,13 +142,14 @@ def realise(request: Request, arrangement: Arrangement) -> Found:
         generation=request.generation,
         policy=request.policy,
     )
-    return _found(request, plan)
+    passes = passes_of(named, request.costs)
+    return _found(request, named.amended(rounds=fastest_rounds(named, request.costs, passes=passes)), passes)
 
 
-def _found(request: Request, plan: Plan) -> Found:
-    """A plan with its price, and how it is reached."""
+def _found(request: Request, plan: Plan, passes: Passes | None = None) -> Found:
+    """A plan with its price, and how it is reached; its passes may be known."""
     costs, previous = request.costs, request.holdings.plan
-    price, migration = priced(plan, costs), Migration()
+    price, migration = priced(plan, costs, passes=passes), Migration()
     if previous is not None:
         migration = plan_migration(previous, plan, costs.profile, costs.cluster, request.holdings.survivors)
         seconds = migration_seconds(costs.profile.recovery, migration.makespan_seconds)

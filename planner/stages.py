@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimator.compiled import compiled
+from estimator.compiled import borrowing, compiled
 from estimator.pipeline import Floats
 from planner.bounds import Chain, Ints, Model, fits, stage_parts
 
@@ -57,13 +57,13 @@ def stages_below(model: Model, chain: Chain, ceiling: float) -> Stages:
     return Stages(ranges, stops[:size], parts[:size, 0], parts[:size, 1], parts[:size, 2])
 
 
-@compiled
+@borrowing
 def entry_bound(stages: Stages, entry: int, follow: float) -> float:
     """`stage_bound` of an entry."""
     return float(stages.through[entry] + max(stages.back[entry] + follow, stages.after[entry]))
 
 
-@compiled
+@borrowing
 def fill_bounds(stages: Stages, ceiling: float, follow: float, best: Floats) -> None:
     """Put the least greatest bound of the stages from one on, by its first layer, into `best`, up to a ceiling.
 

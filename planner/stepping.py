@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import numpy as np
+
 from estimator.communication import ring_all_reduce_seconds
 from estimator.costs import Costs
 from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost, Profile
-from restorer.buckets import Bucket, bucket_bytes, buckets_of
+from restorer.buckets import bucket_bytes, buckets_of
 from restorer.ordering import QuickOrder
 
 Kind = tuple[tuple[int, ...], int]
@@ -25,7 +27,6 @@ class Reductions:
     """What pipelines with given stage boundaries reduce, however many there are of them."""
 
     shapes: Shapes
-    buckets: Sequence[Bucket]
     num_bytes: Sequence[int]
     """Shape [buckets]."""
     order: QuickOrder
@@ -35,21 +36,19 @@ class Reductions:
         """Of untouched pipelines whose workers hold one stage each."""
         buckets = buckets_of([tuple((stop, stage) for stage, stop in enumerate(shape[1:])) for shape in shapes], profile)
         num_bytes = [bucket_bytes(bucket, profile) for bucket in buckets]
-        return cls(shapes, buckets, num_bytes, QuickOrder.of(buckets, num_bytes))
+        return cls(shapes, num_bytes, QuickOrder.of(buckets, num_bytes))
 
     def end_seconds(self, pipelines: Counter[Kind], ends: Mapping[Kind, Sequence[float]], link: LinkCost) -> float:
         """End of the last reduction when stages are through with their passes at these times."""
         kinds_of: dict[tuple[int, ...], list[Kind]] = {shape: [] for shape in self.shapes}
         for kind in pipelines:
             kinds_of[kind[0]].append(kind)
-        shapes = [([ends[kind] for kind in kinds], sum(pipelines[kind] for kind in kinds)) for kinds in kinds_of.values()]
-        seconds, ready = [], []
-        for bucket, num_bytes in zip(self.buckets, self.num_bytes, strict=True):
-            own = [(ends_of, times, stages) for (ends_of, times), stages in zip(shapes, bucket.stages, strict=True)]
-            num_workers = sum([times * len(stages) for _, times, stages in own])
-            seconds.append(ring_all_reduce_seconds(link, num_workers, num_bytes))
-            ready.append(max([end[stage] for ends_of, _, stages in own for end in ends_of for stage in stages]))
-        return self.order.reduced_seconds(seconds, ready)
+        latest = np.concatenate([np.max([ends[kind] for kind in kinds], axis=0) for kinds in kinds_of.values()])
+        times = [sum(pipelines[kind] for kind in kinds) for kinds in kinds_of.values()]
+        num_workers = np.repeat(times, [len(shape) - 1 for shape in self.shapes]) @ self.order.stages
+        workers_and_bytes = zip(num_workers.tolist(), self.num_bytes, strict=True)
+        seconds = [ring_all_reduce_seconds(link, count, num_bytes) for count, num_bytes in workers_and_bytes]
+        return self.order.reduced_seconds(seconds, np.where(self.order.stages, latest[:, None], 0.0).max(axis=0))
 
 
 @dataclass(frozen=True, slots=True)

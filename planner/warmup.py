@@ -1,5 +1,6 @@
 """Reads the planner's compiled loops before anybody waits for a plan: the first search of a process takes long for them alone."""
 
+import gc
 from dataclasses import replace
 
 from kintsugi.core.cluster import Cluster
@@ -12,7 +13,10 @@ _NUM_MICROBATCHES = 12
 
 
 def warm_up() -> None:
-    """Plan small jobs before and after a loss: layers equal or not, workers equal or not take loops of their own."""
+    """Plan small jobs before and after a loss: layers equal or not, workers equal or not take loops of their own.
+
+    What the process holds then is left out wherever garbage is sought later: that takes as long as there is to look at.
+    """
     equal_workers = Cluster.uniform(_NUM_WORKERS)
     slow, *others = equal_workers.workers
     unequal_workers = equal_workers.with_workers((replace(slow, speed_ratio=0.5), *others))
@@ -20,6 +24,8 @@ def warm_up() -> None:
     _plan(equal_layers, equal_workers)
     _plan(unequal_layers, equal_workers)
     _plan(unequal_layers, unequal_workers)
+    gc.collect()
+    gc.freeze()
 
 
 def _plan(profile: Profile, cluster: Cluster) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from estimator.compiled import compiled
+from estimator.compiled import borrowing, compiled
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -86,7 +86,7 @@ def coloured(conflicts: Mask, num_bytes: Ints, least: tuple[int, int], most_node
     return best
 
 
-@compiled
+@borrowing
 def _free(conflicts: Mask, colour: Ints, depth: int, first: int, last: int) -> int:
     """The first round from one on without a conflict; one more than the last where there is none."""
     for choice in range(first, last + 1):

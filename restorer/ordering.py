@@ -9,7 +9,7 @@ import numpy as np
 
 from restorer.buckets import Bucket
 from restorer.colouring import Ints, Mask, coloured, first_fitted, weight
-from restorer.sequencing import Shop, end_seconds, shortest, soonest
+from restorer.sequencing import Floats, Shop, end_seconds, shortest, soonest
 
 Rounds = tuple[tuple[int, ...], ...]
 """Indices of buckets, round by round."""
@@ -48,7 +48,7 @@ class QuickOrder:
     """What `short_rounds` starts from: rounds by first fit, or each bucket as soon as it can begin. Where many are compared."""
 
     stages: Mask
-    """Which buckets each stage of each shape takes part in, shape [stages, buckets]."""
+    """Which buckets each stage of each shape takes part in, shape by shape. Shape [stages, buckets]."""
     conflicts: Mask
     """Whether two buckets share a worker, shape [buckets, buckets]."""
     fitted: Rounds
@@ -64,12 +64,12 @@ class QuickOrder:
         """Whichever are through first when the buckets take so long and can begin then."""
         return _sooner(self._shop(seconds, ready_seconds), self.fitted)[0]
 
-    def reduced_seconds(self, seconds: Sequence[float], ready_seconds: Sequence[float]) -> float:
+    def reduced_seconds(self, seconds: Sequence[float], ready_seconds: Sequence[float] | Floats) -> float:
         """End of the last reduction with these rounds."""
         shop = self._shop(seconds, ready_seconds)
         return min(end_seconds(shop, _flat(self.fitted)), end_seconds(shop, soonest(shop)))
 
-    def _shop(self, seconds: Sequence[float], ready_seconds: Sequence[float]) -> Shop:
+    def _shop(self, seconds: Sequence[float], ready_seconds: Sequence[float] | Floats) -> Shop:
         own, ready = np.array(seconds, dtype=np.float64), np.array(ready_seconds, dtype=np.float64)
         return Shop(self.conflicts, self.stages, own, ready)
 
@@ -112,11 +112,11 @@ def _flat(rounds: Rounds) -> Ints:
 
 
 def _stages(buckets: Sequence[Bucket]) -> Mask:
-    """Which buckets each stage of each shape takes part in. Shape [stages, buckets]."""
+    """Which buckets each stage of each shape takes part in, shape by shape. Shape [stages, buckets]."""
     pairs = [
         (shape, stage, index) for index, bucket in enumerate(buckets) for shape, own in enumerate(bucket.stages) for stage in own
     ]
-    row_of = {place: row for row, place in enumerate(dict.fromkeys((shape, stage) for shape, stage, _ in pairs))}
+    row_of = {place: row for row, place in enumerate(sorted({(shape, stage) for shape, stage, _ in pairs}))}
     result = np.zeros((len(row_of), len(buckets)), dtype=np.bool_)
     result[[row_of[shape, stage] for shape, stage, _ in pairs], [index for _, _, index in pairs]] = True
     return result

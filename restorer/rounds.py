@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from estimator.costs import Costs
-from estimator.passes import stage_end_seconds
+from estimator.passes import Passes, passes_of
 from kintsugi.core.plan import Plan, Reduction, Round
 from kintsugi.core.profile import Profile
 from restorer.buckets import Bucket, bucket_bytes, buckets_of, shape_of
@@ -29,15 +29,16 @@ def colour_rounds(plan: Plan, profile: Profile) -> tuple[Round, ...]:
     return named.rounds(few_rounds(named.buckets, [reduction.num_bytes for reduction in named.reductions]))
 
 
-def fastest_rounds(plan: Plan, costs: Costs, order: Order = short_rounds) -> tuple[Round, ...]:
+def fastest_rounds(plan: Plan, costs: Costs, order: Order = short_rounds, *, passes: Passes | None = None) -> tuple[Round, ...]:
     """The rounds of `colour_rounds`, or others where those are through sooner.
 
     Args:
         plan: its own rounds do not matter where it has no routes; else they say in which order its passes are.
         costs: of its passes and reductions.
         order: how rounds are sought.
+        passes: of the plan, where they are known.
     """
-    named, ends = _Named.of(plan, costs.profile), stage_end_seconds(plan, costs)
+    named, ends = _Named.of(plan, costs.profile), (passes or passes_of(plan, costs)).last_seconds(plan)
     seconds = [costs.reduction_seconds(reduction) if len(reduction.workers) > 1 else 0.0 for reduction in named.reductions]
     ready = [_ready_seconds(reduction, plan, ends) for reduction in named.reductions]
     num_bytes = [reduction.num_bytes for reduction in named.reductions]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from estimator.compiled import compiled
+from estimator.compiled import borrowing, compiled
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -85,7 +85,7 @@ def shortest(shop: Shop, least: float, most_looks: int) -> Ints:
     return best
 
 
-@compiled
+@borrowing
 def _take(shop: Shop, index: int, start: Floats, left: Mask) -> float:
     """Reduce a bucket: those left that share a worker with it begin after its end, which is returned."""
     end: float = start[index] + shop.seconds[index]
@@ -95,7 +95,7 @@ def _take(shop: Shop, index: int, start: Floats, left: Mask) -> float:
     return end
 
 
-@compiled
+@borrowing
 def _rivals(shop: Shop, start: Floats, left: Mask, result: Ints) -> int:
     """One of those begins first in every active schedule: the one that could end first, and what would hinder it; how many.
 
@@ -116,7 +116,7 @@ def _rivals(shop: Shop, start: Floats, left: Mask, result: Ints) -> int:
     return count
 
 
-@compiled
+@borrowing
 def _is_more_urgent(shop: Shop, start: Floats, left: Mask, one: int, other: int) -> bool:
     """Whether one can begin before the other, or has more left on its busiest stage, or else comes later."""
     if start[one] != start[other]:
@@ -125,7 +125,7 @@ def _is_more_urgent(shop: Shop, start: Floats, left: Mask, one: int, other: int)
     return bool(mine > its or (mine == its and one > other))
 
 
-@compiled
+@borrowing
 def _remaining(shop: Shop, left: Mask, index: int) -> float:
     """What the busiest stage of a bucket has left to reduce, in seconds."""
     result = 0.0
@@ -139,7 +139,7 @@ def _remaining(shop: Shop, left: Mask, index: int) -> float:
     return result
 
 
-@compiled
+@borrowing
 def _bound(shop: Shop, start: Floats, left: Mask) -> float:
     """No stage is through with what is left before this."""
     result = 0.0

@@ -179,8 +179,10 @@ class Plan:
 
     @cached_property
     def layers_of(self) -> dict[str, tuple[int, ...]]:
-        """The layers that each worker holds, ascending."""
-        return {worker: tuple(chain.from_iterable([stage.layers for stage in stages])) for worker, stages in self.stages_of.items()}
+        """The layers that each worker holds, ascending; workers that hold the same share one tuple."""
+        ranges_of = {worker: tuple([stage.layers for stage in stages]) for worker, stages in self.stages_of.items()}
+        layers = {ranges: tuple(chain.from_iterable(ranges)) for ranges in set(ranges_of.values())}
+        return {worker: layers[ranges] for worker, ranges in ranges_of.items()}
 
     @cached_property
     def slots_of(self) -> dict[str, tuple[Slot, ...]]:

@@ -17,7 +17,7 @@ SPLIT = [Pass.FORWARD, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT]
 
 def journeys(num_stages: int, num_microbatches: int, forward: float, backward: float) -> list[Journey]:
     hops = tuple(Hop(f"w{s}", forward, backward / 2, backward / 2, 0.0) for s in range(num_stages))
-    return [Journey(microbatch=m, pipeline=0, turn=m, hops=hops) for m in range(num_microbatches)]
+    return [Journey(pipeline=0, hops=hops, microbatches=range(num_microbatches), turns=range(num_microbatches))]
 
 
 @pytest.mark.parametrize("is_limit_shared", [False, True])
@@ -56,7 +56,7 @@ def crossing_journeys(draw):
                 )
                 for s in range(num_stages)
             )
-            result.append(Journey(microbatch=len(result), pipeline=pipeline, turn=turn, hops=hops))
+            result.append(Journey(pipeline=pipeline, hops=hops, microbatches=[len(result)], turns=[turn]))
     return result
 
 
@@ -72,10 +72,10 @@ def test_list_scheduling_crossing_ways_is_complete_and_keeps_limits(ways, is_lim
     for worker, own in placed.items():
         for item in own.passes:
             found[worker, item.microbatch, item.stage].append(item.kind)
-    assert set(found) == {(hop.worker, way.microbatch, s) for way in ways for s, hop in enumerate(way.hops)}
+    assert set(found) == {(hop.worker, way.microbatches[0], s) for way in ways for s, hop in enumerate(way.hops)}
     for (_, _, stage), kinds in found.items():
         assert kinds == (SPLIT if is_split and stage else WHOLE)
-    way_of = {way.microbatch: way for way in ways}
+    way_of = {way.microbatches[0]: way for way in ways}
     for own in placed.values():
         held: Counter[tuple[int, int]] = Counter()
         for item in own.passes:
@@ -90,7 +90,7 @@ def test_list_scheduling_crossing_ways_is_complete_and_keeps_limits(ways, is_lim
 @given(crossing_journeys(), st.booleans(), BUDGETS)
 @settings(deadline=None)
 def test_what_a_schedule_says_of_itself_is_read_off_its_passes(ways, is_split, budgets):
-    way_of = {way.microbatch: way for way in ways}
+    way_of = {way.microbatches[0]: way for way in ways}
     scheduler = ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=False, budget_bytes=budgets)
     for own in scheduler.run(is_split=is_split).values():
         held = num_bytes = most = most_bytes = 0
@@ -116,7 +116,7 @@ def test_what_a_schedule_says_of_itself_is_read_off_its_passes(ways, is_split, b
 @settings(deadline=None)
 def test_weight_parts_are_not_put_off_beyond_the_memory(ways, budget):
     """A forward pass that takes a worker over its budget finds no weight part waiting there."""
-    way_of = {way.microbatch: way for way in ways}
+    way_of = {way.microbatches[0]: way for way in ways}
     budgets = dict.fromkeys((f"w{n}" for n in range(5)), budget)
     scheduler = ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=False, budget_bytes=budgets)
     for own in scheduler.run(is_split=True).values():

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 SCRIPT = """
+import gc
 import sys
 from kintsugi.core.cluster import Cluster
 from planner.replan import replan
@@ -20,9 +21,10 @@ def loaded():
                     found[f"{value.__module__}.{attribute}"] = len(value.signatures)
     return found
 
-before = loaded()
+before, num_sought = loaded(), len(gc.get_objects())
 warm_up()
 warm = loaded()
+assert len(gc.get_objects()) < num_sought / 10, "garbage is sought among what stays"
 assert sum(warm.values()) > sum(before.values()), "the warm-up loads nothing"
 cluster = Cluster.uniform(8)
 for profile in (uniform_profile(6), transformer_profile(6)):
