@@ -8,6 +8,9 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 
 from api import problems
+from api.access import routes as access_routes
+from api.access.assembly import access_of
+from api.access.gate import Gate
 from api.conditional import ConditionalReads
 from api.contingencies import Contingencies
 from api.dashboard import routes as dashboard
@@ -56,6 +59,8 @@ ROUTERS = (
     webhooks.router,
     estimates.router,
     simulations.router,
+    access_routes.router,
+    access_routes.pages,
     health.router,
     dashboard.router,
 )
@@ -77,6 +82,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     if ahead is not None:
         metrics.pending.set_function(ahead.num_pending)
     service = Service(store, metrics, ahead=ahead)
+    access = access_of(settings, store.database)
     watch = Watch(service.latest_generations)
     feed = Feed(store)
     tail = Tail(feed)
@@ -99,8 +105,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             deadlines=deadlines,
             planners=anyio.CapacityLimiter(settings.max_planning_threads),
             webhooks=hooks.registry,
+            access=access,
         )
         await anyio.to_thread.run_sync(store.open)
+        await anyio.to_thread.run_sync(access.open)
         if ahead is not None:
             ahead.start()
         async with anyio.create_task_group() as tasks:
@@ -108,6 +116,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             tasks.start_soon(tail.run)
             tasks.start_soon(listeners.run)
             tasks.start_soon(hooks.courier.run)
+            tasks.start_soon(access.auditor.run)
             tasks.start_soon(deadlines.run)
             yield
             watch.close()
@@ -115,6 +124,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             tail.close()
             listeners.close()
             hooks.courier.close()
+            access.auditor.close()
         if ahead is not None:
             await anyio.to_thread.run_sync(ahead.close)
         store.close()
@@ -126,9 +136,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         openapi_url="/v1/openapi.json",
         middleware=[
             Middleware(Observation, metrics=metrics),
+            Middleware(Gate, access=access),
             Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes),
             Middleware(ConditionalReads),
         ],

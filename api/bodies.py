@@ -15,6 +15,8 @@ from anyio.to_thread import run_sync
 from fastapi import Depends, Request
 from pydantic import TypeAdapter
 
+from api.access.audit import AuditPage
+from api.access.tokens import IssuedToken, NewToken, Token, TokenPage
 from api.problems import MEDIA_TYPE, MalformedBodyError, Problem, UnsupportedMediaTypeError
 from api.schemas import EstimateRequest, EventBatch, Judgement, NewJob, SimulationReply, SimulationRequest, WhatIf
 from api.webhooks.hooks import Delivery, DeliveryPage, NewWebhook, Webhook, WebhookList, WebhookTarget
@@ -30,6 +32,7 @@ T = TypeVar("T")
 
 REQUESTS = (
     NewJob,
+    NewToken,
     Event,
     EventBatch,
     Report,
@@ -42,6 +45,10 @@ REQUESTS = (
     Heartbeats,
 )
 RESPONSES = (
+    AuditPage,
+    IssuedToken,
+    Token,
+    TokenPage,
     Answer,
     ApprovalPage,
     ApprovalRecord,

@@ -9,6 +9,7 @@ import anyio
 from anyio.to_thread import run_sync
 from fastapi import Depends, Header, Path, Query, Request, Response
 
+from api.access.assembly import Access
 from api.answers import answer_body
 from api.bodies import refuses
 from api.deadlines import Deadlines
@@ -57,6 +58,7 @@ class Desk:
     deadlines: Deadlines
     planners: anyio.CapacityLimiter
     webhooks: Registry
+    access: Access
 
     def check_wait(self, seconds: float) -> None:
         """Require a wait that the service bears.

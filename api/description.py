@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from api.access.description import secure
 from api.bodies import component_schemas
 from api.problems import MEDIA_TYPE
 
@@ -51,6 +52,7 @@ def _complete(document: dict[str, Any]) -> None:
     components = document.setdefault("components", {})
     components.setdefault("schemas", {}).update(component_schemas())
     components["examples"] = {f"Problem{status}": {"value": problem} for status, problem in examples["problems"].items()}
+    secure(document)
     for name, operation in operations(document):
         if name.startswith("GET "):
             _make_conditional(operation)

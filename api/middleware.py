@@ -7,8 +7,9 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.access.tokens import redacted
 from api.metrics import Metrics
-from api.problems import BodyTooLargeError, problem_of
+from api.problems import REQUEST_ID, BodyTooLargeError, problem_of
 
 
 class BodyLimit:
@@ -62,6 +63,7 @@ class Observation:
             await self._app(scope, receive, send)
             return
         request, status, start = uuid4().hex, 500, time.perf_counter()
+        scope.setdefault("state", {})[REQUEST_ID] = request
 
         async def observed(message: Message) -> None:
             nonlocal status
@@ -80,4 +82,4 @@ class Observation:
         route = getattr(scope.get("route"), "path", "unknown")
         self._metrics.requests.labels(scope["method"], route, str(status)).inc()
         self._metrics.request_seconds.labels(scope["method"], route).observe(seconds)
-        self._log.debug("answered", method=scope["method"], path=scope["path"], status=status, seconds=round(seconds, 6))
+        self._log.debug("answered", method=scope["method"], path=redacted(scope["path"]), status=status, seconds=round(seconds, 6))

@@ -12,17 +12,23 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from kintsugi.core.errors import (
+    AccessError,
     ConflictError,
+    ForbiddenError,
     InfeasibleError,
     InvalidInputError,
     KintsugiError,
     NotFoundError,
     ReconfigurationError,
+    TooManyRequestsError,
+    UnauthenticatedError,
     UnavailableError,
 )
 from kintsugi.core.profile import PYDANTIC_CONFIG
 
 MEDIA_TYPE = "application/problem+json"
+REQUEST_ID = "request_id"
+"""Name of the request's id in its state."""
 
 
 class MalformedBodyError(InvalidInputError):
@@ -43,6 +49,12 @@ class BodyTooLargeError(KintsugiError):
     code = "body_too_large"
 
 
+class LimitReachedError(ConflictError):
+    """The service holds as much as it may; the message names the setting."""
+
+    code = "limit_reached"
+
+
 class PreconditionFailedError(KintsugiError):
     """`If-Match` names a state that is over."""
 
@@ -59,6 +71,9 @@ STATUS: tuple[tuple[type[KintsugiError], HTTPStatus], ...] = (
     (PreconditionFailedError, HTTPStatus.PRECONDITION_FAILED),
     (BodyTooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (UnsupportedMediaTypeError, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
+    (UnauthenticatedError, HTTPStatus.UNAUTHORIZED),
+    (AccessError, HTTPStatus.FORBIDDEN),
+    (TooManyRequestsError, HTTPStatus.TOO_MANY_REQUESTS),
     (UnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
 )
 """Status of each branch of the error tree; the first that fits counts, and what is not here is 500."""
@@ -92,7 +107,18 @@ def status_of(error: KintsugiError) -> HTTPStatus:
 
 def problem_of(error: KintsugiError, *, instance: str = "") -> JSONResponse:
     """The problem document of an error, with the contract's error object in it."""
-    return _document(status_of(error), str(error), error.as_dict(), instance)
+    return _document(status_of(error), str(error), error.as_dict(), instance, _headers_of(error))
+
+
+def _headers_of(error: KintsugiError) -> dict[str, str]:
+    """What HTTP wants to be told beside the document."""
+    if isinstance(error, UnauthenticatedError):
+        return {"WWW-Authenticate": 'Bearer realm="kintsugi"'}
+    if isinstance(error, ForbiddenError) and error.value:
+        return {"WWW-Authenticate": f'Bearer realm="kintsugi", error="insufficient_scope", scope="{error.value}"'}
+    if isinstance(error, TooManyRequestsError):
+        return {"Retry-After": str(error.retry_seconds)}
+    return {}
 
 
 def install(app: FastAPI) -> None:
@@ -137,27 +163,28 @@ def _finite(value: Any) -> Any:
 
 async def _on_kintsugi_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, KintsugiError)
-    return problem_of(error, instance=request.url.path)
+    return problem_of(error, instance=request.scope["path"])
 
 
 async def _on_validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     details = error.errors()[0]
     name = str(details["loc"][-1])
-    return problem_of(InvalidInputError(details["msg"], field=name, value=details.get("input")), instance=request.url.path)
+    return problem_of(InvalidInputError(details["msg"], field=name, value=details.get("input")), instance=request.scope["path"])
 
 
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    status = HTTPStatus(error.status_code)
+    status, path = HTTPStatus(error.status_code), request.scope["path"]
     code = {HTTPStatus.NOT_FOUND: "not_found"}.get(status, status.phrase.lower().replace(" ", "_"))
-    message = f"{request.method} {request.url.path} is not served here: {status.phrase.lower()}"
-    shown = {"code": code, "field": "path", "value": request.url.path, "message": message}
-    return _document(status, message, shown, request.url.path, error.headers)
+    message = f"{request.method} {path} is not served here: {status.phrase.lower()}"
+    shown = {"code": code, "field": "path", "value": path, "message": message}
+    return _document(status, message, shown, path, error.headers)
 
 
 async def _on_crash(request: Request, error: Exception) -> JSONResponse:
-    structlog.get_logger("kintsugi.api").error("crashed", path=request.url.path, exc_info=error)
-    status = HTTPStatus.INTERNAL_SERVER_ERROR
-    message = "an unexpected error in the service; its log has the details"
-    return _document(status, message, {"code": "internal", "field": "", "value": None, "message": message}, request.url.path)
+    path, request_id = request.scope["path"], request.scope.get("state", {}).get(REQUEST_ID, "")
+    structlog.get_logger("kintsugi.api").error("crashed", path=path, request=request_id, exc_info=error)
+    message = "an unexpected error in the service; its log has the details under the request's id"
+    shown = {"code": "internal", "field": "", "value": None, "message": message}
+    return _document(HTTPStatus.INTERNAL_SERVER_ERROR, message, shown, path, {"X-Request-Id": request_id})

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from api.access.callers import caller, no_job
 from api.history import Entry, History
 from api.lifecycle import NONE, Lifecycle
 from api.planning import StoredSnapshot
@@ -65,6 +66,7 @@ class Records:
         Raises:
             NotFoundError: there is no such job.
         """
+        caller().require(job)
         state = self._states.get(job) or self._first_state(job)
         history = state.history
         for entry in self.store.entries(job, after=history.number):
@@ -79,6 +81,7 @@ class Records:
         Raises:
             NotFoundError: there is no such job or generation.
         """
+        caller().require(job)
         if generation is not None:
             return self._decision_at(job, generation)
         return self.store.decision(job, self.state(job).history.lifecycle.current)
@@ -158,7 +161,7 @@ class Records:
             return self.store.decision(job, generation)
         except NotFoundError:
             if self.store.job(job) is None:
-                raise _no_job(job) from None
+                raise no_job(job) from None
             raise
 
     def _plan(self, job: str, generation: int) -> Plan:
@@ -181,7 +184,7 @@ def first_state(store: Store, job: str) -> JobState:
     """
     stored = store.job(job)
     if stored is None:
-        raise _no_job(job)
+        raise no_job(job)
     return JobState(
         job=stored,
         profile=store.document(Profile, stored.profile),
@@ -195,11 +198,6 @@ def _first_history(store: Store, job: StoredJob) -> History:
     first = codec.loads(StoredSnapshot, store.decision(job.id, 0).snapshot)
     lifecycle = Lifecycle.of(handling, created_at=job.created_at, adopted=first.plan_generation is not None)
     return History(membership=Membership.of(store.document(Cluster, job.cluster)), lifecycle=lifecycle)
-
-
-def _no_job(job: str) -> NotFoundError:
-    """The error for an id that no job has."""
-    return NotFoundError("there is no job of this id", field="job", value=job)
 
 
 def _told(decision: StoredDecision, lifecycle: Lifecycle) -> Told:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 from api import planning
+from api.access.callers import own_key
 from api.admission import check_approval, check_report, refuse_other_events, refuse_other_generations
 from api.clock import utc_now
 from api.database import OvertakenError
@@ -153,7 +154,8 @@ class Service(Ledger):
 
 
 def _key(scope: str, key: str | None, digest: str) -> WriteKey | None:
-    return None if key is None else WriteKey(scope=scope, key=key, request_digest=digest)
+    own = own_key(key)
+    return None if own is None else WriteKey(scope=scope, key=own, request_digest=digest)
 
 
 def _told(entry: Entry | None) -> Entry:

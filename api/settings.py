@@ -1,6 +1,7 @@
 """The service's settings, from arguments or `KINTSUGI_` environment variables."""
 
 from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -34,6 +35,30 @@ class Settings(BaseSettings):
     """Workers that pairs of losses may be planned for, summed over the pairs; 0 plans for single losses alone."""
     max_simulation_seconds: float = Field(default=10.0, gt=0, le=3_600)
     """Longest simulation that the service carries out."""
+    require_tokens: Literal["auto", "always", "never"] = "auto"
+    """Whether requests need a bearer token; `auto`: beyond loopback, and on loopback once a token was ever issued."""
+    tls_certificate: Path | None = None
+    """PEM file of the certificate, with those between it and its authority; the service then speaks HTTPS alone."""
+    tls_key: Path | None = None
+    """PEM file of the certificate's private key, without a password."""
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Proxies such as `["10.0.0.5/32"]` whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed; nobody else's are."""
+    sign_in_hours: float = Field(default=12.0, gt=0, le=8_760)
+    """How long a browser stays signed in to the dashboard."""
+    max_requests_per_second: float = Field(default=2_000.0, gt=0)
+    """Requests of one token, or of one address where no token is asked for; more are answered with 429."""
+    max_request_burst: float = Field(default=10_000.0, ge=1)
+    """Requests that one of them may send at once after a silence."""
+    max_failed_sign_ins_per_minute: float = Field(default=60.0, ge=1)
+    """Requests of one address without a usable token that are answered with 401; more are answered with 429."""
+    max_jobs: int = Field(default=10_000, ge=1)
+    """Jobs that are stored; new ones are refused beyond."""
+    max_workers_per_job: int = Field(default=131_072, ge=1)
+    """Workers in the cluster of one job, the lost ones included."""
+    max_waiting_clients: int = Field(default=10_000, ge=1)
+    """Clients that wait for news at the same time; more are answered with 429."""
+    keep_audit_days: int = Field(default=400, ge=1, le=36_500)
+    """How long the audit log remembers."""
     webhook_networks: tuple[IPv4Network | IPv6Network, ...] = ()
     """Private networks that webhooks may be sent to, such as `["10.0.0.0/8"]`; link-local addresses never are."""
     webhook_timeout_seconds: float = Field(default=10.0, gt=0, le=60)

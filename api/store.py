@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, func, insert, select
 
 from api import states
+from api.access.callers import caller, shown_key
 from api.agenda import Agenda, move
 from api.database import Database
 from api.grouping import GroupCommit
@@ -155,8 +156,10 @@ class Store:
         return None if row is None else StoredJob(**row._mapping)
 
     def job_ids(self, *, after: str, limit: int) -> list[str]:
-        """Ids of jobs, ascending, above `after`."""
+        """Ids of the jobs that the caller may know of, ascending, above `after`."""
         query = select(JOBS.c.id).where(JOBS.c.id > after).order_by(JOBS.c.id).limit(limit)
+        if (only := caller().only_job) is not None:
+            query = query.where(JOBS.c.id == only)
         with self._database.reading() as connection:
             return list(connection.execute(query).scalars())
 
@@ -219,7 +222,7 @@ class Store:
         if row is None:
             return None
         if row.request_digest != key.request_digest:
-            raise ConflictError("was used for another request; choose a new key", field="Idempotency-Key", value=key.key)
+            raise ConflictError("was used for another request; choose a new key", field="Idempotency-Key", value=shown_key(key.key))
         return row.job, row.number
 
     def decision(self, job: str, generation: int) -> StoredDecision:

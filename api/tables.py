@@ -10,6 +10,7 @@ from sqlalchemy import (
     ForeignKey,
     ForeignKeyConstraint,
     Index,
+    Integer,
     LargeBinary,
     MetaData,
     String,
@@ -118,7 +119,7 @@ KEYS = Table(
     "idempotency_keys",
     METADATA,
     Column("scope", String(200), primary_key=True),
-    Column("key", String(200), primary_key=True),
+    Column("key", String(300), primary_key=True),
     Column("request_digest", String(64), nullable=False),
     Column("job", String(200), nullable=False),
     Column("number", BigInteger, nullable=False),
@@ -160,6 +161,38 @@ DELIVERIES = Table(
     Index(None, "status", "due_at"),
 )
 """News on their way to webhooks. A lease keeps a delivery for one process until it ends."""
+
+TOKENS = Table(
+    "tokens",
+    METADATA,
+    Column("id", String(32), primary_key=True),
+    Column("digest", String(64), nullable=False, unique=True),
+    Column("name", String(100), nullable=False),
+    Column("scope", String(16), nullable=False),
+    Column("job", String(200)),
+    Column("created_at", String(32), nullable=False),
+    Column("expires_at", String(32)),
+    Column("revoked_at", String(32)),
+)
+"""Tokens by their public ids, with the SHA-256 of their secrets; a token's job need not be there yet."""
+
+AUDIT = Table(
+    "audit",
+    METADATA,
+    Column("number", BigInteger().with_variant(Integer(), "sqlite"), primary_key=True),
+    Column("at", String(32), nullable=False),
+    Column("token", String(32)),
+    Column("name", String(100)),
+    Column("address", String(100), nullable=False),
+    Column("method", String(16), nullable=False),
+    Column("route", String(200)),
+    Column("job", String(200)),
+    Column("status", Integer, nullable=False),
+    Column("request", String(32), nullable=False),
+    Index(None, "at"),
+    Index(None, "job", "number"),
+)
+"""Who wrote what, and who was refused; rows are never changed, and deleted once they are old."""
 
 KEPT = (DOCUMENTS, LOG, DECISIONS)
 """Tables whose rows are never changed or deleted: triggers refuse it."""

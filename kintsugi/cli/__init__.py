@@ -22,6 +22,7 @@ COMMANDS = {
     "shards": "The fastest way to fetch shards from several neighbours.",
     "trace": "A plan's schedule, or a run's measured actions, as a trace for Perfetto.",
     "serve": "Run the service.",
+    "token": "Issue, list and revoke the service's tokens.",
     "replay": "Make the decisions of jobs again from a service's database, and compare.",
     "demo": "Train a real job, kill its workers, and watch it go on.",
     "profile": "Measure a model's profile on this machine, or import one.",

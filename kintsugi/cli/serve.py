@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,9 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 
 from api import logs
+from api.access.assembly import tokens_are_needed
+from api.access.certificates import check_certificate
+from api.access.vault import Vault
 from api.app import create_app
 from api.settings import Settings
 from api.store import Store
@@ -33,21 +37,36 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
+    *,
     host: Annotated[str | None, typer.Option(help="Address to listen on; 127.0.0.1 by default.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one; 8000 by default.")] = None,
     database_url: Annotated[
         str | None, typer.Option(help="SQLAlchemy URL; sqlite:///kintsugi.sqlite3 in the working directory by default.")
     ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="PEM file of the certificate: the service then speaks HTTPS.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM file of the certificate's private key, without a password.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error; info by default.")] = None,
     log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="Lines for people, or JSON.")] = None,
 ) -> None:
     """Run the service until SIGTERM or SIGINT.
 
     Every option, and more, can also be set by environment variables such as KINTSUGI_DATABASE_URL. Once the service can
-    answer, it writes `kintsugi: listening on http://HOST:PORT` to standard error.
+    answer, it writes `kintsugi: listening on http://HOST:PORT` to standard error. Beyond loopback it starts only where a token
+    was made with `kintsugi token create`.
     """
-    settings = _settings(host=host, port=port, database_url=database_url, log_level=log_level, log_format=log_format)
+    settings = _settings(
+        host=host,
+        port=port,
+        database_url=database_url,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        log_level=log_level,
+        log_format=log_format,
+    )
     logs.configure(settings)
+    check_certificate(settings)
     _check_database(settings)
     app, listener = create_app(settings), _listener(settings)
     config = uvicorn.Config(
@@ -55,6 +74,10 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # the service itself knows which proxies are believed
+        ws="none",
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
         lifespan="on",
         timeout_graceful_shutdown=settings.shutdown_seconds,
     )
@@ -63,7 +86,7 @@ def serve(
     sys.setswitchinterval(SWITCH_SECONDS)
     warming = threading.Thread(target=warm_up, name="warm-up")
     with listener:
-        server = _Server(config, app, _address(listener))
+        server = _Server(config, app, _address(listener, is_secure=settings.tls_certificate is not None))
         warming.start()
         server.run(sockets=[listener])
         warming.join()
@@ -107,6 +130,7 @@ def _check_database(settings: Settings) -> None:
     store = Store(settings.database_url)
     try:
         store.open()
+        tokens_are_needed(settings, Vault(store.database))
     finally:
         store.close()
 
@@ -129,9 +153,10 @@ def _listener(settings: Settings) -> socket.socket:
     return listener
 
 
-def _address(listener: socket.socket) -> str:
+def _address(listener: socket.socket, *, is_secure: bool) -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
+    scheme = "https" if is_secure else "http"
+    return f"{scheme}://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"
 
 
 def _exit(_number: int, _frame: FrameType | None) -> None:

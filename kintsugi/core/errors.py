@@ -9,7 +9,11 @@ KintsugiError
 ├── InfeasibleError              no plan exists: memory, too few workers, contradictory ranges
 │   └── StateLostError           no survivor holds some layer
 ├── ReconfigurationError         the survivors could not move to the decided plan
+├── AccessError                  the service does not do that for whoever asks
+│   ├── UnauthenticatedError     no usable token came with the request
+│   └── ForbiddenError           the token does not allow it
 ├── UnavailableError             the service or a worker did not answer in time
+│   ├── TooManyRequestsError     the caller asks too often; carries how long to wait
 │   └── CommunicationError       a peer or a link broke in the middle of a message
 └── WorkerError                  the trainer's own code raised in a worker
 """
@@ -126,6 +130,48 @@ class UnavailableError(KintsugiError):
     """The service or a worker did not answer in time."""
 
     code = "unavailable"
+
+
+class AccessError(KintsugiError):
+    """The service does not do that for whoever asks."""
+
+    code = "access_denied"
+
+
+class UnauthenticatedError(AccessError):
+    """No usable token came with the request."""
+
+    code = "unauthenticated"
+
+
+class ForbiddenError(AccessError):
+    """The token does not allow what was asked."""
+
+    code = "forbidden"
+
+
+class TooManyRequestsError(UnavailableError):
+    """The caller asks too often; `retry_seconds` is how long to wait."""
+
+    code = "too_many_requests"
+
+    def __init__(self, message: str, *, field: str = "", value: Any = None, retry_seconds: int = 1) -> None:
+        super().__init__(message, field=field, value=value)
+        self.retry_seconds = retry_seconds
+
+    def as_dict(self) -> dict[str, Any]:
+        """The contract's object with `retry_seconds` added."""
+        return {**super().as_dict(), "retry_seconds": self.retry_seconds}
+
+    @classmethod
+    def _rebuilt(cls, document: Mapping[str, Any]) -> Self:
+        seconds = int(document.get("retry_seconds", 1))
+        return cls(
+            str(document.get("message", "")),
+            field=str(document.get("field", "")),
+            value=document.get("value"),
+            retry_seconds=seconds,
+        )
 
 
 def error_from(document: Mapping[str, Any]) -> KintsugiError:

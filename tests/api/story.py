@@ -15,9 +15,12 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from api import logs
+from api.access.tokens import NewToken
+from api.access.vault import Vault
 from api.app import create_app
 from api.description import EXAMPLES
 from api.settings import Settings
+from api.store import Store
 from kintsugi.core import codec
 from tests.api.receiver import Receiver, receiver
 from tests.api.requests import event, report
@@ -25,9 +28,13 @@ from tests.builders import uniform_profile
 
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 SITE = re.compile(r"http://127\.0\.0\.1:\d+")
+TOKEN = re.compile(r"kgi_[0-9a-f]{16}_[\w-]{43}")
+RANDOM_ID = re.compile(r"[0-9a-f]{16}|[0-9a-f]{32}")
+AN_ID = "0123456789abcdef"
+A_TOKEN = f"kgi_{AN_ID}_{'0123456789' * 4}abc"
 A_MOMENT = "2026-01-31T12:00:00.000000Z"
 SECRET = f"whsec_{base64.b64encode(b'an example of thirty-two bytes!!').decode()}"
-PARAMETERS = {"job": "llama", "generation": 1, "webhook": "site", "delivery": "plan_decided.1", "limit": 100}
+PARAMETERS = {"job": "llama", "generation": 1, "webhook": "site", "delivery": "plan_decided.1", "token": AN_ID, "limit": 100}
 
 
 class Recorder:
@@ -35,12 +42,14 @@ class Recorder:
 
     def __init__(self, client: TestClient) -> None:
         self._client = client
+        self.made: dict[str, Any] = {}
+        """Parameters that the service chose itself."""
         self.examples: dict[str, Any] = {"operations": {}, "parameters": PARAMETERS, "problems": {}}
 
     def ask(self, operation: str, body: Any = None, status: int = 200, **named: Any) -> Any:
         """The answer to `operation`, such as `GET /v1/jobs/{job}`, which becomes an example."""
         method, path = operation.split(" ")
-        response = self._client.request(method, path.format_map(PARAMETERS), json=body, **named)
+        response = self._client.request(method, path.format_map({**PARAMETERS, **self.made}), json=body, **named)
         assert response.status_code == status, response.text
         example = self.examples["operations"].setdefault(operation, {"responses": {}})
         if body is not None:
@@ -89,11 +98,20 @@ def tell(record: Recorder, site: Receiver) -> None:
     record.ask("POST /v1/jobs/{job}/heartbeats", alive)
     _studies(record, decided["decision"]["plan"])
     _deliveries(record, site)
+    _tokens(record)
     for path in ("/healthz", "/readyz", "/metrics"):
         record.ask(f"GET {path}")
     record.end_streams()
     for path in ("/v1/stream", "/v1/jobs/{job}/stream"):
         record.ask(f"GET {path}", params={"after": 0, "kinds": "event"})
+
+
+def _tokens(record: Recorder) -> None:
+    asked = {"name": "the trainer", "scope": "report", "job": "llama", "expires_in_seconds": 2_592_000}
+    record.made["token"] = record.ask("POST /v1/tokens", asked, 201)["token"]["id"]
+    record.ask("GET /v1/tokens")
+    record.ask("DELETE /v1/tokens/{token}")
+    record.ask("GET /v1/audit", params={"limit": 1})
 
 
 def _hooks(record: Recorder, site: Receiver) -> None:
@@ -138,6 +156,22 @@ def refuse(record: Recorder) -> None:
     record.be_refused(422, "POST", events, json=event("vague", 0))
 
 
+def refuse_strangers(url: str) -> dict[str, Any]:
+    """Refusals of a service that asks for tokens, by status."""
+    store = Store(url)
+    store.open()
+    secret = Vault(store.database).issue(NewToken(name="looker")).secret
+    store.close()
+    settings = Settings(database_url=url, plans_ahead=False, require_tokens="always", max_failed_sign_ins_per_minute=1)
+    with TestClient(create_app(settings)) as client:
+        record = Recorder(client)
+        for status in (401, 429):
+            record.be_refused(status, "GET", "/v1/jobs")
+        record.be_refused(403, "POST", "/v1/jobs/llama/events", headers={"Authorization": f"Bearer {secret}"})
+    problems: dict[str, Any] = record.examples["problems"]
+    return problems
+
+
 def recorded() -> dict[str, Any]:
     """All examples, as a service on an empty database gives them now."""
     with tempfile.TemporaryDirectory() as folder:
@@ -152,7 +186,8 @@ def recorded() -> dict[str, Any]:
             refuse(refusing)
             client.app.state.watch.close()
             refusing.be_refused(503, "GET", "/readyz")
-    return {**record.examples, "problems": refusing.examples["problems"]}
+        strangers = refuse_strangers(f"sqlite:///{folder}/strangers.sqlite3")
+    return {**record.examples, "problems": {**refusing.examples["problems"], **strangers}}
 
 
 def _content(response: Any) -> Any:
@@ -172,7 +207,10 @@ def _steady(value: Any, name: str = "") -> Any:
         return 0.001
     if isinstance(value, float):
         return float(f"{value:.6g}")
-    return SITE.sub("https://example.com", MOMENT.sub(A_MOMENT, value)) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    told = SITE.sub("https://example.com", MOMENT.sub(A_MOMENT, TOKEN.sub(A_TOKEN, value)))
+    return AN_ID if RANDOM_ID.fullmatch(told) else told
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ def upgrade() -> None:
     _made_ahead()
     _keys()
     _webhooks()
+    _access()
     for table in KEPT:
         _keep(table)
 
@@ -102,7 +103,7 @@ def _keys() -> None:
     op.create_table(
         "idempotency_keys",
         sa.Column("scope", sa.String(200), primary_key=True),
-        sa.Column("key", sa.String(200), primary_key=True),
+        sa.Column("key", sa.String(300), primary_key=True),
         sa.Column("request_digest", sa.String(64), nullable=False),
         sa.Column("job", sa.String(200), nullable=False),
         sa.Column("number", sa.BigInteger, nullable=False),
@@ -140,6 +141,35 @@ def _webhooks() -> None:
         sa.ForeignKeyConstraint(["job", "webhook"], ["webhooks.job", "webhooks.id"]),
         sa.Index(None, "status", "due_at"),
     )
+
+
+def _access() -> None:
+    op.create_table(
+        "tokens",
+        sa.Column("id", sa.String(32), primary_key=True),
+        sa.Column("digest", sa.String(64), nullable=False, unique=True),
+        sa.Column("name", sa.String(100), nullable=False),
+        sa.Column("scope", sa.String(16), nullable=False),
+        sa.Column("job", sa.String(200)),
+        sa.Column("created_at", sa.String(32), nullable=False),
+        sa.Column("expires_at", sa.String(32)),
+        sa.Column("revoked_at", sa.String(32)),
+    )
+    op.create_table(
+        "audit",
+        sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
+        sa.Column("at", sa.String(32), nullable=False),
+        sa.Column("token", sa.String(32)),
+        sa.Column("name", sa.String(100)),
+        sa.Column("address", sa.String(100), nullable=False),
+        sa.Column("method", sa.String(16), nullable=False),
+        sa.Column("route", sa.String(200)),
+        sa.Column("job", sa.String(200)),
+        sa.Column("status", sa.Integer, nullable=False),
+        sa.Column("request", sa.String(32), nullable=False),
+    )
+    op.create_index("ix_audit_at", "audit", ["at"])
+    op.create_index("ix_audit_job_number", "audit", ["job", "number"])
 
 
 def _keep(table: str) -> None:

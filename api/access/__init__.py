@@ -1,0 +1,1 @@
+"""Who may do what: tokens, the gate before every request, its limits, and the record of who did what."""

@@ -1,0 +1,86 @@
+"""Access control put together: one for each application."""
+
+from dataclasses import dataclass
+
+from api.access.addresses import is_loopback
+from api.access.audit import Auditor
+from api.access.limits import Buckets, Places
+from api.access.vault import Vault
+from api.database import Database
+from api.settings import Settings
+from kintsugi.core.errors import InvalidInputError
+
+NOTED_PER_SECOND, NOTED_AT_ONCE = 1.0, 1_000
+"""Refusals in the audit log: whoever floods the service with requests must not fill its disk."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Access:
+    """What the gate goes by."""
+
+    settings: Settings
+    vault: Vault
+    auditor: Auditor
+    requests: Buckets
+    """Of tokens that were accepted, and of addresses where none is asked for."""
+    failures: Buckets
+    """Of addresses that sent no usable token."""
+    noted: Buckets
+    """Refusals of one token, or of all who have none, that go into the audit log."""
+    places: Places
+    is_enforced: bool
+    """Whether requests need tokens; `open` looks whether there are any."""
+
+    def open(self) -> None:
+        """Find out whether tokens are needed.
+
+        Raises:
+            InvalidInputError: they are, and there is none.
+        """
+        self.is_enforced = tokens_are_needed(self.settings, self.vault)
+
+
+def access_of(settings: Settings, database: Database) -> Access:
+    """Access control by the settings."""
+    return Access(
+        settings=settings,
+        vault=Vault(database),
+        auditor=Auditor(database, keep_days=settings.keep_audit_days),
+        requests=Buckets(
+            rate=settings.max_requests_per_second,
+            burst=settings.max_request_burst,
+            setting="KINTSUGI_MAX_REQUESTS_PER_SECOND",
+        ),
+        failures=Buckets(
+            rate=settings.max_failed_sign_ins_per_minute / 60,
+            burst=settings.max_failed_sign_ins_per_minute,
+            setting="KINTSUGI_MAX_FAILED_SIGN_INS_PER_MINUTE",
+        ),
+        noted=Buckets(rate=NOTED_PER_SECOND, burst=NOTED_AT_ONCE, setting=""),
+        places=Places(settings.max_waiting_clients),
+        is_enforced=are_always_needed(settings),
+    )
+
+
+def are_always_needed(settings: Settings) -> bool:
+    """Whether requests need tokens even where none was ever issued."""
+    return settings.require_tokens == "always" or (settings.require_tokens == "auto" and not is_loopback(settings.host))
+
+
+def tokens_are_needed(settings: Settings, vault: Vault) -> bool:
+    """Whether requests need tokens: by the setting, beyond loopback, and wherever one was ever issued.
+
+    Raises:
+        InvalidInputError: they do, and no usable token is there.
+    """
+    if settings.require_tokens == "never" or not (are_always_needed(settings) or vault.has_any()):
+        return False
+    if not vault.has_usable():
+        reason = "asks for tokens" if is_loopback(settings.host) else f"listens on {settings.host}, beyond this machine,"
+        message = (
+            f"the service {reason} and there is no usable token: make one with `kintsugi token create --name admin "
+            "--scope administer` and the same database, listen on 127.0.0.1, or set KINTSUGI_REQUIRE_TOKENS=never "
+            "where the network lets in nobody else"
+        )
+        raise InvalidInputError(message, field="require_tokens", value=settings.require_tokens)
+    return True

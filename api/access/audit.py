@@ -1,0 +1,167 @@
+"""The audit log: who wrote what, and who was refused.
+
+Records are written in batches by a task of their own, so that no answer waits for the disk twice; a process that is killed
+takes those of its last second along. What was written itself is durable before it is answered, and stands in the jobs' logs.
+"""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import timedelta
+from threading import Lock
+
+import anyio
+import structlog
+from anyio.to_thread import run_sync
+from sqlalchemy import delete, func, insert, select
+
+from api.cursors import Cursors
+from api.database import Database
+from api.tables import AUDIT
+from api.webhooks.moments import text_of, utc_now
+from kintsugi.core.errors import KintsugiError
+from kintsugi.core.profile import PYDANTIC_CONFIG
+
+FLUSH_SECONDS = 0.5
+PRUNE_SECONDS = 3_600.0
+PRUNED_AT_ONCE = 10_000
+"""Old records that are deleted in one transaction: other writers wait no longer than that takes."""
+MOST_UNWRITTEN = 50_000
+"""Records that wait for a database that is away; later ones are logged alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """One write or refusal."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    at: str
+    token: str | None
+    """Id of the token; null where none was asked for or none was usable."""
+    name: str | None
+    """Of the token."""
+    address: str
+    method: str
+    route: str | None
+    """Template of the path; null where nothing is served."""
+    job: str | None
+    """The job that the path names."""
+    status: int
+    """Of the answer; 499 where the client was gone before it."""
+    request: str
+    """`X-Request-Id` of the answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """A record with its place in the audit log."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    number: int
+    record: AuditRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditPage:
+    """Part of the audit log, the oldest first."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    entries: tuple[AuditEntry, ...]
+    next_cursor: str | None
+
+
+class Auditor:
+    """Writes and reads the audit log of one database."""
+
+    def __init__(self, database: Database, *, keep_days: int) -> None:
+        self._database = database
+        self._keeping = timedelta(days=keep_days)
+        self._unwritten: deque[AuditRecord] = deque()
+        self._something = anyio.Event()
+        self._closing = anyio.Event()
+        self._pruned_at = -PRUNE_SECONDS
+        self._writing = Lock()
+        self._log = structlog.get_logger("kintsugi.audit")
+
+    def add(self, record: AuditRecord) -> None:
+        """Have a record written soon."""
+        if len(self._unwritten) >= MOST_UNWRITTEN:
+            self._log.warning("not in the audit log: the database is away", **asdict(record))
+            return
+        self._unwritten.append(record)
+        self._something.set()
+
+    async def run(self) -> None:
+        """Write what was added until `close`; a database that is away is tried again."""
+        while not self._closing.is_set():
+            await self._something.wait()
+            with anyio.move_on_after(FLUSH_SECONDS):
+                await self._closing.wait()
+            self._something = anyio.Event()
+            try:
+                await run_sync(self.write)
+            except KintsugiError as error:
+                self._log.warning("the audit log cannot be written", reason=error.message, unwritten=len(self._unwritten))
+                self._something.set()
+
+    def close(self) -> None:
+        """Let `run` end once everything is written."""
+        self._closing.set()
+        self._something.set()
+
+    def write(self) -> None:
+        """Write everything that was added, and delete what is too old.
+
+        Raises:
+            UnavailableError: the database does not answer; nothing is lost.
+        """
+        with self._writing:
+            self._write()
+
+    def _write(self) -> None:
+        records = list(self._unwritten)
+        if not records:
+            return
+        with self._database.writing() as connection:
+            connection.execute(insert(AUDIT), [asdict(record) for record in records])
+        for _ in records:
+            self._unwritten.popleft()
+        if time.monotonic() - self._pruned_at >= PRUNE_SECONDS:
+            self._prune()
+
+    def page(self, cursor: str | None, limit: int, job: str | None = None) -> AuditPage:
+        """Up to `limit` records behind `cursor`, of one job or of all, up to the last that this process made.
+
+        Raises:
+            InvalidInputError: the cursor is of another list.
+        """
+        self.write()
+        cursors = Cursors("audit", job or "")
+        query = select(AUDIT).where(AUDIT.c.number > cursors.number(cursor)).order_by(AUDIT.c.number).limit(limit + 1)
+        with self._database.reading() as connection:
+            rows = connection.execute(query if job is None else query.where(AUDIT.c.job == job)).all()
+        entries = [
+            AuditEntry(number=row.number, record=AuditRecord(**{name: row._mapping[name] for name in _names()})) for row in rows
+        ]
+        more = len(entries) > limit
+        return AuditPage(entries=tuple(entries[:limit]), next_cursor=cursors.after(entries[limit - 1].number) if more else None)
+
+    def _prune(self) -> None:
+        """Delete what is older than the setting says, a part at a time."""
+        oldest = text_of(utc_now() - self._keeping)
+        while True:
+            with self._database.writing() as connection:
+                numbers = select(AUDIT.c.number).where(AUDIT.c.at < oldest).order_by(AUDIT.c.number).limit(PRUNED_AT_ONCE)
+                last = connection.execute(select(func.max(numbers.subquery().c.number))).scalar_one()
+                if last is None:
+                    break
+                connection.execute(delete(AUDIT).where(AUDIT.c.number <= last, AUDIT.c.at < oldest))
+        self._pruned_at = time.monotonic()
+
+
+def _names() -> Sequence[str]:
+    return [field.name for field in fields(AuditRecord)]

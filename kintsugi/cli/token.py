@@ -1,0 +1,106 @@
+"""`kintsugi token`: issue, list and revoke the service's tokens, in its database."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from api.access.tokens import IssuedToken, NewToken, Scope, Token
+from api.access.vault import Vault
+from api.database import Database
+from api.settings import Settings
+from api.upgrade import upgrade
+from api.webhooks.moments import text_of, utc_now
+from kintsugi.cli.output import Format, print_json
+
+SECONDS_PER_DAY = 86_400.0
+PAGE = 1_000
+
+DatabaseUrl = Annotated[str | None, typer.Option(help="SQLAlchemy URL of the service's database; by default the service's own.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="A table, or one JSON document.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    commands = typer.Typer(no_args_is_help=True, help="Issue, list and revoke the service's tokens, in its database.")
+    for command in (create, list_, revoke):
+        commands.command(command.__name__.rstrip("_"))(command)
+    app.add_typer(commands, name="token")
+
+
+def create(
+    *,
+    name: Annotated[str, typer.Option(help="Who or what it is for; the audit log shows it.")],
+    scope: Annotated[Scope, typer.Option(help="What it allows; each scope allows what those before it do.")] = Scope.READ,
+    job: Annotated[str | None, typer.Option(help="The only job that it is for; all by default.")] = None,
+    expires_in_days: Annotated[float | None, typer.Option(help="How long it is good for; until revoked by default.")] = None,
+    database_url: DatabaseUrl = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Issue a token; its secret, the only line on standard output, is shown this once."""
+    seconds = None if expires_in_days is None else expires_in_days * SECONDS_PER_DAY
+    new = NewToken(name=name, scope=scope, job=job, expires_in_seconds=seconds)
+    with _vault(database_url) as vault:
+        issued = vault.issue(new)
+    if output is Format.JSON:
+        print_json({"token": issued.token, "secret": issued.secret})
+        return
+    typer.echo(issued.secret)
+    typer.echo(_advice(issued), err=True)
+
+
+def list_(database_url: DatabaseUrl = None, output: FormatOption = Format.TABLE) -> None:
+    """List all tokens, without their secrets."""
+    with _vault(database_url) as vault:
+        tokens = tuple(_all(vault))
+    if output is Format.JSON:
+        print_json({"tokens": tokens})
+        return
+    shown, now = Table("id", "name", "scope", "job", "issued", "standing"), text_of(utc_now())
+    for token in tokens:
+        shown.add_row(token.id, token.name, token.scope.value, token.job or "all", token.created_at[:19], _standing(token, now))
+    Console().print(shown, markup=False)
+
+
+def revoke(
+    token: Annotated[str, typer.Argument(help="Id of the token, as the list shows it.")], database_url: DatabaseUrl = None
+) -> None:
+    """Revoke a token; a running service refuses it within five seconds."""
+    with _vault(database_url) as vault:
+        revoked = vault.revoke(token)
+    typer.echo(f"{revoked.id} ({revoked.name}) is revoked since {revoked.revoked_at}", err=True)
+
+
+@contextmanager
+def _vault(database_url: str | None) -> Iterator[Vault]:
+    database = Database(database_url or Settings().database_url)
+    try:
+        upgrade(database)
+        yield Vault(database)
+    finally:
+        database.close()
+
+
+def _all(vault: Vault) -> Iterator[Token]:
+    cursor: str | None = None
+    while True:
+        page = vault.page(cursor, PAGE)
+        yield from page.tokens
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+
+
+def _standing(token: Token, now: str) -> str:
+    if token.revoked_at is not None:
+        return f"revoked {token.revoked_at}"
+    if not token.is_usable(now):
+        return f"expired {token.expires_at}"
+    return "usable" if token.expires_at is None else f"until {token.expires_at}"
+
+
+def _advice(issued: IssuedToken) -> str:
+    return f"token {issued.token.id}: keep the line above, it is shown this once; clients take it from KINTSUGI_TOKEN"
