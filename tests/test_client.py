@@ -1,7 +1,10 @@
 """The client speaks to the real application, retries what may be retried and raises Kintsugi's own errors."""
 
 import json
+import threading
+from contextlib import closing
 from dataclasses import replace
+from itertools import islice
 
 import httpx2
 import pytest
@@ -9,7 +12,8 @@ from starlette.testclient import TestClient
 
 from api.app import create_app
 from api.settings import Settings
-from kintsugi.client import Client, Patience
+from kintsugi.client import Client, HeartbeatSender, Patience
+from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import (
     InfeasibleError,
@@ -17,11 +21,14 @@ from kintsugi.core.errors import (
     KintsugiError,
     NotFoundError,
     StaleGenerationError,
+    StaleIncarnationError,
     UnavailableError,
 )
+from kintsugi.core.heartbeats import HeartbeatAnswer
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind
-from kintsugi.core.messages import Measurement, Report, ReportStatus
+from kintsugi.core.messages import EventRecord, Measurement, Report, ReportStatus
+from kintsugi.core.news import News, NewsKind
 from tests.builders import uniform_profile
 
 AT_ONCE = Patience(attempts=3, retry_seconds=0.0, longest_retry_seconds=0.0)
@@ -153,3 +160,114 @@ def test_an_answer_that_is_no_plan_is_told():
 def test_a_url_that_is_none():
     with pytest.raises((InvalidInputError, UnavailableError)), Client("http://[", patience=AT_ONCE) as client:
         client.plan("llama")
+
+
+def streamed(*messages, end=None):
+    """A life of a stream: its messages, and then its end or an error."""
+
+    def content():
+        for kind, name, data in messages:
+            yield f"event: {kind}\nid: {name}\ndata: {data}\n\n".encode()
+        if end is not None:
+            raise end
+
+    return httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, content=content())
+
+
+def news(number):
+    record = EventRecord(number=number, received_at="", generation=0, problem=None, event=failed(f"e{number}", 0, "w00"))
+    return "event", str(number), codec.dumps(News(job="llama", event=record))
+
+
+BEGIN = ("begin", "0", '{"number":0}')
+
+
+def test_a_stream_goes_on_behind_the_last_message_whatever_ends_it():
+    client, requests = answering(
+        streamed(BEGIN, news(1), news(2), end=httpx2.ReadError("broken")),
+        httpx2.ConnectError("refused"),
+        httpx2.Response(503),
+        streamed((*BEGIN[:1], "2", "{}")),
+        streamed((*BEGIN[:1], "2", "{}"), news(3)),
+    )
+    with client, closing(client.follow("llama", after=0, kinds=[NewsKind.EVENT])) as stream:
+        heard = [message.event.number for message in islice(stream, 3)]
+    assert heard == [1, 2, 3]
+    assert [request.headers.get("Last-Event-ID") for request in requests] == [None, "2", "2", "2", "2"]
+    assert dict(requests[0].url.params) == {"after": "0", "kinds": "event", "detail": "brief"}
+
+
+def test_a_stream_that_cannot_be_had_again_is_told():
+    client, requests = answering(streamed(BEGIN, news(1)), *[httpx2.ConnectError("refused")] * AT_ONCE.attempts)
+    with client, closing(client.follow()) as stream:
+        assert next(stream).kind is NewsKind.EVENT
+        with pytest.raises(UnavailableError):
+            next(stream)
+    assert len(requests) == 1 + AT_ONCE.attempts
+
+
+def test_plans_are_followed_by_generation(client, job):
+    with closing(client.plans("llama", 0, wait_seconds=1.0)) as plans:
+        client.post_event("llama", failed("a", 0, "w01"))
+        assert next(plans).generation == 1
+        client.post_event("llama", failed("b", 1, "w02"))
+        assert next(plans).generation == 2
+    assert [record.number for record in client.events_after("llama", 1, wait_seconds=1.0).events] == [2]
+    assert client.reports_after("llama", 0).reports == ()
+
+
+def test_the_service_asks_for_a_pause():
+    client, requests = answering(httpx2.Response(429, headers={"Retry-After": "0"}), httpx2.Response(204))
+    with client:
+        assert client.plan_after("llama", 0) is None
+    assert len(requests) == 2
+
+
+def test_tokens_and_certificates(monkeypatch, tmp_path):
+    monkeypatch.setenv("KINTSUGI_TOKEN", "from-the-environment")
+    for given, told in ((None, "from-the-environment"), ("given", "given")):
+        requests = []
+
+        def answer(request, requests=requests):
+            requests.append(request)
+            return httpx2.Response(204)
+
+        with Client("http://service", token=given, transport=httpx2.MockTransport(answer)) as client:
+            client.plan_after("llama", 0)
+        assert requests[0].headers["Authorization"] == f"Bearer {told}"
+    with pytest.raises(InvalidInputError) as missing:
+        Client("https://service", ca_file=str(tmp_path / "nothing.pem"))
+    assert missing.value.field == "ca_file"
+
+
+def test_heartbeats_are_sent_until_the_service_refuses(client):
+    settings = replace(SETTINGS, heartbeat_timeout_seconds=60.0)
+    client.create_job(job="llama", profile=uniform_profile(4), workers=6, settings=settings)
+    refused = threading.Event()
+    sender = HeartbeatSender(client, "llama", "h01", lambda: {"w01": 0}, period_seconds=0.001, on_refusal=lambda _: refused.set())
+    with sender:
+        client.post_event("llama", failed("a", 0, "w01"))
+        assert refused.wait(30)
+    assert isinstance(sender.refusal, StaleIncarnationError)
+    assert sender.refusal.incarnations == {"w01": 0}
+
+
+def test_a_service_that_is_away_is_told_again():
+    heard = threading.Event()
+
+    def answer(request):
+        requests.append(json.loads(request.content))
+        if len(requests) < 3:
+            raise httpx2.ConnectError("refused")
+        heard.set()
+        return httpx2.Response(200, json={"generation": 4, "timeout_seconds": 9.0})
+
+    requests = []
+    once = Client("http://service", patience=replace(AT_ONCE, attempts=1), transport=httpx2.MockTransport(answer))
+    with once, HeartbeatSender(once, "llama", "h00", lambda: {"w00": 3}, period_seconds=0.001) as sender:
+        sender.step = 7
+        assert heard.wait(30)
+        sender.close()
+    assert sender.answer == HeartbeatAnswer(generation=4, timeout_seconds=9.0)
+    assert requests[2]["incarnations"] == {"w00": 3}
+    assert requests[2]["host"] == "h00"

@@ -1,7 +1,8 @@
 """Streams tell every entry once, in order, with its plan; they are taken up again behind any message, and end with the service."""
 
 import json
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from itertools import islice
 
 import anyio
 import pytest
@@ -13,11 +14,15 @@ from api.history import Entry
 from api.streams import EventStream, Place, Selection, Streams
 from api.tail import PAGE, WINDOW_LINES, Tail, Window
 from api.wording import Detail
+from kintsugi.client import Client, Patience
 from kintsugi.core.errors import InvalidInputError, UnavailableError
+from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Report
 from kintsugi.core.news import NewsKind
 from tests.api.requests import EVENTS, JOB, REPORTS, event, new_job, report
+from tests.builders import uniform_profile
+from tests.processes import service
 
 pytestmark = pytest.mark.anyio
 EVERYTHING = Selection(kinds=frozenset(NewsKind), detail=Detail.BRIEF, is_visible=lambda _: True)
@@ -287,3 +292,24 @@ def test_events_and_reports_are_waited_for(client, job, app):
     assert client.get(REPORTS, params={"after": 1, "wait_seconds": 20}).json()["reports"][0]["number"] == 2
     assert client.get(EVENTS, params={"after": 1, "cursor": "x"}).json()["error"]["field"] == "after"
     assert client.get(EVENTS, params={"wait_seconds": 31}).json()["error"]["field"] == "wait_seconds"
+
+
+@pytest.mark.processes
+def test_a_stream_survives_a_kill_of_the_service_without_loss_and_without_repetition(tmp_path):
+    database, patience = tmp_path / "killed.sqlite3", Patience(attempts=60, longest_retry_seconds=1.0)
+    lost = [Event(kind=EventKind.STRAGGLER, id=f"e{n}", generation=n, worker=f"w0{n}", speed_ratio=0.5) for n in range(4)]
+    with service(database) as first, Client(first.url, patience=patience) as client:
+        client.create_job(job="llama", profile=uniform_profile(4), workers=6, settings=JobSettings(num_microbatches=8))
+        with closing(client.follow("llama", after=0)) as stream, closing(client.follow(after=0)) as everywhere:
+            for happened in lost[:2]:
+                client.post_event("llama", happened)
+            heard, seen = list(islice(stream, 3)), list(islice(everywhere, 2))
+            first.kill()
+            with service(database, "--port", first.url.rpartition(":")[2]):
+                for happened in lost[2:]:
+                    client.post_event("llama", happened)
+                heard += islice(stream, 5)
+                seen += islice(everywhere, 6)
+    kinds = [(message.kind, (message.plan or message.event).generation) for message in heard]
+    assert kinds == [(kind, generation) for generation in range(1, 5) for kind in (NewsKind.EVENT, NewsKind.PLAN)]
+    assert seen == heard
