@@ -56,7 +56,7 @@ class Memory:
     def _line(self, job, number, place):
         content = Event(kind=EventKind.WORKER_FAILED, id=f"{job}-{number}", generation=0, worker="w00")
         entry = Entry(number=number, received_at="", content=content, generation=0, decided=False, problem=None)
-        return Line(job=job, number=place, entry=entry, decision=None)
+        return Line(job=job, number=place, entry=entry, plan=None)
 
 
 def parsed(text):
