@@ -17,6 +17,8 @@ SECRET = re.compile(rf"{PREFIX}_([0-9a-f]{{16}})_[A-Za-z0-9_-]{{43}}")
 LOOSE_SECRET = re.compile(rf"{PREFIX}_[0-9a-f]{{16}}_[A-Za-z0-9_-]*")
 """A secret in the midst of other text, even one that is cut off."""
 NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,100}")
+LONGEST_LIFE_SECONDS = 3.2e9
+"""A hundred years: more is not an end that anybody meant, and beyond the calendar soon."""
 
 
 class Scope(StrEnum):
@@ -56,11 +58,7 @@ class NewToken:
             raise InvalidInputError("must be the id of a job, or null for all jobs", field="job", value=self.job[:200])
         if self.expires_in_seconds is not None:
             checks.positive("expires_in_seconds", self.expires_in_seconds)
-            checks.seconds("expires_in_seconds", self.expires_in_seconds / LONGEST_LIFE)
-
-
-LONGEST_LIFE = 1e6
-"""How much longer than other times a token's life may be."""
+            checks.seconds("expires_in_seconds", self.expires_in_seconds, at_most=LONGEST_LIFE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

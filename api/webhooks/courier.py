@@ -26,7 +26,7 @@ MOST_AT_ONCE = 16
 """Deliveries that one process sends at the same time, each to another webhook."""
 LOOK_SECONDS = 0.2
 """How often news and deliveries that are due are looked for."""
-LEASE_MARGIN_SECONDS = 20.0
+LEASE_MARGIN_SECONDS = 5.0
 """Beyond the longest attempt: how long others wait for a process that may have ended in the middle of one."""
 LAST_SECONDS = 2.0
 """How long a stopping service lets attempts finish; what does not is sent again by whoever finds it."""

@@ -78,12 +78,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_args()
     dist.init_process_group("gloo")
-    rank, shares = dist.get_rank(), [None]
+    rank = dist.get_rank()
+    told: list[list[int]] = [[]]
     if rank == 0:
         attempt = f"restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{os.getpid()}"
         with Client(options.service) as client:
-            shares = [plan_for(client, options.job, dist.get_world_size(), attempt)]
-    dist.broadcast_object_list(shares, src=0)
+            told = [plan_for(client, options.job, dist.get_world_size(), attempt)]
+    dist.broadcast_object_list(told, src=0)
+    number = told[0][rank]
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -91,12 +93,12 @@ def main() -> None:
     loss = torch.zeros(())
     for _ in range(options.steps):
         optimizer.zero_grad()
-        inputs = torch.randn(shares[0][rank] * MICROBATCH_SIZE, 8)
+        inputs = torch.randn(number * MICROBATCH_SIZE, 8)
         error = (model(inputs) - inputs.sum(dim=1, keepdim=True)).square().sum()
         loss = error / (NUM_MICROBATCHES * MICROBATCH_SIZE)
         (loss * dist.get_world_size()).backward()  # DDP takes the mean over ranks; the mean over all samples is wanted
         optimizer.step()
-    print(f"rank {rank}: {shares[0][rank]} of {NUM_MICROBATCHES} micro-batches, its part of the loss {loss.item():.4f}", flush=True)
+    print(f"rank {rank}: {number} of {NUM_MICROBATCHES} micro-batches, its part of the loss {loss.item():.4f}", flush=True)
     dist.destroy_process_group()
 
 

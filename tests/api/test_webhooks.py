@@ -5,6 +5,7 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx2
 import pytest
 from cloudevents.core.bindings.http import HTTPMessage, from_http_event
 from cloudevents.core.formats.json import JSONFormat
@@ -15,6 +16,7 @@ from api.app import create_app
 from tests.api.receiver import receiver
 from tests.api.requests import EVENTS, JOB, event, new_job
 from tests.api.test_bad_input import assert_is_problem
+from tests.processes import service
 
 HOOKS = f"{JOB}/webhooks"
 SECRET = f"whsec_{base64.b64encode(b'0123456789abcdef0123456789abcdef').decode()}"
@@ -189,6 +191,28 @@ def test_several_services_send_each_delivery_once(settings):
         got = site.wait_for(18)
     ids = [each.headers["webhook-id"] for each in got]
     assert len(set(ids)) == len(ids) == len(site.received) == 18
+
+
+@pytest.mark.processes
+def test_a_service_that_is_killed_while_it_sends_is_followed_by_one_that_sends_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("KINTSUGI_WEBHOOK_TIMEOUT_SECONDS", "0.5")
+    monkeypatch.setenv("KINTSUGI_PLANS_AHEAD", "false")
+    database = tmp_path / "kintsugi.sqlite3"
+    with receiver() as site:
+        site.open.clear()
+        with service(database, "--log-level", "error") as first:
+            httpx2.post(f"{first.url}/v1/jobs", json=new_job(), timeout=60).raise_for_status()
+            httpx2.post(
+                f"{first.url}{HOOKS}", json={"id": "site", "url": site.url, "secret": SECRET}, timeout=60
+            ).raise_for_status()
+            httpx2.post(f"{first.url}{EVENTS}", json=event("a", 0, "w00"), timeout=60).raise_for_status()
+            site.wait_for(1)
+            first.kill()
+        site.open.set()
+        with service(database, "--log-level", "error"):
+            before, after = site.wait_for(2)
+    assert (before.body, before.headers["webhook-id"]) == (after.body, after.headers["webhook-id"])
+    Verifier(SECRET).verify(after.body, after.headers)
 
 
 def test_webhooks_are_shown_without_secrets_and_removed(client, job):
