@@ -30,6 +30,7 @@ from api.routes import (
     heartbeats,
     jobs,
     plans,
+    rendezvous,
     reports,
     simulations,
     streams,
@@ -37,6 +38,7 @@ from api.routes import (
 )
 from api.service import Service
 from api.settings import Settings
+from api.spans import SPANS
 from api.store import Store
 from api.streams import Streams
 from api.tail import Tail
@@ -52,6 +54,7 @@ ROUTERS = (
     events.router,
     plans.router,
     exports.router,
+    rendezvous.router,
     approvals.router,
     reports.router,
     heartbeats.router,
@@ -82,6 +85,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     if ahead is not None:
         metrics.pending.set_function(ahead.num_pending)
     service = Service(store, metrics, ahead=ahead)
+    metrics.count_jobs(service.job_states)
     access = access_of(settings, store.database)
     watch = Watch(service.latest_generations)
     feed = Feed(store)
@@ -107,6 +111,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             webhooks=hooks.registry,
             access=access,
         )
+        if settings.otel_endpoint is not None:
+            SPANS.start(settings.otel_endpoint)
         await anyio.to_thread.run_sync(store.open)
         await anyio.to_thread.run_sync(access.open)
         if ahead is not None:
@@ -128,6 +134,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         if ahead is not None:
             await anyio.to_thread.run_sync(ahead.close)
         store.close()
+        if settings.otel_endpoint is not None:
+            await anyio.to_thread.run_sync(SPANS.stop)
 
     app = FastAPI(
         title="Kintsugi",

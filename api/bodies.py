@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from api.access.audit import AuditPage
 from api.access.tokens import IssuedToken, NewToken, Token, TokenPage
 from api.problems import MEDIA_TYPE, MalformedBodyError, Problem, UnsupportedMediaTypeError
+from api.rendezvous import Meeting, MeetingWrite
 from api.schemas import EstimateRequest, EventBatch, Judgement, NewJob, SimulationReply, SimulationRequest, WhatIf
 from api.webhooks.hooks import Delivery, DeliveryPage, NewWebhook, Webhook, WebhookList, WebhookTarget
 from kintsugi.core import codec
@@ -31,6 +32,7 @@ from kintsugi.formats.exports import Export
 T = TypeVar("T")
 
 REQUESTS = (
+    MeetingWrite,
     NewJob,
     NewToken,
     Event,
@@ -60,6 +62,7 @@ RESPONSES = (
     Export,
     JobPage,
     JobView,
+    Meeting,
     Pending,
     Problem,
     ReportPage,

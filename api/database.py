@@ -11,6 +11,7 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from api.engines import POSTGRESQL, READING, engine_of
+from api.spans import span
 from kintsugi.core.errors import ConflictError, InvalidInputError, KintsugiError, UnavailableError
 
 SERIALIZATION_FAILURES = frozenset({"40001", "40P01"})
@@ -59,7 +60,7 @@ class Database:
         if self._own.reading is not None:
             yield self._own.reading
             return
-        with _translated(), self._reading.connect() as connection:
+        with _translated(), span("store.read"), self._reading.connect() as connection:
             self._own.reading = connection
             try:
                 yield connection
@@ -75,7 +76,7 @@ class Database:
             StorageFullError: there is no room for what was written.
             UnavailableError: the database does not answer; whether it wrote is not known where it fell silent at the end.
         """
-        with _translated(), self._engine.begin() as connection:
+        with _translated(), span("store.write"), self._engine.begin() as connection:
             yield connection
 
 

@@ -11,6 +11,7 @@ from api import planning
 from api.contingencies import Contingencies
 from api.metrics import Metrics
 from api.shelf import Decided
+from api.spans import span
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import KintsugiError
 from kintsugi.core.job import Snapshot
@@ -39,7 +40,7 @@ class Decider:
         Raises:
             KintsugiError: there is none.
         """
-        with self._metrics.planning():
+        with self._metrics.planning(), span("plan", generation=snapshot.generation, workers=len(snapshot.alive)):
             decision = planning.decide(snapshot)
         self._tell(snapshot, job, decision.policy.value, decision.reason)
         return decision
@@ -50,6 +51,7 @@ class Decider:
         try:
             return Outcome(snapshot=snapshot, decided=found or Decided.of(self.decide(snapshot, job)))
         except KintsugiError as error:
+            self._metrics.refusals.labels(error.code).inc()
             self._log.warning("no plan", job=job, generation=snapshot.generation, error=error.as_dict())
             return Outcome(problem=error.as_dict())
 

@@ -1,11 +1,22 @@
 """Structured logs on standard error."""
 
 import logging
+import re
 import sys
 
 import structlog
 
 from api.settings import Settings
+
+_JOB = re.compile(r"/v1/jobs/([^/]{1,200})(?:/plans/(\d{1,10}))?(?:/|$)")
+
+
+def job_context(path: str) -> dict[str, str | int]:
+    """What every line about a request says of the job and the generation in its path."""
+    found = _JOB.match(path)
+    if found is None:
+        return {}
+    return {"job": found[1]} | ({"generation": int(found[2])} if found[2] else {})
 
 
 def configure(settings: Settings) -> None:

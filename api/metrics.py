@@ -1,6 +1,6 @@
 """Prometheus metrics in base units, in a registry of one application."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -11,6 +11,8 @@ from kintsugi.core.membership import Event
 from kintsugi.core.messages import Report
 
 PLANNING_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+
+JOB_STATES = ("applied", "decided", "unplanned")
 
 
 class Metrics:
@@ -30,10 +32,19 @@ class Metrics:
         self.decisions = Counter(
             "kintsugi_decisions", "Decisions made, what-if studies included.", ["policy"], registry=self.registry
         )
+        self.refusals = Counter(
+            "kintsugi_plan_refusals", "Events and reports that no plan could answer.", ["code"], registry=self.registry
+        )
         self.contingencies = Counter(
             "kintsugi_contingencies",
             "Decisions asked of the plans made ahead, and whether they were found there.",
             ["found"],
+            registry=self.registry,
+        )
+        self.jobs = Gauge(
+            "kintsugi_jobs",
+            "Jobs seen by this process: their latest plan is applied, decided but not applied, or there is none.",
+            ["state"],
             registry=self.registry,
         )
         self.pending = Gauge("kintsugi_pending_jobs", "Jobs for which plans are still being made ahead.", registry=self.registry)
@@ -59,6 +70,11 @@ class Metrics:
             buckets=PLANNING_BUCKETS,
             registry=self.registry,
         )
+
+    def count_jobs(self, states: Callable[[], Mapping[str, int]]) -> None:
+        """Ask `states` for the jobs by state whenever metrics are read."""
+        for state in JOB_STATES:
+            self.jobs.labels(state).set_function(lambda state=state: float(states().get(state, 0)))  # type: ignore[misc]
 
     def planning(self) -> AbstractContextManager[object]:
         """Times one decision."""

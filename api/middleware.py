@@ -1,15 +1,19 @@
 """What happens around every request: its size is bounded, its time is measured, its line is logged."""
 
 import time
+from typing import Any
 from uuid import uuid4
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bound_contextvars
 
 from api.access.tokens import redacted
+from api.logs import job_context
 from api.metrics import Metrics
 from api.problems import REQUEST_ID, BodyTooLargeError, problem_of
+from api.spans import span
 
 
 class BodyLimit:
@@ -72,14 +76,30 @@ class Observation:
                 MutableHeaders(scope=message)["X-Request-Id"] = request
             await send(message)
 
-        with structlog.contextvars.bound_contextvars(request=request):
+        with bound_contextvars(request=request, **job_context(scope["path"])), span("request") as own:
             try:
                 await self._app(scope, receive, observed)
             finally:
                 self._observe(scope, status, time.perf_counter() - start)
+                _describe(own, scope, status, request)
 
     def _observe(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "unknown")
         self._metrics.requests.labels(scope["method"], route, str(status)).inc()
         self._metrics.request_seconds.labels(scope["method"], route).observe(seconds)
         self._log.debug("answered", method=scope["method"], path=redacted(scope["path"]), status=status, seconds=round(seconds, 6))
+
+
+def _describe(own: Any, scope: Scope, status: int, request: str) -> None:
+    """Say on the request's span what became of it, in OpenTelemetry's words."""
+    if own is not None:
+        route = getattr(scope.get("route"), "path", "unknown")
+        own.update_name(f"{scope['method']} {route}")
+        own.set_attributes(
+            {
+                "http.request.method": scope["method"],
+                "http.route": route,
+                "http.response.status_code": status,
+                "kintsugi.request": request,
+            }
+        )

@@ -1,5 +1,6 @@
 """What the service knows of its jobs: their state, folded from the log, and the plans and snapshots that follow from it."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -145,6 +146,18 @@ class Records:
             stateless=() if plan is None else history.stateless(plan),
             failures=None if state.settings.mtbf_prior_failures is None else history.failures(state.job.created_at),
             refused_policies=tuple(dict.fromkeys(self._plan(job, generation).policy for generation in history.left_out)),
+        )
+
+    def job_states(self) -> Mapping[str, int]:
+        """How many of the jobs that this process has seen stand how."""
+        standing = (state.history for state in tuple(self._states.values()))
+        return Counter(
+            "unplanned"
+            if history.problem is not None
+            else "applied"
+            if history.generation == history.applied_generation
+            else "decided"
+            for history in standing
         )
 
     def keep_state(self, state: JobState) -> None:

@@ -71,6 +71,8 @@ class Settings(BaseSettings):
     """How long deliveries that were made or given up are shown."""
     shutdown_seconds: int = Field(default=10, ge=1, le=3_600)
     """How long a stopping service lets requests finish."""
+    otel_endpoint: str | None = None
+    """Where OpenTelemetry spans go, OTLP over HTTP, such as `http://127.0.0.1:4318/v1/traces`; null makes none."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe message that is logged."""
     log_format: Literal["console", "json"] = "console"

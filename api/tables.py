@@ -194,5 +194,17 @@ AUDIT = Table(
 )
 """Who wrote what, and who was refused; rows are never changed, and deleted once they are old."""
 
+RENDEZVOUS = Table(
+    "rendezvous",
+    METADATA,
+    Column("run", String(200), primary_key=True),
+    Column("key", String(200), primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("changed_at", String(32), nullable=False, index=True),
+)
+"""Values that torchrun's agents share while they meet; no job's."""
+
 KEPT = (DOCUMENTS, LOG, DECISIONS)
 """Tables whose rows are never changed or deleted: triggers refuse it."""

@@ -34,7 +34,16 @@ AN_ID = "0123456789abcdef"
 A_TOKEN = f"kgi_{AN_ID}_{'0123456789' * 4}abc"
 A_MOMENT = "2026-01-31T12:00:00.000000Z"
 SECRET = f"whsec_{base64.b64encode(b'an example of thirty-two bytes!!').decode()}"
-PARAMETERS = {"job": "llama", "generation": 1, "webhook": "site", "delivery": "plan_decided.1", "token": AN_ID, "limit": 100}
+PARAMETERS = {
+    "job": "llama",
+    "generation": 1,
+    "webhook": "site",
+    "delivery": "plan_decided.1",
+    "token": AN_ID,
+    "limit": 100,
+    "run": "run7",
+    "key": "address",
+}
 
 
 class Recorder:
@@ -97,6 +106,10 @@ def tell(record: Recorder, site: Receiver) -> None:
     alive = {"host": "h00", "workers": ["w00", "w01"], "observed_at": A_MOMENT, "step": 121}
     record.ask("POST /v1/jobs/{job}/heartbeats", alive)
     _studies(record, decided["decision"]["plan"])
+    meeting = {"value": base64.b64encode(b"127.0.0.1").decode(), "expected_version": 0, "generation": 1}
+    record.ask("PUT /v1/rendezvous/{run}/{key}", meeting)
+    record.ask("GET /v1/rendezvous/{run}/{key}")
+    record.ask("DELETE /v1/rendezvous/{run}/{key}", status=204)
     _deliveries(record, site)
     _tokens(record)
     for path in ("/healthz", "/readyz", "/metrics"):

@@ -19,6 +19,7 @@ def upgrade() -> None:
     _made_ahead()
     _keys()
     _webhooks()
+    _rendezvous()
     _access()
     for table in KEPT:
         _keep(table)
@@ -170,6 +171,18 @@ def _access() -> None:
     )
     op.create_index("ix_audit_at", "audit", ["at"])
     op.create_index("ix_audit_job_number", "audit", ["job", "number"])
+
+
+def _rendezvous() -> None:
+    op.create_table(
+        "rendezvous",
+        sa.Column("run", sa.String(200), primary_key=True),
+        sa.Column("key", sa.String(200), primary_key=True),
+        sa.Column("value", sa.LargeBinary, nullable=False),
+        sa.Column("version", sa.BigInteger, nullable=False),
+        sa.Column("generation", sa.BigInteger, nullable=False),
+        sa.Column("changed_at", sa.String(32), nullable=False, index=True),
+    )
 
 
 def _keep(table: str) -> None:

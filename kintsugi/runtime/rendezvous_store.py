@@ -1,0 +1,160 @@
+"""The service as a store of torch.distributed: what agents tell each other survives the death of any of them."""
+
+import base64
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import stamina
+from torch._C._distributed_c10d import Store
+from torch.distributed import DistStoreError
+
+SHORTEST_PAUSE_SECONDS = 0.01
+LONGEST_PAUSE_SECONDS = 0.25
+TIMEOUT_SECONDS = 10.0
+ATTEMPTS = 6
+"""Of a request while the service is away; with their pauses about half a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What is under a key."""
+
+    content: bytes
+    version: int
+    is_set: bool = True
+
+
+class Keys:
+    """Values of one run at the service, changed by compare-and-swap."""
+
+    def __init__(self, url: str, run: str, *, token: str | None = None) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx2.Client(base_url=f"{url}/v1/rendezvous/{_segment(run)}/", timeout=TIMEOUT_SECONDS, headers=headers)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+    def get(self, key: str) -> Value | None:
+        """What is under a key; None where nothing is.
+
+        Raises:
+            ConnectionError: the service does not answer, or refuses.
+        """
+        response = self._send("GET", key)
+        return None if response.status_code == httpx2.codes.NOT_FOUND else _value(response)
+
+    def put(self, key: str, content: bytes, *, expected: int | None = None, generation: int = 0) -> Value:
+        """Put a value under a key if its version is `expected` (0: nothing there; None: anything); what is there now.
+
+        Raises:
+            ConnectionError: the service does not answer, or refuses.
+        """
+        body = {"value": base64.b64encode(content).decode(), "expected_version": expected, "generation": generation}
+        return _value(self._send("PUT", key, body))
+
+    def drop(self, key: str) -> None:
+        """Forget what is under a key.
+
+        Raises:
+            ConnectionError: the service does not answer, or refuses.
+        """
+        self._send("DELETE", key)
+
+    def _send(self, method: str, key: str, body: Any = None) -> httpx2.Response:
+        for attempt in stamina.retry_context(on=_is_passing, attempts=ATTEMPTS, timeout=None):
+            with attempt:
+                try:
+                    response = self._http.request(method, _segment(key), json=body)
+                except httpx2.TransportError as error:
+                    raise ConnectionError(f"the service does not answer: {error or type(error).__name__}") from error
+                if response.is_server_error:
+                    raise ConnectionError(f"the service answers {response.status_code}")
+                if response.is_error and response.status_code != httpx2.codes.NOT_FOUND:
+                    raise PermissionError(f"the service refuses: {response.text[:500]}")
+                return response
+        raise AssertionError("the last attempt returns or raises")
+
+
+class ServiceStore(Store):
+    """torch's key-value store over `Keys`; waiting is asking again at growing pauses."""
+
+    def __init__(self, keys: Keys, *, timeout_seconds: float) -> None:
+        super().__init__()
+        self._keys = keys
+        self._wait_seconds = timeout_seconds
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Put a value under a key."""
+        self._keys.put(key, _bytes(value))
+
+    def get(self, key: str) -> bytes:
+        """Wait for a value and take it."""
+        self.wait([key])
+        found = self._keys.get(key)
+        if found is None:
+            raise DistStoreError(f"{key} was deleted while it was waited for")
+        return found.content
+
+    def add(self, key: str, amount: int) -> int:
+        """Count on; the new sum."""
+        while True:
+            found = self._keys.get(key)
+            total = amount + (int(found.content) if found is not None else 0)
+            if self._keys.put(key, str(total).encode(), expected=found.version if found is not None else 0).is_set:
+                return total
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        """Put `desired` where `expected` is, or where it is empty and nothing is; what is there then."""
+        found = self._keys.get(key)
+        if found is None and _bytes(expected):
+            return _bytes(expected)
+        if found is not None and found.content != _bytes(expected):
+            return found.content
+        return self._keys.put(key, _bytes(desired), expected=found.version if found is not None else 0).content
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all keys have values."""
+        return all(self._keys.get(key) is not None for key in keys)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Block until all keys have values."""
+        seconds = timeout.total_seconds() if timeout is not None else self._wait_seconds
+        deadline, pause = time.monotonic() + seconds, SHORTEST_PAUSE_SECONDS
+        while not self.check(keys):
+            if time.monotonic() > deadline:
+                raise DistStoreError(f"{', '.join(keys)} did not come within {seconds:g} s")
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def delete_key(self, key: str) -> bool:
+        """Forget a value; whether there was one."""
+        was_there = self._keys.get(key) is not None
+        self._keys.drop(key)
+        return was_there
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long `get` and `wait` wait from now on."""
+        self._wait_seconds = timeout.total_seconds()
+
+
+def _is_passing(error: Exception) -> bool:
+    return isinstance(error, ConnectionError)
+
+
+def _segment(name: str) -> str:
+    """A name as one segment of a path: torch's own have slashes."""
+    return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=") or "-"
+
+
+def _value(response: httpx2.Response) -> Value:
+    told = response.json()
+    return Value(base64.b64decode(told["value"]), told["version"], told["is_set"])
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
