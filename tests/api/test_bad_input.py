@@ -151,6 +151,11 @@ def test_texts_that_utf8_cannot_hold_come_back_escaped(client, job):
     assert client.get(EVENTS).json()["events"][0]["event"]["detail"] == "\ud800"
 
 
+def test_a_token_that_outlives_the_calendar(client):
+    asked = {"name": "ci", "expires_in_seconds": 7965022847683083.0}
+    assert assert_is_problem(client.post("/v1/tokens", json=asked), 422)["field"] == "expires_in_seconds"
+
+
 def test_a_method_that_is_not_there(client):
     response = client.put(JOB, json={})
     assert_is_problem(response, 405)
