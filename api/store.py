@@ -155,6 +155,11 @@ class Store:
             row = connection.execute(select(JOBS).where(JOBS.c.id == job)).one_or_none()
         return None if row is None else StoredJob(**row._mapping)
 
+    def num_jobs(self) -> int:
+        """How many jobs there are, whoever asks."""
+        with self._database.reading() as connection:
+            return connection.execute(select(func.count()).select_from(JOBS)).scalar_one()
+
     def job_ids(self, *, after: str, limit: int) -> list[str]:
         """Ids of the jobs that the caller may know of, ascending, above `after`."""
         query = select(JOBS.c.id).where(JOBS.c.id > after).order_by(JOBS.c.id).limit(limit)

@@ -4,6 +4,7 @@ from http import HTTPStatus
 
 from fastapi import APIRouter, Response
 
+from api.access.room import require_room
 from api.bodies import NewJobBody, takes, tells
 from api.deps import BODY_PROBLEMS, READ_PROBLEMS, Cursor, DeskDep, IdempotencyKey, JobPath, Limit, reply
 from api.pages import job_page, job_view
@@ -21,6 +22,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 )
 async def create_job(body: NewJobBody, desk: DeskDep, idempotency_key: IdempotencyKey = None) -> Response:
     """Plan for a new job; the same id and the same body again give the same job (200)."""
+    await desk.read(require_room, desk.settings, desk.service.store, body)
     async with desk.turns.of(f"new {body.id or idempotency_key}"):
         job, is_new = await desk.plan(desk.service.create_job, body, idempotency_key)
     status = HTTPStatus.CREATED if is_new else HTTPStatus.OK

@@ -65,7 +65,7 @@ async def get_plan_at(job: JobPath, generation: GenerationPath, desk: DeskDep, d
 
 
 async def _awaited(desk: Desk, job: str, above: int, seconds: float) -> Told:
-    with desk.metrics.waiting.track_inprogress():
+    with desk.access.places.one(), desk.metrics.waiting.track_inprogress():
         generation = await desk.watch.wait(job, above, seconds)
     kept = desk.service.kept(job, generation)  # a thousand may wake at once: none takes a thread for it
     return kept if kept is not None else await desk.read(desk.service.told, job)
