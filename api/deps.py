@@ -96,8 +96,8 @@ class Desk:
             self.deadlines.expect(history.deadline.at)
 
 
-def desk_of(request: Request) -> Desk:
-    """The desk of the application that serves `request`."""
+async def desk_of(request: Request) -> Desk:
+    """The desk of the application that serves `request`; asynchronous, or each request would wait for a thread to be told."""
     desk: Desk = request.app.state.desk
     return desk
 
