@@ -1,9 +1,20 @@
-"""Inner loops as machine code."""
+"""Inner loops as machine code.
 
+Numba keeps machine code for as long as the file of a function stays as it is, though it holds the functions that this one calls,
+too; here it is kept until any file of the packages that have such functions is another.
+"""
+
+import hashlib
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core.caching import InTreeCacheLocator, UserWideCacheLocator
+
+PACKAGES = ("estimator", "planner", "restorer")
+"""Those with compiled functions."""
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -26,3 +37,29 @@ def borrowing(function: Function) -> Function:
     A function that makes an array after all does not compile.
     """
     return cast("Function", numba.njit(cache=True, error_model="numpy", **_UNCOUNTED)(function))
+
+
+@cache
+def source_digest() -> bytes:
+    """SHA-256 of every file of `PACKAGES`."""
+    root = Path(__file__).parents[1]
+    files = sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).digest()
+
+
+class _FreshByAllSources:
+    def get_source_stamp(self) -> bytes:
+        """What kept machine code must have been made from."""
+        return source_digest()
+
+
+class BesideTheSource(_FreshByAllSources, InTreeCacheLocator):
+    """Keeps machine code in `__pycache__`."""
+
+
+class InTheUsersCache(_FreshByAllSources, UserWideCacheLocator):
+    """Keeps machine code in the user's folder for such, where the source cannot be written beside."""
+
+
+_LOCATORS = ",".join(f"{kind.__module__}.{kind.__name__}" for kind in (BesideTheSource, InTheUsersCache))
+vars(numba.config)["CACHE_LOCATOR_CLASSES"] = _LOCATORS  # a setting that numba declares for no type checker
