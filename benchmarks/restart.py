@@ -20,9 +20,11 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import Select, insert, literal, select
 
+from api import logs
 from api.metrics import Metrics
 from api.schemas import NewJob
 from api.service import Service
+from api.settings import Settings
 from api.store import Store
 from api.tables import DECISIONS, JOBS, LOG, STATES
 from kintsugi.client import Client
@@ -45,6 +47,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=1_000, help="of each job")
     parser.add_argument("--starts", type=int, default=5)
     arguments = parser.parse_args()
+    logs.configure(Settings(log_level="warning"))
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         database = Path(folder) / "restart.sqlite3"
         fill(f"sqlite:///{database}", arguments.jobs, arguments.events)
