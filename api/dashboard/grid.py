@@ -62,7 +62,8 @@ class Cell:
     """Everything about the slot in one sentence or more."""
     span: int = 1
     """Columns of the table that it is wide."""
-    is_slow: bool = False
+    pace: str = ""
+    """Speed of a slow worker against the profile's, such as half of it; empty for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +157,7 @@ class _Drawing:
         state, mark, note = self._state(worker)
         home = self._cluster.by_id.get(worker)
         speed = 1.0 if home is None else home.speed_ratio
-        slow = "" if speed == 1.0 else f"Runs at {speed:g} times the profile's speed."
+        note_on_speed = "" if speed == 1.0 else f"Runs at {speed:g} times the profile's speed."
         head = f"{worker}." if home is None else f"{worker} on {home.host}."
         return Cell(
             state=state,
@@ -164,8 +165,8 @@ class _Drawing:
             mark=mark,
             layers=layers(seat.stage),
             span=seat.span,
-            detail=" ".join(filter(None, [head, seat.place, note, self._memory(worker), slow])),
-            is_slow=speed < 1.0,
+            detail=" ".join(filter(None, [head, seat.place, note, self._memory(worker), note_on_speed])),
+            pace=_pace(speed),
         )
 
     def _state(self, worker: str) -> tuple[SlotState, str, str]:
@@ -201,7 +202,7 @@ class _Drawing:
             mark=mark,
             layers="",
             detail=f"{worker}{where}: {reason}.",
-            is_slow=home is not None and home.speed_ratio < 1.0,
+            pace="" if home is None else _pace(home.speed_ratio),
         )
 
     def _arrival(self, worker: str) -> str:
@@ -241,6 +242,10 @@ class _Drawing:
             return frozenset()
         old = before.layers_of
         return frozenset(worker for worker, layers in self._plan.layers_of.items() if not set(layers) <= set(old.get(worker, ())))
+
+
+def _pace(speed_ratio: float) -> str:
+    return f"{speed_ratio:g}\N{MULTIPLICATION SIGN}" if speed_ratio < 1.0 else ""
 
 
 def _spans(pipeline: Pipeline, num_columns: int) -> list[int]:

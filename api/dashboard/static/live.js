@@ -62,6 +62,7 @@ async function refresh(page) {
   const headers = page.etag ? { "If-None-Match": page.etag } : {};
   const response = await fetch(location.href, { cache: "no-store", headers });
   if (response.status === 304) return;
+  if (response.redirected) return location.assign(response.url);
   if (!response.ok) throw new Error(response.statusText);
   page.etag = response.headers.get("ETag");
   const found = new DOMParser().parseFromString(await response.text(), "text/html").getElementById("main");
