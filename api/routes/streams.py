@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 
+from api.access.callers import caller
 from api.deps import READ_PROBLEMS, Desk, DeskDep, DetailQuery, JobPath
 from api.streams import EventStream, Place, Selection
 from api.wording import Detail
@@ -84,4 +85,4 @@ def _selection(kinds: str | None, detail: Detail) -> Selection:
     except ValueError as error:
         names = ", ".join(kind.value for kind in NewsKind)
         raise InvalidInputError(f"must be some of {names}, separated by commas", field="kinds", value=kinds) from error
-    return Selection(kinds=chosen, detail=detail, is_visible=lambda _: True)
+    return Selection(kinds=chosen, detail=detail, is_visible=caller().sees)

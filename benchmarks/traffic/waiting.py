@@ -28,31 +28,28 @@ def woken(folder: Path, num_pollers: int) -> Iterator[Row]:
 
 
 async def _wake_polls(url: str, job: str, num_pollers: int) -> list[float]:
-    connections = [await Connection.to(url) for _ in range(num_pollers)]
-    trainer = Trainer(job, NUM_WORKERS, MIXES["failures and returns"], await Connection.to(url))
+    seconds: list[float] = []
+    generation = 0
 
-    async def poll(connection: Connection) -> float:
-        path = f"/v1/jobs/{job}/plan?after_generation={trainer.generation}&wait_seconds=30&detail=brief"
-        status, _ = await connection.ask("GET", path)
+    async def poll() -> float:
+        connection = await Connection.to(url)
+        try:
+            path = f"/v1/jobs/{job}/plan?after_generation={generation}&wait_seconds=60&detail=brief"
+            status, _ = await connection.ask("GET", path)
+        finally:
+            connection.close()
         assert status == 200, status
         return time.perf_counter()
 
-    seconds: list[float] = []
-    try:
-        for number in range(ROUNDS):
-            polls = [asyncio.create_task(poll(connection)) for connection in connections]
-            await asyncio.to_thread(_until_waiting, url, "kintsugi_waiting_clients", num_pollers)
-            seconds += await _times(trainer, number, polls)
-        return seconds
-    finally:
-        for connection in (*connections, trainer.connection):
-            connection.close()
+    for generation in range(ROUNDS):
+        polls = [asyncio.create_task(poll()) for _ in range(num_pollers)]
+        await asyncio.to_thread(_until_waiting, url, "kintsugi_waiting_clients", num_pollers)
+        seconds += await _times(url, job, generation, polls)
+    return seconds
 
 
 async def _wake_streams(url: str, job: str, num_pollers: int) -> list[float]:
     connections = [await Connection.to(url) for _ in range(num_pollers)]
-    trainer = Trainer(job, NUM_WORKERS, MIXES["failures and returns"], await Connection.to(url), generation=ROUNDS)
-    path = f"/v1/jobs/{job}/stream?kinds=plan"
 
     async def hear(connection: Connection) -> float:
         await connection.listen("plan")
@@ -60,19 +57,27 @@ async def _wake_streams(url: str, job: str, num_pollers: int) -> list[float]:
 
     seconds: list[float] = []
     try:
+        path = f"/v1/jobs/{job}/stream?kinds=plan"
         await asyncio.gather(*(connection.open_stream(path) for connection in connections))
-        for number in range(ROUNDS, 2 * ROUNDS):
-            seconds += await _times(trainer, number, [asyncio.create_task(hear(connection)) for connection in connections])
+        for generation in range(ROUNDS, 2 * ROUNDS):
+            heard = [asyncio.create_task(hear(connection)) for connection in connections]
+            seconds += await _times(url, job, generation, heard)
         return seconds
     finally:
-        for connection in (*connections, trainer.connection):
+        for connection in connections:
             connection.close()
 
 
-async def _times(trainer: Trainer, number: int, arrivals: list[asyncio.Task[float]]) -> list[float]:
-    start = time.perf_counter()
-    await trainer.report(number, start)
-    return [arrival - start for arrival in await asyncio.gather(*arrivals)]
+async def _times(url: str, job: str, generation: int, arrivals: list[asyncio.Task[float]]) -> list[float]:
+    """Seconds from the event that ends `generation` to each arrival of the plan that follows."""
+    connection = await Connection.to(url)
+    try:
+        trainer = Trainer(job, NUM_WORKERS, MIXES["failures and returns"], connection, generation=generation)
+        start = time.perf_counter()
+        await trainer.report(generation, start)
+        return [arrival - start for arrival in await asyncio.gather(*arrivals)]
+    finally:
+        connection.close()
 
 
 def _until_waiting(url: str, name: str, number: int) -> None:
