@@ -13,6 +13,8 @@ TOP, BOTTOM = 14.0, 34.0
 PLOT_HEIGHT = 180.0
 LANE, LANE_BAR = 34.0, 18.0
 NARROWEST_NAMED = 60.0
+ROUNDING = 1e-9
+"""So much above a round value counts as that value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +129,10 @@ def round_values(top: float, at_most: int = 5) -> tuple[float, ...]:
     """Round values from 0 to `top` or just above, at most `at_most` steps; 0 and 1 where nothing is above 0."""
     if top <= 0:
         return (0.0, 1.0)
-    magnitude = 10.0 ** math.floor(math.log10(top / at_most))
-    step = next(magnitude * factor for factor in (1, 2, 5, 10) if magnitude * factor * at_most >= top * (1 - 1e-9))
-    return tuple(index * step for index in range(math.ceil(top / step - 1e-9) + 1))
+    magnitude, enough = 10.0 ** math.floor(math.log10(top / at_most)), top * (1 - ROUNDING)
+    step = next(magnitude * factor for factor in (1, 2, 5, 10) if magnitude * factor * at_most >= enough)
+    last = next(index for index in range(1, at_most + 1) if step * index >= enough)
+    return tuple(index * step for index in range(last + 1))
 
 
 def _lane(chapter: Chapter, y: float, scale: float) -> Lane:

@@ -130,6 +130,15 @@ def test_a_job_without_a_plan_says_why(client):
     assert "Events without a plan" in text_of(client.get(f"{HOME}/history"))
 
 
+def test_a_plan_that_trainers_rejected_is_marked(client):
+    client.post("/v1/jobs", json=rerouted())
+    client.post(EVENTS, json=event("a", 0, "w01"))
+    assert "not applied yet" in text_of(client.get(HOME))
+    client.post(REPORTS, json=report(1, "rejected", reason="no memory"))
+    assert re.search(r"chip-bad.*rejected", text_of(client.get(HOME)))
+    assert "Rejected: no memory" in text_of(client.get(f"{HOME}/history"))
+
+
 def test_reasons_show_every_alternative(client, job):
     client.post(EVENTS, json=event("a", 0, sorted(workers_of(job["decision"]))[0]))
     decision = client.get(JOB).json()["decision"]
