@@ -1,5 +1,7 @@
 """The gate under hostile requests: headers, addresses, secrets in URLs, sockets, crashes, rates."""
 
+import shutil
+
 import pytest
 from starlette.testclient import TestClient
 
@@ -14,8 +16,17 @@ from tests.api.access import OTHER, OWN, guarded, issued
 from tests.api.requests import event, new_job
 
 
+@pytest.fixture(scope="module")
+def world(migrated_file, tmp_path_factory):
+    """For all tests that leave its tokens as they are."""
+    path = tmp_path_factory.mktemp("gate") / "kintsugi.sqlite3"
+    shutil.copy(migrated_file, path)
+    with guarded(f"sqlite:///{path}") as world:
+        yield world
+
+
 @pytest.fixture
-def world(database_url):
+def own_world(database_url):
     with guarded(database_url) as world:
         yield world
 
@@ -131,11 +142,11 @@ def test_keys_of_one_token_mean_nothing_to_another(world):
     assert changed.json()["error"]["value"] == "k"
 
 
-def test_a_revoked_token_is_refused_at_once(world):
-    token = world.secrets["reporter"].split("_")[1]
-    assert world.ask("GET", "/v1/jobs", "reporter").status_code == 200
-    assert world.ask("DELETE", f"/v1/tokens/{token}", "admin").json()["revoked_at"]
-    assert world.ask("GET", "/v1/jobs", "reporter").status_code == 401
+def test_a_revoked_token_is_refused_at_once(own_world):
+    token = own_world.secrets["reporter"].split("_")[1]
+    assert own_world.ask("GET", "/v1/jobs", "reporter").status_code == 200
+    assert own_world.ask("DELETE", f"/v1/tokens/{token}", "admin").json()["revoked_at"]
+    assert own_world.ask("GET", "/v1/jobs", "reporter").status_code == 401
 
 
 def test_too_many_requests_are_told_when_to_come_again(database_url):
@@ -267,12 +278,12 @@ def test_the_gate_sees_the_route_that_the_application_takes(world):
     assert target("GET", "/v1/jobs/a\n").job in (None, "a\n")
 
 
-def test_writes_and_refusals_are_in_the_audit_log(world):
-    world.ask("POST", f"/v1/jobs/{OWN}/events", "own reporter", json=event("a", 0, "w05"))
-    world.ask("GET", f"/v1/jobs/{OWN}", "own reader")
-    world.ask("GET", f"/v1/jobs/{OWN}", "stranger")
-    refused = world.client.get("/v1/jobs", headers={"X-Forwarded-For": "1.2.3.4"})
-    entries = world.ask("GET", "/v1/audit", "admin").json()["entries"]
+def test_writes_and_refusals_are_in_the_audit_log(own_world):
+    own_world.ask("POST", f"/v1/jobs/{OWN}/events", "own reporter", json=event("a", 0, "w05"))
+    own_world.ask("GET", f"/v1/jobs/{OWN}", "own reader")
+    own_world.ask("GET", f"/v1/jobs/{OWN}", "stranger")
+    refused = own_world.client.get("/v1/jobs", headers={"X-Forwarded-For": "1.2.3.4"})
+    entries = own_world.ask("GET", "/v1/audit", "admin").json()["entries"]
     records = [entry["record"] for entry in entries]
     assert [(record["name"], record["method"], record["route"], record["job"], record["status"]) for record in records] == [
         ("admin", "POST", "/v1/jobs", None, 201),
@@ -283,8 +294,8 @@ def test_writes_and_refusals_are_in_the_audit_log(world):
     ]
     assert records[-1]["request"] == refused.headers["X-Request-Id"]
     assert records[-1]["address"] == "testclient"
-    first = world.ask("GET", "/v1/audit?limit=2", "admin").json()
-    rest = world.ask("GET", f"/v1/audit?cursor={first['next_cursor']}", "admin").json()
+    first = own_world.ask("GET", "/v1/audit?limit=2", "admin").json()
+    rest = own_world.ask("GET", f"/v1/audit?cursor={first['next_cursor']}", "admin").json()
     assert first["entries"] + rest["entries"] == entries
-    about = world.ask("GET", f"/v1/audit?job={OWN}", "admin").json()["entries"]
+    about = own_world.ask("GET", f"/v1/audit?job={OWN}", "admin").json()["entries"]
     assert [entry["record"]["status"] for entry in about] == [200, 404]
