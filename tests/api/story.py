@@ -111,12 +111,26 @@ def tell(record: Recorder, site: Receiver) -> None:
     record.ask("GET /v1/rendezvous/{run}/{key}")
     record.ask("DELETE /v1/rendezvous/{run}/{key}", status=204)
     _deliveries(record, site)
+    _handling(record)
     _tokens(record)
     for path in ("/healthz", "/readyz", "/metrics"):
         record.ask(f"GET {path}")
     record.end_streams()
     for path in ("/v1/stream", "/v1/jobs/{job}/stream"):
         record.ask(f"GET {path}", params={"after": 0, "kinds": "event"})
+
+
+def _handling(record: Recorder) -> None:
+    """A plan that waits for somebody, and an event that waits for others."""
+    record.made["job"] = "careful"
+    record.ask("POST /v1/jobs", {**new_job(), "id": "careful", "handling": {"requires_approval": True}}, 201)
+    record.ask("POST /v1/jobs/{job}/events", event("host0-xid79", 0, "w01"))
+    record.ask("POST /v1/jobs/{job}/plans/{generation}/approval", {"decision": "approve", "by": "Ada"})
+    record.ask("GET /v1/jobs/{job}/approvals")
+    record.made["job"] = "patient"
+    record.ask("POST /v1/jobs", {**new_job(), "id": "patient", "handling": {"coalesce_seconds": 600}}, 201)
+    record.ask("POST /v1/jobs/{job}/events", event("host0-xid79", 0, "w01"), 202, params={"wait_seconds": 0})
+    del record.made["job"]
 
 
 def _tokens(record: Recorder) -> None:

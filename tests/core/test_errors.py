@@ -3,7 +3,14 @@
 import pytest
 
 from kintsugi.core import errors
-from kintsugi.core.errors import InvalidInputError, KintsugiError, StaleGenerationError, StateLostError, error_from
+from kintsugi.core.errors import (
+    InvalidInputError,
+    KintsugiError,
+    StaleGenerationError,
+    StaleIncarnationError,
+    StateLostError,
+    error_from,
+)
 
 
 def _tree(kind):
@@ -13,6 +20,7 @@ def _tree(kind):
 KINDS = [kind for kind in _tree(KintsugiError) if kind.__module__ == errors.__name__]
 EXAMPLES = {
     StaleGenerationError: lambda: StaleGenerationError("is over", current_generation=7, value=3),
+    StaleIncarnationError: lambda: StaleIncarnationError("is over", incarnations={"w05": 2}),
     StateLostError: lambda: StateLostError("nobody holds them", layers=(2, 5)),
 }
 
