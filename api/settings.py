@@ -54,9 +54,9 @@ class Settings(BaseSettings):
     max_jobs: int = Field(default=10_000, ge=1)
     """Jobs that are stored; new ones are refused beyond."""
     max_workers_per_job: int = Field(default=131_072, ge=1)
-    """Workers in the cluster of a new job."""
+    """Workers that a job may begin with, or come to know as they join."""
     max_waiting_clients: int = Field(default=10_000, ge=1)
-    """Clients that wait for a newer plan at the same time; more are answered with 429."""
+    """Clients that listen to streams, or wait for plans, events or reports, at the same time; more are answered with 429."""
     keep_audit_days: int = Field(default=400, ge=1, le=36_500)
     """How long the audit log remembers."""
     webhook_networks: tuple[IPv4Network | IPv6Network, ...] = ()

@@ -11,6 +11,7 @@ from anyio.to_thread import run_sync
 from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.types import Message, Receive, Scope, Send
 
+from api.access.limits import Places
 from api.answers import answer_body
 from api.feed import Feed, Line
 from api.history import Entry
@@ -68,7 +69,8 @@ class Selection:
 class EventStream(EventSourceResponse):
     """Server-sent events to one client, until there are no more or the client is gone or stuck."""
 
-    def __init__(self, messages: AsyncIterator[bytes]) -> None:
+    def __init__(self, messages: AsyncIterator[bytes], places: Places) -> None:
+        self._places = places
         super().__init__(messages, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
 
     async def stream_response(self, send: Send) -> None:
@@ -83,8 +85,12 @@ class EventStream(EventSourceResponse):
             await super().stream_response(bounded)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one client."""
-        with suppress(TimeoutError):
+        """Serve one client.
+
+        Raises:
+            TooManyRequestsError: as many clients wait already as may; nothing was sent.
+        """
+        with self._places.one(), suppress(TimeoutError):
             await super().__call__(scope, receive, send)
 
 

@@ -1,22 +1,56 @@
 """Where requests come from, and where the service listens."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
+
+from kintsugi.core.errors import ForbiddenError
 
 Network = IPv4Network | IPv6Network
 Address = IPv4Address | IPv6Address
 
 SUBSCRIBER_BITS = 64
 """Of an IPv6 address, those that a network is given; the rest its owner may choose at will."""
+KNOWN_HOSTS = 256
+"""Hosts of which it is remembered whether they are this machine."""
 
 
+@lru_cache(KNOWN_HOSTS)
 def is_loopback(host: str) -> bool:
     """Whether nobody but this machine reaches what listens on `host`."""
     address = _address(host)
     return host.lower() == "localhost" if address is None else address.is_loopback
+
+
+def names_this_machine(authority: str) -> bool:
+    """Whether a `Host` header calls the service by a name that every machine has for itself, at whatever port."""
+    try:
+        name = urlsplit(f"//{authority}").hostname
+    except ValueError:
+        return False
+    return name is not None and is_loopback(name)
+
+
+def require_own_name(scope: Scope, proxies: Sequence[Network]) -> None:
+    """Require that a request from this machine calls the service by a name of this machine.
+
+    A page of another site, whose name its owner has made to mean 127.0.0.1, gives that name (DNS rebinding).
+
+    Raises:
+        ForbiddenError: it calls it by another name.
+    """
+    peer, host = scope["client"][0] if scope.get("client") else "", Headers(scope=scope).get("host", "")
+    if not host or names_this_machine(host) or not is_loopback(peer) or is_trusted(peer, proxies):
+        return
+    message = (
+        f"{host[:200]} is no name of this machine: say localhost or 127.0.0.1, send a token (`kintsugi token create`), or list "
+        "the proxy that the request comes through in KINTSUGI_TRUSTED_PROXIES"
+    )
+    raise ForbiddenError(message, field="Host")
 
 
 def address_of(scope: Scope, proxies: Sequence[Network]) -> str:

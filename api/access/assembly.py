@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import structlog
+
 from api.access.addresses import is_loopback
 from api.access.audit import Auditor
 from api.access.limits import Buckets, Places
@@ -12,6 +14,8 @@ from kintsugi.core.errors import InvalidInputError
 
 NOTED_PER_SECOND, NOTED_AT_ONCE = 1.0, 1_000
 """Refusals in the audit log: whoever floods the service with requests must not fill its disk."""
+
+ENCRYPT = "give --tls-certificate and --tls-key, or list the proxy that encrypts in KINTSUGI_TRUSTED_PROXIES"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,12 +36,14 @@ class Access:
     """Whether requests need tokens; `open` looks whether there are any."""
 
     def open(self) -> None:
-        """Find out whether tokens are needed.
+        """Find out whether tokens are needed, and warn where they can be read on their way.
 
         Raises:
             InvalidInputError: they are, and there is none.
         """
         self.is_enforced = tokens_are_needed(self.settings, self.vault)
+        if self.is_enforced and are_readable_on_the_way(self.settings):
+            structlog.get_logger("kintsugi.api").warning("tokens travel unencrypted", host=self.settings.host, way_out=ENCRYPT)
 
 
 def access_of(settings: Settings, database: Database) -> Access:
@@ -60,6 +66,11 @@ def access_of(settings: Settings, database: Database) -> Access:
         places=Places(settings.max_waiting_clients),
         is_enforced=are_always_needed(settings),
     )
+
+
+def are_readable_on_the_way(settings: Settings) -> bool:
+    """Whether what clients send goes beyond this machine unencrypted, as far as the service knows."""
+    return not is_loopback(settings.host) and settings.tls_certificate is None and not settings.trusted_proxies
 
 
 def are_always_needed(settings: Settings) -> bool:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.access import sessions
-from api.access.addresses import address_of, neighbourhood, scheme_of
+from api.access.addresses import address_of, is_loopback, neighbourhood, require_own_name, scheme_of
 from api.access.assembly import Access
 from api.access.audit import AuditRecord
 from api.access.callers import Caller, calling
@@ -89,6 +89,8 @@ class _Passage:
                 self._access.requests.take(self._token.id if self._token else "")
                 self._authorize()
             else:
+                if is_loopback(self._access.settings.host) and not self._access.is_enforced:
+                    require_own_name(self._scope, self._access.settings.trusted_proxies)
                 self._access.requests.take(neighbourhood(self._address))
         except UnauthenticatedError as error:
             return sessions.to_login(self._scope) if self._is_page() else self._problem(error)

@@ -1,9 +1,13 @@
 """How much the service holds: checked before something new is taken in."""
 
+from collections.abc import Sequence
+
 from api.problems import LimitReachedError
 from api.schemas import NewJob
+from api.service import Service
 from api.settings import Settings
 from api.store import Store
+from kintsugi.core.membership import Event, EventKind
 
 
 def require_room(settings: Settings, store: Store, request: NewJob) -> None:
@@ -13,9 +17,27 @@ def require_room(settings: Settings, store: Store, request: NewJob) -> None:
         LimitReachedError: it has too many workers, or there are as many jobs as there may be.
     """
     num_workers = request.workers if request.cluster is None else len(request.cluster.workers)
-    if num_workers is not None and num_workers > settings.max_workers_per_job:
-        message = f"allows {settings.max_workers_per_job} workers in a job, and this one has {num_workers}"
-        raise LimitReachedError(message, field="KINTSUGI_MAX_WORKERS_PER_JOB", value=num_workers)
+    _require_room_for_workers(settings, num_workers or 0)
     is_there = request.id is not None and store.job(request.id) is not None
     if not is_there and store.num_jobs() >= settings.max_jobs:
         raise LimitReachedError(f"allows {settings.max_jobs} jobs, and so many are there", field="KINTSUGI_MAX_JOBS")
+
+
+def require_room_to_join(settings: Settings, service: Service, job: str, events: Sequence[Event]) -> None:
+    """Require that the workers that join fit into their job; those that it knows already may come back.
+
+    Raises:
+        LimitReachedError: the job would have too many workers.
+        NotFoundError: there is no such job.
+    """
+    joining = {event.worker for event in events if event.kind is EventKind.WORKER_JOINED}
+    if joining:
+        known = service.state(job).history.membership.cluster.by_id
+        new = joining - known.keys()
+        _require_room_for_workers(settings, len(known) + len(new) if new else 0)
+
+
+def _require_room_for_workers(settings: Settings, num_workers: int) -> None:
+    if num_workers > settings.max_workers_per_job:
+        message = f"allows {settings.max_workers_per_job} workers in a job, and this one would have {num_workers}"
+        raise LimitReachedError(message, field="KINTSUGI_MAX_WORKERS_PER_JOB", value=num_workers)

@@ -6,6 +6,7 @@ from typing import Annotated
 import anyio
 from fastapi import APIRouter, Query, Response
 
+from api.access.room import require_room_to_join
 from api.bodies import EventBody, takes, tells
 from api.clock import seconds_between
 from api.deps import (
@@ -27,7 +28,7 @@ from api.history import Entry
 from api.pages import event_page, event_record
 from api.schemas import EventBatch
 from api.wording import Detail
-from kintsugi.core.membership import Event
+from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Answer, EventPage, Pending
 
 router = APIRouter(prefix="/v1/jobs/{job}/events", tags=["events"])
@@ -59,6 +60,8 @@ async def post_events(
     where to look. In a job that requires approval the plan is `proposed`: it is not to be carried out yet.
     """
     events = body.events if isinstance(body, EventBatch) else (body,)
+    if any(event.kind is EventKind.WORKER_JOINED for event in events):
+        await desk.read(require_room_to_join, desk.settings, desk.service, job, events)
     entry = await desk.write(job, desk.service.post_events, job, events, idempotency_key)
     if entry.deferred and await _waited(desk, job, wait_seconds):
         await desk.write(job, desk.service.expire, job)
@@ -84,7 +87,8 @@ async def list_events(
     desk.check_wait(wait_seconds)
     page = await desk.read(event_page, desk.service, job, cursor, limit, after)
     if not page.events and after is not None and wait_seconds > 0:
-        entries = await desk.streams.awaited(job, Event, after, limit, wait_seconds)
+        with desk.access.places.one():
+            entries = await desk.streams.awaited(job, Event, after, limit, wait_seconds)
         page = EventPage(events=tuple(event_record(entry) for entry in entries), next_cursor=None)
     return reply(page)
 

@@ -43,6 +43,7 @@ async def list_reports(
     desk.check_wait(wait_seconds)
     page = await desk.read(report_page, desk.service, job, cursor, limit, after)
     if not page.reports and after is not None and wait_seconds > 0:
-        entries = await desk.streams.awaited(job, Report, after, limit, wait_seconds)
+        with desk.access.places.one():
+            entries = await desk.streams.awaited(job, Report, after, limit, wait_seconds)
         page = ReportPage(reports=tuple(report_record(entry) for entry in entries), next_cursor=None)
     return reply(page)

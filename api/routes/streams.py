@@ -46,7 +46,7 @@ async def stream_all(
     """What happens to all jobs, as server-sent events; ids are places in the order of all jobs' entries."""
     selection = _selection(kinds, detail)
     place = _asked(after, last_event_id) or Place(number=await desk.read(desk.streams.feed.end))
-    return EventStream(desk.streams.messages(None, place, selection))
+    return EventStream(desk.streams.messages(None, place, selection), desk.access.places)
 
 
 @router.get("/jobs/{job}/stream", response_class=Response, responses=RESPONSES)
@@ -66,7 +66,8 @@ async def stream_job(
     """
     selection = _selection(kinds, detail)
     end = await desk.read(_end_of, desk, job)
-    return EventStream(desk.streams.messages(job, _asked(after, last_event_id) or Place(number=end), selection))
+    place = _asked(after, last_event_id) or Place(number=end)
+    return EventStream(desk.streams.messages(job, place, selection), desk.access.places)
 
 
 def _end_of(desk: Desk, job: str) -> int:

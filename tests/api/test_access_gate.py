@@ -1,17 +1,21 @@
 """The gate under hostile requests: headers, addresses, secrets in URLs, sockets, crashes, rates."""
 
+import logging
 import shutil
 
 import pytest
+import structlog
 from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
 
-from api.access.addresses import address_of, is_loopback, neighbourhood, scheme_of
+from api.access.addresses import address_of, is_loopback, neighbourhood, require_own_name, scheme_of
+from api.access.assembly import are_readable_on_the_way
 from api.access.limits import TRACKED_CALLERS, Buckets, Places
 from api.access.targets import Target, operations_of, target_of
-from api.access.tokens import redacted
+from api.access.tokens import NewToken, redacted
 from api.app import create_app
 from api.settings import Settings
-from kintsugi.core.errors import InvalidInputError, TooManyRequestsError
+from kintsugi.core.errors import ForbiddenError, InvalidInputError, TooManyRequestsError
 from tests.api.access import OTHER, OWN, guarded, issued
 from tests.api.requests import event, new_job
 
@@ -23,6 +27,15 @@ def world(migrated_file, tmp_path_factory):
     shutil.copy(migrated_file, path)
     with guarded(f"sqlite:///{path}") as world:
         yield world
+
+
+@pytest.fixture
+def loud():
+    """Warnings are logged."""
+    before = structlog.get_config()["wrapper_class"]
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    yield
+    structlog.configure(wrapper_class=before)
 
 
 @pytest.fixture
@@ -109,8 +122,6 @@ def test_a_strange_host_breaks_nothing(world, host):
 
 
 def test_a_web_socket_is_closed(world):
-    from starlette.websockets import WebSocketDisconnect
-
     with pytest.raises(WebSocketDisconnect) as closed, world.client.websocket_connect("/v1/stream"):
         pass
     assert closed.value.code == 1008
@@ -129,6 +140,59 @@ def test_a_crash_is_a_problem_with_its_request_id(database_url):
     assert response.headers["Content-Type"] == "application/problem+json"
     assert response.headers["X-Request-Id"]
     assert "secret" not in response.text
+
+
+@pytest.mark.parametrize("host", ["localhost", "LocalHost:8000", "127.0.0.1:8000", "127.8.8.8", "[::1]:8000", "", None])
+def test_this_machine_may_be_called_by_its_own_names(host):
+    require_own_name(scope("127.0.0.1", **({} if host is None else {"host": host})), ())
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1@evil.example", "[", "0"])
+def test_a_site_that_pretends_to_be_this_machine_is_refused(host):
+    with pytest.raises(ForbiddenError, match="no name of this machine"):
+        require_own_name(scope("127.0.0.1", host=host), ())
+    require_own_name(scope("127.0.0.1", host=host), Settings(trusted_proxies=["127.0.0.1/32"]).trusted_proxies)
+    require_own_name(scope("203.0.113.9", host=host), ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"), [({}, 403), ({"require_tokens": "never"}, 403), ({"require_tokens": "never", "host": "0.0.0.0"}, 200)]
+)
+def test_another_site_cannot_use_a_browser_of_this_machine(database_url, changes, status):
+    app = create_app(Settings(database_url=database_url, plans_ahead=False, **changes))
+    with TestClient(app, client=("127.0.0.1", 1)) as client:
+        response = client.get("/v1/jobs", headers={"Host": "evil.example"})
+        assert response.status_code == status
+        assert client.get("/v1/jobs", headers={"Host": "localhost"}).status_code == 200
+    if status == 403:
+        assert response.json()["error"]["field"] == "Host"
+        assert "WWW-Authenticate" not in response.headers
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "::"}, True),
+        ({}, False),
+        ({"host": "0.0.0.0", "tls_certificate": "some.pem"}, False),
+        ({"host": "0.0.0.0", "trusted_proxies": ["10.0.0.5/32"]}, False),
+    ],
+)
+def test_when_tokens_can_be_read_on_their_way(changes, expected):
+    assert are_readable_on_the_way(Settings(**changes)) is expected
+
+
+def test_tokens_that_can_be_read_on_their_way_are_warned_of(database_url, loud):
+    issued(database_url, NewToken(name="any"))
+    told = []
+    for require_tokens in ("never", "auto"):
+        app = create_app(Settings(database_url=database_url, host="0.0.0.0", require_tokens=require_tokens))
+        with structlog.testing.capture_logs() as lines, TestClient(app):
+            pass
+        told.append([line for line in lines if line["event"] == "tokens travel unencrypted"])
+    assert [len(lines) for lines in told] == [0, 1]
+    assert "--tls-certificate" in told[1][0]["way_out"]
 
 
 def test_keys_of_one_token_mean_nothing_to_another(world):
@@ -251,8 +315,6 @@ def test_what_is_loopback(host, expected):
     ],
 )
 def test_when_tokens_are_needed(database_url, changes, has_token, expected):
-    from tests.api.access import NewToken
-
     if has_token:
         issued(database_url, NewToken(name="any"))
     app = create_app(Settings(database_url=database_url, **changes))

@@ -5,17 +5,62 @@ from starlette.testclient import TestClient
 
 from api.app import create_app
 from api.settings import Settings
-from tests.api.requests import new_job
+from tests.api.requests import EVENTS, JOB, REPORTS, event, new_job
+
+
+def limited(database_url, **limits) -> TestClient:
+    return TestClient(create_app(Settings(database_url=database_url, plans_ahead=False, **limits)))
+
+
+def assert_full(refused, setting):
+    assert refused.status_code == 409
+    assert refused.json()["error"]["code"] == "limit_reached"
+    assert refused.json()["error"]["field"] == setting
 
 
 @pytest.mark.parametrize(
     ("limits", "setting"), [({"max_jobs": 1}, "KINTSUGI_MAX_JOBS"), ({"max_workers_per_job": 7}, "KINTSUGI_MAX_WORKERS_PER_JOB")]
 )
 def test_a_job_too_many_is_refused(database_url, limits, setting):
-    with TestClient(create_app(Settings(database_url=database_url, plans_ahead=False, **limits))) as client:
+    with limited(database_url, **limits) as client:
         assert client.post("/v1/jobs", json=new_job()).status_code == 201
-        refused = client.post("/v1/jobs", json=new_job(id="second", workers=8))
-        assert refused.status_code == 409
-        assert refused.json()["error"]["code"] == "limit_reached"
-        assert refused.json()["error"]["field"] == setting
+        assert_full(client.post("/v1/jobs", json=new_job(id="second", workers=8)), setting)
         assert client.post("/v1/jobs", json=new_job()).status_code == 200
+
+
+def test_a_worker_too_many_does_not_join(database_url):
+    with limited(database_url, max_workers_per_job=7) as client:
+        assert client.post("/v1/jobs", json=new_job()).status_code == 201
+        several = [event(name, 0, name, "worker_joined") for name in ("new1", "new2")]
+        assert_full(client.post(EVENTS, json={"events": several}), "KINTSUGI_MAX_WORKERS_PER_JOB")
+        assert client.get(EVENTS).json()["events"] == []
+        assert client.post(EVENTS, json=several[0]).status_code == 200
+        assert_full(client.post(EVENTS, json={**several[1], "generation": 1}), "KINTSUGI_MAX_WORKERS_PER_JOB")
+        assert client.post(EVENTS, json=several[0]).json()["generation"] == 1
+        assert client.post(EVENTS, json=event("lost", 1, "w05")).status_code == 200
+        assert client.post(EVENTS, json=event("back", 2, "w05", "worker_joined")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "parameters"),
+    [
+        (f"{JOB}/plan", {"after_generation": 0, "wait_seconds": 30}),
+        (EVENTS, {"after": 0, "wait_seconds": 30}),
+        (REPORTS, {"after": 0, "wait_seconds": 30}),
+        (f"{JOB}/stream", {}),
+        ("/v1/stream", {}),
+    ],
+)
+def test_who_waits_takes_a_place_and_gives_it_back(database_url, path, parameters):
+    with limited(database_url, max_waiting_clients=1) as client:
+        client.post("/v1/jobs", json=new_job())
+        with client.app.state.desk.access.places.one():
+            refused = client.get(path, params=parameters)
+            assert refused.status_code == 429
+            assert refused.json()["error"]["field"] == "KINTSUGI_MAX_WAITING_CLIENTS"
+            assert refused.headers["Retry-After"] == "1"
+            assert client.get(EVENTS, params={"after": 0}).status_code == 200
+        client.app.state.tail.close()
+        client.app.state.watch.close()
+        for _ in range(2):
+            assert client.get(path, params=parameters).status_code in (200, 204)

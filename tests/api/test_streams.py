@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from api.access.limits import Places
 from api.feed import Line
 from api.history import Entry
 from api.streams import EventStream, Place, Selection, Streams
@@ -176,7 +177,7 @@ async def test_a_client_that_takes_nothing_in_is_sent_away(monkeypatch):
             await anyio.sleep_forever()
 
     with anyio.fail_after(10):
-        await EventStream(endless())({"type": "http"}, receive, send)
+        await EventStream(endless(), Places(1))({"type": "http"}, receive, send)
     assert ended
 
 
