@@ -1,11 +1,9 @@
 """Tokens, the audit log, and signing in."""
 
-from html import escape
 from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from starlette.responses import HTMLResponse
 
 from api.access import sessions
 from api.access.addresses import neighbourhood, scheme_of
@@ -13,6 +11,7 @@ from api.access.audit import AuditPage
 from api.access.callers import caller
 from api.access.tokens import IssuedToken, NewToken, Token, TokenPage
 from api.bodies import decoded, takes, tells
+from api.dashboard.rendering import page
 from api.deps import BODY_PROBLEMS, READ_PROBLEMS, Cursor, Desk, DeskDep, Limit, reply
 from kintsugi.core import codec
 
@@ -23,19 +22,6 @@ NewTokenBody = Annotated[NewToken, Depends(decoded(lambda data: codec.decode(New
 TokenPath = Annotated[str, Path(min_length=1, max_length=200, description="Id of the token.")]
 JobQuery = Annotated[str | None, Query(min_length=1, max_length=200, description="Records of this job alone.")]
 MOST_FORM_BYTES = 4_000
-
-PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Sign in · Kintsugi</title><main><h1>Kintsugi</h1>{notice}<form method="post" action="/login">
-<input type="hidden" name="next" value="{target}">
-<p><label>Token <input type="password" name="token" autocomplete="current-password" required autofocus></label>
-<p><button>Sign in</button></form></main></html>"""
-REFUSED = '<p role="alert">This token is not usable: it is mistyped, expired or revoked.</p>'
-SECURITY = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "same-origin",
-    "X-Content-Type-Options": "nosniff",
-}
 
 
 @router.post(
@@ -72,9 +58,9 @@ async def list_audit(desk: DeskDep, cursor: Cursor = None, limit: Limit = 100, j
 
 
 @pages.get("/login")
-async def login_page(target: Annotated[str | None, Query(alias="next", max_length=2_000)] = None) -> Response:
+async def login_page(request: Request, target: Annotated[str | None, Query(alias="next", max_length=2_000)] = None) -> Response:
     """The form that asks for a token."""
-    return _form(sessions.safe_target(target))
+    return _form(request, sessions.safe_target(target))
 
 
 @pages.post("/login")
@@ -87,7 +73,7 @@ async def login(request: Request, desk: DeskDep) -> Response:
     secret, target = fields.get("token", "").strip(), sessions.safe_target(fields.get("next"))
     if await desk.read(access.vault.find, secret) is None:
         access.failures.take(origin)
-        return _form(target, HTTPStatus.UNAUTHORIZED, REFUSED)
+        return _form(request, target, HTTPStatus.UNAUTHORIZED)
     return sessions.signed_in(secret, target, is_secure=scheme == "https", hours=desk.settings.sign_in_hours)
 
 
@@ -103,6 +89,10 @@ def _audit_page(desk: Desk, cursor: str | None, limit: int, job: str | None) -> 
     return desk.access.auditor.page(cursor, limit, job)
 
 
-def _form(target: str, status: HTTPStatus = HTTPStatus.OK, notice: str = "") -> Response:
-    headers = SECURITY | ({"WWW-Authenticate": 'Bearer realm="kintsugi"'} if status is HTTPStatus.UNAUTHORIZED else {})
-    return HTMLResponse(PAGE.format(notice=notice, target=escape(target)), status, headers)
+def _form(request: Request, target: str, status: HTTPStatus = HTTPStatus.OK) -> Response:
+    is_refused = status is HTTPStatus.UNAUTHORIZED
+    response = page(request, "login.html", status, title="Sign in", target=target, is_refused=is_refused)
+    response.headers["Cache-Control"] = "no-store"
+    if is_refused:
+        response.headers["WWW-Authenticate"] = 'Bearer realm="kintsugi"'
+    return response

@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.responses import HTMLResponse
 
+from api.access.callers import caller
 from api.conditional import entity_tag, is_known
 from api.dashboard.formats import FILTERS
 from api.problems import status_of
@@ -36,7 +37,11 @@ PICTURE_SECURITY = {**SECURITY, "Content-Security-Policy": "default-src 'none'; 
 
 def page(request: Request, template: str, status: HTTPStatus = HTTPStatus.OK, **context: Any) -> Response:
     """A page; 304 where the caller has it already. Pages are always asked for again, so that none is older than its job."""
-    text = _environment().get_template(template).render(version=__version__, path=request.url.path, **context)
+    text = (
+        _environment()
+        .get_template(template)
+        .render(version=__version__, path=request.url.path, is_signed_in=caller().token is not None, **context)
+    )
     tag = entity_tag(text)
     headers = {**SECURITY, "ETag": tag, "Cache-Control": "no-cache"}
     if status is HTTPStatus.OK and is_known(request.headers.get("if-none-match", ""), tag):
