@@ -1,55 +1,69 @@
-"""Reads the planner's compiled loops before anybody waits for a plan: the first search of a process takes long for them alone."""
+"""Reads the planner's compiled loops before anybody waits for a plan: the first search of a process takes long for them alone.
+
+Where they were not compiled before, all of them are: whoever installs the planner lets it warm up once.
+"""
 
 import gc
 from dataclasses import replace
 
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.job import JobSettings, Snapshot
+from kintsugi.core.job import JobSettings, Ranges, Snapshot
+from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import Device, LayerProfile, LinkCost, Network, Profile, Provenance, ProvenanceKind, Recovery
 from planner.replan import replan
 
-_NUM_WORKERS = 6
-_NUM_MICROBATCHES = 12
+_SETTINGS = JobSettings(num_microbatches=16)
 
 
 def warm_up() -> None:
-    """Plan small jobs before and after a loss: layers equal or not, workers equal or not take loops of their own.
+    """Plan small jobs before and after losses, so that every loop is called once.
 
-    What the process holds then is left out wherever garbage is sought later: that takes as long as there is to look at.
+    Layers equal or not, workers equal or not, few splits or many, and schedules take loops of their own; the second of two
+    losses lets state move. What the process holds then is left out wherever garbage is sought later: that takes as long as there
+    is to look at.
     """
-    equal_workers = Cluster.uniform(_NUM_WORKERS)
-    slow, *others = equal_workers.workers
-    unequal_workers = equal_workers.with_workers((replace(slow, speed_ratio=0.5), *others))
-    equal_layers, unequal_layers = _profile(backward_weight_ms=(10, 10, 10, 10)), _profile(backward_weight_ms=(10, 20, 30, 40))
-    _plan(equal_layers, equal_workers)
-    _plan(unequal_layers, equal_workers)
-    _plan(unequal_layers, unequal_workers)
+    equal_workers, equal_layers, unequal_layers = Cluster.uniform(6), _profile(6, (10,)), _profile(4, (10, 20, 30, 40))
+    _plan(equal_layers, equal_workers, num_losses=2)
+    _plan(equal_layers, Cluster.uniform(6, workers_per_host=2), num_losses=2)
+    _plan(equal_layers, _with_a_slow_worker(6), num_losses=2)
+    _plan(unequal_layers, _with_a_slow_worker(6))
+    for schedule in Schedule:
+        _plan(unequal_layers, equal_workers, replace(_SETTINGS, schedule=schedule))
+    long = replace(_SETTINGS, ranges=Ranges(min_pp=7))
+    _plan(_profile(16, (10, 20, 30, 40)), Cluster.uniform(8), long, num_losses=0)
+    _plan(_profile(16, (10, 20, 30, 40)), _with_a_slow_worker(8), long, num_losses=0)
     gc.collect()
     gc.freeze()
 
 
-def _plan(profile: Profile, cluster: Cluster) -> None:
+def _plan(profile: Profile, cluster: Cluster, settings: JobSettings = _SETTINGS, num_losses: int = 1) -> None:
     everybody = tuple(worker.id for worker in cluster.workers)
-    settings = JobSettings(num_microbatches=_NUM_MICROBATCHES)
-    snapshot = Snapshot(profile=profile, cluster=cluster, settings=settings, plan=None, alive=everybody, generation=0)
-    plan = replan(snapshot).plan
-    replan(replace(snapshot, plan=plan, alive=everybody[1:], generation=1))
+    first = Snapshot(profile=profile, cluster=cluster, settings=settings, plan=None, alive=everybody, generation=0)
+    plan = replan(first).plan
+    for generation in range(1, num_losses + 1):
+        plan = replan(replace(first, plan=plan, alive=everybody[generation:], generation=generation)).plan
 
 
-def _profile(backward_weight_ms: tuple[int, ...]) -> Profile:
+def _with_a_slow_worker(num_workers: int) -> Cluster:
+    cluster = Cluster.uniform(num_workers)
+    slow, *others = cluster.workers
+    return cluster.with_workers((replace(slow, speed_ratio=0.5), *others))
+
+
+def _profile(num_layers: int, backward_weight_ms: tuple[int, ...]) -> Profile:
     layers = tuple(
         LayerProfile(
             name=f"layer{index}",
             forward_seconds=0.010,
             backward_input_seconds=0.010,
-            backward_weight_seconds=milliseconds / 1e3,
+            backward_weight_seconds=backward_weight_ms[index % len(backward_weight_ms)] / 1e3,
             parameter_bytes=10**6,
             gradient_bytes=10**6,
             optimizer_bytes=4 * 10**6,
             activation_bytes=10**6,
             output_bytes=10**5,
         )
-        for index, milliseconds in enumerate(backward_weight_ms)
+        for index in range(num_layers)
     )
     link = LinkCost(alpha_seconds=1e-5, beta_seconds_per_byte=1e-11)
     return Profile(
