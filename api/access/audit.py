@@ -1,7 +1,7 @@
 """The audit log: who wrote what, and who was refused.
 
 Records are written in batches by a task of their own, so that no answer waits for the disk twice; a process that is killed
-takes those of its last second along. What was written itself is durable before it is answered, and stands in the jobs' logs.
+takes those of its last half second along. What was written itself is durable before it is answered, and stands in the jobs' logs.
 """
 
 import time
