@@ -103,7 +103,7 @@ class Streams:
     heartbeat_seconds: float
     """Longest silence on a stream."""
 
-    async def messages(self, job: str | None, place: Place, selection: Selection) -> AsyncIterator[bytes]:
+    async def messages(self, job: str | None, place: Place, selection: Selection) -> AsyncGenerator[bytes, None]:
         """Everything behind `place`, of one job or of all, and then what comes, until the service stops."""
         async with self.tail.listening(job) as window:
             yield _begin(place)

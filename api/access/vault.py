@@ -59,7 +59,20 @@ class Vault:
             row = connection.execute(select(TOKENS).where(TOKENS.c.id == token)).one_or_none()
         self._known = Recent(CACHED_TOKENS)
         if row is None:
-            raise NotFoundError("there is no token of this id", field="token", value=token)
+            raise _no_token(token)
+        return _token(row)
+
+    def token(self, token: str) -> Token:
+        """The token of an id, usable or not.
+
+        Raises:
+            NotFoundError: there is no such token.
+            UnavailableError: the database does not answer.
+        """
+        with self._database.reading() as connection:
+            row = connection.execute(select(TOKENS).where(TOKENS.c.id == token)).one_or_none()
+        if row is None:
+            raise _no_token(token)
         return _token(row)
 
     def page(self, cursor: str | None, limit: int) -> TokenPage:
@@ -112,6 +125,10 @@ class Vault:
         token = _token(row)
         self._known.put(digest, (token, asked))
         return token if token.is_usable(text_of(utc_now())) else None
+
+
+def _no_token(token: str) -> NotFoundError:
+    return NotFoundError("there is no token of this id", field="token", value=token)
 
 
 def _values(token: Token) -> dict[str, Any]:

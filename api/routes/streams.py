@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Response
 
 from api.access.callers import caller
+from api.access.listening import while_usable
 from api.deps import READ_PROBLEMS, Desk, DeskDep, DetailQuery, JobPath
 from api.streams import EventStream, Place, Selection
 from api.wording import Detail
@@ -46,7 +47,7 @@ async def stream_all(
     """What happens to all jobs, as server-sent events; ids are places in the order of all jobs' entries."""
     selection = _selection(kinds, detail)
     place = _asked(after, last_event_id) or Place(number=await desk.read(desk.streams.feed.end))
-    return EventStream(desk.streams.messages(None, place, selection), desk.access.places)
+    return _stream(desk, None, place, selection)
 
 
 @router.get("/jobs/{job}/stream", response_class=Response, responses=RESPONSES)
@@ -67,7 +68,12 @@ async def stream_job(
     selection = _selection(kinds, detail)
     end = await desk.read(_end_of, desk, job)
     place = _asked(after, last_event_id) or Place(number=end)
-    return EventStream(desk.streams.messages(job, place, selection), desk.access.places)
+    return _stream(desk, job, place, selection)
+
+
+def _stream(desk: Desk, job: str | None, place: Place, selection: Selection) -> EventStream:
+    messages = desk.streams.messages(job, place, selection)
+    return EventStream(while_usable(messages, caller().token, desk.access.vault), desk.access.places)
 
 
 def _end_of(desk: Desk, job: str) -> int:
