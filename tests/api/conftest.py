@@ -81,7 +81,7 @@ def empty_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: Path
 
 @pytest.fixture
 def settings(database_url: str) -> Settings:
-    return Settings(database_url=database_url, max_body_bytes=1_000_000, max_wait_seconds=30.0)
+    return Settings(database_url=database_url, max_body_bytes=1_000_000, max_wait_seconds=30.0, max_simulation_seconds=600.0)
 
 
 @pytest.fixture
