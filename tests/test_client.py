@@ -24,10 +24,11 @@ from kintsugi.core.errors import (
     StaleIncarnationError,
     UnavailableError,
 )
+from kintsugi.core.handling import Handling, PlanStatus
 from kintsugi.core.heartbeats import HeartbeatAnswer
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind
-from kintsugi.core.messages import EventRecord, Measurement, Report, ReportStatus
+from kintsugi.core.messages import EventRecord, Measurement, Pending, Report, ReportStatus
 from kintsugi.core.news import News, NewsKind
 from tests.builders import uniform_profile
 
@@ -90,6 +91,31 @@ def test_a_whole_life(client, job):
     several = client.post_events("llama", [failed("b", 1, "w02"), failed("c", 1, "w03")])
     assert several.generation == 2
     assert [record.event.id for record in client.events("llama").events] == ["a", "b", "c"]
+
+
+def test_events_that_wait_for_others_are_waited_for(client, monkeypatch):
+    monkeypatch.setattr("kintsugi.client.client.GATHERING_SECONDS", 0.05)
+    handling = Handling(coalesce_seconds=0.3)
+    client.create_job(job="llama", profile=uniform_profile(4), workers=6, settings=SETTINGS, handling=handling)
+    pending = client.submit_events("llama", [failed("a", 0, "w00")])
+    assert isinstance(pending, Pending)
+    assert (pending.number, pending.generation) == (1, 0)
+    answer = client.post_event("llama", failed("b", 0, "w01"))
+    assert answer.generation == 1
+    assert client.post_events("llama", [failed("a", 0, "w00")]) == client.submit_events("llama", [failed("a", 0, "w00")]) == answer
+    assert [record.generation for record in client.events("llama").events] == [1, 1]
+
+
+def test_plans_are_approved_and_refused(client):
+    handling = Handling(requires_approval=True)
+    view = client.create_job(job="llama", profile=uniform_profile(4), workers=6, settings=SETTINGS, handling=handling)
+    assert view.handling == handling
+    assert client.post_event("llama", failed("a", 0, "w00")).status is PlanStatus.PROPOSED
+    refused = client.refuse("llama", 1, by="Ada", reason="too slow", replan=True)
+    assert (refused.generation, client.plan("llama").generation) == (2, 0)
+    approved = client.approve("llama", 2, by="Ada")
+    assert (client.plan("llama").generation, client.plan("llama").status) == (2, PlanStatus.APPROVED)
+    assert client.approvals("llama").approvals == (refused, approved)
 
 
 def test_studies(client, job):

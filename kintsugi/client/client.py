@@ -1,6 +1,7 @@
 """The client: one method per operation."""
 
 from collections.abc import Generator, Mapping, Sequence
+from math import ceil
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -12,15 +13,20 @@ from kintsugi.client.patience import Patience
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision, Estimate
+from kintsugi.core.errors import UnavailableError
+from kintsugi.core.handling import LONGEST_COALESCING_SECONDS, ApprovalPage, ApprovalRecord, Handling, Verdict
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings
 from kintsugi.core.membership import Event
-from kintsugi.core.messages import Answer, EventPage, JobPage, JobView, Report, ReportPage, ReportRecord
+from kintsugi.core.messages import Answer, EventPage, JobPage, JobView, Pending, Report, ReportPage, ReportRecord
 from kintsugi.core.news import News, NewsKind
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
 
 T = TypeVar("T")
+
+GATHERING_SECONDS = 10.0
+"""Longest wait of one request for a plan that gathers events: connections that are silent for long get lost on their way."""
 
 
 class Client:
@@ -68,8 +74,9 @@ class Client:
         workers_per_host: int = 1,
         job: str | None = None,
         plan: Plan | None = None,
+        handling: Handling | None = None,
     ) -> JobView:
-        """Create a job, or get it again; `plan` adopts a plan that runs already."""
+        """Create a job, or get it again; `plan` adopts a plan that runs already, `handling` says who approves the later ones."""
         body = {
             "id": job,
             "profile": profile,
@@ -78,6 +85,7 @@ class Client:
             "workers_per_host": workers_per_host,
             "settings": settings,
             "plan": plan,
+            "handling": handling or Handling(),
         }
         return self._write(JobView, "/v1/jobs", body)
 
@@ -90,12 +98,22 @@ class Client:
         return self._read(JobPage, "/v1/jobs", {"cursor": cursor, "limit": limit})
 
     def post_event(self, job: str, event: Event, *, brief: bool = False) -> Answer:
-        """Report one event; the answer is the plan to go on with, if `brief` without alternatives and previous plan."""
-        return self._write(Answer, path_of(job, "events"), event, _detail(brief))
+        """Report one event; the answer is the plan to go on with, if `brief` without alternatives and previous plan.
+
+        In a job that coalesces events it comes once the job's `coalesce_seconds` are over; where approval is required its status
+        is `proposed`: it is not to be carried out before somebody approved it.
+        """
+        return self._answered(job, event, brief)
 
     def post_events(self, job: str, events: Sequence[Event], *, brief: bool = False) -> Answer:
-        """Report events that happened together and get the one plan for all of them."""
-        return self._write(Answer, path_of(job, "events"), {"events": events}, _detail(brief))
+        """Report events that happened together and get the one plan for all of them, as `post_event` does."""
+        return self._answered(job, {"events": events}, brief)
+
+    def submit_events(
+        self, job: str, events: Sequence[Event], *, wait_seconds: float = 0.0, brief: bool = False
+    ) -> Answer | Pending:
+        """Report events and wait at most `wait_seconds` for others: the plan, or when it is decided and where to look."""
+        return self._submitted(job, {"events": events}, wait_seconds, brief)
 
     def events(self, job: str, *, cursor: str | None = None, limit: int = 100) -> EventPage:
         """A page of a job's events."""
@@ -136,6 +154,18 @@ class Client:
         return _decoded(
             ReportPage, self._connection.send("GET", path_of(job, "reports"), parameters=parameters, wait_seconds=wait_seconds)
         )
+
+    def approve(self, job: str, generation: int, *, by: str, reason: str = "") -> ApprovalRecord:
+        """Let a proposed plan count."""
+        return self._judge(job, generation, {"decision": Verdict.APPROVE, "by": by, "reason": reason})
+
+    def refuse(self, job: str, generation: int, *, by: str, reason: str, replan: bool = False) -> ApprovalRecord:
+        """Refuse a proposed plan; `replan` decides anew at once without its policy, and the record tells the new generation."""
+        return self._judge(job, generation, {"decision": Verdict.REFUSE, "by": by, "reason": reason, "replan": replan})
+
+    def approvals(self, job: str, *, cursor: str | None = None, limit: int = 100) -> ApprovalPage:
+        """A page of what was said about a job's plans."""
+        return self._read(ApprovalPage, path_of(job, "approvals"), {"cursor": cursor, "limit": limit})
 
     def heartbeat(self, job: str, heartbeats: Heartbeats) -> HeartbeatAnswer:
         """Tell that workers of a host are alive; the answer tells of newer plans."""
@@ -195,6 +225,23 @@ class Client:
         """What would be decided for a job if workers or hosts failed, workers joined or ran at another speed ratio."""
         asked = {"job": job, "fail": fail, "fail_hosts": fail_hosts, "join": join, "slow": slow or {}}
         return self._write(Decision, "/v1/whatif", asked)
+
+    def _answered(self, job: str, body: Any, brief: bool) -> Answer:
+        for _ in range(ceil(LONGEST_COALESCING_SECONDS / GATHERING_SECONDS) + 1):
+            answer = self._submitted(job, body, GATHERING_SECONDS, brief)
+            if isinstance(answer, Answer):
+                return answer  # events that were seen change nothing: asking again is waiting for their one answer
+        raise UnavailableError(f"did not decide about the events within {LONGEST_COALESCING_SECONDS:g} s", field="job", value=job)
+
+    def _submitted(self, job: str, body: Any, wait_seconds: float, brief: bool) -> Answer | Pending:
+        parameters = {"wait_seconds": wait_seconds, **_detail(brief)}
+        response = self._connection.send(
+            "POST", path_of(job, "events"), parameters=parameters, content=codec.dumps(body), wait_seconds=wait_seconds
+        )
+        return _decoded(Pending, response) if response.status_code == httpx2.codes.ACCEPTED else _decoded(Answer, response)
+
+    def _judge(self, job: str, generation: int, body: Mapping[str, Any]) -> ApprovalRecord:
+        return self._write(ApprovalRecord, path_of(job, "plans", str(generation), "approval"), body)
 
     def _read(self, kind: type[T], path: str, parameters: Mapping[str, Any] | None = None, *, wait_seconds: float = 0.0) -> T:
         return _decoded(kind, self._connection.send("GET", path, parameters=parameters, wait_seconds=wait_seconds))
