@@ -5,11 +5,11 @@
 
 Events come at a steady rate over jobs of 8 to 16 workers, in three mixes: workers that are lost and come back, workers that
 become slow and recover (each of these calls for a plan), and links that are measured (which a job of this size answers from a
-fresh search, too, where the cost of the link counts). Every worker takes its turn, so that plans are seldom the same. The
-service is then killed, and what its next life tells is compared with what was answered: every acknowledged event must be in
-its log exactly once, and every generation must have been told in order. Those who wait hold one long poll or one stream each,
-and are woken by one plan. Heartbeats come in batches of 8 workers. The restart is from the start of the process to its first
-answers.
+fresh search, too, where the cost of the link counts). Every worker takes its turn, so that plans are seldom the same; after
+every second event the trainer reports its plan as applied. The service is then killed, and what its next life tells is compared
+with what was answered: every acknowledged event must be in its log exactly once, and every generation must have been told in
+order. Those who wait hold one long poll or one stream each, and are woken by one plan. Heartbeats come in batches of 8 workers.
+The restart is from the start of the process to its first answers.
 
 Everything is on loopback and one SQLite file; the load itself runs beside the service on the same cores. Every answer is on
 disk before it is told: beside the figures stands the time that the disk takes to sync.

@@ -16,6 +16,7 @@ from kintsugi.client import Client
 from kintsugi.core import codec
 from kintsugi.core.cluster import worker_name
 from kintsugi.core.membership import Event, EventKind
+from kintsugi.core.messages import Report, ReportStatus
 from tests.processes import service
 
 SIZES = (8, 12, 16)
@@ -54,6 +55,15 @@ class Trainer:
         self.generation = json.loads(body)["generation"]
         self.generations.append(self.generation)
         self.acknowledged.append(f"e{number}")
+        if number % 2:
+            await self.apply()
+
+    async def apply(self) -> None:
+        """Report that the latest plan was carried out: whoever came back holds state again, and may lose it again."""
+        report = Report(generation=self.generation, status=ReportStatus.APPLIED)
+        status, body = await self.connection.ask("POST", f"/v1/jobs/{self.job}/reports", codec.dumps(report))
+        if status != 201:
+            raise SystemExit(f"job {self.job}, plan {self.generation}: {status} {body.decode()[:500]}")
 
     def event(self, number: int) -> Event:
         """Event `number`: workers take turns, each is lost (or slow) and then back."""
