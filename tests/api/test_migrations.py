@@ -98,7 +98,9 @@ def fill(url):
     do(
         url,
         "insert into documents values ('d', '{}')",
-        "insert into jobs (id, created_at, request_digest, profile, cluster, settings, handling) values ('j', '', '', 'd', 'd', 'd', 'd')",
-        "insert into log (job, number, kind, body, received_at, generation, decided, deferred, position) values ('j', 1, '', '', '', 0, true, false, 1)",
+        "insert into jobs (id, created_at, request_digest, profile, cluster, settings, handling) "
+        "values ('j', '', '', 'd', 'd', 'd', 'd')",
+        "insert into log (job, number, kind, body, received_at, generation, decided, deferred, position) "
+        "values ('j', 1, '', '', '', 0, true, false, 1)",
         "insert into decisions values ('j', 0, 0, '', '', '', '', '', '')",
     )
