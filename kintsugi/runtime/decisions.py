@@ -1,5 +1,6 @@
 """Where the agent's decisions come from: the service, or the planner in this very process."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -7,10 +8,11 @@ from typing import Protocol
 from kintsugi.client import Client
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision
-from kintsugi.core.errors import ConflictError, StaleGenerationError, UnavailableError
+from kintsugi.core.errors import ConflictError, InfeasibleError, StaleGenerationError, UnavailableError
+from kintsugi.core.handling import Handling, PlanStatus
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.membership import Event, Membership
-from kintsugi.core.messages import Measurement, Report, ReportStatus
+from kintsugi.core.messages import Answer, Measurement, Report, ReportStatus
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
 from planner.replan import replan
@@ -26,10 +28,16 @@ class JobRequest:
     settings: JobSettings
     plan: Plan | None = None
     """Start from this plan instead of searching for one."""
+    handling: Handling | None = None
+    """What has to happen before a plan of the service counts; null asks for nothing."""
 
 
 _RESTAMPS = 10
 """How often events are told again because the job's generation moved on in between."""
+_LOOK_SECONDS = 5.0
+"""How often it is looked whether a plan that waits for approval was refused."""
+_APPROVAL_SECONDS = 86_400.0
+"""How long an approval is waited for; jobs set shorter times (`Handling.approval_timeout_seconds`)."""
 
 
 class Decisions(Protocol):
@@ -116,20 +124,43 @@ class ServiceDecisions:
         """Create the job, or get it again."""
         self._job = request.name
         view = self._client.create_job(
-            job=request.name, profile=request.profile, cluster=request.cluster, settings=request.settings, plan=request.plan
+            job=request.name,
+            profile=request.profile,
+            cluster=request.cluster,
+            settings=request.settings,
+            plan=request.plan,
+            handling=request.handling,
         )
         if view.summary.generation != 0:
             raise ConflictError("has run before, and workers were lost; choose another name", field="name", value=request.name)
         return view.decision
 
     def after(self, events: Sequence[Event]) -> Decision:
-        """Report the events; the answer is durable. Where others reported too, they count from the latest generation."""
+        """Report the events; the answer is durable. Where others reported too, they count from the latest generation.
+
+        A plan that has to be approved is waited for.
+        """
         for _ in range(_RESTAMPS):
             try:
-                return self._client.post_events(self._job, events, brief=True).decision
+                return self._approved(self._client.post_events(self._job, events, brief=True)).decision
             except StaleGenerationError as error:
                 events = [replace(event, generation=error.current_generation) for event in events]
         raise UnavailableError("others keep changing the job's membership", field="generation", value=events[0].generation)
+
+    def _approved(self, answer: Answer) -> Answer:
+        """The plan to go on with once `answer` was told.
+
+        Raises:
+            InfeasibleError: its plan was refused.
+        """
+        deadline = time.monotonic() + _APPROVAL_SECONDS
+        while answer.status is PlanStatus.PROPOSED and time.monotonic() < deadline:
+            newer = self._client.plan_after(self._job, answer.generation - 1, wait_seconds=_LOOK_SECONDS, brief=True)
+            answer = newer or self._client.plan_at(self._job, answer.generation, brief=True)
+        if answer.status in (PlanStatus.PROPOSED, PlanStatus.REFUSED):
+            reason = answer.standing.reason if answer.standing is not None else ""
+            raise InfeasibleError(f"the plan was not approved: {reason or 'nobody did in time'}")
+        return answer
 
     def applied(self, generation: int) -> None:
         """Tell the service where the state lies."""

@@ -8,6 +8,7 @@ from uuid import uuid4
 from kintsugi.client import Client, Patience
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.handling import Handling
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy
 from kintsugi.core.profile import Profile
@@ -33,6 +34,7 @@ def train(
     name: str | None = None,
     profile: Profile | None = None,
     service: str | None = None,
+    handling: Handling | None = None,
     policy: Policy | str | None = None,
     mtbf_seconds: float = DEFAULT_MTBF_SECONDS,
     faults: Sequence[Fault] = (),
@@ -55,6 +57,7 @@ def train(
         name: of the job at the service; a new one by default. The n-th life of a run is `NAME.lifeN` there.
         profile: what the layers cost; measured on this machine where none is given.
         service: URL of a Kintsugi service that decides; null plans in this process.
+        handling: what has to happen before a plan of the service counts, as approval; null asks for nothing.
         policy: pins the policy for failures; null lets the planner choose.
         mtbf_seconds: mean time between failures of the whole job.
         faults: strikes against the job's own workers, for trying out what happens.
@@ -92,7 +95,7 @@ def train(
     recovery = expected_recovery(profile, settings, options.worker.run, len(cluster.workers))
     profile = replace(profile, recovery=recovery)
     plan = _starting_plan(profile, cluster, settings, dp, pp)
-    request = JobRequest(name=name, profile=profile, cluster=cluster, settings=settings, plan=plan)
+    request = JobRequest(name=name, profile=profile, cluster=cluster, settings=settings, plan=plan, handling=handling)
     if service is None:
         return _run(make_job, request, LocalDecisions(), options, observer)
     with Client(service, patience=Patience(timeout_seconds=10.0, attempts=3)) as client:

@@ -1,10 +1,14 @@
 """Both sources of decisions give the same plans, and the service's survives others who report too."""
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
 import pytest
 
 from kintsugi.client import Client
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.errors import ConflictError
+from kintsugi.core.errors import ConflictError, InfeasibleError
+from kintsugi.core.handling import Handling, PlanStatus
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement
 from kintsugi.runtime.decisions import JobRequest, LocalDecisions, ServiceDecisions
@@ -56,3 +60,31 @@ def test_events_are_told_again_when_somebody_else_moved_the_generation_on(job, t
         decision = source.after([lost("w05", 0)])
         assert decision.plan.generation == 2
         assert not {"w00", "w05"} & set(decision.plan.workers)
+
+
+@pytest.mark.processes
+def test_plans_that_need_approval_are_waited_for(job, tmp_path, monkeypatch):
+    monkeypatch.setattr("kintsugi.runtime.decisions._LOOK_SECONDS", 0.2)
+    with service(tmp_path / "kintsugi.sqlite3") as running, Client(running.url) as client, ThreadPoolExecutor(1) as thread:
+        source = ServiceDecisions(client)
+        source.start(replace(job, handling=Handling(requires_approval=True)))
+        asked = thread.submit(source.after, [lost("w05", 0)])
+        with Client(running.url) as operator:
+            proposed(operator, 1)
+            assert not asked.done()
+            operator.approve("job", 1, by="Ada")
+            assert asked.result(30).plan.generation == 1
+            source.applied(1)
+            asked = thread.submit(source.after, [lost("w04", 1)])
+            proposed(operator, 2)
+            operator.refuse("job", 2, by="Ada", reason="the rack goes down tonight")
+            with pytest.raises(InfeasibleError, match="the rack goes down tonight"):
+                asked.result(30)
+
+
+def proposed(client: Client, generation: int) -> None:
+    """Wait until a plan of this generation waits for approval."""
+    for _ in client.follow("job", after=0):
+        if client.job("job").summary.generation >= generation:
+            assert client.plan_at("job", generation).status is PlanStatus.PROPOSED
+            return
