@@ -25,6 +25,8 @@ from kintsugi.core.errors import InvalidInputError, UnavailableError
 from planner.warmup import warm_up
 
 BACKLOG = 2_048
+WARMING_SECONDS = 1.0
+"""How long a stopping service lets the reading of loops end; where they must be compiled first it takes much longer."""
 GC_THRESHOLDS = (20_000, 20, 20)
 """Allocations between collections: with Python's own 700 a decision at 256 workers is interrupted by dozens of them."""
 SWITCH_SECONDS = 0.0005
@@ -84,12 +86,12 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit)
     sys.setswitchinterval(SWITCH_SECONDS)
-    warming = threading.Thread(target=warm_up, name="warm-up")
+    warming = threading.Thread(target=warm_up, name="warm-up", daemon=True)
     with listener:
         server = _Server(config, app, _address(listener, is_secure=settings.tls_certificate is not None))
         warming.start()
         server.run(sockets=[listener])
-        warming.join()
+        warming.join(WARMING_SECONDS)
     if not server.started:
         raise UnavailableError("the service could not start; its log says why")
 
