@@ -46,7 +46,9 @@ def test_after_a_kill_everything_is_there_and_the_next_event_is_answered(tmp_pat
     with service(database) as second, Client(second.url) as client:
         assert client.job("llama") == job
         assert client.events("llama") == events
-        assert [client.plan_at("llama", answer.generation).decision for answer in answers] == [answer.decision for answer in answers]
+        assert [client.plan_at("llama", answer.generation).decision for answer in answers] == [
+            answer.decision for answer in answers
+        ]
         assert client.post_event("llama", failed("b", 1, "w04")) == answers[1]
         third = client.post_event("llama", failed("c", 2, "w02"))
         assert third.generation == 3
