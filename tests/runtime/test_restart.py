@@ -107,7 +107,8 @@ def test_only_lost_layers_are_read_where_survivors_hold_the_step_of_the_checkpoi
 
 
 def test_steps_since_the_checkpoint_are_trained_again(tmp_path):
-    result = recorded(tmp_path, restartable(2, 3), *both(5, "backward", "w02", "w05"))
+    blocking = CheckpointOptions(every_steps=2, strategy=Strategy.BLOCKING)  # that of step 4 must be whole before step 5
+    result = recorded(tmp_path, restartable(2, 3), *both(5, "backward", "w02", "w05"), checkpoints=blocking)
     assert_same(result, reference())
     assert result.decisions[-1].policy is Policy.CHECKPOINT_RESTART
     (undone,) = proven(tmp_path).undone
