@@ -2,13 +2,14 @@
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from threading import local
 from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.pool import QueuePool
 
 from api.engines import POSTGRESQL, READING, engine_of
 from api.spans import span
@@ -45,6 +46,16 @@ class Database:
             options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reading = self._engine.execution_options(**options)
         self._own = _Own()
+
+    def fill(self) -> None:
+        """Open the connections that a SQLite file keeps, before its disk is full: to open one there may end the process (SIGBUS).
+
+        SQLite maps a file beside the database (`-shm`), and writes where the disk has no room for it.
+        """
+        if isinstance(self._engine.pool, QueuePool) and self._engine.dialect.name != POSTGRESQL:
+            with ExitStack() as stack, _translated():
+                for _ in range(self._engine.pool.size()):
+                    stack.enter_context(self._engine.connect())
 
     def close(self) -> None:
         """Give the connections back."""

@@ -74,6 +74,7 @@ class Store:
             UnavailableError: the database does not answer.
         """
         self._open(self._database)
+        self._database.fill()
 
     def close(self) -> None:
         """Give the connections back."""
