@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
-from numba.core.caching import InTreeCacheLocator, UserWideCacheLocator
+from numba.core.caching import InTreeCacheLocator, UserProvidedCacheLocator, UserWideCacheLocator
 
 PACKAGES = ("estimator", "planner", "restorer")
 """Those with compiled functions."""
@@ -53,6 +53,10 @@ class _FreshByAllSources:
         return source_digest()
 
 
+class InTheNamedFolder(_FreshByAllSources, UserProvidedCacheLocator):
+    """Keeps machine code where `NUMBA_CACHE_DIR` says."""
+
+
 class BesideTheSource(_FreshByAllSources, InTreeCacheLocator):
     """Keeps machine code in `__pycache__`."""
 
@@ -61,5 +65,5 @@ class InTheUsersCache(_FreshByAllSources, UserWideCacheLocator):
     """Keeps machine code in the user's folder for such, where the source cannot be written beside."""
 
 
-_LOCATORS = ",".join(f"{kind.__module__}.{kind.__name__}" for kind in (BesideTheSource, InTheUsersCache))
+_LOCATORS = ",".join(f"{kind.__module__}.{kind.__name__}" for kind in (InTheNamedFolder, BesideTheSource, InTheUsersCache))
 vars(numba.config)["CACHE_LOCATOR_CLASSES"] = _LOCATORS  # a setting that numba declares for no type checker

@@ -89,9 +89,11 @@ def serve(
     warming = threading.Thread(target=warm_up, name="warm-up", daemon=True)
     with listener:
         server = _Server(config, app, _address(listener, is_secure=settings.tls_certificate is not None))
-        warming.start()
+        if settings.plans_ahead:
+            warming.start()
         server.run(sockets=[listener])
-        warming.join(WARMING_SECONDS)
+        if warming.is_alive():
+            warming.join(WARMING_SECONDS)
     if not server.started:
         raise UnavailableError("the service could not start; its log says why")
 

@@ -1,5 +1,6 @@
 """Kept machine code is used again, until any source of it is another."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -33,9 +34,19 @@ def test_a_change_of_a_called_function_is_noticed(tmp_path):
     shutil.copy(compiled.__file__, tmp_path / "estimator")
     (tmp_path / "planner" / "outer.py").write_text(OUTER)
 
-    def run(added: int) -> str:
+    def run(added: int, **environment: str) -> str:
         (tmp_path / "planner" / "inner.py").write_text(INNER.format(added=added))
-        done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            cwd=tmp_path,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=True,
+        )
         return done.stdout.strip()
 
     assert [run(1), run(1), run(2), run(2)] == ["20 0", "20 1", "30 0", "30 1"]
+    elsewhere = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    assert [run(2, **elsewhere), run(2, **elsewhere)] == ["30 0", "30 1"]
