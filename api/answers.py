@@ -3,7 +3,7 @@
 from functools import lru_cache
 
 from api.records import Told
-from api.wording import Detail
+from api.storage.wording import Detail
 from kintsugi.core import codec
 
 TOLD_ANSWERS = 64

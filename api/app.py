@@ -11,16 +11,14 @@ from api import problems
 from api.access import routes as access_routes
 from api.access.assembly import access_of
 from api.access.gate import Gate
-from api.conditional import ConditionalReads
-from api.contingencies import Contingencies
 from api.dashboard import routes as dashboard
 from api.deadlines import Deadlines
+from api.decisions.contingencies import Contingencies
 from api.deps import Desk
-from api.description import describe
-from api.feed import Feed
-from api.heartbeats_watch import HeartbeatWatch
+from api.http.conditional import ConditionalReads
+from api.http.description import describe
+from api.http.middleware import BodyLimit, Observation
 from api.metrics import Metrics
-from api.middleware import BodyLimit, Observation
 from api.routes import (
     approvals,
     estimates,
@@ -39,10 +37,12 @@ from api.routes import (
 from api.service import Service
 from api.settings import Settings
 from api.spans import SPANS
-from api.store import Store
-from api.streams import Streams
-from api.tail import Tail
-from api.waiting import Turns, Watch
+from api.storage.store import Store
+from api.waiting.feed import Feed
+from api.waiting.heartbeats_watch import HeartbeatWatch
+from api.waiting.streams import Streams
+from api.waiting.tail import Tail
+from api.waiting.watch import Turns, Watch
 from api.webhooks.assembly import webhooks_of
 from kintsugi.core.version import __version__
 

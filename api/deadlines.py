@@ -6,8 +6,8 @@ import anyio
 import structlog
 from anyio.to_thread import run_sync
 
-from api.agenda import Agenda
-from api.clock import seconds_between
+from api.jobs.clock import seconds_between
+from api.storage.agenda import Agenda
 from kintsugi.core.errors import KintsugiError, UnavailableError
 
 LOOK_SECONDS = 1.0

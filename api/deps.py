@@ -11,17 +11,17 @@ from fastapi import Depends, Header, Path, Query, Request, Response
 
 from api.access.assembly import Access
 from api.answers import answer_body
-from api.bodies import refuses
 from api.deadlines import Deadlines
-from api.heartbeats_watch import HeartbeatWatch
+from api.http.bodies import refuses
 from api.metrics import Metrics
 from api.records import Told
 from api.service import Service
 from api.settings import Settings
-from api.streams import Streams
-from api.waiting import Turns, Watch
+from api.storage.wording import Detail
+from api.waiting.heartbeats_watch import HeartbeatWatch
+from api.waiting.streams import Streams
+from api.waiting.watch import Turns, Watch
 from api.webhooks.registry import Registry
-from api.wording import Detail
 from kintsugi.core import codec
 from kintsugi.core.checks import LARGEST_INTEGER
 from kintsugi.core.errors import InvalidInputError

@@ -1,6 +1,6 @@
 """A stored plan for other tools: its schedule as a trace, and itself in the words of other systems."""
 
-from api import planning
+from api.decisions import planning
 from api.records import Records
 from estimator.trace import dumps, predicted_group, trace_document
 from kintsugi.core.errors import InvalidInputError

@@ -6,16 +6,16 @@ from itertools import accumulate
 
 import structlog
 
-from api import planning
-from api.clock import utc_now
-from api.contingencies import Contingencies
-from api.database import OvertakenError
-from api.deciding import Decider, Outcome
-from api.history import Content, Entry, History
+from api.decisions import planning
+from api.decisions.contingencies import Contingencies
+from api.decisions.deciding import Decider, Outcome
+from api.jobs.clock import utc_now
+from api.jobs.history import Content, Entry, History
 from api.metrics import Metrics
 from api.records import JobState, Records
-from api.store import Store
-from api.stored import Appointment, WriteKey
+from api.storage.database import OvertakenError
+from api.storage.store import Store
+from api.storage.stored import Appointment, WriteKey
 from kintsugi.core.errors import UnavailableError
 from kintsugi.core.handling import DeadlineKind, Expiry
 

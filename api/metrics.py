@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from api.history import Content
+from api.jobs.history import Content
 from kintsugi.core.handling import Approval, Expiry
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Report

@@ -1,9 +1,9 @@
 """Jobs and logs as they are shown: summaries, views and pages."""
 
-from api.cursors import Cursors
-from api.history import Entry
+from api.http.cursors import Cursors
+from api.jobs.history import Entry
 from api.records import JobState, Records
-from api.rows import APPROVAL, EVENT, REPORT
+from api.storage.rows import APPROVAL, EVENT, REPORT
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.handling import Approval, ApprovalPage, ApprovalRecord
 from kintsugi.core.membership import Event

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from api.access.callers import caller, no_job
-from api.history import Entry, History
-from api.lifecycle import NONE, Lifecycle
-from api.planning import StoredSnapshot
-from api.recent import Recent
-from api.rows import EXPIRY
-from api.store import Store
-from api.stored import StoredDecision, StoredJob
+from api.decisions.planning import StoredSnapshot
+from api.jobs.history import Entry, History
+from api.jobs.lifecycle import NONE, Lifecycle
+from api.storage.recent import Recent
+from api.storage.rows import EXPIRY
+from api.storage.store import Store
+from api.storage.stored import StoredDecision, StoredJob
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import NotFoundError

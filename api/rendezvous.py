@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from api.database import Database, OvertakenError
-from api.tables import RENDEZVOUS
+from api.storage.database import Database, OvertakenError
+from api.storage.tables import RENDEZVOUS
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError, NotFoundError
 from kintsugi.core.profile import PYDANTIC_CONFIG

@@ -8,13 +8,13 @@ from hashlib import sha256
 from itertools import chain, pairwise
 from typing import Any
 
-from api import planning
+from api.decisions import planning
 from api.differences import Difference, differences
-from api.history import Entry, History
+from api.jobs.history import Entry, History
 from api.records import Records, first_state
-from api.store import Store
-from api.stored import StoredDecision
-from api.wording import Wording
+from api.storage.store import Store
+from api.storage.stored import StoredDecision
+from api.storage.wording import Wording
 from kintsugi.core import codec
 from kintsugi.core.errors import KintsugiError, NotFoundError
 from kintsugi.core.handling import Approval

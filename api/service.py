@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import uuid4
 
-from api import planning
 from api.access.callers import own_key
-from api.admission import check_approval, check_report, refuse_other_events, refuse_other_generations
-from api.clock import utc_now
-from api.database import OvertakenError
-from api.history import Content, Entry
+from api.decisions import planning
+from api.jobs.admission import check_approval, check_report, refuse_other_events, refuse_other_generations
+from api.jobs.clock import utc_now
+from api.jobs.history import Content, Entry
 from api.ledger import Ledger
 from api.records import JobState
-from api.rows import APPROVAL
 from api.schemas import NewJob, cluster_of
-from api.stored import Document, StoredJob, WriteKey
-from api.wording import Wording
+from api.storage.database import OvertakenError
+from api.storage.rows import APPROVAL
+from api.storage.stored import Document, StoredJob, WriteKey
+from api.storage.wording import Wording
 from kintsugi.core import codec
 from kintsugi.core.errors import ConflictError, error_from
 from kintsugi.core.handling import Approval

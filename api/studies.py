@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import reduce
 
-from api.planning import decide, require_fit
+from api.decisions.planning import decide, require_fit
 from api.records import JobState
 from api.schemas import EstimateRequest, WhatIf, cluster_of
 from api.service import Service

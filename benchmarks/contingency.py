@@ -21,8 +21,8 @@ from api.metrics import Metrics
 from api.schemas import NewJob
 from api.service import Service
 from api.settings import Settings
-from api.shelf import Decided, Shelf
-from api.store import Store
+from api.storage.shelf import Decided, Shelf
+from api.storage.store import Store
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
 from planner.contingency import after, fingerprint, losses
 from planner.replan import replan

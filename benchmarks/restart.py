@@ -25,8 +25,8 @@ from api.metrics import Metrics
 from api.schemas import NewJob
 from api.service import Service
 from api.settings import Settings
-from api.store import Store
-from api.tables import DECISIONS, JOBS, LOG, STATES
+from api.storage.store import Store
+from api.storage.tables import DECISIONS, JOBS, LOG, STATES
 from kintsugi.client import Client
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from sqlalchemy import URL, create_engine, make_url, text
 
-from api.store import Store
-from api.tables import METADATA
+from api.storage.store import Store
+from api.storage.tables import METADATA
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 KINDS = (SQLITE, POSTGRESQL)

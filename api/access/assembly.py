@@ -8,8 +8,8 @@ from api.access.addresses import is_loopback
 from api.access.audit import Auditor
 from api.access.limits import Buckets, Places
 from api.access.vault import Vault
-from api.database import Database
 from api.settings import Settings
+from api.storage.database import Database
 from kintsugi.core.errors import InvalidInputError
 
 NOTED_PER_SECOND, NOTED_AT_ONCE = 1.0, 1_000

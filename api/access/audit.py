@@ -16,9 +16,9 @@ import structlog
 from anyio.to_thread import run_sync
 from sqlalchemy import delete, func, insert, select
 
-from api.cursors import Cursors
-from api.database import Database
-from api.tables import AUDIT
+from api.http.cursors import Cursors
+from api.storage.database import Database
+from api.storage.tables import AUDIT
 from api.webhooks.moments import text_of, utc_now
 from kintsugi.core.errors import KintsugiError
 from kintsugi.core.profile import PYDANTIC_CONFIG

@@ -4,7 +4,7 @@ from http import HTTPStatus
 from typing import Any
 
 from api.access.needs import need_of
-from api.bodies import refuses
+from api.http.bodies import refuses
 
 SCHEME = "token"
 REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS)

@@ -6,7 +6,7 @@ from api.problems import LimitReachedError
 from api.schemas import NewJob
 from api.service import Service
 from api.settings import Settings
-from api.store import Store
+from api.storage.store import Store
 from kintsugi.core.membership import Event, EventKind
 
 

@@ -10,9 +10,9 @@ from api.access.addresses import neighbourhood, scheme_of
 from api.access.audit import AuditPage
 from api.access.callers import caller
 from api.access.tokens import IssuedToken, NewToken, Token, TokenPage
-from api.bodies import decoded, takes, tells
 from api.dashboard.rendering import page
 from api.deps import BODY_PROBLEMS, READ_PROBLEMS, Cursor, Desk, DeskDep, Limit, reply
+from api.http.bodies import decoded, takes, tells
 from kintsugi.core import codec
 
 router = APIRouter(prefix="/v1", tags=["access"])

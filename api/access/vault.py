@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import Row, insert, or_, select, update
 
 from api.access.tokens import IssuedToken, NewToken, Scope, Token, TokenPage, digest_of, id_in, new_id, new_secret
-from api.cursors import Cursors
-from api.database import Database
-from api.recent import Recent
-from api.tables import TOKENS
+from api.http.cursors import Cursors
+from api.storage.database import Database
+from api.storage.recent import Recent
+from api.storage.tables import TOKENS
 from api.webhooks.moments import text_of, utc_now
 from kintsugi.core.errors import NotFoundError
 

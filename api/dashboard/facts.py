@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from api.pages import summary_of
 from api.records import Records
-from api.stored import StoredDecision
-from api.wording import Detail
+from api.storage.stored import StoredDecision
+from api.storage.wording import Detail
 from kintsugi.core.messages import JobSummary
 from kintsugi.core.plan import Policy
 

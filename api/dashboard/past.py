@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from api.dashboard.facts import Facts, facts_of
-from api.history import Entry
+from api.jobs.history import Entry
 from api.records import Records
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Report, ReportStatus

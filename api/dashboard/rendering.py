@@ -13,8 +13,8 @@ from fastapi.routing import APIRoute
 from starlette.responses import HTMLResponse
 
 from api.access.callers import caller
-from api.conditional import entity_tag, is_known
 from api.dashboard.formats import FILTERS
+from api.http.conditional import entity_tag, is_known
 from api.problems import status_of
 from kintsugi.core.errors import InvalidInputError, KintsugiError
 from kintsugi.core.version import __version__

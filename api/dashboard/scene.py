@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from api.decisions.planning import restored
 from api.pages import summary_of
-from api.planning import restored
 from api.records import Records
-from api.stored import StoredDecision
+from api.storage.stored import StoredDecision
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision
 from kintsugi.core.job import JobSettings

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from api.dashboard.formats import words
 from api.dashboard.scene import Scene
-from api.recent import Recent
+from api.storage.recent import Recent
 from estimator.costs import Costs
 from estimator.gantt import to_svg
 from estimator.program import PASSES, SENDS, compile_program

@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter, Response
 
-from api.bodies import JudgementBody, takes, tells
 from api.deps import BODY_PROBLEMS, READ_PROBLEMS, Cursor, DeskDep, GenerationPath, IdempotencyKey, JobPath, Limit, reply
+from api.http.bodies import JudgementBody, takes, tells
 from api.pages import approval_page, approval_record
 from api.schemas import Judgement
 from kintsugi.core.handling import ApprovalPage, ApprovalRecord

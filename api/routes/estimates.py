@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter, Response
 
-from api.bodies import EstimateBody, WhatIfBody, takes, tells
 from api.deps import BODY_PROBLEMS, DeskDep, reply
+from api.http.bodies import EstimateBody, WhatIfBody, takes, tells
 from api.schemas import EstimateRequest, WhatIf
 from api.studies import considered, estimated
 from kintsugi.core.decision import Decision, Estimate

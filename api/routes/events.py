@@ -7,8 +7,6 @@ import anyio
 from fastapi import APIRouter, Query, Response
 
 from api.access.room import require_room_to_join
-from api.bodies import EventBody, takes, tells
-from api.clock import seconds_between
 from api.deps import (
     BODY_PROBLEMS,
     READ_PROBLEMS,
@@ -24,10 +22,12 @@ from api.deps import (
     answer,
     reply,
 )
-from api.history import Entry
+from api.http.bodies import EventBody, takes, tells
+from api.jobs.clock import seconds_between
+from api.jobs.history import Entry
 from api.pages import event_page, event_record
 from api.schemas import EventBatch
-from api.wording import Detail
+from api.storage.wording import Detail
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Answer, EventPage, Pending
 

@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from api.bodies import tells
 from api.deps import READ_PROBLEMS, DeskDep, GenerationPath, JobPath, reply
 from api.exports import plan_export, plan_trace
+from api.http.bodies import tells
 from kintsugi.formats.exports import Export, ExportFormat
 
 router = APIRouter(prefix="/v1/jobs/{job}/plans/{generation}", tags=["plans"])

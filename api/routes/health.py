@@ -5,8 +5,8 @@ from http import HTTPStatus
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from api.bodies import refuses
 from api.deps import DeskDep, reply
+from api.http.bodies import refuses
 from kintsugi.core.errors import UnavailableError
 
 router = APIRouter(tags=["health"])

@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter, Response
 
-from api.bodies import HeartbeatsBody, takes, tells
 from api.deps import BODY_PROBLEMS, DeskDep, JobPath, reply
+from api.http.bodies import HeartbeatsBody, takes, tells
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
 
 router = APIRouter(prefix="/v1/jobs/{job}/heartbeats", tags=["heartbeats"])

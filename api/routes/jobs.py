@@ -5,8 +5,8 @@ from http import HTTPStatus
 from fastapi import APIRouter, Response
 
 from api.access.room import require_room
-from api.bodies import NewJobBody, takes, tells
 from api.deps import BODY_PROBLEMS, READ_PROBLEMS, Cursor, DeskDep, IdempotencyKey, JobPath, Limit, reply
+from api.http.bodies import NewJobBody, takes, tells
 from api.pages import job_page, job_view
 from api.schemas import NewJob
 from kintsugi.core.messages import JobPage, JobView

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from api.bodies import tells
 from api.deps import (
     LARGEST_GENERATION,
     READ_PROBLEMS,
@@ -18,8 +17,9 @@ from api.deps import (
     answer,
     etag,
 )
+from api.http.bodies import tells
 from api.records import Told
-from api.wording import Detail
+from api.storage.wording import Detail
 from kintsugi.core.messages import Answer
 
 router = APIRouter(prefix="/v1/jobs/{job}", tags=["plans"])

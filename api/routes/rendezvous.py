@@ -5,8 +5,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Response
 
-from api.bodies import decoded, takes, tells
 from api.deps import BODY_PROBLEMS, READ_PROBLEMS, DeskDep, reply
+from api.http.bodies import decoded, takes, tells
 from api.rendezvous import MOST_LETTERS, Meeting, Meetings, MeetingWrite
 from kintsugi.core import codec
 

@@ -4,8 +4,8 @@ from http import HTTPStatus
 
 from fastapi import APIRouter, Response
 
-from api.bodies import ReportBody, takes, tells
 from api.deps import BODY_PROBLEMS, READ_PROBLEMS, After, Cursor, DeskDep, IdempotencyKey, JobPath, Limit, WaitSeconds, reply
+from api.http.bodies import ReportBody, takes, tells
 from api.pages import report_page, report_record
 from kintsugi.core.messages import Report, ReportPage, ReportRecord
 

@@ -4,8 +4,8 @@ from http import HTTPStatus
 
 from fastapi import APIRouter, Response
 
-from api.bodies import SimulationBody, refuses, takes, tells
 from api.deps import BODY_PROBLEMS, DeskDep, reply
+from api.http.bodies import SimulationBody, refuses, takes, tells
 from api.schemas import SimulationReply, SimulationRequest
 
 router = APIRouter(prefix="/v1", tags=["studies"])

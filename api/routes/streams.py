@@ -7,8 +7,8 @@ from fastapi import APIRouter, Header, Query, Response
 from api.access.callers import caller
 from api.access.listening import while_usable
 from api.deps import READ_PROBLEMS, Desk, DeskDep, DetailQuery, JobPath
-from api.streams import EventStream, Place, Selection
-from api.wording import Detail
+from api.storage.wording import Detail
+from api.waiting.streams import EventStream, Place, Selection
 from kintsugi.core.checks import LARGEST_INTEGER
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.news import NewsKind

@@ -5,9 +5,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Response
 
-from api.bodies import NewWebhookBody, WebhookTargetBody, refuses, takes, tells
-from api.conditional import entity_tag, require_match
 from api.deps import BODY_PROBLEMS, READ_PROBLEMS, Cursor, Desk, DeskDep, IdempotencyKey, JobPath, Limit, reply
+from api.http.bodies import NewWebhookBody, WebhookTargetBody, refuses, takes, tells
+from api.http.conditional import entity_tag, require_match
 from api.webhooks.hooks import Delivery, DeliveryPage, DeliveryStatus, NewWebhook, Webhook, WebhookList, WebhookTarget
 from kintsugi.core import codec
 

@@ -5,7 +5,7 @@ from ipaddress import ip_address
 
 from api.metrics import Metrics
 from api.settings import Settings
-from api.store import Store
+from api.storage.store import Store
 from api.webhooks.collector import Collector
 from api.webhooks.courier import Courier
 from api.webhooks.guard import Guard

@@ -7,8 +7,8 @@ lies behind it is found again after any crash.
 from collections.abc import Sequence
 from datetime import timedelta
 
-from api.database import OvertakenError
-from api.store import Store
+from api.storage.database import OvertakenError
+from api.storage.store import Store
 from api.webhooks.hooks import HookKind
 from api.webhooks.moments import text_of, utc_now
 from api.webhooks.news import News, plan_decided, plan_missing

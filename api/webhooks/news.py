@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from api.stored import StoredDecision
+from api.storage.stored import StoredDecision
 from api.webhooks.hooks import HookKind
 from kintsugi.core import codec
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, delete, exists, insert, literal_column, or_, select, update
 
-from api.database import Database
-from api.tables import DECISIONS, DELIVERIES, LOG, WEBHOOKS
+from api.storage.database import Database
+from api.storage.tables import DECISIONS, DELIVERIES, LOG, WEBHOOKS
 from api.webhooks.hooks import DeliveryStatus, HookKind
 from api.webhooks.news import News
 

@@ -7,10 +7,10 @@ from uuid import uuid4
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, select, update
 
-from api.cursors import Cursors
-from api.database import Database, OvertakenError
+from api.http.cursors import Cursors
 from api.problems import PreconditionFailedError
-from api.tables import DECISIONS, DELIVERIES, JOBS, LOG, WEBHOOKS
+from api.storage.database import Database, OvertakenError
+from api.storage.tables import DECISIONS, DELIVERIES, JOBS, LOG, WEBHOOKS
 from api.webhooks.guard import Guard
 from api.webhooks.hooks import (
     Delivery,

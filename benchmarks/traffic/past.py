@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from api import logs
-from api.history import Entry
+from api.jobs.history import Entry
 from api.metrics import Metrics
 from api.schemas import NewJob
 from api.service import Service, utc_now
 from api.settings import Settings
-from api.store import Store
+from api.storage.store import Store
 from benchmarks.service import QUIET
 from benchmarks.traffic.events import Row
 from benchmarks.traffic.jobs import job

@@ -12,7 +12,7 @@ from rich.table import Table
 from api.differences import Difference
 from api.replay import Replay, Replayed
 from api.settings import Settings
-from api.store import Store
+from api.storage.store import Store
 from kintsugi.cli.output import Format, print_json
 from kintsugi.core.codec import encode
 from kintsugi.core.errors import InvalidInputError

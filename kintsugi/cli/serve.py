@@ -20,7 +20,7 @@ from api.access.certificates import check_certificate
 from api.access.vault import Vault
 from api.app import create_app
 from api.settings import Settings
-from api.store import Store
+from api.storage.store import Store
 from kintsugi.core.errors import InvalidInputError, UnavailableError
 from planner.warmup import warm_up
 

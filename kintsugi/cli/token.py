@@ -10,9 +10,9 @@ from rich.table import Table
 
 from api.access.tokens import IssuedToken, NewToken, Scope, Token
 from api.access.vault import Vault
-from api.database import Database
 from api.settings import Settings
-from api.upgrade import upgrade
+from api.storage.database import Database
+from api.storage.upgrade import upgrade
 from api.webhooks.moments import text_of, utc_now
 from kintsugi.cli.output import Format, print_json
 

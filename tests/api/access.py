@@ -11,8 +11,8 @@ from api.access.tokens import NewToken, Scope
 from api.access.vault import Vault
 from api.app import create_app
 from api.settings import Settings
-from api.store import Store
-from api.tables import TOKENS
+from api.storage.store import Store
+from api.storage.tables import TOKENS
 from tests.api.requests import new_job
 
 OWN, OTHER, ABSENT = "tortoise", "gemma", "absent"

@@ -2,7 +2,7 @@
 
     python -m tests.api.story
 
-writes them to `api/examples.json`. Whoever adds an operation adds a line to `tell`.
+writes them to `api/http/examples.json`. Whoever adds an operation adds a line to `tell`.
 """
 
 import base64
@@ -18,9 +18,9 @@ from api import logs
 from api.access.tokens import NewToken
 from api.access.vault import Vault
 from api.app import create_app
-from api.description import EXAMPLES
+from api.http.description import EXAMPLES
 from api.settings import Settings
-from api.store import Store
+from api.storage.store import Store
 from kintsugi.core import codec
 from tests.api.receiver import Receiver, receiver
 from tests.api.requests import event, report

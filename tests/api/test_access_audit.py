@@ -10,9 +10,9 @@ from starlette.testclient import TestClient
 
 from api.access.audit import Auditor, AuditRecord
 from api.app import create_app
-from api.database import Database
 from api.settings import Settings
-from api.tables import AUDIT
+from api.storage.database import Database
+from api.storage.tables import AUDIT
 from api.webhooks.moments import text_of, utc_now
 from kintsugi.core.errors import UnavailableError
 from tests.api.access import OWN, guarded

@@ -8,7 +8,7 @@ import pytest
 from api.access.listening import while_usable
 from api.access.tokens import NewToken
 from api.access.vault import Vault
-from api.database import Database
+from api.storage.database import Database
 from kintsugi.core.errors import UnavailableError
 
 pytestmark = pytest.mark.anyio

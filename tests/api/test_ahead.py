@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from api import ahead
+from api.decisions import ahead
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError, UnavailableError
@@ -63,7 +63,7 @@ def test_the_end_of_the_process_is_told_and_the_next_plan_has_another():
 
 SERVICE = """
 import multiprocessing, sys, time
-from api import ahead
+from api.decisions import ahead
 from kintsugi.core import codec
 from kintsugi.core.job import Snapshot
 from planner.contingency import losses

@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.conditional import entity_tag, is_known, require_match
+from api.http.conditional import entity_tag, is_known, require_match
 from api.problems import PreconditionFailedError
 from tests.api.requests import EVENTS, JOB, REPORTS, event, report
 

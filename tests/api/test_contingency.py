@@ -9,12 +9,12 @@ from sqlalchemy import create_engine, text
 from starlette.testclient import TestClient
 
 from api.app import create_app
-from api.contingencies import Contingencies
-from api.database import Database
+from api.decisions.contingencies import Contingencies
 from api.settings import Settings
-from api.shelf import Decided, Shelf
-from api.store import Store
-from api.wording import Wording
+from api.storage.database import Database
+from api.storage.shelf import Decided, Shelf
+from api.storage.store import Store
+from api.storage.wording import Wording
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision
@@ -114,7 +114,7 @@ def test_a_restart_loses_nothing_and_only_the_latest_generation_is_kept(settings
 
 
 def test_a_replay_of_what_was_made_ahead_gives_the_same_decision(app, settings):
-    from api import planning
+    from api.decisions import planning
 
     with TestClient(app) as client:
         client.post("/v1/jobs", json=new_job())
@@ -257,7 +257,7 @@ def test_what_another_version_made_is_not_found(database_url, monkeypatch):
     decided = Decided(policy="data_rerouting", reason="why", wording=Wording(brief=b"b", account=b"a"))
     store.shelf.put("llama", 1, {key: decided})
     assert store.shelf.find("llama", key) == decided
-    monkeypatch.setattr("api.shelf.__version__", "0.0.0")
+    monkeypatch.setattr("api.storage.shelf.__version__", "0.0.0")
     assert store.shelf.find("llama", key) is None
     store.close()
 

@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import text
 
-from api.database import Database, OvertakenError
+from api.storage.database import Database, OvertakenError
 from kintsugi.core.errors import InvalidInputError
 
 pytestmark = pytest.mark.both_databases

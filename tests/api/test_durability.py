@@ -10,13 +10,13 @@ from sqlalchemy import text
 from starlette.testclient import TestClient
 
 from api.app import create_app
-from api.database import OvertakenError, StorageFullError
 from api.metrics import Metrics
 from api.replay import Replay
 from api.schemas import NewJob
 from api.service import Service
 from api.settings import Settings
-from api.store import Store
+from api.storage.database import OvertakenError, StorageFullError
+from api.storage.store import Store
 from kintsugi.core.errors import StaleGenerationError, UnavailableError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import text
 
-from api.database import Database, OvertakenError
-from api.grouping import GroupCommit
+from api.storage.database import Database, OvertakenError
+from api.storage.grouping import GroupCommit
 from kintsugi.core.errors import UnavailableError
 
 NUM_WRITERS = 8

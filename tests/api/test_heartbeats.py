@@ -5,11 +5,11 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from api.heartbeats import PATIENCE_RATIO, Listened
-from api.heartbeats_watch import HeartbeatWatch
-from api.history import History
+from api.jobs.history import History
 from api.records import JobState
-from api.stored import StoredJob
+from api.storage.stored import StoredJob
+from api.waiting.heartbeats import PATIENCE_RATIO, Listened
+from api.waiting.heartbeats_watch import HeartbeatWatch
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import NotFoundError, StaleIncarnationError, UnavailableError
 from kintsugi.core.heartbeats import Heartbeats

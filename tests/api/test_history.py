@@ -9,12 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from api import planning
-from api.history import History
+from api.decisions import planning
+from api.jobs.history import History
 from api.metrics import Metrics
 from api.schemas import NewJob
 from api.service import Service
-from api.store import Store
+from api.storage.store import Store
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision

@@ -11,9 +11,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 
-import api.migrations
-from api.tables import KEPT, METADATA
-from api.upgrade import HEAD
+import api.storage.migrations
+from api.storage.tables import KEPT, METADATA
+from api.storage.upgrade import HEAD
 from kintsugi.core.errors import InvalidInputError
 from tests.databases import prepare
 
@@ -45,7 +45,7 @@ def test_the_migrations_make_what_the_tables_say(database_url):
 
 
 def test_the_newest_migration_is_the_one_that_the_code_works_with():
-    script = ScriptDirectory(str(Path(api.migrations.__file__).parent))
+    script = ScriptDirectory(str(Path(api.storage.migrations.__file__).parent))
     assert script.get_heads() == [HEAD]
 
 

@@ -5,7 +5,7 @@ import pytest
 from api.metrics import Metrics
 from api.schemas import NewJob
 from api.service import Service
-from api.store import Store
+from api.storage.store import Store
 from kintsugi.core.errors import ConflictError, InfeasibleError, InvalidInputError
 from kintsugi.core.handling import Handling, PlanStatus, Verdict
 from kintsugi.core.job import JobSettings

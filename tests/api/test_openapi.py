@@ -6,7 +6,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from api.description import EXAMPLES, operations
+from api.http.description import EXAMPLES, operations
 from tests.api import story
 
 SNAPSHOT = Path(__file__).with_name("openapi.json")

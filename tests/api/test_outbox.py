@@ -2,11 +2,11 @@
 
 import pytest
 
-from api.database import Database
 from api.metrics import Metrics
 from api.schemas import NewJob
 from api.service import Service
-from api.store import Store
+from api.storage.database import Database
+from api.storage.store import Store
 from api.webhooks.collector import Collector
 from api.webhooks.guard import Guard
 from api.webhooks.hooks import DeliveryStatus, NewWebhook

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from api.cursors import Cursors
+from api.http.cursors import Cursors
 from kintsugi.core.errors import InvalidInputError
 from tests.api.requests import EVENTS, JOB, REPORTS, event, new_job, report
 from tests.api.test_bad_input import assert_is_problem

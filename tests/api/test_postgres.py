@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from api.replay import Replay
-from api.store import Store
+from api.storage.store import Store
 from kintsugi.client import Client
 from kintsugi.core.errors import StaleGenerationError, UnavailableError
 from kintsugi.core.job import JobSettings

@@ -1,6 +1,6 @@
 """A bounded memory forgets the oldest first."""
 
-from api.recent import Recent
+from api.storage.recent import Recent
 
 
 def test_what_was_put_last_is_kept():

@@ -11,7 +11,7 @@ from api.metrics import Metrics
 from api.replay import Replay
 from api.schemas import NewJob
 from api.service import Service
-from api.store import Store
+from api.storage.store import Store
 from kintsugi.cli import main
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, NotFoundError
 from kintsugi.core.job import JobSettings

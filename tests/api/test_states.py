@@ -6,13 +6,13 @@ import zlib
 import pytest
 from sqlalchemy import func, select
 
-from api import states
 from api.metrics import Metrics
 from api.records import Records, first_state
 from api.schemas import NewJob
 from api.service import Service
-from api.store import Store
-from api.tables import STATES
+from api.storage import states
+from api.storage.store import Store
+from api.storage.tables import STATES
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Report, ReportStatus

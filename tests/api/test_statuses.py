@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from api.admission import check_approval, check_report
-from api.history import Entry, History
-from api.lifecycle import TRANSITIONS, Lifecycle
+from api.jobs.admission import check_approval, check_report
+from api.jobs.history import Entry, History
+from api.jobs.lifecycle import TRANSITIONS, Lifecycle
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import KintsugiError

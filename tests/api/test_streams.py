@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.access.limits import Places
-from api.feed import Line
-from api.history import Entry
-from api.streams import EventStream, Place, Selection, Streams
-from api.tail import PAGE, WINDOW_LINES, Tail, Window
-from api.wording import Detail
+from api.jobs.history import Entry
+from api.storage.wording import Detail
+from api.waiting.feed import Line
+from api.waiting.streams import EventStream, Place, Selection, Streams
+from api.waiting.tail import PAGE, WINDOW_LINES, Tail, Window
 from kintsugi.client import Client, Patience
 from kintsugi.core.errors import InvalidInputError, UnavailableError
 from kintsugi.core.job import JobSettings
@@ -159,7 +159,7 @@ async def test_a_database_that_returns_is_read_on():
 
 
 async def test_a_client_that_takes_nothing_in_is_sent_away(monkeypatch):
-    monkeypatch.setattr("api.streams.STUCK_SECONDS", 0.01)
+    monkeypatch.setattr("api.waiting.streams.STUCK_SECONDS", 0.01)
     ended = []
 
     async def endless():

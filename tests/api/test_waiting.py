@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from api.waiting import Turns, Watch
+from api.waiting.watch import Turns, Watch
 from kintsugi.core.errors import UnavailableError
 
 pytestmark = pytest.mark.anyio

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from api.wording import ACCOUNT, Detail, Wording
+from api.storage.wording import ACCOUNT, Detail, Wording
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision

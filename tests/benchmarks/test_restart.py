@@ -2,8 +2,8 @@
 
 from api.records import Records
 from api.replay import Replay
-from api.states import EVERY
-from api.store import Store
+from api.storage.states import EVERY
+from api.storage.store import Store
 from benchmarks.restart import fill
 
 

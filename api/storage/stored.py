@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 
-from api.wording import Wording
+from api.storage.wording import Wording
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.identity import kept_by_identity

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from api.history import Entry, standing_at
-from api.lifecycle import Lifecycle
-from api.positions import POSITIONED_AFTER, last_position
+from api.jobs.history import Entry, standing_at
+from api.jobs.lifecycle import Lifecycle
 from api.records import Told
-from api.rows import entry_of
-from api.store import Store
+from api.storage.positions import POSITIONED_AFTER, last_position
+from api.storage.rows import entry_of
+from api.storage.store import Store
 from kintsugi.core.handling import Approval, Expiry, Handling
 
 

@@ -1,8 +1,8 @@
-"""Alembic's entry: carries migrations out in the transaction that `api.upgrade` holds."""
+"""Alembic's entry: carries migrations out in the transaction that `api.storage.upgrade` holds."""
 
 from alembic import context
 
-from api.tables import METADATA
+from api.storage.tables import METADATA
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=METADATA)
 with context.begin_transaction():

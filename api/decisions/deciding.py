@@ -7,11 +7,11 @@ from typing import Any
 
 import structlog
 
-from api import planning
-from api.contingencies import Contingencies
+from api.decisions import planning
+from api.decisions.contingencies import Contingencies
 from api.metrics import Metrics
-from api.shelf import Decided
 from api.spans import span
+from api.storage.shelf import Decided
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import KintsugiError
 from kintsugi.core.job import Snapshot

@@ -2,8 +2,8 @@
 
 from sqlalchemy import Connection, delete, func, insert, select
 
-from api.database import Database
-from api.tables import DEADLINES
+from api.storage.database import Database
+from api.storage.tables import DEADLINES
 
 BATCH = 1_000
 """Jobs that are looked after at a time."""

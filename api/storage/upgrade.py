@@ -4,13 +4,13 @@ from pathlib import Path
 
 from sqlalchemy import Connection, column, func, inspect, select, table
 
-from api.database import Database
-from api.engines import POSTGRESQL
-from api.tables import METADATA
+from api.storage.database import Database
+from api.storage.engines import POSTGRESQL
+from api.storage.tables import METADATA
 from kintsugi.core.errors import InvalidInputError
 
 HEAD = "0001"
-"""The version that this code works with: that of the newest file in `api/migrations/versions`."""
+"""The version that this code works with: that of the newest file in `api/storage/migrations/versions`."""
 LOCK = 0x6B696E74
 """Number of the lock under which PostgreSQL is upgraded."""
 WAY_OUT = "name another database, or move this one away to begin anew"

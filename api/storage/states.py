@@ -4,7 +4,7 @@ import json
 import zlib
 from dataclasses import fields
 
-from api.history import History
+from api.jobs.history import History
 from kintsugi.core import codec
 
 EVERY = 256

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from api.ahead import make
-from api.database import OvertakenError
-from api.shelf import Decided, Shelf
+from api.decisions.ahead import make
+from api.storage.database import OvertakenError
+from api.storage.shelf import Decided, Shelf
 from kintsugi.core import codec
 from kintsugi.core.errors import KintsugiError
 from kintsugi.core.job import Snapshot

@@ -5,10 +5,10 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from api import states
-from api.history import Content, Entry, History
-from api.stored import StoredDecision
-from api.wording import Wording
+from api.jobs.history import Content, Entry, History
+from api.storage import states
+from api.storage.stored import StoredDecision
+from api.storage.wording import Wording
 from kintsugi.core import codec
 from kintsugi.core.handling import Approval, Expiry
 from kintsugi.core.membership import Event

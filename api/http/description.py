@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from api.access.description import secure
-from api.bodies import component_schemas
+from api.http.bodies import component_schemas
 from api.problems import MEDIA_TYPE
 
 EXAMPLES = Path(__file__).with_name("examples.json")

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from api.clock import moment_after, seconds_between
-from api.lifecycle import Lifecycle
+from api.jobs.clock import moment_after, seconds_between
+from api.jobs.lifecycle import Lifecycle
 from kintsugi.core.handling import Approval, Deadline, DeadlineKind, Expiry, Handling, PlanStatus, Standing
 from kintsugi.core.membership import LOSSES, Event, EventKind, Membership
 from kintsugi.core.messages import Report, ReportStatus

@@ -9,7 +9,7 @@ import anyio
 import structlog
 from anyio.to_thread import run_sync
 
-from api.feed import Feed, Line
+from api.waiting.feed import Feed, Line
 from kintsugi.core.errors import UnavailableError
 
 POLL_SECONDS = 0.1

@@ -11,7 +11,7 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from typing import Any
 
-from api.shelf import Decided
+from api.storage.shelf import Decided
 from kintsugi.core import codec
 from kintsugi.core.errors import KintsugiError, UnavailableError, error_from
 from kintsugi.core.job import Snapshot

@@ -5,7 +5,7 @@ from importlib import import_module
 
 from sqlalchemy import BigInteger, Insert, bindparam, insert, select
 
-from api.tables import CONTINGENCIES, DECISIONS, DOCUMENTS, KEYS, LOG, STATES
+from api.storage.tables import CONTINGENCIES, DECISIONS, DOCUMENTS, KEYS, LOG, STATES
 
 ENTRIES_AFTER = (
     select(LOG)

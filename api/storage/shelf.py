@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import delete, insert, select
 
-from api.database import Database
-from api.statements import CONTINGENCY
-from api.tables import CONTINGENCIES
-from api.wording import Wording
+from api.storage.database import Database
+from api.storage.statements import CONTINGENCY
+from api.storage.tables import CONTINGENCIES
+from api.storage.wording import Wording
 from kintsugi.core.decision import Decision
 from kintsugi.core.plan import Plan
 from kintsugi.core.version import __version__

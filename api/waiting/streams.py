@@ -13,11 +13,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from api.access.limits import Places
 from api.answers import answer_body
-from api.feed import Feed, Line
-from api.history import Entry
+from api.jobs.history import Entry
 from api.pages import event_record, report_record
-from api.tail import PAGE, Tail, Window
-from api.wording import Detail
+from api.storage.wording import Detail
+from api.waiting.feed import Feed, Line
+from api.waiting.tail import PAGE, Tail, Window
 from kintsugi.core import codec
 from kintsugi.core.checks import LARGEST_INTEGER
 from kintsugi.core.errors import InvalidInputError

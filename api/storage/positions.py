@@ -5,8 +5,8 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, select, text
 
-from api.engines import POSTGRESQL
-from api.tables import LOG
+from api.storage.engines import POSTGRESQL
+from api.storage.tables import LOG
 
 LAST_POSITION = select(func.max(LOG.c.position))
 POSITIONED_AFTER = select(LOG).where(LOG.c.position > bindparam("after")).order_by(LOG.c.position).limit(bindparam("most"))

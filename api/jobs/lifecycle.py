@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from api.clock import moment_after
+from api.jobs.clock import moment_after
 from kintsugi.core.handling import Approval, Deadline, DeadlineKind, Expiry, Handling, PlanStatus, Standing, Verdict
 from kintsugi.core.messages import Report, ReportStatus
 

@@ -7,17 +7,17 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, func, insert, select
 
-from api import states
 from api.access.callers import caller, shown_key
-from api.agenda import Agenda, move
-from api.database import Database
-from api.grouping import GroupCommit
-from api.history import Entry, History
-from api.positions import numbered
-from api.recent import Recent
-from api.rows import decision_of, entry_of, row_of_decision, row_of_entry, row_of_history
-from api.shelf import Shelf
-from api.statements import (
+from api.jobs.history import Entry, History
+from api.storage import states
+from api.storage.agenda import Agenda, move
+from api.storage.database import Database
+from api.storage.grouping import GroupCommit
+from api.storage.positions import numbered
+from api.storage.recent import Recent
+from api.storage.rows import decision_of, entry_of, row_of_decision, row_of_entry, row_of_history
+from api.storage.shelf import Shelf
+from api.storage.statements import (
     ADD_DECISION,
     ADD_ENTRIES,
     ADD_KEY,
@@ -30,9 +30,9 @@ from api.statements import (
     STATES_AT,
     add_document,
 )
-from api.stored import Appointment, Document, StoredDecision, StoredJob, WriteKey
-from api.tables import DECISIONS, DOCUMENTS, JOBS, LOG
-from api.upgrade import require_current, upgrade
+from api.storage.stored import Appointment, Document, StoredDecision, StoredJob, WriteKey
+from api.storage.tables import DECISIONS, DOCUMENTS, JOBS, LOG
+from api.storage.upgrade import require_current, upgrade
 from kintsugi.core import codec
 from kintsugi.core.checks import LARGEST_INTEGER
 from kintsugi.core.errors import ConflictError, NotFoundError

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from api.database import Database
+from api.storage.database import Database
 from kintsugi.core.errors import KintsugiError, UnavailableError
 
 Work = Callable[[Connection], None]

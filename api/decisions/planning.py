@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from api.store import Store
-from api.stored import Document, StoredDecision, StoredJob, cluster_document
-from api.wording import Wording
+from api.storage.store import Store
+from api.storage.stored import Document, StoredDecision, StoredJob, cluster_document
+from api.storage.wording import Wording
 from estimator.estimate import estimate
 from estimator.goodput import charged_goodput
 from kintsugi.core import codec

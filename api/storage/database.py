@@ -11,8 +11,8 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
 
-from api.engines import POSTGRESQL, READING, engine_of
 from api.spans import span
+from api.storage.engines import POSTGRESQL, READING, engine_of
 from kintsugi.core.errors import ConflictError, InvalidInputError, KintsugiError, UnavailableError
 
 SERIALIZATION_FAILURES = frozenset({"40001", "40P01"})

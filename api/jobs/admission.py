@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from api.history import Entry, History
+from api.jobs.history import Entry, History
 from kintsugi.core.errors import ConflictError, NotFoundError, StaleGenerationError
 from kintsugi.core.handling import Approval, PlanStatus, Standing
 from kintsugi.core.membership import Event

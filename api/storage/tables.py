@@ -1,6 +1,6 @@
 """The tables: an append-only log and immutable decisions per job, and the documents they refer to.
 
-What stands here is made by the migrations in `api/migrations`; a test compares the two.
+What stands here is made by the migrations in `api/storage/migrations`; a test compares the two.
 """
 
 from sqlalchemy import (

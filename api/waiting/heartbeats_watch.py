@@ -8,9 +8,9 @@ import anyio
 import structlog
 from anyio.to_thread import run_sync
 
-from api.heartbeats import Listened
 from api.records import JobState, Records
 from api.service import utc_now
+from api.waiting.heartbeats import Listened
 from kintsugi.core.errors import ConflictError, InfeasibleError, KintsugiError
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
 from kintsugi.core.membership import Event

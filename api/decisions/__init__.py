@@ -1,0 +1,1 @@
+"""Decisions made when they are asked for, and ahead of it."""

@@ -1,0 +1,1 @@
+"""What a job's log means: pure functions of its entries."""

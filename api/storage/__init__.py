@@ -1,0 +1,1 @@
+"""What is durable: the database, its tables, and everything kept there."""

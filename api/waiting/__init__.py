@@ -1,0 +1,1 @@
+"""Those who wait: for plans, for news, and for a sign of life."""
