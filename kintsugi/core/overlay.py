@@ -1,0 +1,234 @@
+"""The overlay: workers of several parties, the links between them, and what is carried over these.
+
+An `Overlay` is a desired state. The scheduler publishes one for every event, numbered by its generation; every agent compares
+it with what is, and does what is missing: connects links, probes them, sends shards, reduces over another tree. Nothing is
+a command that could be lost. (Learning in Chaos, section IV: cluster monitor and peer negotiation.)
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kintsugi.core import checks
+from kintsugi.core.errors import InvalidInputError, NotFoundError
+from kintsugi.core.profile import PYDANTIC_CONFIG
+
+
+class WorkerState(StrEnum):
+    """How a worker takes part in the overlay."""
+
+    STANDBY = "standby"
+    """Known, connected to nobody."""
+    JOINING = "joining"
+    """Connects, is probed, and fetches the state; it hears every reduction and adds to none."""
+    ACTIVE = "active"
+    DRAINING = "draining"
+    """Asked to leave: takes part until the others reduce without it."""
+    FAILED = "failed"
+
+
+class LinkState(StrEnum):
+    """How a link of the overlay stands."""
+
+    CONNECTING = "connecting"
+    """Wanted; its ends have not said that they are connected."""
+    UP = "up"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayWorker:
+    """One node of the overlay."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    id: str
+    address: str
+    """`host:port` at which it takes connections of its neighbours."""
+    state: WorkerState
+    joined_at: str
+    """RFC 3339, UTC."""
+    incarnation: int = 0
+    """Which process life of the worker is meant; words of an earlier one are refused."""
+    synchronization_seconds: float | None = None
+    """How long its all-reduces take, the median of what it measured around them."""
+    detail: str = ""
+    """Why it stands so, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayLink:
+    """A link between two workers; both directions alike."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    between: tuple[str, str]
+    """In ascending order; the first one connects and probes."""
+    state: LinkState
+    alpha_seconds: float | None = None
+    """Measured latency, one way; null before the first probe."""
+    beta_seconds_per_byte: float | None = None
+    measured_at: str | None = None
+    """RFC 3339, UTC."""
+
+    def __post_init__(self) -> None:
+        if not self.between[0] < self.between[1]:
+            raise InvalidInputError("must name two workers in ascending order", field="between", value=list(self.between))
+        if self.alpha_seconds is not None:
+            checks.seconds("alpha_seconds", self.alpha_seconds, at_most=checks.LONGEST_LATENCY_SECONDS)
+        if self.beta_seconds_per_byte is not None:
+            checks.beta("beta_seconds_per_byte", self.beta_seconds_per_byte)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether latency and rate are known."""
+        return self.alpha_seconds is not None and self.beta_seconds_per_byte is not None
+
+
+class Shape(StrEnum):
+    """The shape in which gradients are reduced."""
+
+    TREE = "tree"
+    RING = "ring"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SynchronizationPolicy:
+    """Over which links of the overlay gradients are reduced."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    shape: Shape
+    order: tuple[str, ...]
+    """Workers whose gradients count: a ring in its order, or a tree from its root, every worker behind its parent."""
+    parents: dict[str, str] = field(default_factory=dict)
+    """The parent of every worker but the root, listeners included; empty for a ring."""
+    listeners: tuple[str, ...] = ()
+    """Joining workers: they get each reduced gradient from their parent (a worker that counts) and add nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationShare:
+    """Consecutive shards of the state that one neighbour sends."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    source: str
+    first_shard: int
+    num_shards: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replication:
+    """How a joining worker gets the state: of one committed step, in disjoint shards from all its neighbours at once."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    joiner: str
+    generation: int
+    """The overlay's generation when it was planned; the sources take their copy at the boundary at which that one takes effect."""
+    state_bytes: int
+    shard_bytes: int
+    shares: tuple[ReplicationShare, ...]
+    makespan_seconds: float
+    """Predicted, from the boundary to the last byte (equation 2)."""
+    lower_bound_seconds: float
+    """No division of the state over these links can be faster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlay:
+    """What everybody is to bring about."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    name: str
+    generation: int
+    term: int
+    """Of the scheduler: words of one with a lower term are refused (it was thought dead, and another took over)."""
+    workers: tuple[OverlayWorker, ...]
+    links: tuple[OverlayLink, ...]
+    synchronization: SynchronizationPolicy
+    replications: tuple[Replication, ...] = ()
+    """Those under way."""
+    restarts: int = 0
+    """How many reductions had to be run again, so far: a higher number than the one an agent knows calls off the one under way."""
+
+    def worker(self, worker: str) -> OverlayWorker:
+        """The worker of that id.
+
+        Raises:
+            NotFoundError: it is not in the overlay.
+        """
+        found = next((one for one in self.workers if one.id == worker), None)
+        if found is None:
+            raise NotFoundError("is not in the overlay; join first", field="worker", value=worker)
+        return found
+
+    def neighbors(self, worker: str) -> tuple[str, ...]:
+        """Who shares a link with `worker`, connected or about to be."""
+        ends = (link.between for link in self.links if worker in link.between)
+        return tuple(b if a == worker else a for a, b in ends)
+
+
+class OverlayEventKind(StrEnum):
+    """What agents tell the scheduler. The first four, and a failure, are the primitives; the rest is what follows from them."""
+
+    WORKER_JOINED = "worker_joined"
+    """Scale-out: `worker`, `address`, `neighbors`, `state_bytes`, `shard_bytes`."""
+    WORKER_DRAINING = "worker_draining"
+    """Scale-in: `worker`."""
+    LINK_CONNECTED = "link_connected"
+    """Connect-link, asked by one end: `link`. Told by an end of a wanted link: it is connected."""
+    LINK_DISCONNECTED = "link_disconnected"
+    """Disconnect-link, asked by one end, or the loss of the link, which `detail` explains: `link`, `interrupted`."""
+    WORKER_FAILED = "worker_failed"
+    """`worker`; the scheduler tells it itself where no heartbeat comes."""
+    LINK_MEASURED = "link_measured"
+    """`link`, `alpha_seconds`, `beta_seconds_per_byte`."""
+    STATE_REPLICATED = "state_replicated"
+    """The joining `worker` holds the state of `step` and has kept up since; `digest` proves it."""
+    WORKER_LEFT = "worker_left"
+    """The draining `worker` is not needed any more and has gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayEvent:
+    """One word of an agent to the scheduler; the same `id` again changes nothing."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    kind: OverlayEventKind
+    id: str
+    worker: str | None = None
+    link: tuple[str, str] | None = None
+    address: str | None = None
+    incarnation: int = 0
+    neighbors: tuple[str, ...] = ()
+    state_bytes: int | None = None
+    shard_bytes: int | None = None
+    """Smallest shard: the state is cut into multiples of it (the divisibility chain of theorem 1)."""
+    alpha_seconds: float | None = None
+    beta_seconds_per_byte: float | None = None
+    step: int | None = None
+    digest: str | None = None
+    interrupted: bool = False
+    """Whether a reduction was under way that has to be run again."""
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        checks.name("id", self.id)
+        subject = "link" if self.kind in _LINK_EVENTS else "worker"
+        if getattr(self, subject) is None:
+            raise InvalidInputError(f"is needed by an event of kind {self.kind.value}", field=subject)
+        if self.link is not None:
+            checks.unique("link", self.link)
+        if self.kind is OverlayEventKind.WORKER_JOINED:
+            for needed in ("address", "state_bytes", "shard_bytes"):
+                if getattr(self, needed) is None:
+                    raise InvalidInputError("is needed by an event of kind worker_joined", field=needed)
+        if self.alpha_seconds is not None:
+            checks.seconds("alpha_seconds", self.alpha_seconds, at_most=checks.LONGEST_LATENCY_SECONDS)
+        if self.beta_seconds_per_byte is not None:
+            checks.beta("beta_seconds_per_byte", self.beta_seconds_per_byte)
+
+
+_LINK_EVENTS = frozenset({OverlayEventKind.LINK_CONNECTED, OverlayEventKind.LINK_DISCONNECTED, OverlayEventKind.LINK_MEASURED})
