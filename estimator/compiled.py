@@ -1,10 +1,11 @@
 """Inner loops as machine code.
 
 Numba keeps machine code for as long as the file of a function stays as it is, though it holds the functions that this one calls,
-too; here it is kept until any file of the packages that have such functions is another.
+too; here it is kept until any file is another that has such functions or that these import, directly or not.
 """
 
 import hashlib
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,9 @@ from numba.core.caching import InTreeCacheLocator, UserProvidedCacheLocator, Use
 
 PACKAGES = ("estimator", "planner", "restorer")
 """Those with compiled functions."""
+
+_IMPORTED = re.compile(rf"^from ((?:{'|'.join(PACKAGES)})\.[\w.]+) import", re.MULTILINE)
+_IMPORTS_THIS = re.compile(rf"^from {re.escape(__name__)} import", re.MULTILINE)
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -41,10 +45,17 @@ def borrowing(function: Function) -> Function:
 
 @cache
 def source_digest() -> bytes:
-    """SHA-256 of every file of `PACKAGES`."""
+    """SHA-256 of every file of `PACKAGES` that has compiled functions or that such a file imports, directly or not."""
     root = Path(__file__).parents[1]
-    files = sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).digest()
+    texts = {path: path.read_text() for package in PACKAGES for path in (root / package).rglob("*.py")}
+    found = {path for path, text in texts.items() if _IMPORTS_THIS.search(text)}
+    waiting = list(found)
+    while waiting:
+        imported = {root.joinpath(*name.split(".")).with_suffix(".py") for name in _IMPORTED.findall(texts[waiting.pop()])}
+        fresh = (imported & texts.keys()) - found
+        found |= fresh
+        waiting.extend(fresh)
+    return hashlib.sha256(b"".join(texts[path].encode() for path in sorted(found))).digest()
 
 
 class _FreshByAllSources:

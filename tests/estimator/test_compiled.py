@@ -48,5 +48,7 @@ def test_a_change_of_a_called_function_is_noticed(tmp_path):
         return done.stdout.strip()
 
     assert [run(1), run(1), run(2), run(2)] == ["20 0", "20 1", "30 0", "30 1"]
+    (tmp_path / "planner" / "other.py").write_text("LIMIT = 1")
+    assert run(2) == "30 1"  # what no compiled function can use makes none anew
     elsewhere = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     assert [run(2, **elsewhere), run(2, **elsewhere)] == ["30 0", "30 1"]
