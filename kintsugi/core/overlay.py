@@ -52,6 +52,12 @@ class OverlayWorker:
     """How long its all-reduces take, the median of what it measured around them."""
     detail: str = ""
     """Why it stands so, for people."""
+    state_bytes: int | None = None
+    """What it holds, or is to fetch."""
+    shard_bytes: int | None = None
+    """Smallest shard in which it fetches."""
+    gradient_bytes: int | None = None
+    """What it adds to each reduction; null where it did not say: as much as its state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +74,8 @@ class OverlayLink:
     beta_seconds_per_byte: float | None = None
     measured_at: str | None = None
     """RFC 3339, UTC."""
+    generation: int = 0
+    """The overlay's generation in which it came to be wanted; what was said before that is about an earlier link."""
 
     def __post_init__(self) -> None:
         if not self.between[0] < self.between[1]:
@@ -100,9 +108,13 @@ class SynchronizationPolicy:
     order: tuple[str, ...]
     """Workers whose gradients count: a ring in its order, or a tree from its root, every worker behind its parent."""
     parents: dict[str, str] = field(default_factory=dict)
-    """The parent of every worker but the root, listeners included; empty for a ring."""
+    """The parent of every worker but the root, listeners included; in a ring of its listeners alone."""
     listeners: tuple[str, ...] = ()
     """Joining workers: they get each reduced gradient from their parent (a worker that counts) and add nothing."""
+    predicted_seconds: float | None = None
+    """Of one reduction, by the measured links; null where some are not measured yet, or nobody is left."""
+    reason: str = ""
+    """Why this one, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +163,12 @@ class Overlay:
     """Those under way."""
     restarts: int = 0
     """How many reductions had to be run again, so far: a higher number than the one an agent knows calls off the one under way."""
+    restarted: SynchronizationPolicy | None = None
+    """The policy with which they were run again last, whatever came since: all begin again with the same one."""
+    restarted_generation: int = 0
+    """The generation that it belongs to; those after it take effect at a boundary."""
+    scheduler: str = ""
+    """Where the scheduler answers, once another one took over; empty: where it always was."""
 
     def worker(self, worker: str) -> OverlayWorker:
         """The worker of that id.
@@ -188,6 +206,10 @@ class OverlayEventKind(StrEnum):
     """The joining `worker` holds the state of `step` and has kept up since; `digest` proves it."""
     WORKER_LEFT = "worker_left"
     """The draining `worker` is not needed any more and has gone."""
+    REPLICATION_REQUESTED = "replication_requested"
+    """The joining `worker` cannot finish the replication under way and wants another one, of a later step; `detail` says why."""
+    SCHEDULER_CHANGED = "scheduler_changed"
+    """The scheduler of `term` answers at `address` from now on; `worker` runs it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +235,16 @@ class OverlayEvent:
     interrupted: bool = False
     """Whether a reduction was under way that has to be run again."""
     detail: str = ""
+    generation: int | None = None
+    """The newest overlay that whoever tells this had seen: what is known to be over already changes nothing."""
+    restarts: int | None = None
+    """As in that overlay; an interruption that was answered since by another attempt is not answered twice."""
+    term: int | None = None
+    """The highest scheduler's term that whoever tells this has heard of; a scheduler of a lower one refuses."""
+    gradient_bytes: int | None = None
+    """What the joining worker will add to each reduction; by default as much as its state."""
+    synchronization_seconds: dict[str, float] = field(default_factory=dict)
+    """What the scheduler had heard of everybody's all-reduces when it took this down; nobody else fills it in."""
 
     def __post_init__(self) -> None:
         checks.name("id", self.id)
@@ -222,13 +254,118 @@ class OverlayEvent:
         if self.link is not None:
             checks.unique("link", self.link)
         if self.kind is OverlayEventKind.WORKER_JOINED:
-            for needed in ("address", "state_bytes", "shard_bytes"):
-                if getattr(self, needed) is None:
-                    raise InvalidInputError("is needed by an event of kind worker_joined", field=needed)
+            self._check_joining()
+        if self.kind is OverlayEventKind.LINK_MEASURED:
+            self._require("alpha_seconds", "beta_seconds_per_byte")
+        if self.kind is OverlayEventKind.SCHEDULER_CHANGED:
+            self._require("address", "term")
+        for counted in ("incarnation", "generation", "restarts", "term", "step"):
+            checks.non_negative(counted, getattr(self, counted) or 0)
         if self.alpha_seconds is not None:
             checks.seconds("alpha_seconds", self.alpha_seconds, at_most=checks.LONGEST_LATENCY_SECONDS)
         if self.beta_seconds_per_byte is not None:
             checks.beta("beta_seconds_per_byte", self.beta_seconds_per_byte)
 
+    def _check_joining(self) -> None:
+        self._require("address", "state_bytes", "shard_bytes")
+        checks.unique("neighbors", self.neighbors)
+        for sized in ("state_bytes", "shard_bytes", "gradient_bytes"):
+            if getattr(self, sized) is not None:
+                checks.positive(sized, getattr(self, sized))
+        checks.name("worker", self.worker or "")
+
+    def _require(self, *fields: str) -> None:
+        for needed in fields:
+            if getattr(self, needed) is None:
+                raise InvalidInputError(f"is needed by an event of kind {self.kind.value}", field=needed)
+
 
 _LINK_EVENTS = frozenset({OverlayEventKind.LINK_CONNECTED, OverlayEventKind.LINK_DISCONNECTED, OverlayEventKind.LINK_MEASURED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayHeartbeat:
+    """A sign of life of one worker; kept in memory alone."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    worker: str
+    incarnation: int = 0
+    generation: int = 0
+    """Of the overlay that it acts on."""
+    term: int = 0
+    """The highest scheduler's term that it has heard of."""
+    step: int | None = None
+    """The step that it committed last."""
+    synchronization_seconds: float | None = None
+    """Median time of its last all-reduces."""
+    received_bytes: int | None = None
+    """How much of the state it fetched; of a joining worker."""
+
+    def __post_init__(self) -> None:
+        checks.name("worker", self.worker)
+        for counted in ("incarnation", "generation", "term", "step", "received_bytes"):
+            checks.non_negative(counted, getattr(self, counted) or 0)
+        if self.synchronization_seconds is not None:
+            checks.seconds("synchronization_seconds", self.synchronization_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayHeartbeatAnswer:
+    """How the overlay stands, for those who live."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    generation: int
+    """A higher one than the agent's own is an overlay to fetch."""
+    term: int
+    timeout_seconds: float
+    """Silence after which a worker counts as failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlaySign:
+    """What was heard of one worker last."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    heartbeat: OverlayHeartbeat
+    heard_at: str
+    """RFC 3339, UTC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlaySigns:
+    """What was heard of everybody in the overlay, by this scheduler since it began to listen."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    signs: tuple[OverlaySign, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayEntry:
+    """One line of the overlay's log; the lines from the first one on give the overlay."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    number: int
+    """From 1, without gaps."""
+    event: OverlayEvent
+    at: str
+    """When the scheduler took it down: RFC 3339, UTC."""
+    term: int
+    """Of the scheduler that took it down."""
+    generation: int
+    """Of the overlay after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayLog:
+    """Lines of the overlay's log, in order."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    entries: tuple[OverlayEntry, ...]
+    last_number: int
+    """Of the last line that there is, whether it is among these or not."""
