@@ -25,8 +25,8 @@ from kintsugi.core.decision import Migration, Transfer
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy, Schedule
 from kintsugi.core.profile import Profile
-from planner.arrangement import Arrangement, PipelineShape
-from planner.placement import Holdings, place
+from planner.arranging.arrangement import Arrangement, PipelineShape
+from planner.placing.placement import Holdings, place
 from planner.replan import replan
 from restorer.makespan import makespan_seconds
 from restorer.migration import plan_migration

@@ -18,11 +18,11 @@ from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.plan import Policy
 from kintsugi.core.profile import Profile
+from planner.arranging.request import Request
 from planner.baseline import algorithm_1
-from planner.placement import Holdings
+from planner.placing.placement import Holdings
+from planner.policies.reshaping import realise
 from planner.replan import replan
-from planner.request import Request
-from planner.reshaping import realise
 from tests.builders import layer, profile_of, snapshot_of, transformer_profile, uniform_profile
 from tests.planner.oracle import best_pipeline_seconds, best_split_seconds
 

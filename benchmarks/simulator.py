@@ -30,7 +30,7 @@ from kintsugi.simulator.scenario import Scenario, load, varied
 from kintsugi.simulator.simulate import simulate
 from kintsugi.simulator.summary import by_seed, ratio, regrets
 from kintsugi.simulator.sweep import Result, Task, executor_for, run_all, run_one, tasks_of
-from planner.rerouting import reroute
+from planner.policies.rerouting import reroute
 from tests.builders import grid_plan, uniform_profile
 
 ASKED = {"oobleck": 1.229, "recycle": 1.355, "chameleon": 1.03}

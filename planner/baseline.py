@@ -16,8 +16,8 @@ from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import OptimizerSharding
-from planner.arrangement import Arrangement, PipelineShape
-from planner.degrees import degrees
+from planner.arranging.arrangement import Arrangement, PipelineShape
+from planner.arranging.degrees import degrees
 
 MOST_CANDIDATES = 5_000
 """Partitions that are tried for one number of pipelines."""

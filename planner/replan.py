@@ -11,11 +11,11 @@ from kintsugi.core.decision import Decision, Migration, Search
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostError
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.plan import Policy, Schedule
-from planner.options import Case, arrangement, deferred, dynamic, rerouting, restart, substitution
-from planner.placement import Holdings
-from planner.policy import Candidate, Refusal, alternatives, break_even, choose, reason, survivable
-from planner.reliability import with_estimated_mtbf
-from planner.reshaping import Found
+from planner.placing.placement import Holdings
+from planner.policies.options import Case, arrangement, deferred, dynamic, rerouting, restart, substitution
+from planner.policies.policy import Candidate, Refusal, alternatives, break_even, choose, reason, survivable
+from planner.policies.reliability import with_estimated_mtbf
+from planner.policies.reshaping import Found
 
 REFUSED = "was refused for this membership"
 

@@ -16,7 +16,7 @@ from kintsugi.core.plan import Plan, Policy
 from kintsugi.core.profile import Profile
 from kintsugi.core.reliability import FailureRecord
 from kintsugi.core.version import __version__
-from planner.policy import survivable
+from planner.policies.policy import survivable
 from planner.replan import replan
 
 

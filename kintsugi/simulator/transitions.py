@@ -14,10 +14,10 @@ from kintsugi.core.job import JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import IdleWorker, Plan, Policy
 from kintsugi.core.profile import Profile
 from kintsugi.simulator.job import Job
-from planner.degrees import degrees
-from planner.placement import Holdings
-from planner.request import Request
-from planner.reshaping import Found, reshape
+from planner.arranging.degrees import degrees
+from planner.arranging.request import Request
+from planner.placing.placement import Holdings
+from planner.policies.reshaping import Found, reshape
 from restorer.migration import plan_migration
 from restorer.rounds import fastest_rounds
 

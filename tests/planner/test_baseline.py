@@ -11,11 +11,11 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.plan import Policy
+from planner.arranging.request import Request
 from planner.baseline import algorithm_1
-from planner.placement import Holdings
+from planner.placing.placement import Holdings
+from planner.policies.reshaping import realise
 from planner.replan import replan
-from planner.request import Request
-from planner.reshaping import realise
 from tests.builders import snapshot_of, transformer_profile, uniform_profile
 
 

@@ -11,9 +11,9 @@ from estimator.layers import LayerSums
 from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
-from planner.kinds import WorkerKind
-from planner.partition import CLOSE
-from planner.zero_bubble import partitioner_for
+from planner.pipelines.kinds import WorkerKind
+from planner.pipelines.partition import CLOSE
+from planner.pipelines.zero_bubble import partitioner_for
 from tests.builders import layer, profile_of
 from tests.planner.oracle import splits
 

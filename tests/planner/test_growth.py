@@ -8,7 +8,7 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy
 from kintsugi.core.profile import Recovery
-from planner.options import JOINED
+from planner.policies.options import JOINED
 from planner.replan import replan
 from tests.builders import snapshot_of, uniform_profile
 

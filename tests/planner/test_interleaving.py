@@ -15,12 +15,12 @@ from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges, Snapshot
 from kintsugi.core.plan import Pipeline, Plan, Policy, Schedule, Stage
-from planner.chunks import ChunkSplitter
-from planner.degrees import degrees
-from planner.interleaving import InterleavedProblem, InterleavedSearch
-from planner.kinds import WorkerKind
+from planner.arranging.degrees import degrees
+from planner.arranging.interleaving import InterleavedProblem, InterleavedSearch
 from planner.legality import violations
-from planner.links import Links
+from planner.pipelines.chunks import ChunkSplitter
+from planner.pipelines.kinds import WorkerKind
+from planner.placing.links import Links
 from planner.replan import replan
 from restorer.rounds import colour_rounds
 from tests.builders import FREE, grid_plan, snapshot_of, transformer_profile, uniform_profile

@@ -15,11 +15,11 @@ from kintsugi.core.cluster import Cluster, worker_name
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Pipeline, Plan, Policy, Schedule, Stage
 from kintsugi.core.profile import LinkCost, Profile
-from planner.joining import MOST_WORK, Effort, join
-from planner.partition import Partitioner
-from planner.placement import Holdings
+from planner.arranging.joining import MOST_WORK, Effort, join
+from planner.arranging.request import Request, search_for
+from planner.pipelines.partition import Partitioner
+from planner.placing.placement import Holdings
 from planner.replan import replan
-from planner.request import Request, search_for
 from restorer.rounds import fastest_rounds
 from tests.builders import layer, profile_of, snapshot_of
 

@@ -13,11 +13,11 @@ from estimator.costs import Costs
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.errors import StateLostError
 from kintsugi.core.plan import Plan, Policy, Schedule
-from planner.arrangement import Arrangement, PipelineShape
-from planner.kinds import kind_of
-from planner.placement import Holdings, by_host, least_migration_seconds, place
-from planner.policy import survivable
-from planner.survival import exposure
+from planner.arranging.arrangement import Arrangement, PipelineShape
+from planner.pipelines.kinds import kind_of
+from planner.placing.placement import Holdings, by_host, least_migration_seconds, place
+from planner.placing.survival import exposure
+from planner.policies.policy import survivable
 from restorer.matching import missing_bytes
 from restorer.migration import layer_state_bytes, plan_migration
 from tests.builders import grid_plan, uniform_profile

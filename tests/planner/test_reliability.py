@@ -14,9 +14,9 @@ from kintsugi.core.errors import InfeasibleError, InvalidInputError
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy
 from kintsugi.core.reliability import FailureRecord
-from planner.deferral import defer
-from planner.policy import PREFERENCE, Candidate, break_even, choose
-from planner.reliability import mtbf_seconds, posterior_mtbf_seconds
+from planner.policies.deferral import defer
+from planner.policies.policy import PREFERENCE, Candidate, break_even, choose
+from planner.policies.reliability import mtbf_seconds, posterior_mtbf_seconds
 from planner.replan import replan
 from tests.builders import grid_plan, snapshot_of, uniform_profile
 

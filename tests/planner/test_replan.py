@@ -15,10 +15,10 @@ from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostEr
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy, Schedule
 from kintsugi.core.profile import LinkCost, Recovery
-from planner.placement import NOT_NEEDED
+from planner.placing.placement import NOT_NEEDED
+from planner.policies.rerouting import reroute
+from planner.policies.reshaping import PROVEN_IDLE
 from planner.replan import replan
-from planner.rerouting import reroute
-from planner.reshaping import PROVEN_IDLE
 from restorer.rounds import colour_rounds
 from tests.builders import RECOVERY, grid_plan, snapshot_of, transformer_profile, uniform_profile
 

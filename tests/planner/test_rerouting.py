@@ -14,7 +14,7 @@ from estimator.rerouted import rerouted_schedules, touched_pipelines
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Pipeline, Plan, Policy, Route, Schedule
-from planner.rerouting import reroute
+from planner.policies.rerouting import reroute
 from restorer.rounds import colour_rounds
 from tests.builders import FREE, grid_plan, layer, profile_of, uniform_profile
 

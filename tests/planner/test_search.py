@@ -12,11 +12,11 @@ from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
+from planner.arranging.knapsack import lengths_worth, most_worth
 from planner.batches import distribute, trim
-from planner.kinds import WorkerKind
-from planner.knapsack import lengths_worth, most_worth
-from planner.partition import CLOSE, Partitioner
-from planner.relaxation import Outline, least_seconds, relaxed_worth, widest_stages
+from planner.pipelines.kinds import WorkerKind
+from planner.pipelines.partition import CLOSE, Partitioner
+from planner.pipelines.relaxation import Outline, least_seconds, relaxed_worth, widest_stages
 from planner.replan import replan
 from tests.builders import layer, profile_of, snapshot_of, uniform_profile
 from tests.planner.oracle import best_pipeline_seconds, best_split_seconds, splits

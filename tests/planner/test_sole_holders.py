@@ -12,8 +12,8 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy
+from planner.policies.rerouting import reroute
 from planner.replan import replan
-from planner.rerouting import reroute
 from tests.builders import RECOVERY, grid_plan, snapshot_of, uniform_profile
 
 CHECKPOINTED = replace(RECOVERY, checkpoint_interval_seconds=1800.0, checkpoint_read_bytes_per_second=1e9)

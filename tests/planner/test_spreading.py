@@ -9,9 +9,9 @@ from estimator.estimate import estimate
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Pipeline, Plan, Stage
-from planner.degrees import degrees
+from planner.arranging.degrees import degrees
+from planner.placing.spreading import is_spread, most_confined
 from planner.replan import replan
-from planner.spreading import is_spread, most_confined
 from restorer.rounds import colour_rounds
 from tests.builders import snapshot_of, transformer_profile
 

@@ -11,7 +11,7 @@ from estimator.costs import Costs
 from estimator.estimate import estimate
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Schedule
-from planner.stepping import Stepper
+from planner.arranging.stepping import Stepper
 from restorer.ordering import QuickOrder
 from restorer.rounds import fastest_rounds
 from tests.builders import even_cuts, grid_plan, transformer_profile

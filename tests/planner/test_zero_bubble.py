@@ -13,9 +13,9 @@ from estimator.split import scheduled_times
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy, Schedule
-from planner.kinds import WorkerKind
+from planner.pipelines.kinds import WorkerKind
+from planner.pipelines.zero_bubble import ZeroBubblePartitioner
 from planner.replan import replan
-from planner.zero_bubble import ZeroBubblePartitioner
 from tests.builders import FREE, layer, profile_of, snapshot_of, transformer_profile, uniform_profile
 from tests.planner.oracle import splits
 

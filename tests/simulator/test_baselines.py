@@ -23,7 +23,7 @@ from kintsugi.simulator.baselines.recycle import ReCycle, staggered_seconds
 from kintsugi.simulator.baselines.templates import distributed, pipeline_seconds
 from kintsugi.simulator.baselines.varuna import Varuna
 from kintsugi.simulator.scenario import Grid
-from planner.rerouting import reroute
+from planner.policies.rerouting import reroute
 from restorer.rounds import fastest_rounds
 from tests.builders import grid_plan, uniform_profile
 from tests.simulator.fakes import FREE, free_profile, job

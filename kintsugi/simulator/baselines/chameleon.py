@@ -20,11 +20,11 @@ from kintsugi.simulator.baselines.common import LiveGrids, is_hit, is_worthwhile
 from kintsugi.simulator.baselines.constants import CHAMELEON_DP_RANGE
 from kintsugi.simulator.running import Response
 from kintsugi.simulator.transitions import Survivors, fastest_grid, require_memory
+from planner.arranging.request import Request
 from planner.baseline import Splitter, algorithm_1
-from planner.placement import Holdings
-from planner.request import Request
-from planner.rerouting import reroute_evenly
-from planner.reshaping import Found, realise
+from planner.placing.placement import Holdings
+from planner.policies.rerouting import reroute_evenly
+from planner.policies.reshaping import Found, realise
 from restorer.migration import require_state
 
 

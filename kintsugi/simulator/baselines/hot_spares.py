@@ -13,7 +13,7 @@ from kintsugi.simulator.baselines.common import Grids, first_grid, stay, with_id
 from kintsugi.simulator.baselines.constants import HOT_SPARE_PIPELINES
 from kintsugi.simulator.running import Response
 from kintsugi.simulator.transitions import Survivors, fastest_grid, migration_pause_seconds, require_memory
-from planner.substitution import substitute
+from planner.policies.substitution import substitute
 
 
 @dataclass(frozen=True)

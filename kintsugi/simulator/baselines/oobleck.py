@@ -22,10 +22,10 @@ from kintsugi.simulator.baselines.templates import Template, distributed, pipeli
 from kintsugi.simulator.job import Job
 from kintsugi.simulator.running import Response, Running, StepPrice
 from kintsugi.simulator.transitions import Survivors, finished, grid, migration_pause_seconds, priced, restart_pause_seconds
-from planner.arrangement import Arrangement, PipelineShape
-from planner.placement import Holdings
-from planner.request import Request
-from planner.reshaping import Found, realise
+from planner.arranging.arrangement import Arrangement, PipelineShape
+from planner.arranging.request import Request
+from planner.placing.placement import Holdings
+from planner.policies.reshaping import Found, realise
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from kintsugi.core.errors import InfeasibleError
 from kintsugi.simulator.baselines.common import LiveGrids
 from kintsugi.simulator.baselines.constants import PARCAE_LOOK_AHEAD_SECONDS
 from kintsugi.simulator.transitions import grid_seconds
-from planner.degrees import degrees
+from planner.arranging.degrees import degrees
 
 
 def expected_pipelines(num_workers: int, dp: int, pp: int, num_preempted: float) -> float:

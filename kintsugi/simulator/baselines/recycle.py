@@ -23,8 +23,8 @@ from kintsugi.simulator.baselines.common import LiveGrids, is_hit, stay, with_id
 from kintsugi.simulator.baselines.constants import RECYCLE_STAGGERS_OPTIMIZER
 from kintsugi.simulator.running import Response, Running, StepPrice
 from kintsugi.simulator.transitions import Survivors, fastest_grid, migration_pause_seconds, require_memory
-from planner.rerouting import reroute
-from planner.substitution import substitute
+from planner.policies.rerouting import reroute
+from planner.policies.substitution import substitute
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,238 @@
+"""Arrangements of interleaved pipelines: how many, how long, and how many stages each worker holds."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from estimator.costs import Costs
+from estimator.pipeline import Floats
+from kintsugi.core.errors import InfeasibleError
+from kintsugi.core.job import Ranges
+from kintsugi.core.profile import LinkCost, OptimizerSharding
+from planner.arranging.arrangement import Arrangement, PipelineShape
+from planner.arranging.degrees import Degrees
+from planner.arranging.tightness import Tight, interleaved_memory_error
+from planner.batches import distribute
+from planner.pipelines.chunks import ChunkSplit, ChunkSplitter
+from planner.pipelines.kinds import WorkerKind
+from planner.pipelines.tails import tail_seconds
+
+VIRTUAL = range(2, 9)
+"""Stages per worker that are tried; with one, an interleaved pipeline is a pipeline of 1F1B."""
+
+MOST_DEGREES = 12
+"""Numbers of pipelines that fit memory and are tried, the most promising first."""
+
+Kinds = tuple[WorkerKind, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterleavedProblem:
+    """Workers, equal or not, and what is asked of them."""
+
+    costs: Costs
+    kinds: Kinds
+    """Of all workers that may be used."""
+    num_microbatches: int
+    allowed: Degrees
+    link: LinkCost
+    """The fastest between neighbouring stages, so that bounds hold."""
+    reduction_link: Callable[[int], LinkCost]
+    """The fastest that can pace a reduction over so many workers."""
+
+
+class InterleavedSearch:
+    """Heuristic search with a proven bound. Pipelines differ by one worker at most; alike workers share a pipeline.
+
+    Pipelines of one worker have one stage: more would change nothing.
+    """
+
+    tolerance = 1e-9
+    optimism = math.inf
+
+    def __init__(self, problem: InterleavedProblem) -> None:
+        """Take a problem on.
+
+        Raises:
+            InfeasibleError: the model has too few layers for several stages on each worker.
+        """
+        self._problem = problem
+        self._kinds = sorted(problem.kinds, key=lambda kind: (-kind.speed_ratio, -kind.usable_bytes))
+        self._num_layers = problem.costs.profile.num_layers
+        self._splitters: dict[int, ChunkSplitter] = {}
+        self._tails: dict[int, Floats] = {}
+        self._roomiest: Tight | None = None
+        self._num_found = 0
+        self._too_tight: list[tuple[int, int]] = []
+        """Lengths of pipelines, and their micro-batches, that were found not to fit memory."""
+        first, most = problem.allowed.pp.start, self._num_layers // VIRTUAL.start
+        self._lengths = range(first, max(1, min(problem.allowed.pp[-1], most)) + 1)
+        if not self._lengths:
+            raise InfeasibleError(
+                f"interleaved pipelines of {first} workers hold {VIRTUAL.start * first} stages at least; the model has "
+                f"{self._num_layers} layers: choose shorter pipelines or another schedule",
+                field="min_pp",
+                value=first,
+            )
+
+    def by_promise(self) -> list[int]:
+        """Numbers of pipelines to try, those with the least bound first."""
+        return sorted(self._problem.allowed.dp, key=lambda dp: (self.bound_seconds(dp), dp))
+
+    def could_win(self, degrees: Sequence[int], limit_seconds: float) -> list[int]:
+        """Those numbers of pipelines for which a step below the limit is not ruled out."""
+        return [dp for dp in degrees if self.bound_seconds(dp) < limit_seconds]
+
+    def arrange(self, dp: int, limit_seconds: float = math.inf) -> tuple[float, Arrangement | None]:
+        """A lower bound on any step at all, and the best arrangement of `dp` pipelines that was found.
+
+        The limit, and none, where nothing was found and for numbers that are passed over.
+        """
+        if self._num_found == MOST_DEGREES or self._is_hopeless(dp):
+            return limit_seconds, None
+        options = [option for option in self._arrangements(dp) if option.seconds < limit_seconds]
+        if not options:
+            return limit_seconds, None
+        self._num_found += 1
+        return self._least_bound, min(options, key=lambda option: option.seconds)
+
+    def _is_hopeless(self, dp: int) -> bool:
+        """Whether pipelines no shorter, with no more micro-batches, were found not to fit memory."""
+        own, count = min(len(self._kinds) // dp, self._lengths[-1]), self._problem.num_microbatches // dp
+        return any(own <= length and count >= share for length, share in self._too_tight)
+
+    def even(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:  # noqa: ARG002  # one signature for all
+        """None besides what `arrange` finds: its pipelines are even already."""
+        return None
+
+    def step_seconds(self, arrangement: Arrangement) -> float:
+        """What the step of an arrangement takes at least before its workers have names."""
+        return arrangement.seconds
+
+    def shortage(self, ranges: Ranges) -> InfeasibleError:
+        """Why nothing fits memory, and how many workers would do within the job's ranges."""
+        assert self._roomiest is not None, "something fits, or nothing was tried"
+        return interleaved_memory_error(
+            self._roomiest,
+            self._splitter,
+            num_layers=self._num_layers,
+            num_microbatches=self._problem.num_microbatches,
+            ranges=ranges,
+        )
+
+    def bound_seconds(self, dp: int) -> float:
+        """No step of `dp` pipelines is shorter, whatever the splits; in seconds. O(workers).
+
+        Worker i of a pipeline waits until i layers at least have been passed forward over i links, and is through before they
+        are passed backward. So n workers of speed 1 with all M micro-batches are busy or waiting for M * work + waits, with the
+        least waits where lengths differ by one at most. Nor is a step shorter than one micro-batch's way.
+        """
+        problem, sums = self._problem, self._problem.costs.sums
+        both = np.array(sums.forward) + np.array(sums.backward)
+        speeds = np.array(list(accumulate(kind.speed_ratio for kind in self._kinds)))
+        fastest, slowest = self._kinds[0].speed_ratio, self._kinds[-1].speed_ratio
+        reach = self._reach(dp)
+        if not reach:
+            return math.inf
+        delay = min((problem.link.transfer_seconds(layer.output_bytes) for layer in problem.costs.profile.layers[:-1]), default=0.0)
+        waits = np.concatenate(([0.0], np.cumsum(both / fastest + 2 * delay * np.arange(len(both)))))
+        totals = np.array(reach)
+        short, longer = totals // dp, totals % dp
+        waiting = (dp - longer) * waits[short] + longer * waits[np.minimum(short + 1, len(waits) - 1)]
+        crossings = 2 * (VIRTUAL.start * self._lengths[0] - 1) if self._lengths[0] > 1 else 0
+        way = both[-1] / fastest + crossings * delay
+        shared = ((problem.num_microbatches * both[-1] + slowest * waiting) / speeds[totals - 1]).min()
+        return float(max(way, shared) + self._tail(dp)[1] + self._after_seconds(dp))
+
+    @cached_property
+    def _least_bound(self) -> float:
+        return min(self.bound_seconds(dp) for dp in self._problem.allowed.dp)
+
+    def _reach(self, dp: int) -> range:
+        """Numbers of workers that `dp` pipelines can have in all."""
+        return range(dp * self._lengths[0], min(len(self._kinds), dp * self._lengths[-1]) + 1)
+
+    def _after_seconds(self, dp: int) -> float:
+        """The commit and the longest update take at least this."""
+        costs = self._problem.costs
+        updates = np.diff(costs.sums.optimizer)
+        share = updates.sum() / self._lengths[-1]
+        return costs.commit_seconds(dp * self._lengths[0]) + float(max(updates.max(), share)) / self._kinds[0].speed_ratio
+
+    def _arrangements(self, dp: int) -> list[Arrangement]:
+        """Over all workers, or the fastest ones only, in pipelines that differ by one worker or are equal."""
+        found: list[Arrangement] = []
+        for cutoff in sorted({kind.speed_ratio for kind in self._kinds}):
+            kinds = [kind for kind in self._kinds if kind.speed_ratio >= cutoff]
+            used = min(len(kinds), dp * self._lengths[-1])
+            for total in sorted({used, used - used % dp}):
+                if total in self._reach(dp):
+                    groups = _groups(kinds[:total], dp)
+                    found += (option for v in VIRTUAL if (option := self._arranged(groups, v)) is not None)
+        if not found and len(set(self._kinds)) == 1:
+            self._too_tight.append((min(len(self._kinds) // dp, self._lengths[-1]), -(-self._problem.num_microbatches // dp)))
+        return found
+
+    def _arranged(self, groups: Sequence[Kinds], num_virtual: int) -> Arrangement | None:
+        """Micro-batches and layers for pipelines of these workers; None where they do not fit memory."""
+        dp = len(groups)
+        virtual = [min(num_virtual, self._num_layers // len(group)) if len(group) > 1 else 1 for group in groups]
+        shares = distribute(dp, self._problem.num_microbatches, lambda k, m: _about(groups[k], virtual[k], m))
+        splits = self._splits(groups, virtual, shares)
+        if any(split.lacking_bytes for split in splits):
+            return None
+        order = sorted(range(dp), key=lambda k: (-len(groups[k]), -shares[k]))
+        shapes = tuple(PipelineShape(splits[k].cuts, shares[k], virtual[k]) for k in order)
+        kinds = tuple(kind for k in order for kind in groups[k]) if len(set(self._kinds)) > 1 else None
+        return Arrangement(shapes, max(split.seconds for split in splits) + self._after_seconds(dp), kinds)
+
+    def _splits(self, groups: Sequence[Kinds], virtual: Sequence[int], shares: Sequence[int]) -> list[ChunkSplit]:
+        """The split of every pipeline: alike ones share that of the busiest, so that they hold the same, where it is no slower."""
+        splitter, tail = self._splitter(len(groups)), self._tail(len(groups))
+        busiest: dict[Kinds, ChunkSplit] = {}
+        result: dict[int, ChunkSplit] = {}
+        for k in sorted(range(len(groups)), key=lambda k: -shares[k]):
+            known = busiest.get(groups[k])
+            result[k] = splitter.best(groups[k], virtual[k], shares[k], tail)
+            if known is not None:
+                same = splitter.priced(known.cuts, groups[k], shares[k], tail)
+                if not same.lacking_bytes and same.seconds <= max(known.seconds, result[k].seconds):
+                    result[k] = same
+            busiest.setdefault(groups[k], result[k])
+            self._note(Tight(result[k].cuts, groups[k], shares[k], len(groups), result[k].lacking_bytes))
+        return [result[k] for k in range(len(groups))]
+
+    def _note(self, tight: Tight) -> None:
+        best = self._roomiest
+        if tight.lacking_bytes and (
+            best is None or (tight.lacking_bytes, len(tight.kinds)) < (best.lacking_bytes, len(best.kinds))
+        ):
+            self._roomiest = tight
+
+    def _splitter(self, dp: int) -> ChunkSplitter:
+        if dp not in self._splitters:
+            costs = self._problem.costs
+            replicas = dp if costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
+            self._splitters[dp] = ChunkSplitter(costs.sums, self._problem.link, replicas)
+        return self._splitters[dp]
+
+    def _tail(self, dp: int) -> Floats:
+        if dp not in self._tails:
+            self._tails[dp] = tail_seconds(self._problem.costs.profile, self._problem.reduction_link(dp), dp)
+        return self._tails[dp]
+
+
+def _groups(kinds: Sequence[WorkerKind], dp: int) -> list[Kinds]:
+    """Consecutive workers, fastest first, in `dp` groups of nearly equal size, the smaller ones first."""
+    base, extra = divmod(len(kinds), dp)
+    stops = list(accumulate((base + (index >= dp - extra) for index in range(dp)), initial=0))
+    return [tuple(kinds[start:stop]) for start, stop in pairwise(stops)]
+
+
+def _about(group: Kinds, num_virtual: int, num_microbatches: int) -> float:
+    """Time of a pipeline in passes of the whole model at speed 1 when its stages are equal (Narayanan et al., section 2.2)."""
+    return (num_microbatches + (len(group) - 1) / num_virtual) / sum(kind.speed_ratio for kind in group)

@@ -1,0 +1,102 @@
+"""Which numbers of pipelines are worth a search, and what it finds for them."""
+
+import math
+from collections.abc import Sequence
+
+from estimator.goodput import effective_time_ratio, migration_seconds
+from planner.arranging.frontier import Frontier
+from planner.arranging.joining import Effort, join
+from planner.arranging.request import AnySearch, Request
+from planner.arranging.search import EqualSearch
+
+MOST_EAGER = 6
+"""After so many numbers of pipelines only those are pursued that may be faster by more than the search's tolerance."""
+
+MOST_SLACK = 2
+"""After twice as many, by more than twice the tolerance; not more."""
+
+MOST_PURSUED = 48
+"""Numbers of pipelines that are pursued; what is left then has a closed-form bound."""
+
+MOST_POLISHED = 2
+"""Options that are polished."""
+
+CLOSE_ENOUGH = 4e-3
+"""Share of a step by which a bound may be below it without a closer look at how reductions wait for each other."""
+
+LEVEL = 2e-3
+"""Relative difference between the first two steps that closed-form bounds are asked about."""
+
+
+def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
+    """The fastest arrangement of every number of pipelines that could win, and a lower bound on any step in seconds."""
+    frontier = Frontier(request, search)
+    bounds, others, pursued, limit = dict[int, float](), math.inf, 0, math.inf
+    degrees = search.by_promise()
+    while degrees and pursued < MOST_PURSUED:
+        dp, *degrees = degrees
+        bound, arrangement = search.arrange(dp, limit)
+        bounds[dp] = bound
+        pursued += bound < limit
+        if arrangement is None:
+            continue
+        frontier.add(arrangement)
+        even = search.even(dp, min(limit, _longest_step_to_win(request, frontier.most_goodput) * (1 + search.optimism)))
+        if even is not None and even.shapes != arrangement.shapes:
+            frontier.add(even)
+        slack = search.tolerance * min(MOST_SLACK, pursued // MOST_EAGER)
+        lower = _longest_step_to_win(request, frontier.most_goodput) * (1 - slack + search.optimism)
+        if lower < limit:
+            limit, hopeful = lower, search.could_win(degrees, lower)
+            others = limit if len(hopeful) < len(degrees) else others
+            degrees = hopeful
+    others = min(others, _least_step(search, degrees, limit))
+    _join(request, frontier, search, bounds)
+    _polish(frontier, search)
+    return frontier, min(others, *bounds.values())
+
+
+def _join(request: Request, frontier: Frontier, search: AnySearch, bounds: dict[int, float]) -> None:
+    """Better bounds that are not close to the best option, and the options, by how reductions wait for each other.
+
+    Goes on until the least bound is one that was looked at, or the work for all of them is done.
+    """
+    if not isinstance(search, EqualSearch):
+        return
+    raised, effort = math.inf, Effort()
+    for dp in sorted(bounds, key=lambda dp: bounds[dp]):
+        limit = _longest_step_to_win(request, frontier.most_goodput) * (1 + min(search.optimism, LEVEL))
+        if bounds[dp] >= min(raised, limit * (1 - CLOSE_ENOUGH)) or effort.is_spent:
+            break
+        bound, arrangements = join(search, dp, limit, effort)
+        bounds[dp] = max(bounds[dp], bound)
+        raised = min(raised, bounds[dp])
+        for arrangement in arrangements:
+            frontier.add(arrangement)
+
+
+def _polish(frontier: Frontier, search: AnySearch) -> None:
+    """Add the most promising options polished, where that changes them."""
+    if not isinstance(search, EqualSearch):
+        return
+    for option in frontier.leading(MOST_POLISHED):
+        changed = search.polish(option.arrangement)
+        if changed is not option.arrangement:
+            frontier.add(changed)
+
+
+def _least_step(search: AnySearch, degrees: Sequence[int], limit: float) -> float:
+    """None of these numbers of pipelines has a shorter step; in seconds, infinite for none."""
+    shares = (1 - 2**power * LEVEL for power in range(9))
+    return next((share * limit for share in shares if not search.could_win(degrees, share * limit)), 0.0) if degrees else math.inf
+
+
+def _longest_step_to_win(request: Request, goodput: float) -> float:
+    """Step that has this goodput when nothing moves: equation 8 solved for the step; in seconds."""
+    if goodput == 0.0:
+        return math.inf
+    settings, profile = request.settings, request.costs.profile
+    seconds = settings.num_microbatches * profile.microbatch_size / goodput
+    if request.holdings.plan is None:
+        return seconds
+    return seconds * effective_time_ratio(migration_seconds(profile.recovery, 0.0), settings.mtbf_seconds)

@@ -1,0 +1,114 @@
+"""What a new arrangement is asked for, and the search that answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from estimator.costs import Costs
+from estimator.goodput import charged_goodput, restart_excess_seconds
+from kintsugi.core.decision import Estimate
+from kintsugi.core.errors import InfeasibleError
+from kintsugi.core.job import JobSettings
+from kintsugi.core.plan import Policy, Schedule
+from kintsugi.core.profile import OptimizerSharding
+from planner.arranging.degrees import degrees
+from planner.arranging.interleaving import InterleavedProblem, InterleavedSearch
+from planner.arranging.problem import EqualProblem
+from planner.arranging.search import EqualSearch
+from planner.arranging.shortage import memory_error
+from planner.arranging.unequal import UnequalProblem, UnequalSearch
+from planner.pipelines.kinds import kind_of
+from planner.placing.links import Links
+from planner.placing.placement import Holdings
+
+AnySearch = EqualSearch | UnequalSearch | InterleavedSearch
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a new arrangement is asked for."""
+
+    costs: Costs
+    settings: JobSettings
+    workers: Sequence[str]
+    """That may be used, in cluster order."""
+    holdings: Holdings
+    generation: int
+    policy: Policy
+
+    def worth(self, price: Estimate) -> float:
+        """What arrangements are compared by, in samples per second; a first plan is judged by its step alone."""
+        if self.policy is Policy.FAULT_FREE:
+            return price.goodput_samples_per_second
+        return charged_goodput(price, self.settings.mtbf_seconds)
+
+    def expected_restart_seconds(self, num_pipelines: int) -> float:
+        """`estimator.goodput.expected_restart_seconds` of an arrangement without dead slots: only a single pipeline risks any."""
+        is_charged = num_pipelines == 1 and self.policy is not Policy.FAULT_FREE
+        return restart_excess_seconds(self.costs.profile) if is_charged else 0.0
+
+
+def search_for(request: Request, *, is_spread: bool = True) -> AnySearch:
+    """The search that fits the schedule and the workers.
+
+    Args:
+        request: what is asked for.
+        is_spread: replicas of a layer are on different hosts, so that every reduction leaves its host.
+
+    Raises:
+        InfeasibleError: there are too few workers or layers for the ranges.
+    """
+    profile, cluster, settings = request.costs.profile, request.costs.cluster, request.settings
+    allowed = degrees(settings.ranges, len(request.workers), profile.num_layers, settings.num_microbatches)
+    kinds = tuple(kind_of(cluster.by_id[worker], profile) for worker in request.workers)
+    links = Links(request.workers, cluster, profile.network)
+    reduction_link = (lambda _: links.between_hosts) if is_spread else links.pacing
+    if settings.schedule is Schedule.INTERLEAVED:
+        interleaved = InterleavedProblem(
+            costs=request.costs,
+            kinds=kinds,
+            num_microbatches=settings.num_microbatches,
+            allowed=allowed,
+            link=links.fastest,
+            reduction_link=reduction_link,
+        )
+        return InterleavedSearch(interleaved)
+    if len(set(kinds)) > 1:
+        unequal = UnequalProblem(
+            costs=request.costs,
+            kinds=kinds,
+            num_microbatches=settings.num_microbatches,
+            allowed=allowed,
+            schedule=settings.schedule,
+            link=links.fastest,
+            reduction_link=links.between_hosts,
+        )
+        return UnequalSearch(unequal)
+    equal = EqualProblem(
+        costs=request.costs,
+        kind=kinds[0],
+        num_workers=len(kinds),
+        num_microbatches=settings.num_microbatches,
+        allowed=allowed,
+        schedule=settings.schedule,
+        link=links.fastest,
+        reduction_link=reduction_link,
+    )
+    return EqualSearch(equal)
+
+
+def shortage(request: Request, search: AnySearch) -> InfeasibleError:
+    """Why nothing fits memory."""
+    if isinstance(search, InterleavedSearch):
+        return search.shortage(request.settings.ranges)
+    profile, cluster = request.costs.profile, request.costs.cluster
+    ranges = request.settings.ranges
+    kinds = [kind_of(cluster.by_id[worker], profile) for worker in request.workers]
+    replicas = ranges.min_dp if profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
+    return memory_error(
+        search.partitioner(replicas),
+        max(kinds, key=lambda kind: kind.usable_bytes),
+        num_layers=profile.num_layers,
+        num_workers=len(kinds),
+        num_microbatches=request.settings.num_microbatches,
+        ranges=ranges,
+    )

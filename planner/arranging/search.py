@@ -1,0 +1,248 @@
+"""DP x PP with asymmetric pipelines: the fastest plan over every multiset of lengths, split of micro-batches and of layers."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from kintsugi.core.profile import OptimizerSharding
+from planner.arranging.arrangement import Arrangement, PipelineShape
+from planner.arranging.filling import Filling
+from planner.arranging.knapsack import lengths_worth, most_worth
+from planner.arranging.polishing import polished
+from planner.arranging.problem import EqualProblem
+from planner.arranging.stepping import Stepper
+from planner.pipelines.bounds import Ints
+from planner.pipelines.entries import Entries, Entry
+from planner.pipelines.partition import Partitioner
+from planner.pipelines.relaxation import Lengths, can_finish, caps, promises, which_can_finish, widest_stages
+from planner.pipelines.tails import least_tails
+from planner.pipelines.timetable import Timetable
+from planner.pipelines.zero_bubble import partitioner_for
+
+RELAXED_STEP, MARGIN = 1.01, 1.1
+"""How exactly the least relaxed time is found, and how far above it tables go at first."""
+
+
+MOST_POLISHED = 64
+"""Workers up to which splits are polished."""
+
+
+class EqualSearch:
+    """Search for equal workers. Exact in pipeline time for each number of pipelines (up to the splits' own gaps)."""
+
+    def __init__(self, problem: EqualProblem) -> None:
+        self._problem = problem
+        self._partitioners: dict[int, Partitioner] = {}
+        self._most: dict[int, Ints] = {}
+        self._entries_of: dict[int, Entries] = {}
+        self._outline = self.partitioner(1).outline(problem.kind.speed_ratio)
+        updates = np.array(problem.costs.sums.optimizer, dtype=np.float64) / problem.kind.speed_ratio
+        self._widest_updates = widest_stages(updates)
+        allowed = problem.allowed
+        self._tails = least_tails(problem.costs.profile, allowed.dp, allowed.pp.start, problem.reduction_link)
+        self._stepper = Stepper(problem.costs, problem.schedule, problem.kind.speed_ratio, problem.link)
+
+    @property
+    def tolerance(self) -> float:
+        """Relative differences below this are not pursued: rounding for equal layers, a fifth of a percent otherwise."""
+        return self.partitioner(1).tolerance
+
+    @property
+    def optimism(self) -> float:
+        """By what share a step may turn out longer than `step` says once workers have names: where their links differ."""
+        cluster = self._problem.costs.cluster
+        return 0.0 if cluster.is_uniform else 0.1 if cluster.links else 0.02
+
+    def by_promise(self) -> list[int]:
+        """Numbers of pipelines, the most promising first: as if micro-batches and pipelines could be divided."""
+        problem, lengths = self._problem, self._problem.allowed.pp
+        widest = self._outline.widest[lengths.start : lengths.stop]
+        held = np.minimum(np.searchsorted(self._outline.both, widest), problem.costs.profile.num_layers)
+        after = np.array([self._after_seconds(dp) for dp in problem.allowed.dp])
+        tails = self._tails[:, held] + after[:, None]
+        numbers = np.array(problem.allowed.dp)
+        seconds = promises(self._outline, lengths.start, numbers, tails, (problem.num_workers, problem.num_microbatches))
+        return [int(dp) for dp in numbers[np.argsort(seconds, kind="stable")]]
+
+    def could_win(self, degrees: Sequence[int], limit_seconds: float) -> list[int]:
+        """Those numbers of pipelines for which a step below the limit is not ruled out by closed-form bounds."""
+        problem = self._problem
+        if not degrees or math.isinf(limit_seconds):
+            return list(degrees)
+        targets = np.array([limit_seconds - self._after_seconds(dp) for dp in degrees])
+        numbers = np.array(degrees)
+        fitting = np.array([self._most_fitting(self._replicas(dp)) for dp in degrees])
+        most = np.minimum(fitting, problem.num_microbatches - numbers[:, None] + 1)
+        is_possible = which_can_finish(
+            self._outline,
+            (self._first_length, most, self._tails[numbers - problem.allowed.dp.start]),
+            (numbers, targets),
+            (problem.num_workers, problem.num_microbatches),
+        )
+        return [dp for dp, possible in zip(degrees, is_possible.tolist(), strict=True) if possible]
+
+    def arrange(self, dp: int, limit_seconds: float = math.inf) -> tuple[float, Arrangement | None]:
+        """A lower bound on the step of `dp` pipelines, and the best arrangement; none where no step is below the limit.
+
+        The objective is the pipelines' time and, on their first stages, the reduction that follows. Solves the knapsack
+        over lengths with lower bounds, tightens the entries that its solution uses, and repeats until it uses tight
+        ones only: that is the bound. Then the same with prices; where they equal the bounds the arrangement is optimal.
+        """
+        bound, arrangement = self._among(dp, self._lengths(dp), limit_seconds)
+        if dp == 1:
+            bound = max(bound, min(limit_seconds, self._single_bound()))
+        return bound, arrangement
+
+    def _single_bound(self) -> float:
+        """No step of a single pipeline is shorter: after its last pass comes the longest update of as many stages as it has."""
+        problem, tail = self._problem, self._tails[1 - self._problem.allowed.dp.start]
+        partitioner, least = self.partitioner(1), math.inf
+        for length, most in zip(problem.allowed.pp, self._most_microbatches(1).tolist(), strict=True):
+            if most >= problem.num_microbatches:
+                update = float(self._widest_updates[length])
+                attained = partitioner.attain((problem.kind,) * length, problem.num_microbatches, tail, update)
+                least = min(least, attained.seconds + problem.costs.commit_seconds(length) + update)
+        return least
+
+    def even(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:
+        """The best arrangement of `dp` pipelines that differ by one stage at most: few shapes, so reductions wait less."""
+        own = self._lengths(dp)
+        shortest = min(self._problem.num_workers // dp, self._problem.allowed.pp[-1])
+        most = np.zeros_like(own.most)
+        kept = slice(shortest - own.first, shortest - own.first + 2)
+        most[kept] = own.most[kept]
+        return self._among(dp, own._replace(most=most), limit_seconds)[1]
+
+    def _among(self, dp: int, lengths: Lengths, limit_seconds: float) -> tuple[float, Arrangement | None]:
+        """`arrange` with some lengths."""
+        limit = limit_seconds - self._after_seconds(dp)
+        within = lengths.most.copy() if math.isinf(limit) else caps(lengths, limit)
+        if not self._is_reachable(dp, within, limit):
+            return limit_seconds, None
+        horizon = self._relaxed_seconds(dp, lengths, limit)
+        low = horizon / RELAXED_STEP
+        while True:
+            horizon = min(limit, horizon * MARGIN)
+            low, arrangement = self._within(dp, lengths, low, horizon)
+            if arrangement is not None or horizon >= limit:
+                return min(limit_seconds, low + self._after_seconds(dp)), arrangement
+
+    def step_seconds(self, arrangement: Arrangement) -> float:
+        """Step of an arrangement over the fastest links, reductions, commit and update included."""
+        problem = self._problem
+        pipelines = Counter({(shape.cuts, shape.num_microbatches): times for shape, times in arrangement.groups.items()})
+        return self._stepper.seconds(pipelines, problem.reduction_link(len(arrangement.shapes)))
+
+    def polish(self, arrangement: Arrangement) -> Arrangement:
+        """The arrangement with other splits where its step becomes shorter by that, in small jobs."""
+        dp = len(arrangement.shapes)
+        if self._problem.num_workers > MOST_POLISHED or dp < 2:
+            return arrangement
+        entries, after = self._entries(dp), self._after_seconds(dp)
+
+        def nearby(shape: PipelineShape, seconds: float) -> list[tuple[int, ...]]:
+            return entries.nearby((shape.num_stages, shape.num_microbatches), shape.cuts, seconds - after)
+
+        return polished(arrangement, self.step_seconds, nearby)
+
+    def _is_reachable(self, dp: int, most: Ints, limit: float) -> bool:
+        """Whether a solution is left when every entry that it uses is tightened. Lowers `most` where bounds rule entries out."""
+        known: set[Entry] = set()
+        while True:
+            work = self._first_length, self._problem.num_workers, dp
+            if most_worth(most, *work) < self._problem.num_microbatches:
+                return False
+            places = np.flatnonzero(lengths_worth(most, *work))
+            entries = set(zip((places + self._first_length).tolist(), most[places].tolist(), strict=True)) - known
+            for length, count in sorted(entries):
+                if self._entries(dp).attain((length, count)).seconds > limit:
+                    most[length - self._first_length] -= 1
+                else:
+                    known.add((length, count))
+            if entries <= known:
+                return True
+
+    def _within(self, dp: int, lengths: Lengths, low: float, horizon: float) -> tuple[float, Arrangement | None]:
+        """The bound, at least `low`, and the best arrangement within a horizon; only its objective counts what comes after."""
+        update, table = self._after_seconds(dp), Timetable(self._entries(dp), lengths, horizon)
+        filling = Filling(table, self._problem.num_workers, dp, self._problem.num_microbatches)
+        low, groups = filling.settle(low, table.tighten)
+        if groups is not None and low <= horizon:
+            low, groups = filling.settle(low, table.prove, groups)
+        if groups is None or low > horizon:
+            return horizon, None
+        seconds, groups = filling.settle(low, table.price, groups)
+        if groups is None or seconds > horizon:
+            return low, None
+        shapes: list[PipelineShape] = []
+        for entry, times in sorted(groups.items(), reverse=True):
+            shapes += [PipelineShape(table.split(entry).cuts, entry[1])] * times
+        return low, Arrangement(tuple(shapes), max(table.split(entry).seconds for entry in groups) + update)
+
+    def _entries(self, dp: int) -> Entries:
+        """What is known of one of `dp` pipelines."""
+        if dp not in self._entries_of:
+            problem, tail = self._problem, self._tails[dp - self._problem.allowed.dp.start]
+            self._entries_of[dp] = Entries(self.partitioner(self._replicas(dp)), problem.kind, tail, self._least_update(dp))
+        return self._entries_of[dp]
+
+    @property
+    def _first_length(self) -> int:
+        return self._problem.allowed.pp[0]
+
+    def _can_finish(self, dp: int, lengths: Lengths, target: float) -> bool:
+        return can_finish(lengths, target, self._problem.num_workers, dp, self._problem.num_microbatches)
+
+    def _lengths(self, dp: int) -> Lengths:
+        return Lengths(
+            self._outline,
+            self._first_length,
+            self._most_microbatches(dp),
+            self._tails[dp - self._problem.allowed.dp.start],
+            self._least_update(dp),
+        )
+
+    def _relaxed_seconds(self, dp: int, lengths: Lengths, limit: float) -> float:
+        """A time in which `dp` pipelines might be through, at most RELAXED_STEP of the least such time (or the limit)."""
+        target = min(limit, float(self._outline.both[-1]))
+        while target < limit and not self._can_finish(dp, lengths, target):
+            target *= 2
+        low, high = target / 2, min(target, limit)
+        while high > low * RELAXED_STEP:
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if self._can_finish(dp, lengths, middle) else (middle, high)
+        return high
+
+    def _after_seconds(self, dp: int) -> float:
+        """The commit and the longest update take at least this."""
+        return self._problem.costs.commit_seconds(dp * self._first_length) + self._least_update(dp)
+
+    def _least_update(self, dp: int) -> float:
+        """The longest update takes at least this: some pipeline is no longer than the mean."""
+        return float(self._widest_updates[min(self._problem.num_workers // dp, self._problem.allowed.pp[-1])])
+
+    def partitioner(self, num_replicas: int) -> Partitioner:
+        """Splits of layers whose optimizer state is shared by so many replicas."""
+        problem = self._problem
+        if num_replicas not in self._partitioners:
+            kind = partitioner_for(problem.schedule)
+            self._partitioners[num_replicas] = kind(problem.costs.sums, problem.schedule, problem.link, num_replicas)
+        return self._partitioners[num_replicas]
+
+    def _replicas(self, dp: int) -> int:
+        return dp if self._problem.costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
+
+    def _most_microbatches(self, dp: int) -> Ints:
+        """Most micro-batches that fit the memory of a pipeline of each length beside dp - 1 others. Shape [lengths]."""
+        return np.minimum(self._most_fitting(self._replicas(dp)), self._problem.num_microbatches - dp + 1)
+
+    def _most_fitting(self, replicas: int) -> Ints:
+        """Most micro-batches that fit the memory of a pipeline of each length, of so many. Shape [lengths]."""
+        if replicas not in self._most:
+            partitioner, problem = self.partitioner(replicas), self._problem
+            self._most[replicas] = np.array(
+                [partitioner.most_microbatches(length, problem.kind, problem.num_microbatches) for length in problem.allowed.pp]
+            )
+        return self._most[replicas]

@@ -1,0 +1,168 @@
+"""Workers come and go: what each such event changes in the overlay, before the rest follows from it."""
+
+from dataclasses import replace
+
+from kintsugi.core.errors import ConflictError, NotFoundError, StaleIncarnationError
+from kintsugi.core.overlay import LinkState, Overlay, OverlayEvent, OverlayLink, OverlayWorker, WorkerState
+from planner.overlay.topology import (
+    PRESENT,
+    ascending,
+    fail_workers,
+    find_worker,
+    in_state,
+    put_link,
+    put_worker,
+    take_worker,
+)
+
+MOST_WORKERS = 1_024
+"""In one overlay: the search for its tree grows with workers times links."""
+
+
+def join(overlay: Overlay, event: OverlayEvent, now: str) -> Overlay:
+    """A worker joins: alone where nobody is active, else with links to the neighbours that it names.
+
+    Without neighbours it stands by until somebody connects it.
+
+    Raises:
+        StaleIncarnationError: this life of it is known already, or over.
+        NotFoundError: there is no neighbour of that name.
+        ConflictError: a neighbour is not active, or the overlay is full.
+    """
+    overlay = _without_earlier_life(overlay, event)
+    if sum(1 for worker in overlay.workers if worker.state is not WorkerState.FAILED) >= MOST_WORKERS:
+        raise ConflictError(f"the overlay has {MOST_WORKERS} workers already", field="worker", value=event.worker)
+    for index, neighbor in enumerate(event.neighbors):
+        _check_neighbor(overlay, neighbor, f"neighbors[{index}]")
+    is_alone = not in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING)
+    newcomer = _newcomer(event, now, _first_state(event, is_alone))
+    overlay = put_worker(overlay, newcomer)
+    for neighbor in event.neighbors:
+        overlay = put_link(overlay, wanted_link(overlay, newcomer.id, neighbor))
+    return overlay
+
+
+def drain(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
+    """A worker will leave.
+
+    Raises:
+        NotFoundError: it is not in the overlay.
+        StaleIncarnationError: that life of it is over.
+    """
+    worker = present(overlay, event)
+    if worker.state is WorkerState.DRAINING:
+        return overlay
+    return put_worker(overlay, replace(worker, state=WorkerState.DRAINING, detail=event.detail or "asked to leave"))
+
+
+def leave(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
+    """A worker has gone; one that is not there has gone before."""
+    if find_worker(overlay, event.worker) is None:
+        return overlay
+    return take_worker(overlay, present(overlay, event).id)
+
+
+def fail(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
+    """A worker is lost; the word about a life that is over changes nothing."""
+    worker = find_worker(overlay, event.worker)
+    if worker is None or worker.state is WorkerState.FAILED or event.incarnation < worker.incarnation:
+        return overlay
+    return fail_workers(overlay, (worker.id,), event.detail or "reported as failed")
+
+
+def become_active(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
+    """A joining worker holds the state: it counts from now on.
+
+    Raises:
+        NotFoundError: it is not in the overlay.
+        StaleIncarnationError: that life of it is over.
+        ConflictError: no replication to it is under way.
+    """
+    worker = present(overlay, event)
+    if worker.state is WorkerState.ACTIVE:
+        return overlay
+    if all(one.joiner != worker.id for one in overlay.replications):
+        raise ConflictError(f"is {worker.state.value}, and no replication to it is under way", field="worker", value=worker.id)
+    detail = f"holds the state of step {event.step}" if event.step is not None else ""
+    return put_worker(overlay, replace(worker, state=WorkerState.ACTIVE, detail=detail))
+
+
+def ask_again(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
+    """A joining worker gives up the replication under way; the next one follows from its links.
+
+    Raises:
+        NotFoundError: it is not in the overlay.
+        StaleIncarnationError: that life of it is over.
+    """
+    worker = present(overlay, event)
+    return replace(overlay, replications=tuple(one for one in overlay.replications if one.joiner != worker.id))
+
+
+def present(overlay: Overlay, event: OverlayEvent) -> OverlayWorker:
+    """The worker that speaks, in the life in which it speaks.
+
+    Raises:
+        NotFoundError: it is not in the overlay.
+        StaleIncarnationError: that life is over: it failed, or joined again since.
+    """
+    worker = find_worker(overlay, event.worker)
+    if worker is None:
+        raise NotFoundError("is not in the overlay; join first", field="worker", value=event.worker)
+    if worker.state is WorkerState.FAILED or event.incarnation < worker.incarnation:
+        raise stale(worker)
+    return worker
+
+
+def stale(worker: OverlayWorker) -> StaleIncarnationError:
+    """The refusal of words of a life that is over."""
+    message = f"is {worker.state.value} ({worker.detail or 'joined again'}); join with an incarnation above the last known one"
+    return StaleIncarnationError(message, incarnations={worker.id: worker.incarnation})
+
+
+def wanted_link(overlay: Overlay, first: str, second: str) -> OverlayLink:
+    """A link that is to be connected from the next generation on."""
+    return OverlayLink(between=ascending(first, second), state=LinkState.CONNECTING, generation=overlay.generation + 1)
+
+
+def _without_earlier_life(overlay: Overlay, event: OverlayEvent) -> Overlay:
+    """The overlay once an earlier life of a joining worker is over.
+
+    Raises:
+        StaleIncarnationError: this life of it is known already.
+    """
+    earlier = find_worker(overlay, event.worker)
+    if earlier is None:
+        return overlay
+    if event.incarnation <= earlier.incarnation:
+        raise stale(earlier)
+    return take_worker(overlay, earlier.id)
+
+
+def _check_neighbor(overlay: Overlay, neighbor: str, field: str) -> None:
+    known = find_worker(overlay, neighbor)
+    if known is None:
+        raise NotFoundError("is not in the overlay; name workers that are active", field=field, value=neighbor)
+    if known.state not in PRESENT - {WorkerState.DRAINING}:
+        raise ConflictError(f"is {known.state.value}; name workers that are active", field=field, value=neighbor)
+
+
+def _first_state(event: OverlayEvent, is_alone: bool) -> WorkerState:
+    if event.neighbors:
+        return WorkerState.JOINING
+    return WorkerState.ACTIVE if is_alone else WorkerState.STANDBY
+
+
+def _newcomer(event: OverlayEvent, now: str, state: WorkerState) -> OverlayWorker:
+    assert event.worker is not None
+    assert event.address is not None
+    return OverlayWorker(
+        id=event.worker,
+        address=event.address,
+        state=state,
+        joined_at=now,
+        incarnation=event.incarnation,
+        state_bytes=event.state_bytes,
+        shard_bytes=event.shard_bytes,
+        gradient_bytes=event.gradient_bytes,
+        detail="names no neighbour; connect a link to an active worker" if state is WorkerState.STANDBY else "",
+    )

@@ -1,0 +1,105 @@
+"""The one entry point: an overlay and an event give the next overlay (Learning in Chaos, section IV-B).
+
+A pure function: the same log gives the same overlay, bit for bit. Each event changes workers or links; the rest follows from how
+these stand then, in the same way whatever the event was: who is cut off, who fetches the state from whom, and over which links
+is reduced.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from kintsugi.core.errors import ConflictError, NotFoundError
+from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayEventKind, WorkerState
+from planner.overlay import connections, membership
+from planner.overlay.replication import replicated
+from planner.overlay.standing import settled
+from planner.overlay.synchronization import SynchronizationPlanner, fastest, synchronized
+from planner.overlay.topology import PRESENT, find_worker, put_worker
+
+Change = Callable[[Overlay, OverlayEvent, str], Overlay]
+
+
+def negotiate(overlay: Overlay, event: OverlayEvent, now: str, planner: SynchronizationPlanner = fastest) -> Overlay:
+    """The overlay after `event`: of the next generation, or `overlay` itself where the event changes nothing.
+
+    Args:
+        overlay: before it; `empty_overlay` before the first event.
+        event: what is told.
+        now: when it was taken down, RFC 3339, UTC; no other clock is looked at.
+        planner: chooses the tree or ring.
+
+    Raises:
+        NotFoundError: the event is about a worker that is not in the overlay.
+        ConflictError: the overlay, as it stands, does not allow it.
+        InvalidInputError: the event makes no sense; or the planner's answer.
+    """
+    if not overlay.workers and event.kind is not OverlayEventKind.WORKER_JOINED:
+        raise NotFoundError("nobody is in the overlay; it begins with worker_joined", field="kind", value=event.kind.value)
+    told = CHANGES[event.kind](overlay, event, now)
+    if told == overlay and not _is_interruption(overlay, event):
+        return overlay
+    draft = settled(_heard(told, event))
+    draft = replicated(draft, overlay.generation + 1)
+    draft = _planned(draft, planner)
+    restarts = overlay.restarts + _restarts(overlay, draft, event)
+    return replace(draft, generation=overlay.generation + 1, restarts=restarts)
+
+
+def _change_scheduler(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
+    assert event.address is not None
+    assert event.term is not None
+    if event.term <= overlay.term:
+        message = f"must be above the present one, {overlay.term}"
+        raise ConflictError(message, field="term", value=event.term)
+    return replace(overlay, term=event.term, scheduler=event.address)
+
+
+CHANGES: dict[OverlayEventKind, Change] = {
+    OverlayEventKind.WORKER_JOINED: membership.join,
+    OverlayEventKind.WORKER_DRAINING: membership.drain,
+    OverlayEventKind.WORKER_LEFT: membership.leave,
+    OverlayEventKind.WORKER_FAILED: membership.fail,
+    OverlayEventKind.STATE_REPLICATED: membership.become_active,
+    OverlayEventKind.REPLICATION_REQUESTED: membership.ask_again,
+    OverlayEventKind.LINK_CONNECTED: connections.connect,
+    OverlayEventKind.LINK_DISCONNECTED: connections.disconnect,
+    OverlayEventKind.LINK_MEASURED: connections.measure,
+    OverlayEventKind.SCHEDULER_CHANGED: _change_scheduler,
+}
+
+
+def _planned(draft: Overlay, planner: SynchronizationPlanner) -> Overlay:
+    """With the planner's policy; where a replaced planner fails, with the project's own and the reason: training goes on."""
+    if planner is fastest:
+        return synchronized(draft)
+    try:
+        return synchronized(draft, planner)
+    except Exception as error:
+        own = synchronized(draft)
+        reason = f"{own.synchronization.reason} (the planner that was put in its place failed: {error})"
+        return replace(own, synchronization=replace(own.synchronization, reason=reason[:500]))
+
+
+def _heard(overlay: Overlay, event: OverlayEvent) -> Overlay:
+    """With what the scheduler had heard of everybody's all-reduces."""
+    for worker, seconds in sorted(event.synchronization_seconds.items()):
+        known = find_worker(overlay, worker)
+        if known is not None and known.state is not WorkerState.FAILED:
+            overlay = put_worker(overlay, replace(known, synchronization_seconds=seconds))
+    return overlay
+
+
+def _is_interruption(overlay: Overlay, event: OverlayEvent) -> bool:
+    """Whether the event tells of a reduction that broke, and no attempt was ordered since."""
+    return event.interrupted and event.restarts is not None and event.restarts >= overlay.restarts
+
+
+def _restarts(before: Overlay, after: Overlay, event: OverlayEvent) -> int:
+    """1 where a reduction under way has to be run again: it was interrupted, or somebody who counts has gone in the middle."""
+    still = {worker.id for worker in after.workers if worker.state in PRESENT}
+    incarnations = {worker.id: worker.incarnation for worker in after.workers}
+    lost = any(
+        worker not in still or incarnations[worker] != before.worker(worker).incarnation for worker in before.synchronization.order
+    )
+    is_new = event.restarts is None or event.restarts >= before.restarts
+    return int(lost or (event.interrupted and is_new))

@@ -1,0 +1,1 @@
+"""One pipeline: layers to stages, what it takes, and what it takes at least."""

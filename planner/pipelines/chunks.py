@@ -1,0 +1,223 @@
+"""Layers to the stages of an interleaved pipeline, several of which are on each worker."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from estimator.compiled import compiled
+from estimator.interleaved import interleaved_ends
+from estimator.layers import LayerSums
+from estimator.memory import held_activations
+from estimator.pipeline import Floats
+from kintsugi.core.plan import Schedule
+from kintsugi.core.profile import LinkCost
+from planner.pipelines.bounds import Ints
+from planner.pipelines.kinds import WorkerKind
+from planner.pipelines.pricing import neighbours
+
+MOST_NEIGHBOURS = 32
+"""So many of the splits next to the best one are timed, those first whose busiest worker has least to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSplit:
+    """Stage boundaries of an interleaved pipeline, its time, and what it lacks."""
+
+    cuts: tuple[int, ...]
+    """Shape [stages + 1]."""
+    seconds: float
+    """Until the last worker is through with its passes and with the reduction of its first stage."""
+    lacking_bytes: int
+    """Of memory, on the worker that lacks most; 0 where the split fits."""
+
+
+class ChunkSplitter:
+    """Splits the layers of one profile over the stages of interleaved pipelines.
+
+    Workers should have equal work and stages should be of equal size; the first counts for every micro-batch, the second for
+    filling and draining. A split by even work is the start; single layers move while that helps the sum of both, and then
+    while it helps the time that the recurrence tells. No proof of optimality; O(stages^2 + stages * num_microbatches) a move.
+    """
+
+    def __init__(self, sums: LayerSums, link: LinkCost, num_replicas: int) -> None:
+        """Tabulate the layers.
+
+        Args:
+            sums: of the profile's layers.
+            link: between neighbouring stages.
+            num_replicas: holders of each layer, for optimizer state that is shared between them.
+        """
+        self._sums, self._num_replicas = sums, num_replicas
+        self._forward, self._backward = np.array(sums.forward, np.float64), np.array(sums.backward, np.float64)
+        layers = sums.profile.layers
+        self._delays = np.array([0.0, *(link.transfer_seconds(layer.output_bytes) for layer in layers[:-1]), 0.0])
+        self._known: dict[tuple[tuple[WorkerKind, ...], int, int], ChunkSplit] = {}
+
+    def best(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int, tail: Floats) -> ChunkSplit:
+        """The fastest split that was found; one that lacks memory only where none was found that fits.
+
+        Args:
+            kinds: of the workers, in the order in which the stages go round them.
+            num_virtual: stages per worker; all of them together are no more than there are layers.
+            num_microbatches: that enter the pipeline.
+            tail: reduction of the first n layers in seconds, shape [layers + 1]; always the same.
+        """
+        key = kinds, num_virtual, num_microbatches
+        if key not in self._known:
+            self._known[key] = _Descent(self, kinds, num_virtual, num_microbatches, tail).run()
+        return self._known[key]
+
+    def least_lacking(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int) -> int:
+        """Bytes that the worker lacks that lacks most, in the roomiest split that is found; 0 where one fits."""
+        descent = _Descent(self, kinds, num_virtual, num_microbatches, np.zeros(len(self._forward)))
+        return descent.into_memory(self.even(kinds, num_virtual))[1]
+
+    def priced(self, cuts: Sequence[int], kinds: tuple[WorkerKind, ...], num_microbatches: int, tail: Floats) -> ChunkSplit:
+        """A split as `best` prices it."""
+        own = np.array(cuts, dtype=np.int64)
+        seconds = float(self.seconds(own[None], kinds, num_microbatches, tail)[0])
+        return ChunkSplit(tuple(cuts), seconds, self.lacking(own, kinds, num_microbatches))
+
+    def seconds(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int, tail: Floats) -> Floats:
+        """Times of several splits. Shape [splits]."""
+        speeds = np.array([kind.speed_ratio for kind in kinds])
+        return splits_seconds((self._forward, self._backward, self._delays, tail), speeds, options, num_microbatches)
+
+    def promise(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> Floats:
+        """What splits cost about: the busiest worker for every micro-batch, the greatest stage for every worker. Shape [splits]."""
+        both = self._forward + self._backward
+        speeds = np.array([kind.speed_ratio for kind in kinds])
+        own = np.diff(both[options], axis=1).reshape(len(options), -1, len(kinds)) / speeds
+        result: Floats = num_microbatches * own.sum(axis=1).max(axis=1) + (len(kinds) - 1) * own.max(axis=(1, 2))
+        return result
+
+    def even(self, kinds: Sequence[WorkerKind], num_virtual: int) -> Ints:
+        """The split whose stages end closest to their shares of the work, a layer each at least. Shape [stages + 1]."""
+        both, count = self._forward + self._backward, len(self._forward) - 1
+        speeds = np.tile([kind.speed_ratio for kind in kinds], num_virtual)
+        shares = both[-1] * np.cumsum(speeds)[:-1] / speeds.sum()
+        ends = np.searchsorted((both[1:] + both[:-1]) / 2, shares)
+        places = np.arange(1, len(speeds))
+        ends = np.maximum.accumulate(np.maximum(ends - places, 0)) + places
+        ends = np.minimum(ends, count - len(speeds) + places)
+        return np.concatenate(([0], ends, [count])).astype(np.int64)
+
+    def lacking(self, cuts: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> int:
+        """Bytes that the worker lacks that lacks most; 0 where the split fits."""
+        return max(0, *self._lacks(cuts, kinds, num_microbatches))
+
+    def neediest(self, cuts: Sequence[int] | Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> int:
+        """Place of the worker that lacks most."""
+        lacks = list(self._lacks(cuts, kinds, num_microbatches))
+        return lacks.index(max(lacks))
+
+    def _lacks(self, cuts: Sequence[int] | Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> Iterator[int]:
+        """Bytes that each worker lacks; negative where it has some left."""
+        sums, num_workers = self._sums, len(kinds)
+        stages = list(pairwise(np.asarray(cuts).tolist()))
+        for place, kind in enumerate(kinds):
+            own = stages[place::num_workers]
+            activations = [sums.activation_bytes(start, stop) for start, stop in own]
+            _, held = held_activations(Schedule.INTERLEAVED, place, num_workers, num_microbatches, activations)
+            yield sums.held_bytes(own, self._num_replicas) + held - kind.usable_bytes
+
+
+class _Descent:
+    """The way from an even split to one whose neighbours are no better."""
+
+    def __init__(
+        self, splitter: ChunkSplitter, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int, tail: Floats
+    ) -> None:
+        self._splitter, self._kinds, self._num_virtual = splitter, kinds, num_virtual
+        self._num_microbatches, self._tail = num_microbatches, tail
+
+    def run(self) -> ChunkSplit:
+        cuts = self._by_promise(self._splitter.even(self._kinds, self._num_virtual))
+        cuts, lacking = self.into_memory(cuts)
+        seconds = float(self._seconds(cuts[None])[0])
+        while not lacking:
+            options = self._nearby(cuts)
+            times = self._seconds(options)
+            better = (options[row] for row in np.argsort(times, kind="stable") if times[row] < seconds * (1 - 1e-12))
+            chosen = next((option for option in better if not self._lacking(option)), None)
+            if chosen is None:
+                break
+            cuts, seconds = chosen, float(self._seconds(chosen[None])[0])
+        return ChunkSplit(tuple(cuts.tolist()), seconds, lacking)
+
+    def _by_promise(self, cuts: Ints) -> Ints:
+        promise = float(self._promise(cuts[None])[0])
+        while len(options := neighbours(cuts)):
+            promises = self._promise(options)
+            best = int(promises.argmin())
+            if promises[best] >= promise * (1 - 1e-12):
+                break
+            cuts, promise = options[best], float(promises[best])
+        return cuts
+
+    def into_memory(self, cuts: Ints) -> tuple[Ints, int]:
+        """The nearest split that fits memory, and 0; where that is not found, one that lacks little, and how much."""
+        lacking = self._lacking(cuts)
+        while lacking and len(options := self._relieving(cuts)):
+            lacks = [self._lacking(option) for option in options]
+            least = min(lacks)
+            if least >= lacking:
+                break
+            cuts, lacking = options[lacks.index(least)], least
+        return cuts, lacking
+
+    def _relieving(self, cuts: Ints) -> Ints:
+        """Neighbours in which the worker that lacks most has fewer layers."""
+        place = self._splitter.neediest(cuts, self._kinds, self._num_microbatches)
+        options, num_workers = neighbours(cuts), len(self._kinds)
+        counts = np.diff(options, axis=1)[:, place::num_workers].sum(axis=1)
+        result: Ints = options[counts < np.diff(cuts)[place::num_workers].sum()]
+        return result
+
+    def _nearby(self, cuts: Ints) -> Ints:
+        options = neighbours(cuts)
+        if len(options) <= MOST_NEIGHBOURS:
+            return options
+        return options[np.argsort(self._promise(options), kind="stable")[:MOST_NEIGHBOURS]]
+
+    def _promise(self, options: Ints) -> Floats:
+        return self._splitter.promise(options, self._kinds, self._num_microbatches)
+
+    def _seconds(self, options: Ints) -> Floats:
+        if not len(options):
+            return np.array([math.inf])[:0]
+        return self._splitter.seconds(options, self._kinds, self._num_microbatches, self._tail)
+
+    def _lacking(self, cuts: Ints) -> int:
+        return self._splitter.lacking(cuts, self._kinds, self._num_microbatches)
+
+
+@compiled
+def splits_seconds(layers: tuple[Floats, Floats, Floats, Floats], speeds: Floats, options: Ints, num_microbatches: int) -> Floats:
+    """Times of several splits, reductions of the workers' first stages included. Shape [splits].
+
+    Args:
+        layers: forward and backward passes of the first n layers, the link delay in front of layer n, and the reduction of
+            the first n layers, in seconds; shape [layers + 1] each.
+        speeds: of the workers.
+        options: stage boundaries, shape [splits, stages + 1].
+        num_microbatches: that enter the pipeline.
+    """
+    passing, returning, between, tail = layers
+    num_workers, num_stages = len(speeds), options.shape[1] - 1
+    result = np.zeros(len(options))
+    forward, backward = np.empty(num_stages), np.empty(num_stages)
+    for row in range(len(options)):
+        cuts = options[row]
+        for stage in range(num_stages):
+            speed = speeds[stage % num_workers]
+            forward[stage] = (passing[cuts[stage + 1]] - passing[cuts[stage]]) / speed
+            backward[stage] = (returning[cuts[stage + 1]] - returning[cuts[stage]]) / speed
+        delays = between[cuts[1:-1]] if num_workers > 1 else np.zeros(num_stages - 1)
+        ends = interleaved_ends(forward, backward, delays, num_workers, num_microbatches)
+        for stage in range(num_workers):
+            result[row] = max(result[row], ends[stage] + tail[cuts[stage + 1]] - tail[cuts[stage]] + tail[0])
+    return result

@@ -1,0 +1,58 @@
+"""What the search knows of workers: those of one kind are interchangeable."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from estimator.pipeline import Floats
+from kintsugi.core.cluster import Worker
+from kintsugi.core.profile import Profile
+from planner.pipelines.bounds import Ints
+
+
+class WorkerKind(NamedTuple):
+    """Speed and memory of a worker."""
+
+    speed_ratio: float
+    usable_bytes: int
+
+
+def kind_of(worker: Worker, profile: Profile) -> WorkerKind:
+    """What the search knows of a worker."""
+    device = profile.device
+    usable = device.usable_bytes if worker.memory_bytes is None else worker.memory_bytes - device.reserved_bytes
+    return WorkerKind(worker.speed_ratio, usable)
+
+
+class Firsts(NamedTuple):
+    """What is known of the first stages of all pipelines of an arrangement; in layers."""
+
+    most: int
+    """No first stage holds more."""
+    common: int
+    """Some first stage holds as many."""
+
+
+ANY = Firsts(most=np.iinfo(np.int64).max, common=0)
+"""Nothing is known."""
+
+
+class Crew(NamedTuple):
+    """What a chain of workers brings, whatever is asked of it; shape [stages] each, see `Chain`."""
+
+    speeds: Floats
+    above: Floats
+    below: Floats
+    usable_bytes: Ints
+
+    @classmethod
+    def of(cls, kinds: Sequence[WorkerKind]) -> "Crew":
+        """The arrays of a chain of workers, first stage first."""
+        speeds = np.array([kind.speed_ratio for kind in kinds])
+        return cls(
+            speeds=speeds,
+            above=np.concatenate(([1.0], np.maximum.accumulate(speeds[:-1]))),
+            below=np.concatenate((np.maximum.accumulate(speeds[:0:-1])[::-1], [1.0])),
+            usable_bytes=np.array([kind.usable_bytes for kind in kinds], dtype=np.int64),
+        )

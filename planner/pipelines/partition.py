@@ -1,0 +1,262 @@
+"""Layers to stages: the contiguous split with the shortest pipeline under the memory limits."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import combinations, pairwise
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from estimator.layers import LayerSums, StageTimes
+from estimator.memory import scheduled_in_flight
+from estimator.pipeline import Floats
+from estimator.split import scheduled_times
+from kintsugi.core.plan import Schedule
+from kintsugi.core.profile import LayerProfile, LinkCost
+from planner.pipelines.bounds import Chain, Ints, Model, after_seconds, fits, fits_somehow
+from planner.pipelines.exploring import explore
+from planner.pipelines.kinds import ANY, Crew, Firsts, WorkerKind
+from planner.pipelines.minimax import minimax
+from planner.pipelines.pricing import neighbours, splits_seconds
+from planner.pipelines.relaxation import Outline, widest_stages
+
+_AMOUNTS = tuple(field.name for field in fields(LayerProfile) if field.name not in {"name", "tied_to"})
+
+Number = TypeVar("Number", np.int64, np.float64)
+
+MOST_SPLITS = 128
+"""So few splits are priced one and all."""
+
+EXACT, CLOSE = 1e-9, 2e-3
+"""How far above its bound a split may stay without a look at its neighbours: with equal layers, and otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Stage boundaries of one pipeline and its time."""
+
+    cuts: tuple[int, ...]
+    """Shape [stages + 1]; stage i holds layers cuts[i] .. cuts[i + 1] - 1."""
+    seconds: float
+    """The objective: the last stage to be through with its passes, by the recurrence, and with what follows them."""
+    least_seconds: float
+    """No other split has a shorter objective."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attained:
+    """What was asked of a pipeline, the least bound on its objective, and splits that attain the bound."""
+
+    kinds: tuple[WorkerKind, ...]
+    chain: Chain
+    seconds: float
+    """No split is faster; infinite where no split fits memory."""
+    starts: Ints
+    """Shape [splits, stages + 1]."""
+
+
+class Partitioner:
+    """Splits the layers of one profile over chains of workers."""
+
+    def __init__(self, sums: LayerSums, schedule: Schedule, link: LinkCost, num_replicas: int) -> None:
+        """Tabulate all layer ranges, O(layers^2).
+
+        Args:
+            sums: of the profile's layers.
+            schedule: order of passes.
+            link: between neighbouring stages.
+            num_replicas: holders of each layer, for optimizer state that is shared between them.
+        """
+        self._sums, self._schedule = sums, schedule
+        layers = sums.profile.layers
+        count = len(layers)
+        forward, backward = np.array(sums.forward, dtype=np.float64), np.array(sums.backward, dtype=np.float64)
+        delays = np.array([0.0, *(link.transfer_seconds(layer.output_bytes) for layer in layers[:-1]), 0.0])
+        self._model = Model(
+            forward=forward,
+            backward=backward,
+            weight=np.zeros_like(backward),
+            static_bytes=sums.static_table(num_replicas),
+            activation_bytes=np.array([sums.activation_bytes(0, n) for n in range(count + 1)], dtype=np.int64),
+            delays=delays,
+            least_delay=float(delays[1:-1].min()) if count > 1 else 0.0,
+            update=np.array(sums.optimizer, dtype=np.float64),
+        )
+        self._priced_model = self._model
+        self._both = forward + backward
+        self._is_range = np.triu(np.ones((count + 1, count + 1), dtype=bool), 1)
+        self.tolerance = EXACT if len({self._key(layer) for layer in layers}) == 1 else CLOSE
+        self._splits: dict[int, Ints] = {}
+        self._crews: dict[tuple[WorkerKind, ...], Crew] = {}
+        self._held_by: dict[tuple[int, int], Ints] = {}
+        self._descended: dict[tuple[WorkerKind, ...], Ints] = {}
+        """Where the last descent for these workers ended: a good split for other micro-batch counts too."""
+
+    @staticmethod
+    def _key(layer: LayerProfile) -> tuple[object, ...]:
+        return tuple(getattr(layer, field) for field in _AMOUNTS)
+
+    def attain(
+        self,
+        kinds: Sequence[WorkerKind],
+        num_microbatches: int,
+        tail_seconds: Floats,
+        least_update: float = math.inf,
+        firsts: Firsts = ANY,
+    ) -> Attained:
+        """The greatest of the stages' lower bounds, minimised by dynamic programming over (stage, first layer).
+
+        O(stages * layers^2) at worst. Where there are few splits all are priced, and the bound is exact.
+
+        Args:
+            kinds: of the workers, first stage first.
+            num_microbatches: that enter the pipeline.
+            tail_seconds: reduction of the first n layers, shape [layers + 1].
+            least_update: what the longest update takes at least, which the objective leaves out.
+            firsts: what is known of the first stages of all pipelines.
+        """
+        chain = self._chain(kinds, num_microbatches, tail_seconds, least_update, firsts)
+        if self._schedule is Schedule.ONE_F_ONE_B and math.comb(self._sums.profile.num_layers - 1, len(kinds) - 1) <= MOST_SPLITS:
+            seconds, cuts = self._first(self._all_splits(len(kinds)), chain)
+            return Attained(tuple(kinds), chain, seconds, np.stack([cuts]))
+        bound, starts = minimax(self._model, chain)
+        return Attained(tuple(kinds), chain, float(bound), starts)
+
+    def _all_splits(self, num_stages: int) -> Ints:
+        if num_stages not in self._splits:
+            count = self._sums.profile.num_layers
+            inner = combinations(range(1, count), num_stages - 1)
+            self._splits[num_stages] = np.array([(0, *cuts, count) for cuts in inner], dtype=np.int64)
+        return self._splits[num_stages]
+
+    def best(self, attained: Attained) -> Split | None:
+        """The fastest split that was found for what was asked; None where no split fits memory.
+
+        The recurrence prices the splits that attain the bound, one that was good for another number of micro-batches, and,
+        while the bound is not met, their neighbours; and where that is not close, those whose bounds are least.
+        """
+        if math.isinf(attained.seconds):
+            return None
+        known, chain, bound = self._descended.get(attained.kinds), attained.chain, attained.seconds
+        starts = attained.starts if known is None else np.vstack((attained.starts, [known]))
+        seconds, cuts = self._first(starts, chain)
+        while seconds > bound * (1 + self.tolerance):
+            nearby, other = self._first(neighbours(cuts), chain, seconds)
+            if nearby >= seconds * (1 - 1e-12):
+                break
+            seconds, cuts = nearby, other
+        bound, seconds, cuts = self._explored(chain, bound, seconds, cuts)
+        self._descended[attained.kinds] = cuts
+        return Split(tuple(cuts.tolist()), seconds, bound)
+
+    def nearby(self, attained: Attained, cuts: Sequence[int], below: float) -> list[tuple[int, ...]]:
+        """Splits one layer away from another one that have a shorter objective than `below`, the shortest first."""
+        options = neighbours(np.array(cuts))
+        seconds = np.array([self._seconds(option[None], attained.chain, below)[0] for option in options])
+        return [tuple(options[row].tolist()) for row in np.argsort(seconds, kind="stable") if seconds[row] < below]
+
+    def _explored(self, chain: Chain, bound: float, seconds: float, cuts: Ints) -> tuple[float, float, Ints]:
+        """A better bound and a better split, where they are not close."""
+        if self._schedule is Schedule.GPIPE or seconds <= bound * (1 + CLOSE):
+            return bound, seconds, cuts
+        return explore(self._priced_model, chain, bound, cuts, CLOSE)
+
+    def _chain(
+        self, kinds: Sequence[WorkerKind], num_microbatches: int, tail: Floats, least_update: float = math.inf, firsts: Firsts = ANY
+    ) -> Chain:
+        kinds = tuple(kinds)
+        if kinds not in self._crews:
+            self._crews[kinds] = Crew.of(kinds)
+        crew, num_stages = self._crews[kinds], len(kinds)
+        return Chain(
+            speeds=crew.speeds,
+            above=crew.above,
+            below=crew.below,
+            usable_bytes=crew.usable_bytes,
+            held=self._held(num_stages, num_microbatches),
+            rest=num_microbatches - 1,
+            all_forward=self._schedule is Schedule.GPIPE,
+            tail=tail,
+            least_update=least_update,
+            most_first=firsts.most,
+            common=firsts.common,
+        )
+
+    def _held(self, num_stages: int, num_microbatches: int) -> Ints:
+        """Most micro-batches whose activations each stage holds. Shape [stages]."""
+        key = num_stages, num_microbatches
+        if key not in self._held_by:
+            held = [scheduled_in_flight(self._schedule, stage, *key) for stage in range(num_stages)]
+            self._held_by[key] = np.array(held, dtype=np.int64)
+        return self._held_by[key]
+
+    def _first(self, options: Ints, chain: Chain, below: float = math.inf) -> tuple[float, Ints]:
+        """The fastest of several splits (shape [splits, stages + 1]) and its objective; the first among equals.
+
+        Objectives from `below` on do not matter.
+        """
+        if not len(options):
+            return math.inf, options
+        seconds = self._seconds(options, chain, below)
+        best = int(seconds.argmin())
+        return float(seconds[best]), options[best]
+
+    def _seconds(self, options: Ints, chain: Chain, below: float) -> Floats:
+        """Objectives of several splits; infinite where they do not fit memory or others are faster. Shape [splits]."""
+        if self._schedule is not Schedule.GPIPE:
+            return splits_seconds(self._priced_model, chain, options, below)
+        return np.array([self._split_seconds(cuts, chain) for cuts in options])
+
+    def _split_seconds(self, cuts: Ints, chain: Chain) -> float:
+        model = self._model
+        if not all(fits(model, chain, stage, a, b) for stage, (a, b) in enumerate(pairwise(cuts))):
+            return math.inf
+        times = scheduled_times(self._schedule, self._stage_times(cuts, chain), model.delays[cuts[1:-1]].tolist(), chain.rest + 1)
+        return max(
+            end + after_seconds(model, chain, stage, cuts[stage], cuts[stage + 1])
+            for stage, end in enumerate(times.stage_end_seconds)
+        )
+
+    def _stage_times(self, cuts: Ints, chain: Chain) -> list[StageTimes]:
+        speeds = chain.speeds.tolist()
+        return [self._sums.times(a, b, speed) for (a, b), speed in zip(pairwise(cuts.tolist()), speeds, strict=True)]
+
+    def outline(self, speed_ratio: float) -> Outline:
+        """What closed-form bounds know of the layers on equal workers of a speed."""
+        both = self._both / speed_ratio
+        return Outline(
+            both=both,
+            work=float(self._model.forward[-1] + self._model.backward[-1]) / speed_ratio,
+            delay=self._model.least_delay,
+            widest=widest_stages(both),
+            all_forward=self._schedule is Schedule.GPIPE,
+        )
+
+    def most_microbatches(self, num_stages: int, kind: WorkerKind, at_most: int) -> int:
+        """Most micro-batches, up to `at_most`, with which some split fits the memory of such workers; 0 where none does."""
+        low, high = 0, at_most + 1
+        while high - low > 1:
+            probe = min(high - 1, num_stages) if (low, high) == (0, at_most + 1) else (low + high) // 2
+            if not self._fits((kind,) * num_stages, probe):
+                high = probe
+            elif probe >= num_stages and self._schedule is not Schedule.GPIPE:
+                return at_most
+            else:
+                low = probe
+        return low
+
+    def _fits(self, kinds: Sequence[WorkerKind], num_microbatches: int) -> bool:
+        return bool(fits_somehow(self._model, self._chain(kinds, num_microbatches, self._model.forward)))
+
+    def peak_table(self, stage: int, num_stages: int, num_microbatches: int) -> Floats:
+        """Peak memory of every layer range [a, b) on a stage; infinite for empty ranges. Shape [layers + 1, layers + 1]."""
+        held = scheduled_in_flight(self._schedule, stage, num_stages, num_microbatches)
+        peaks = self._model.static_bytes + held * _ranges(self._model.activation_bytes)
+        return np.where(self._is_range, peaks, np.inf)
+
+
+def _ranges(prefix: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """Sums over [a, b) from prefix sums. Shape [layers + 1, layers + 1]."""
+    return prefix[None, :] - prefix[:, None]

@@ -1,0 +1,63 @@
+"""What splits take: the recurrence of the schedule, as machine code; bounds spare those that others beat."""
+
+import numpy as np
+
+from estimator.compiled import compiled
+from estimator.pipeline import Floats, one_forward_one_backward_ends
+from estimator.split import zero_bubble_ends
+from planner.pipelines.bounds import Chain, Ints, Model, after_seconds, greatest_bound, late_weights, together_seconds
+
+ROUNDING = 1e-9
+"""A bound that is above a time by a larger share than this is above it not by rounding alone."""
+
+
+@compiled
+def splits_seconds(model: Model, chain: Chain, options: Ints, below: float) -> Floats:
+    """`split_seconds` of several splits; infinite where bounds rule out less than `below` or than another. Shape [splits]."""
+    result = np.full(len(options), np.inf)
+    for index in range(len(options)):
+        bound = greatest_bound(model, chain, options[index])
+        if bound < np.inf and bound <= below * (1 + ROUNDING):
+            result[index] = split_seconds(model, chain, options[index])
+            below = min(below, result[index])
+    return result
+
+
+@compiled
+def split_seconds(model: Model, chain: Chain, cuts: Ints) -> float:
+    """Objective of one split by the recurrence of 1F1B, or of ZB-H1 where weight parts are put off; it fits memory."""
+    forward = (model.forward[cuts[1:]] - model.forward[cuts[:-1]]) / chain.speeds
+    backward = (model.backward[cuts[1:]] - model.backward[cuts[:-1]]) / chain.speeds
+    weight = (model.weight[cuts[1:]] - model.weight[cuts[:-1]]) / chain.speeds
+    delays = model.delays[cuts[1:-1]]
+    if model.weight[-1] > 0.0:
+        ends = zero_bubble_ends(forward, backward, weight, delays, chain.rest + 1)
+    else:
+        ends = one_forward_one_backward_ends(forward, backward, delays, chain.rest + 1)
+    result = 0.0
+    for stage in range(len(ends)):
+        start, stop = cuts[stage], cuts[stage + 1]
+        result = max(result, ends[stage] + after_seconds(model, chain, stage, start, stop))
+        if start < chain.common:
+            passed = ends[stage] - late_weights(chain, stage) * weight[stage]
+            result = max(result, passed + together_seconds(model, chain, stage, start, stop))
+    return result
+
+
+@compiled
+def neighbours(cuts: Ints) -> Ints:
+    """Splits with one layer taken from one stage and given to another; stages between them shift. Shape [splits, stages + 1]."""
+    num_stages = len(cuts) - 1
+    result = np.empty((num_stages * (num_stages - 1), num_stages + 1), dtype=np.int64)
+    count = 0
+    for giver in range(num_stages):
+        for taker in range(num_stages):
+            if giver == taker or cuts[giver + 1] - cuts[giver] == 1:
+                continue
+            result[count] = cuts
+            if giver < taker:
+                result[count, giver + 1 : taker + 1] -= 1
+            else:
+                result[count, taker + 1 : giver + 1] += 1
+            count += 1
+    return result[:count]

@@ -1,0 +1,1 @@
+"""Who takes which slot."""

@@ -1,0 +1,247 @@
+"""Who takes which slot of an arrangement."""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice, pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from estimator.costs import Costs
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Policy, Schedule, Stage
+from kintsugi.core.profile import OptimizerSharding
+from planner.arranging.arrangement import Arrangement, PipelineShape
+from planner.pipelines.kinds import WorkerKind, kind_of
+from planner.placing.survival import exposure, homes_of, homes_of_slots
+from restorer.matching import FORBIDDEN, Crew, Layers, match, match_layers, missing_bytes
+from restorer.migration import layer_state_bytes
+from restorer.proximity import Proximity
+from restorer.units import StateUnits
+from restorer.wires import Wires
+
+NOT_NEEDED = "no arrangement that was found with this worker is better"
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Who holds what before the plan: the plan that ran last and its workers that are alive with their state."""
+
+    plan: Plan | None
+    survivors: Collection[str]
+
+    @cached_property
+    def kinds(self) -> Counter[Layers]:
+        """How many survivors hold the same layers."""
+        return Counter(self.layers_of(worker) for worker in self.survivors)
+
+    def layers_of(self, worker: str) -> Layers:
+        """Layers that a worker holds, ascending; none where it holds no state."""
+        return self.plan.layers_of.get(worker, ()) if self.plan is not None and worker in self.survivors else ()
+
+    def num_holders(self, num_layers: int) -> Sequence[int]:
+        """How many workers held each layer under the plan, the dead included. Shape [layers]."""
+        return self.plan.num_holders if self.plan is not None else (0,) * num_layers
+
+
+def place(
+    arrangement: Arrangement,
+    workers: Sequence[str],
+    holdings: Holdings,
+    costs: Costs,
+    *,
+    schedule: Schedule,
+    generation: int,
+    policy: Policy,
+) -> Plan:
+    """Name the workers of an arrangement; the order of reductions is left to the caller.
+
+    The loss of one host or failure domain leaves a holder of every layer wherever some naming does that. After that the
+    fewest bytes move, or, with nothing to keep, workers of one host stand together in the order given; neighbouring
+    stages share hosts where that moves nothing, all of them where everybody holds what any place wants.
+
+    Args:
+        arrangement: pipelines without names.
+        workers: that may be used, in cluster order.
+        holdings: who holds what already.
+        costs: of the job.
+        schedule: order of passes.
+        generation: of the plan.
+        policy: of the plan.
+    """
+    chosen = _Assignment(arrangement, workers, holdings, costs).chosen()
+    names = iter(chosen)
+    pipelines = tuple(_pipeline(shape, tuple(islice(names, shape.num_workers))) for shape in arrangement.shapes)
+    used = set(chosen)
+    idle = tuple(IdleWorker(worker=worker, reason=NOT_NEEDED) for worker in workers if worker not in used)
+    return Plan(generation=generation, policy=policy, schedule=schedule, pipelines=pipelines, idle_workers=idle)
+
+
+def _pipeline(shape: PipelineShape, workers: Sequence[str]) -> Pipeline:
+    stages = enumerate(pairwise(shape.cuts))
+    return Pipeline(
+        num_microbatches=shape.num_microbatches,
+        stages=tuple(Stage(layer_start=a, layer_stop=b, worker=workers[s % len(workers)]) for s, (a, b) in stages),
+    )
+
+
+def least_migration_seconds(arrangement: Arrangement, holdings: Holdings, costs: Costs) -> float:
+    """What reaching an arrangement takes at least: some worker takes in what the closest other holding lacks.
+
+    Slots whose layers as many survivors hold are free. Exact in which kinds of slots lack holders, not in who takes them: a
+    holder of what another slot wants may take one that lacks less for it, and leave its own to somebody else.
+    """
+    wanted: Counter[Layers] = Counter()
+    for shape, times in arrangement.groups.items():
+        for slot in shape.slots:
+            wanted[slot] += times
+    held = holdings.kinds
+    missing = sorted(wanted - held)
+    if not missing:
+        return 0.0
+    others = [*sorted(held), ()]
+    is_sharded = costs.profile.optimizer_sharding is OptimizerSharding.ZERO1  # then some of it may come from a checkpoint
+    layer_bytes = StateUnits(costs.profile).parameter_bytes if is_sharded else layer_state_bytes(costs.profile)
+    lacking = missing_bytes(layer_bytes, others, missing)
+    is_own = np.array([[own == slot for slot in missing] for own in others])
+    return float(np.where(is_own, lacking[-1], lacking).min(axis=0).max()) * Wires(costs.profile, costs.cluster).least_intake_beta
+
+
+def _num_slots(arrangement: Arrangement) -> list[int]:
+    """How many slots want each layer. Shape [layers]."""
+    return [len(arrangement.shapes)] * arrangement.shapes[0].cuts[-1]
+
+
+class _Assignment:
+    """Who takes which slot of one arrangement."""
+
+    def __init__(self, arrangement: Arrangement, workers: Sequence[str], holdings: Holdings, costs: Costs) -> None:
+        self._arrangement, self._costs, self._is_first = arrangement, costs, holdings.plan is None
+        slots_of = {shape: shape.slots for shape in arrangement.groups}
+        self._slots = [slot for shape in arrangement.shapes for slot in slots_of[shape]]
+        self._planned: tuple[WorkerKind | None, ...] = arrangement.kinds or (None,) * len(self._slots)
+        self._workers = by_host(workers, costs.cluster) if self._is_first else workers
+        self._held = [holdings.layers_of(worker) for worker in self._workers]
+        self._units = StateUnits(costs.profile)
+        self._num_holders = holdings.num_holders(costs.profile.num_layers)
+
+    def chosen(self) -> tuple[str, ...]:
+        """The worker of every slot."""
+        first = self._in_order() if self._is_first else self._together() or self._matched()
+        exposed = self._exposure(first)
+        if not exposed:
+            return self._beside(first)
+        other = self._spread()
+        return self._beside(other if other is not None and self._exposure(other) < exposed else first)
+
+    def _in_order(self) -> tuple[str, ...]:
+        """For every slot the next worker of its kind."""
+        if self._arrangement.kinds is None:
+            return tuple(self._workers[: len(self._slots)])
+        queues: dict[object, deque[str]] = defaultdict(deque)
+        for worker, kind in zip(self._workers, self._kinds, strict=True):
+            queues[kind].append(worker)
+        return tuple(queues[kind].popleft() for kind in self._planned)
+
+    def _together(self) -> tuple[str, ...] | None:
+        """Neighbouring stages on one host, the fullest hosts first, for equal workers; None where that moves anything."""
+        host_of = {worker: self._costs.cluster.by_id[worker].host for worker in self._workers}
+        sizes = Counter(host_of.values())
+        if self._arrangement.kinds is not None or len(sizes) == len(host_of):
+            return None
+        ordered = sorted(by_host(self._workers, self._costs.cluster), key=lambda worker: -sizes[host_of[worker]])
+        held, chosen = dict(zip(self._workers, self._held, strict=True)), tuple(ordered[: len(self._slots)])
+        keep = (
+            set(self._units.wanted(slot)) <= set(self._units.held(held[worker]))
+            for worker, slot in zip(chosen, self._slots, strict=True)
+        )
+        return chosen if all(keep) else None
+
+    def _matched(self) -> tuple[str, ...]:
+        """The fewest bytes move."""
+        if self._arrangement.kinds is None:
+            return self._by_layers(None, None)
+        return self._by_layers(self._kinds, self._planned)
+
+    def _by_layers(self, classes: Sequence[Hashable] | None, asked: Sequence[Hashable] | None) -> tuple[str, ...]:
+        """The fewest bytes move, each slot taken by a worker of the class that it asks for."""
+        held, wanted = _each(self._units.held, self._held), _each(self._units.wanted, self._slots)
+        crew = Crew(names=self._workers, held=held, classes=classes)
+        proximity = Proximity(self._costs.cluster, self._costs.profile.network)
+        rows = match_layers(self._unit_bytes, crew, wanted, classes=asked, proximity=proximity)
+        assert rows is not None
+        return tuple(self._workers[row] for row in rows)
+
+    def _spread(self) -> tuple[str, ...] | None:
+        """Replicas in different hosts and failure domains, and then the fewest bytes move; None where that was not found."""
+        by_id = self._costs.cluster.by_id
+        kinds = self._kinds if self._arrangement.kinds is not None else [None] * len(self._workers)
+        slots = list(zip(self._slots, self._planned, strict=True))
+        homes = homes_of([by_id[worker] for worker in self._workers], kinds, len(set(slots)))
+        wanted = homes_of_slots(slots, homes, self._cost)
+        if wanted is None:
+            return None
+        if not self._is_first:
+            return self._by_layers(homes, wanted)
+        is_elsewhere = np.array([[home != other for other in wanted] for home in homes])
+        return tuple(self._workers[row] for row in match(self._cost + FORBIDDEN * is_elsewhere))
+
+    def _beside(self, chosen: tuple[str, ...]) -> tuple[str, ...]:
+        """Alike pipelines exchange workers of one stage so that neighbours share hosts; no holding changes by that."""
+        hosts = {worker: self._costs.cluster.by_id[worker].host for worker in chosen}
+        if self._is_first or len(set(hosts.values())) in (1, len(chosen)):
+            return chosen
+        alike: dict[tuple[tuple[int, ...], tuple[WorkerKind | None, ...]], list[int]] = defaultdict(list)
+        start = 0
+        for shape in self._arrangement.shapes:
+            alike[shape.cuts, self._planned[start : start + shape.num_workers]].append(start)
+            start += shape.num_workers
+        result = list(chosen)
+        for (_, planned), starts in alike.items():
+            for stage in range(1, len(planned)):
+                present = [result[start + stage] for start in starts]
+                away = np.array([[hosts[worker] != hosts[result[start + stage - 1]] for start in starts] for worker in present])
+                rows = match(away.astype(np.float64), np.eye(len(starts), dtype=bool))
+                for start, row in zip(starts, rows, strict=True):
+                    result[start + stage] = present[row]
+        return tuple(result)
+
+    def _exposure(self, chosen: Sequence[str]) -> float:
+        pairs = iter(zip(self._slots, chosen, strict=True))
+        pipelines = [list(islice(pairs, shape.num_workers)) for shape in self._arrangement.shapes]
+        return exposure(pipelines, self._costs.cluster, self._workers)
+
+    @cached_property
+    def _kinds(self) -> list[WorkerKind]:
+        return [kind_of(self._costs.cluster.by_id[worker], self._costs.profile) for worker in self._workers]
+
+    @cached_property
+    def _cost(self) -> npt.NDArray[np.float64]:
+        """Bytes that a worker lacks for a slot; for a first plan the distance from its place. Shape [workers, slots]."""
+        if self._is_first:
+            return np.abs(np.arange(len(self._workers), dtype=np.float64)[:, None] - np.arange(len(self._slots))[None, :])
+        held, wanted = _each(self._units.held, self._held), _each(self._units.wanted, self._slots)
+        return missing_bytes(self._unit_bytes, held, wanted).astype(np.float64)
+
+    @cached_property
+    def _unit_bytes(self) -> tuple[int, ...]:
+        return self._units.moving_bytes(self._num_holders, _num_slots(self._arrangement))
+
+
+def _each(units_of: Callable[[Layers], Layers], layers: Sequence[Layers]) -> list[Layers]:
+    """Units for the layers of each, reckoned once for those that are alike."""
+    units = {own: units_of(own) for own in dict.fromkeys(layers)}
+    return [units[own] for own in layers]
+
+
+def by_host(workers: Sequence[str], cluster: Cluster) -> tuple[str, ...]:
+    """Workers of one failure domain together, in it those of one host; otherwise in the order given."""
+    first: dict[str, int] = {}
+    keys = {}
+    for index, worker in enumerate(workers):
+        own = cluster.by_id[worker]
+        groups = [f"domain {name}" for name in reversed(own.failure_domains)] + [f"host {own.host}"]
+        keys[worker] = tuple(first.setdefault(group, index) for group in groups)
+    return tuple(sorted(workers, key=lambda worker: keys[worker]))

@@ -1,0 +1,198 @@
+"""What each policy comes to for a snapshot: its best plan with its price, or why there is none."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from estimator.costs import Costs
+from estimator.estimate import after_transition, priced
+from estimator.goodput import migration_seconds, rerouting_seconds, restart_seconds
+from kintsugi.core.decision import Estimate, Migration
+from kintsugi.core.errors import InfeasibleError
+from kintsugi.core.job import Snapshot
+from kintsugi.core.plan import IdleWorker, Plan, Policy
+from kintsugi.core.profile import OptimizerSharding
+from planner.arranging.request import Request
+from planner.placing.placement import Holdings
+from planner.policies.deferral import defer
+from planner.policies.policy import Candidate, choose
+from planner.policies.rerouting import reroute
+from planner.policies.reshaping import Found, reshape
+from planner.policies.substitution import substitute
+from restorer.migration import plan_migration, require_state
+
+JOINED = "joined; moving the job onto it costs more than it brings"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A snapshot with what follows from it at once."""
+
+    snapshot: Snapshot
+
+    @cached_property
+    def costs(self) -> Costs:
+        """Of the job."""
+        return Costs(self.snapshot.profile, self.snapshot.cluster)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """That ran last; there is one but for the first decision."""
+        assert self.snapshot.plan is not None
+        return self.snapshot.plan
+
+    @cached_property
+    def alive(self) -> tuple[str, ...]:
+        """Usable workers in cluster order."""
+        return tuple(sorted(self.snapshot.alive, key=self.snapshot.cluster.order.__getitem__))
+
+    @cached_property
+    def survivors(self) -> frozenset[str]:
+        """Workers of the plan that are alive with their state."""
+        return frozenset(self.plan.workers) & frozenset(self.alive) - frozenset(self.snapshot.stateless)
+
+    @cached_property
+    def spares(self) -> tuple[str, ...]:
+        """Living workers without state."""
+        return tuple(worker for worker in self.alive if worker not in self.survivors)
+
+    @cached_property
+    def is_unchanged(self) -> bool:
+        """Nothing was lost, nothing joined, nobody became slower or faster than the rest, and no second step is open."""
+        known = {idle.worker for idle in self.plan.idle_workers}
+        complete = len(self.survivors) == len(self.plan.workers)
+        speeds = {self.snapshot.cluster.by_id[worker].speed_ratio for worker in self.survivors}
+        is_half_done = self.plan.policy is Policy.DEFERRED_PARALLELISM
+        return complete and set(self.spares) <= known and len(speeds) == 1 and not is_half_done
+
+
+def rerouting(case: Case) -> Candidate:
+    """Dead slots rerouted; where none died anew, also the plan as it runs, which costs no transition.
+
+    Raises:
+        StateLostError: no survivor holds some state.
+        InfeasibleError: no survivor can take a slot, or lacks memory to.
+    """
+    require_state(case.plan, case.survivors)
+    plan, price = reroute(case.plan, case.survivors, case.costs)
+    text = "living replicas take the micro-batches of the dead slots and nothing moves"
+    rerouted = _rerouted(case, plan, price, rerouting_seconds(case.snapshot.profile.recovery), text)
+    if len(case.survivors) < len(case.plan.workers):
+        return rerouted
+    price = priced(case.plan, case.costs)
+    stays = _rerouted(case, case.plan, price, 0.0, "the plan stays")
+    return choose([stays, rerouted], case.snapshot.settings.mtbf_seconds)
+
+
+def _rerouted(case: Case, plan: Plan, price: Estimate, transition_seconds: float, text: str) -> Candidate:
+    """A plan for which nobody takes new layers; only shards of optimizer state move, where replicas share it.
+
+    Raises:
+        StateLostError: a shard is lost, and there is no checkpoint.
+        InfeasibleError: not enough memory.
+    """
+    _require_memory(case, price)
+    is_sharded = case.snapshot.profile.optimizer_sharding is not OptimizerSharding.NONE
+    migration = _migration(case, plan) if is_sharded else Migration()
+    price = _after(case, price, transition_seconds + migration.makespan_seconds)
+    plan = plan.amended(policy=Policy.DATA_REROUTING, generation=case.snapshot.generation, idle_workers=_idle(case, plan))
+    return Candidate(Policy.DATA_REROUTING, plan, price, migration, text)
+
+
+def substitution(case: Case) -> Candidate:
+    """Spare workers in dead slots.
+
+    Raises:
+        StateLostError: no survivor holds some layer.
+        InfeasibleError: there is no dead slot, no spare, or not enough memory.
+    """
+    require_state(case.plan, case.survivors)
+    plan, price = substitute(case.plan, case.survivors, case.spares, case.costs)
+    plan = plan.amended(generation=case.snapshot.generation, idle_workers=_idle(case, plan))
+    _require_memory(case, price)
+    migration = _migration(case, plan)
+    seconds = migration_seconds(case.snapshot.profile.recovery, migration.makespan_seconds)
+    return Candidate(Policy.SPARE_SUBSTITUTION, plan, _after(case, price, seconds), migration, "spare workers take dead slots over")
+
+
+def dynamic(case: Case, found: list[Found]) -> Candidate:
+    """The best arrangement of the workers that are left; goes to `found` too.
+
+    Raises:
+        StateLostError: no survivor holds some layer.
+        InfeasibleError: nothing fits the ranges or memory.
+    """
+    require_state(case.plan, case.survivors)
+    best = arrangement(case, Holdings(case.plan, case.survivors), Policy.DYNAMIC_PARALLELISM)
+    found.append(best)
+    text = "a new arrangement of the workers that are left outweighs its migration"
+    return Candidate(Policy.DYNAMIC_PARALLELISM, best.plan, best.estimate, best.migration, text)
+
+
+def deferred(case: Case, candidates: list[Candidate]) -> Candidate:
+    """Rerouting now and the new arrangement later, from the `candidates` for both.
+
+    Raises:
+        InfeasibleError: one of them is missing, or both together are no use.
+    """
+    made = {candidate.policy: candidate for candidate in candidates}
+    for policy in (Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM):
+        if policy not in made:
+            raise InfeasibleError(f"needs {policy.value}, which is impossible here", field="policy")
+    rerouted, rearranged = made[Policy.DATA_REROUTING], made[Policy.DYNAMIC_PARALLELISM]
+    if rerouted.migration != Migration():  # shards have moved by then
+        survivors = frozenset(rerouted.plan.workers)
+        later = plan_migration(rerouted.plan, rearranged.plan, case.snapshot.profile, case.snapshot.cluster, survivors)
+        rearranged = replace(rearranged, migration=later)
+    return defer(rerouted, rearranged, case.costs, case.snapshot.settings.mtbf_seconds)
+
+
+def restart(case: Case, found: list[Found]) -> Candidate:
+    """The arrangement in `found`, or the best one, from the last checkpoint.
+
+    Raises:
+        InfeasibleError: there are no checkpoints, or nothing fits.
+    """
+    seconds = restart_seconds(case.snapshot.profile)
+    if seconds is None:
+        raise InfeasibleError("the profile names no checkpoints", field="recovery.checkpoint_interval_seconds")
+    if not found:
+        found.append(arrangement(case, Holdings(None, ()), Policy.CHECKPOINT_RESTART))
+    plan = found[0].plan.amended(policy=Policy.CHECKPOINT_RESTART)
+    price = _after(case, found[0].estimate, seconds)
+    return Candidate(Policy.CHECKPOINT_RESTART, plan, price, Migration(), "all workers restart from the last checkpoint")
+
+
+def arrangement(case: Case, holdings: Holdings, policy: Policy) -> Found:
+    """The best arrangement of all living workers.
+
+    Raises:
+        InfeasibleError: nothing fits the ranges or memory.
+    """
+    return reshape(Request(case.costs, case.snapshot.settings, case.alive, holdings, case.snapshot.generation, policy))
+
+
+def _migration(case: Case, plan: Plan) -> Migration:
+    return plan_migration(case.plan, plan, case.snapshot.profile, case.snapshot.cluster, case.survivors)
+
+
+def _after(case: Case, price: Estimate, reconfiguration_seconds: float) -> Estimate:
+    return after_transition(price, reconfiguration_seconds, case.snapshot.settings.mtbf_seconds)
+
+
+def _require_memory(case: Case, price: Estimate) -> None:
+    for stage in price.stages:
+        usable = case.costs.usable_bytes(stage.worker)
+        if stage.peak_memory_bytes > usable:
+            raise InfeasibleError(
+                f"worker {stage.worker} lacks {stage.peak_memory_bytes - usable} bytes for layers "
+                f"{stage.layer_start} to {stage.layer_stop - 1} with {stage.num_in_flight} micro-batches in flight",
+                field="memory_bytes",
+                value=usable,
+            )
+
+
+def _idle(case: Case, plan: Plan) -> tuple[IdleWorker, ...]:
+    """Living workers that `plan` does not use; those that were idle before keep their reason."""
+    before = {idle.worker: idle.reason for idle in case.plan.idle_workers}
+    used = set(plan.workers)
+    return tuple(IdleWorker(worker=w, reason=before.get(w, JOINED)) for w in case.alive if w not in used)

@@ -1,0 +1,157 @@
+"""Dynamic parallelism: the arrangement of the workers that are left with the best goodput."""
+
+import math
+import time
+from dataclasses import dataclass, replace
+
+from estimator.estimate import after_transition, priced
+from estimator.goodput import migration_seconds
+from estimator.passes import Passes, passes_of
+from estimator.schedule import ORDERS, require_known
+from kintsugi.core.decision import Estimate, Migration, Search
+from kintsugi.core.errors import InfeasibleError
+from kintsugi.core.plan import IdleWorker, Plan, Schedule
+from planner.arranging.arrangement import Arrangement
+from planner.arranging.degrees import degrees
+from planner.arranging.pursuit import pursue
+from planner.arranging.refining import refined
+from planner.arranging.request import Request, search_for, shortage
+from planner.placing.placement import place
+from planner.placing.spreading import is_spread, most_confined
+from restorer.migration import plan_migration
+from restorer.rounds import fastest_rounds
+
+MOST_PRICED = 4
+"""So many arrangements are placed and priced in full before only clear improvements are."""
+
+CLEAR = 2e-3
+"""Relative difference in goodput that is worth the full price of another arrangement after `MOST_PRICED`."""
+
+PROVEN_IDLE = "no arrangement with this worker has a shorter step"
+"""Why a worker is idle where no step at all can be shorter."""
+
+ROUNDING = 1e-9
+"""Gap below which a step is its bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A plan with its price, how it is reached, and how it was found."""
+
+    plan: Plan
+    estimate: Estimate
+    migration: Migration
+    search: Search
+
+
+def reshape(request: Request) -> Found:
+    """The best arrangement under the job's schedule, or under the best of all schedules where the job leaves it open.
+
+    Raises:
+        InvalidInputError: the schedule is not available.
+        InfeasibleError: nothing fits the ranges or memory.
+    """
+    if request.settings.schedule is not Schedule.AUTO:
+        require_known(request.settings.schedule)
+        return _with_proof(_under_schedule(request))
+    found, refusal = [], None
+    for schedule in ORDERS:
+        try:
+            found.append(_under_schedule(replace(request, settings=replace(request.settings, schedule=schedule))))
+        except InfeasibleError as error:
+            refusal = refusal or error
+    if not found:
+        assert refusal is not None
+        raise refusal
+    best = max(found, key=lambda item: request.worth(item.estimate))
+    least = min(item.search.lower_bound_seconds for item in found)
+    search = Search(
+        lower_bound_seconds=least,
+        gap_ratio=best.estimate.iteration_seconds / least - 1,
+        elapsed_seconds=sum(item.search.elapsed_seconds for item in found),
+        candidates=sum(item.search.candidates for item in found),
+    )
+    return _with_proof(replace(best, search=search))
+
+
+def _with_proof(found: Found) -> Found:
+    """The plan, whose idle workers are said to be of no use where the bound proves it."""
+    if not found.plan.idle_workers or found.search.gap_ratio > ROUNDING:
+        return found
+    idle = tuple(IdleWorker(worker=idle.worker, reason=PROVEN_IDLE) for idle in found.plan.idle_workers)
+    return replace(found, plan=found.plan.amended(idle_workers=idle))
+
+
+def _under_schedule(request: Request) -> Found:
+    """Search every number of pipelines, the most promising first, for arrangements that could still win.
+
+    Each number's fastest arrangement is placed, priced with its migration, and compared by equation 8 (`Request.worth`).
+
+    Raises:
+        InfeasibleError: nothing fits the ranges or memory.
+    """
+    started = time.perf_counter()
+    search = search_for(request)
+    frontier, least = pursue(request, search)
+    best: Found | None = None
+    priced = 0
+    for option in frontier.descending():
+        slack = 1.0 if priced < MOST_PRICED else 1 + CLEAR
+        if best is not None and option.most_goodput <= request.worth(best.estimate) * slack:
+            break
+        found = realise(request, option.arrangement)
+        priced += 1
+        if best is None or request.worth(found.estimate) > request.worth(best.estimate):
+            best = found
+    if best is None:
+        raise shortage(request, search)
+    best = _refined(request, best)
+    least = min(least, best.estimate.iteration_seconds, _confined_bound(request, best.plan))
+    gap = best.estimate.iteration_seconds / least - 1
+    found_by = Search(lower_bound_seconds=least, gap_ratio=gap, elapsed_seconds=time.perf_counter() - started, candidates=priced)
+    return replace(best, search=found_by)
+
+
+def _confined_bound(request: Request, plan: Plan) -> float:
+    """No step is shorter where some host may have all replicas of a layer, as in the plan; in seconds, infinite where none has."""
+    costs, settings, workers = request.costs, request.settings, request.workers
+    if is_spread(plan, costs.cluster, workers):
+        return math.inf
+    allowed = degrees(settings.ranges, len(workers), costs.profile.num_layers, settings.num_microbatches)
+    most = max(plan.dp, most_confined(workers, costs.cluster, allowed))
+    few = replace(request, settings=replace(settings, ranges=replace(settings.ranges, max_dp=most)))
+    return pursue(few, search_for(few, is_spread=False))[1]
+
+
+def _refined(request: Request, found: Found) -> Found:
+    """The plan bettered worker by worker, where workers or links differ."""
+    if request.settings.schedule is Schedule.INTERLEAVED:
+        return found
+    plan = refined(request, found.plan, lambda option: request.worth(_found(request, option).estimate))
+    return found if plan is found.plan else _found(request, plan)
+
+
+def realise(request: Request, arrangement: Arrangement) -> Found:
+    """An arrangement with named workers, its price, and how it is reached; a first plan has no transition."""
+    named = place(
+        arrangement,
+        request.workers,
+        request.holdings,
+        request.costs,
+        schedule=request.settings.schedule,
+        generation=request.generation,
+        policy=request.policy,
+    )
+    passes = passes_of(named, request.costs)
+    return _found(request, named.amended(rounds=fastest_rounds(named, request.costs, passes=passes)), passes)
+
+
+def _found(request: Request, plan: Plan, passes: Passes | None = None) -> Found:
+    """A plan with its price, and how it is reached; its passes may be known."""
+    costs, previous = request.costs, request.holdings.plan
+    price, migration = priced(plan, costs, passes=passes), Migration()
+    if previous is not None:
+        migration = plan_migration(previous, plan, costs.profile, costs.cluster, request.holdings.survivors)
+        seconds = migration_seconds(costs.profile.recovery, migration.makespan_seconds)
+        price = after_transition(price, seconds, request.settings.mtbf_seconds)
+    return Found(plan, price, migration, Search(lower_bound_seconds=0.0, gap_ratio=0.0, elapsed_seconds=0.0))
