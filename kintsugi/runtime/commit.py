@@ -5,7 +5,7 @@ workers gave their part, that is, after all of them hold complete gradients. So 
 survivor can roll the step forward; when none is, all discard it and run it again under the new plan.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kintsugi.core.errors import ReconfigurationError
@@ -36,6 +36,14 @@ class StepStatus:
     """Whether the gradients of that step are complete here."""
     last_record: CommitRecord | None = None
     """Of the last commit point that this worker passed."""
+
+
+Permit = Callable[[CommitRecord], None]
+"""Asked between the commit point of a step and its update; raises CommunicationError where the others go on without the step."""
+
+
+def anything(_: CommitRecord) -> None:
+    """Permit every step: whoever calls steps off knows what each worker has applied."""
 
 
 def require_each_once(record: CommitRecord) -> None:

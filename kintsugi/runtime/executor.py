@@ -12,7 +12,7 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Plan, Reduction
 from kintsugi.runtime.backward import PassedStage
 from kintsugi.runtime.buckets import BucketInFlight, taken_gradients
-from kintsugi.runtime.commit import CommitRecord, StepStatus, require_each_once
+from kintsugi.runtime.commit import CommitRecord, Permit, StepStatus, anything, require_each_once
 from kintsugi.runtime.models import Activations, Batch, ModelShape, TrainingJob, collate, run_layer, seed_for, seed_generators
 from kintsugi.runtime.ownership import owned_parameters, require_reduced
 from kintsugi.runtime.recording import Cadence, Recorder
@@ -43,8 +43,10 @@ class Executor:
         before_action: ActionHook,
         recorder: Recorder | None = None,
         trace: ActionTrace | None = None,
+        permit: Permit = anything,
     ) -> None:
         self.state = state
+        self._permit = permit
         self.groups = groups
         self.status = StepStatus(step=0)
         self._job = job
@@ -226,6 +228,7 @@ class Executor:
             asks_for_checkpoint=asking > 0,
         )
         require_each_once(record)
+        self._permit(record)
         self.status = StepStatus(step=self._step, is_reduced=True, last_record=record)
         self._apply(record)
 

@@ -9,7 +9,8 @@ from kintsugi.core.errors import ConflictError, ReconfigurationError
 from kintsugi.runtime.messages import FromWorker, Stop
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
-from kintsugi.runtime.processes import WorkerHandle, forkserver
+from kintsugi.runtime.processes import WorkerHandle, WorkerMain, forkserver
+from kintsugi.runtime.worker import worker_main
 
 _AWAY_SECONDS = 1.0
 """Longer than this between two looks at the workers, and the agent itself was away."""
@@ -27,8 +28,9 @@ class News:
 class Fleet:
     """Living workers by id, in the order in which they were taken in, and those that are still arriving."""
 
-    def __init__(self, make_job: Callable[[], TrainingJob], options: WorkerOptions) -> None:
+    def __init__(self, make_job: Callable[[], TrainingJob], options: WorkerOptions, main: WorkerMain = worker_main) -> None:
         self._make_job = make_job
+        self._main = main
         self._options = options
         self._listened_at = time.monotonic()
         self.handles: dict[str, WorkerHandle] = {}
@@ -39,7 +41,7 @@ class Fleet:
         """Start one process per worker; returns before they know their model."""
         context = forkserver()
         for worker in workers:
-            self.handles[worker] = WorkerHandle(worker, self._make_job, self._options, context)
+            self.handles[worker] = WorkerHandle(worker, self._make_job, self._options, context, self._main)
 
     def invite(self, worker: str) -> None:
         """Start a process for a worker that comes back or is new; the failure script was its predecessor's.
@@ -49,7 +51,7 @@ class Fleet:
         """
         if worker in self.handles or worker in self.arrivals:
             raise ConflictError("is here already", field="worker", value=worker)
-        self.arrivals[worker] = WorkerHandle(worker, self._make_job, replace(self._options, faults=()), forkserver())
+        self.arrivals[worker] = WorkerHandle(worker, self._make_job, replace(self._options, faults=()), forkserver(), self._main)
 
     def admit(self) -> list[WorkerHandle]:
         """Take in the arrivals that know their model."""

@@ -8,8 +8,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable
-from multiprocessing.connection import Connection
-from typing import NoReturn
+from typing import Any, NoReturn, Protocol
 
 from kintsugi.core.errors import CommunicationError
 from kintsugi.runtime.messages import (
@@ -32,11 +31,24 @@ def attempt_name(attempt: int) -> str:
     return f"attempt{attempt}"
 
 
+class Line(Protocol):
+    """To whoever conducts a worker: the agent's pipe, or one without copies to the governor in the same process."""
+
+    def send(self, message: Any, /) -> None:
+        """Tell something."""
+
+    def poll(self, timeout: float | None, /) -> bool:
+        """Whether there is a message within the time."""
+
+    def recv(self) -> Any:
+        """The next message; waits for it. Raises EOFError or OSError at the line's end."""
+
+
 class Listener:
-    """Both directions of the pipe to the agent. The process ends with the pipe."""
+    """Both directions of the line to the agent. The process ends with it."""
 
     def __init__(
-        self, connection: Connection, heartbeat_seconds: float, at_once: Callable[[Arm | CheckpointEvery | Probe], None]
+        self, connection: Line, heartbeat_seconds: float, at_once: Callable[[Arm | CheckpointEvery | Probe], None]
     ) -> None:
         """`at_once` obeys, without waiting, what concerns neither the plan nor the state."""
         self._connection = connection
@@ -89,7 +101,7 @@ class Listener:
                 else:
                     self.send(Heartbeat())
         except (EOFError, OSError):
-            _leave()
+            leave()
 
     def _hear(self, message: ToWorker) -> None:
         if isinstance(message, Delivered):
@@ -119,6 +131,6 @@ class Listener:
             self._groups.abort()
 
 
-def _leave() -> NoReturn:
+def leave() -> NoReturn:
     """End at once: the agent is gone, and the main thread may be stuck in a collective."""
     os._exit(0)

@@ -64,6 +64,8 @@ class Go:
     """All members are ready: swap the new state in and train."""
 
     attempt: int
+    is_over: bool = False
+    """Others may have trained, and that is called off already: swap, and do no more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,9 @@ def forkserver() -> ForkServerContext:
     return context
 
 
+WorkerMain = Callable[[str, Connection, Callable[[], TrainingJob], WorkerOptions], None]
+"""Entry point of a worker process."""
+
 _DIRECT_BYTES = 65_536
 """A pipe that select calls writable takes this much without blocking (three quarters of 208 kB are free)."""
 
@@ -54,7 +57,12 @@ class WorkerHandle:
     """One worker process and the pipe to it. The agent alone holds the pipe's other end."""
 
     def __init__(
-        self, worker: str, make_job: Callable[[], TrainingJob], options: WorkerOptions, context: ForkServerContext
+        self,
+        worker: str,
+        make_job: Callable[[], TrainingJob],
+        options: WorkerOptions,
+        context: ForkServerContext,
+        main: WorkerMain = worker_main,
     ) -> None:
         self.worker = worker
         self.created_at = self.last_heard_at = time.monotonic()
@@ -72,7 +80,7 @@ class WorkerHandle:
         """Whether the pipe is at its end or in the middle of a message that does not go on."""
         _limit_reading(self.connection, _SENTENCE_SECONDS)
         self.process: ForkServerProcess = context.Process(
-            target=worker_main, args=(worker, theirs, make_job, options), name=f"kintsugi-{worker}", daemon=True
+            target=main, args=(worker, theirs, make_job, options), name=f"kintsugi-{worker}", daemon=True
         )
         try:
             self.process.start()

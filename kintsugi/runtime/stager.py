@@ -11,7 +11,7 @@ from estimator.program import Action, checksum, list_digest, parse_action
 from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.bookkeeper import Bookkeeper
-from kintsugi.runtime.commit import StepStatus
+from kintsugi.runtime.commit import Permit, StepStatus, anything
 from kintsugi.runtime.executor import ActionHook, Executor
 from kintsugi.runtime.messages import Prepare
 from kintsugi.runtime.models import ModelShape, TrainingJob, model_shape
@@ -33,6 +33,7 @@ class Stager:
     """Raises CommunicationError where an attempt was called off."""
     before_action: ActionHook
     trace: ActionTrace
+    permit: Permit = anything
     staging: Staging = field(init=False)
     """State on its way here, over all attempts."""
     _shape: ModelShape = field(init=False)
@@ -84,6 +85,7 @@ class Stager:
             before_action=self.before_action,
             recorder=self.books.recorder(message, self.job),
             trace=self.trace,
+            permit=self.permit,
         )
         executor.status = StepStatus(step=message.start_step, last_record=message.record)
         self.trace.follow(message.plan)

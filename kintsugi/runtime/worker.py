@@ -15,7 +15,6 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from multiprocessing import forkserver
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -23,9 +22,10 @@ import torch
 from estimator.program import Action, ActionKind
 from kintsugi.core.errors import CommunicationError, KintsugiError
 from kintsugi.runtime.bookkeeper import Bookkeeper
+from kintsugi.runtime.commit import Permit, anything
 from kintsugi.runtime.executor import Executor
 from kintsugi.runtime.faults import FaultPoint, FaultScript
-from kintsugi.runtime.listener import Listener, attempt_name
+from kintsugi.runtime.listener import Line, Listener, attempt_name
 from kintsugi.runtime.messages import (
     Arm,
     CallOff,
@@ -59,12 +59,18 @@ from restorer.groups import Groups
 _PR_SET_PDEATHSIG = 1
 
 
-def worker_main(worker: str, connection: Connection, make_job: Callable[[], TrainingJob], options: WorkerOptions) -> None:
-    """Entry point of a worker process; returns when the agent says so or is gone."""
+def worker_main(
+    worker: str,
+    connection: Line,
+    make_job: Callable[[], TrainingJob],
+    options: WorkerOptions,
+    permit: Permit = anything,
+) -> None:
+    """Entry point of a worker process; returns when the agent says so or is gone. `permit` is asked before a step is applied."""
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(options.num_threads)
-    process = WorkerProcess(worker, connection, options)
+    process = WorkerProcess(worker, connection, options, permit)
     try:
         process.run(make_job)
     except Exception as error:  # the agent reports it to the user; nothing else would
@@ -76,8 +82,9 @@ def worker_main(worker: str, connection: Connection, make_job: Callable[[], Trai
 class WorkerProcess:
     """The life of one worker."""
 
-    def __init__(self, worker: str, connection: Connection, options: WorkerOptions) -> None:
+    def __init__(self, worker: str, connection: Line, options: WorkerOptions, permit: Permit) -> None:
         self._worker = worker
+        self._permit = permit
         self._options = options
         self._listener = Listener(connection, options.heartbeat_seconds, self._obey_at_once)
         self._doorbell = Doorbell(options.address_of(worker))
@@ -101,7 +108,8 @@ class WorkerProcess:
         self._faults.strike_if(FaultPoint.START)
         self._job = make_job()
         trace = ActionTrace(self._worker, self._options.trace)
-        self._stager = Stager(self._worker, self._job, self._books, self._listener.require_current, self._before_action, trace)
+        require_current = self._listener.require_current
+        self._stager = Stager(self._worker, self._job, self._books, require_current, self._before_action, trace, self._permit)
         gc.collect()
         gc.freeze()
         self.tell(Started(self._doorbell.address))
@@ -130,7 +138,8 @@ class WorkerProcess:
             self._prepare(message)
         elif isinstance(message, Go):
             self._swap_in()
-            self._train()
+            if not message.is_over:
+                self._train()
         elif isinstance(message, Collect):
             state = self._executor.state if self._executor is not None else None
             self.tell(collected(state, message))
