@@ -19,7 +19,7 @@ from typing import Self
 from kintsugi.core.errors import UnavailableError
 
 _NAME = "kintsugi"
-_CLONE_NEWNET = 0x40000000
+CLONE_NEWNET = 0x40000000
 _BURST_BYTES = 128 * 1024
 _QUEUE_MILLISECONDS = 200
 HEADER_RATIO = 1514 / 1448
@@ -119,11 +119,11 @@ def _delete_leftovers() -> None:
             subprocess.run(["ip", "netns", "delete", name.name], capture_output=True, check=False)
 
 
-def enter(namespace: str) -> None:
-    """Move this thread, and threads that it starts from now on, into a network namespace."""
+def enter(namespace: str | Path) -> None:
+    """Move this thread, and threads that it starts from now on, into a network namespace: a name, or a path to one."""
     libc = ctypes.CDLL(None, use_errno=True)
-    with open(f"/run/netns/{namespace}", "rb") as handle:
-        if libc.setns(handle.fileno(), _CLONE_NEWNET) != 0:
+    with Path("/run/netns", namespace).open("rb") as handle:
+        if libc.setns(handle.fileno(), CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), f"could not enter network namespace {namespace}")
 
 
