@@ -5,19 +5,19 @@
 FILE is a campaign as JSON (`benchmarks/campaigns/short.json` by default); its fields are described in
 `benchmarks.trouble.campaign`. In short:
 
-    {"schema_version": 1, "name": "short", "seed": 0, "num_steps": 200,
+    {"schema_version": 1, "name": "short", "seed": 0, "num_steps": 20000,
      "runs": [{"name": "six", "dp": 2, "pp": 3,
                "strikes": [{"kind": "kill", "at": "backward", "repeat": 5},
                            {"kind": "freeze", "at": "forward", "then": [{"kind": "kill", "at": "transfer"}]},
                            {"kind": "service", "then": [{"kind": "kill", "at": "commit"}]},
                            {"kind": "join"}]}]}
 
-Every run trains one job from its first step to its last under its strikes; workers that were lost come back, get their
-state from the others, and may be struck again. An uninterrupted run with as many steps is trained first. Each run's row is
-printed when it is done, then how long recoveries took. Exits with 1 when any of these is not 0: wrong steps (loss or
-parameters beside the uninterrupted run, fp64), hung jobs, lost samples (a committed step counts every micro-batch once),
-orphaned processes, strikes that never began or generations that are missing, growth beyond what the campaign allows; 2 for
-a bad file.
+Every run trains one job from its first step until its strikes are over; workers that were lost come back, get their state
+from the others, and may be struck again. An uninterrupted run with as many steps is trained then. Each run's row is printed
+when it is done, then how long recoveries took. Exits with 1 when any of these is not 0: wrong steps (loss or parameters
+beside the uninterrupted run, fp64), hung jobs, lost samples (a committed step counts every micro-batch once, and no step is
+missing), orphaned processes, strikes that did not come to their end or generations that are missing, growth beyond what
+the campaign allows; 2 for a bad file.
 """
 
 import argparse
@@ -57,15 +57,15 @@ END_SECONDS = 10.0
 """For the last process of a run to be gone."""
 
 
-def job_of(campaign: Campaign) -> "partial[TrainingJob]":
-    """What is trained."""
+def job_of(campaign: Campaign, num_steps: int) -> "partial[TrainingJob]":
+    """What is trained; a step is the same whatever follows it."""
     shape = GptShape(num_blocks=NUM_BLOCKS, width=campaign.width)
-    return partial(gpt_job, num_microbatches=campaign.num_microbatches, num_steps=campaign.num_steps, shape=shape)
+    return partial(gpt_job, num_microbatches=campaign.num_microbatches, num_steps=num_steps, shape=shape)
 
 
 def profile_of(campaign: Campaign, num_workers: int) -> Profile:
     """Measured sizes; times that are the same on every machine, so that plans do not depend on how busy this one is."""
-    measured = profile_job(job_of(campaign), name="chaos", num_workers=num_workers)
+    measured = profile_job(job_of(campaign, campaign.num_steps), name="chaos", num_workers=num_workers)
     link = LinkCost(alpha_seconds=1e-5, beta_seconds_per_byte=1e-10)
     return replace(
         measured,
@@ -87,21 +87,19 @@ def warm(campaign: Campaign, profile: Profile, service: ServiceProcess) -> None:
         client.post_event(view.summary.id, Event(kind=EventKind.WORKER_FAILED, id="warm", generation=0, worker=worker))
 
 
-def uninterrupted(campaign: Campaign, profile: Profile) -> RunResult:
-    """As many steps on one worker, and nothing strikes."""
-    return train(job_of(campaign), workers=1, dp=1, pp=1, profile=profile, options=OPTIONS)
+def uninterrupted(campaign: Campaign, profile: Profile, num_steps: int) -> RunResult:
+    """So many steps on one worker, and nothing strikes."""
+    return train(job_of(campaign, num_steps), workers=1, dp=1, pp=1, profile=profile, options=OPTIONS)
 
 
-def play(
-    campaign: Campaign, run: Run, *, profile: Profile, reference: RunResult, service: ServiceProcess, console: Console
-) -> RunReport:
+def play(campaign: Campaign, run: Run, *, profile: Profile, service: ServiceProcess, console: Console) -> RunReport:
     """One run under its strikes."""
     report = RunReport(name=run.name, num_workers=run.dp * run.pp)
     striker = Striker(run, campaign.seed, service)
     witness = Witness(campaign, run, striker, service, console)
     try:
         result = train(
-            job_of(campaign),
+            job_of(campaign, campaign.num_steps),
             workers=Cluster.uniform(run.dp * run.pp, workers_per_host=run.workers_per_host),
             dp=run.dp,
             pp=run.pp,
@@ -113,7 +111,7 @@ def play(
             options=OPTIONS,
             observer=witness,
         )
-        judge(report, campaign, result, reference)
+        judge(report, campaign, witness.num_steps, result, uninterrupted(campaign, profile, len(result.losses)))
     except HungError as error:
         report.hung, report.error = 1, str(error)
     except KintsugiError as error:
@@ -131,11 +129,19 @@ def play(
     return report
 
 
-def judge(report: RunReport, campaign: Campaign, result: RunResult, reference: RunResult) -> None:
-    """Compare a run's steps, samples and parameters with the uninterrupted one's."""
-    pairs = zip(result.losses, reference.losses, strict=False)
+def judge(report: RunReport, campaign: Campaign, num_committed: int, result: RunResult, reference: RunResult) -> None:
+    """Compare a run's steps, samples and parameters with those of an uninterrupted one of as many steps.
+
+    Args:
+        report: learns what is wrong.
+        campaign: says what still counts as equal.
+        num_committed: steps that were seen to be committed.
+        result: of the run.
+        reference: of the uninterrupted one.
+    """
+    pairs = zip(result.losses, reference.losses, strict=True)
     wrong = sum(abs(mine - other) > campaign.tolerance_ratio * abs(other) for mine, other in pairs)
-    missing = campaign.num_steps - len(result.losses)
+    missing = max(0, num_committed - len(result.losses))
     once = (1,) * campaign.num_microbatches
     report.num_steps = len(result.losses)
     report.lost_samples = missing * campaign.num_microbatches + sum(
@@ -174,10 +180,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="kintsugi-chaos-") as folder, service_process(Path(folder)) as service:
         profile = profile_of(campaign, runs[0].dp * runs[0].pp)
         warm(campaign, profile, service)
-        console.print(f"training {campaign.num_steps} steps uninterrupted")
-        reference = uninterrupted(campaign, profile)
         for run in runs:
-            reports.append(play(campaign, run, profile=profile, reference=reference, service=service, console=console))
+            reports.append(play(campaign, run, profile=profile, service=service, console=console))
             print(reports[-1].line(campaign.growth), flush=True)
     show(reports, arguments.svg)
     num_failures = sum(report.num_failures(campaign.growth) for report in reports)

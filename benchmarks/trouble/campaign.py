@@ -138,7 +138,7 @@ class Campaign(Part):
     name: str = Field(min_length=1, max_length=60)
     seed: int = Field(default=0, ge=0)
     num_steps: int = Field(ge=10, le=100_000)
-    """Of every run and of the uninterrupted one that they are compared with; strikes must fit in."""
+    """At most so many in a run, which ends when its strikes are over; strikes that did not fit in count as a failure."""
     num_microbatches: int = Field(default=8, ge=1, le=256)
     width: int = Field(default=32, ge=4, le=1024, multiple_of=4)
     """Of the decoder that is trained."""

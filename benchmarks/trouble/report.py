@@ -34,7 +34,7 @@ class RunReport:
     orphans: int = 0
     """Processes that outlive the run."""
     missing: int = 0
-    """Strikes that never began, and generations fewer than asked."""
+    """Strikes that did not come to their end, and generations fewer than asked."""
     missed: int = 0
     """Faults whose point nobody came by, or whose victim could not be spared any more; no failure of the job."""
     largest_difference: float = 0.0

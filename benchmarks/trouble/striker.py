@@ -97,6 +97,13 @@ class Striker:
         """Whether the job has trained for a step or more with nothing under way; workers may be on their way to it."""
         return self._rest_from_step is not None and max(agent.losses) > self._rest_from_step
 
+    def is_over(self, agent: Agent) -> bool:
+        """Whether all strikes came to their end, and everybody who was lost is back in the job."""
+        plan = agent.decision.plan
+        known = {*plan.workers, *(idle.worker for idle in plan.idle_workers)}
+        is_complete = not agent.arriving and not self._victims.missing(agent) and known.issuperset(agent.alive)
+        return self.num_left == 0 and is_complete
+
     def _can_begin(self, agent: Agent, strike: Strike) -> bool:
         """Whether enough workers have come back for all of the strike's victims to be spared."""
         faults = [fault for fault in (strike, *strike.then) if fault.kind not in (Kind.SERVICE, Kind.JOIN)]

@@ -1,4 +1,8 @@
-"""Looks at a run while it is struck: what its processes hold, which there were, and that the job does not hang."""
+"""Looks at a run while it is struck: what its processes hold, which there were, and that the job does not hang.
+
+Steps of these jobs take milliseconds, and what strikes wait for (a process that starts again) takes seconds: no number of
+steps is enough for all strikes on every machine. So the job is concluded once they are over.
+"""
 
 import os
 import time
@@ -31,7 +35,8 @@ class Witness:
         self._service = service
         self._console = console
         self._began_at = self._moved_at = self._told_at = time.monotonic()
-        self._last_step = -1
+        self.num_steps = 0
+        """That were seen to be committed."""
         self._sampled_generation = -1
         self._looked_at = 0.0
         self._has_looked_last = False
@@ -46,6 +51,8 @@ class Witness:
         """Observe."""
         if self._striker.is_rested(agent):
             self._look(agent)
+            if self._has_looked_last:
+                agent.conclude()
         self._striker(agent)
         self.recoveries, self.generation = agent.recoveries, agent.decision.plan.generation
         for worker in (*agent.alive, *agent.arriving):
@@ -57,7 +64,7 @@ class Witness:
     def _look(self, agent: Agent) -> None:
         """At what processes hold: once in every generation, and a last time when all is over and old groups are torn down."""
         plan, now = agent.decision.plan, time.monotonic()
-        is_over = self._striker.num_left == 0 and now - self._looked_at > SETTLE_SECONDS and not self._has_looked_last
+        is_over = self._striker.is_over(agent) and now - self._looked_at > SETTLE_SECONDS and not self._has_looked_last
         if plan.generation <= self._sampled_generation and not is_over:
             return
         self._has_looked_last |= is_over
@@ -67,8 +74,8 @@ class Witness:
 
     def _require_progress(self, agent: Agent) -> None:
         now, step = time.monotonic(), max(agent.losses, default=-1)
-        if step > self._last_step:
-            self._last_step, self._moved_at = step, now
+        if step >= self.num_steps:
+            self.num_steps, self._moved_at = step + 1, now
         if now - self._moved_at > self._campaign.hung_after_seconds:
             raise HungError(f"no step for {now - self._moved_at:.0f} s after step {step}, {agent.phase.value}")
         if now - self._began_at > self._campaign.limit_seconds:

@@ -102,8 +102,16 @@ class Agent(AbstractContextManager["Agent"]):
         """
         self._conductor.invite(worker, host)
 
+    def conclude(self) -> None:
+        """End the job early, as if the steps that are committed now were all it had. For observers.
+
+        Every worker ends before the same step, and the result is that of a job of so many steps. No checkpoint is written
+        for it: another life of the run goes on from the newest one.
+        """
+        self._conductor.conclude()
+
     def run(self) -> RunResult:
-        """Train to the last step.
+        """Train to the last step, or until the job is concluded.
 
         Raises:
             InfeasibleError: too much was lost; no plan exists for the workers that are left.

@@ -46,8 +46,7 @@ class Bookkeeper:
         self.cadence.every = message.checkpoint_every
         if self._journal is None:
             self._journal = self._options.journal(self._worker)
-        steps = range(message.start_step, job.num_steps)
-        return Recorder(self._journal, self.cadence, self._options.sampler, message.attempt, steps)
+        return Recorder(self._journal, self.cadence, self._options.sampler, message.attempt, message.steps(job.num_steps))
 
     def resumed(self, message: Prepare) -> None:
         """The state that was staged for an attempt is in place."""

@@ -22,12 +22,7 @@ from kintsugi.runtime.decisions import JobRequest
 from kintsugi.runtime.fleet import Fleet
 from kintsugi.runtime.hearing import Hearing
 from kintsugi.runtime.keeper import Keeper
-from kintsugi.runtime.messages import (
-    CallOff,
-    CheckpointEvery,
-    Collect,
-    Go,
-)
+from kintsugi.runtime.messages import CallOff, CheckpointEvery, Collect, Go
 from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.patience import Patience
 from kintsugi.runtime.preparation import Settlement, is_same_work
@@ -80,6 +75,12 @@ class Conductor:
         """Start a process for a worker that comes back or is new; it is taken in once it knows its model."""
         self._fleet.invite(worker)
         self._roster.live(worker, host)
+
+    def conclude(self) -> None:
+        """Have all workers leave what they do, and regroup with no step left to train; once."""
+        if not self._preparer.is_concluding and self.phase in (Phase.PREPARING, Phase.TRAINING):
+            self._begin_attempt(Phase.QUIESCING)
+        self._preparer.is_concluding = True
 
     def is_done(self) -> bool:
         """Whether everything is trained and collected."""

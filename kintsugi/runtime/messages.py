@@ -57,6 +57,12 @@ class Prepare:
     restore: Restore | None = None
     checkpoint_every: int | None = None
     """Steps; null where it is not known yet how often is best."""
+    stop_step: int | None = None
+    """The step before which a job ends that was concluded; null: its own end."""
+
+    def steps(self, num_steps: int) -> range:
+        """What is to be trained of a job of `num_steps`."""
+        return range(self.start_step, num_steps if self.stop_step is None else self.stop_step)
 
 
 @dataclass(frozen=True, slots=True)

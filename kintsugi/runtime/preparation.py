@@ -45,6 +45,7 @@ def preparation(
     cluster: Cluster,
     restore: Restore | None = None,
     checkpoint_every: int | None = None,
+    stop_step: int | None = None,
 ) -> dict[str, Prepare]:
     """The message for every member.
 
@@ -58,6 +59,7 @@ def preparation(
         cluster: all workers that the plan may name.
         restore: state that comes from a checkpoint.
         checkpoint_every: interval in steps; null where it is not known yet.
+        stop_step: before which the job ends early; null where it does not.
     """
     program = compile_program(decision.plan, profile, cluster)
     is_in_place = applied is not None and applied.generation == decision.plan.generation
@@ -76,6 +78,7 @@ def preparation(
             is_initial=settlement.start_step == 0,
             restore=restore,
             checkpoint_every=checkpoint_every,
+            stop_step=stop_step,
         )
         for worker in members
     }

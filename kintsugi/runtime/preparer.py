@@ -29,8 +29,12 @@ class Preparer:
     keeper: Keeper
     progress: Progress
     options: AgentOptions
+    is_concluding: bool = False
+    """Whether the job ends with the steps that are committed when its workers have left the present one."""
     _found: Checkpoint | None = None
     """What an earlier life of the job left."""
+    _stop_step: int | None = None
+    """The step before which a job that is concluded ends; the same over all later attempts."""
 
     def begin(self) -> None:
         """See what an earlier life of the job left."""
@@ -65,6 +69,8 @@ class Preparer:
         """
         attempt.members = self._members(decision, attempt)
         start = self._begin_from(decision, settlement, applied)
+        if self.is_concluding and self._stop_step is None:
+            self._stop_step = start.settlement.start_step
         return preparation(
             attempt.number,
             start.decision,
@@ -75,6 +81,7 @@ class Preparer:
             cluster=self.roster.cluster,
             restore=start.restore,
             checkpoint_every=self.keeper.every_steps,
+            stop_step=self._stop_step,
         )
 
     def _members(self, decision: Decision, attempt: Attempt) -> tuple[str, ...]:

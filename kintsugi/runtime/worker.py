@@ -205,7 +205,7 @@ class WorkerProcess:
             return
         self._books.resumed(self._staged)
         require_current = partial(self._listener.require_current, self._attempt)
-        for step in range(executor.status.step, self._job.num_steps):
+        for step in self._staged.steps(self._job.num_steps):
             self._faults.strike_if(FaultPoint.STEP, step)
             began = time.monotonic()
             record = executor.run(step)

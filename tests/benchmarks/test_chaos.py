@@ -1,5 +1,6 @@
 """The short campaign, played for real, and what counts as a failure."""
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -29,6 +30,8 @@ def test_the_short_campaign_ends_with_nothing_that_must_not_be(tmp_path):
     picture = tmp_path / "phases.svg"
     done = chaos("--svg", str(picture))
     assert done.returncode == 0, done.stdout + done.stderr
+    (num_steps,) = re.findall(r"(\d+) steps;", done.stdout)
+    assert int(num_steps) < SHORT.num_steps, "the run ends with its strikes, not with its steps"
     assert "wrong steps 0" in done.stdout
     assert "hung 0, lost samples 0, orphans 0, missing 0" in done.stdout
     assert ", 0 things that must not be" in done.stdout
@@ -57,13 +60,16 @@ def result_of(losses, counts) -> RunResult:
 
 
 def test_wrong_steps_and_lost_samples_are_counted():
-    campaign = SHORT.model_copy(update={"num_steps": 3, "num_microbatches": 2})
+    campaign = SHORT.model_copy(update={"num_microbatches": 2})
     reference = result_of((1.0, 2.0, 3.0), ((1, 1),) * 3)
     report = RunReport(name="right", num_workers=6)
-    judge(report, campaign, reference, reference)
+    judge(report, campaign, 3, reference, reference)
     assert (report.wrong_steps, report.lost_samples, report.num_failures(Growth())) == (0, 0, 0)
-    judge(report, campaign, replace(reference, losses=(1.0, 2.1, 3.0), microbatches=((1, 1), (0, 2), (1, 1))), reference)
+    wrong = replace(reference, losses=(1.0, 2.1, 3.0), microbatches=((1, 1), (0, 2), (1, 1)))
+    judge(report, campaign, 3, wrong, reference)
     assert (report.wrong_steps, report.lost_samples) == (2, 2)
+    judge(report, campaign, 4, reference, reference)
+    assert (report.wrong_steps, report.lost_samples) == (0, 2)
 
 
 def test_a_report_fails_with_what_grew_hung_or_was_left_out():

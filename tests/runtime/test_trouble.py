@@ -53,6 +53,34 @@ def test_nothing_is_lost_with_the_only_holder_before_anything_was_trained():
     assert [recovery.lost for recovery in result.recoveries] == [["w00"]]
 
 
+def test_a_job_that_is_concluded_is_one_of_so_many_steps():
+    def conclude(agent: Agent) -> None:
+        if len(agent.losses) >= NUM_STEPS:
+            agent.conclude()
+
+    result = observed(gpt_request(2, 2), conclude, num_steps=100_000)
+    assert len(result.losses) >= NUM_STEPS
+    assert_same(result, reference(len(result.losses)), 1e-9)
+
+
+def test_a_job_that_is_concluded_trains_no_further_whoever_is_lost_then():
+    """Once while it recovers, and once more when all that is left to do is to collect."""
+    seen: set[Phase] = set()
+
+    def conclude(agent: Agent) -> None:
+        if agent.recoveries and agent.phase not in seen:
+            seen.add(agent.phase)
+            agent.conclude()
+            if agent.phase is Phase.COLLECTING:
+                agent.handle("w02").strike()
+
+    result = observed(gpt_request(2, 2), conclude, fail_at(2, "w01", "applied"), num_steps=100_000)
+    assert Phase.COLLECTING in seen
+    assert [recovery.lost for recovery in result.recoveries] == [["w01"], ["w02"]]
+    assert len(result.losses) == 3
+    assert_same(result, reference(3))
+
+
 def test_that_holds_for_a_second_loss_before_the_first_step_too():
     request = gpt_request(1, 2)
     idle = tuple(IdleWorker(worker=worker, reason="kept for later") for worker in ("w02", "w03"))
