@@ -1,0 +1,138 @@
+"""The mean of all workers' gradients, summed in buckets beside the backward pass; the gradients themselves stay as they are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from kintsugi.core.errors import CommunicationError, InvalidInputError
+from kintsugi.runtime.synchronization.transport import Summing, Transport
+
+BUCKET_BYTES = 4 * 2**20
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Parameters that are reduced together."""
+
+    parameters: tuple[int, ...]
+    """By their numbers."""
+    flat: Tensor
+    """What is summed, in host memory."""
+    parts: tuple[Tensor, ...]
+    """Views of `flat` in the parameters' shapes."""
+    missing: set[int]
+    """Parameters whose gradients are not there yet."""
+    summing: Summing | None = None
+
+
+@dataclass
+class GradientSum:
+    """One step's reduction: begun bucket by bucket as gradients come, in one order on all workers.
+
+    As gradients come last layer first, so do buckets. A bucket is begun once its own and all earlier ones are complete.
+    """
+
+    parameters: Sequence[nn.Parameter]
+    transport: Transport
+    bucket_bytes: int = BUCKET_BYTES
+    num_backwards: int = 1
+    """Backward passes per step, whose gradients autograd adds up."""
+    buckets: list[Bucket] = field(init=False)
+    _passes: list[int] = field(init=False)
+    _num_begun: int = field(default=0, init=False)
+    _failure: CommunicationError | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Lay the buckets out."""
+        numbers = _cut(self.parameters, self.bucket_bytes)
+        self.buckets = [_empty_bucket(self.parameters, own) for own in numbers]
+        self._bucket_of = {number: bucket for bucket in self.buckets for number in bucket.parameters}
+        self._passes = [0] * len(self.parameters)
+
+    def ready(self, number: int) -> None:
+        """The gradient of a parameter went through one backward pass; begins what is complete with it.
+
+        Raises:
+            InvalidInputError: it went through more passes than a step has; the sum of the first ones is under way.
+        """
+        self._passes[number] += 1
+        if self._passes[number] > self.num_backwards:
+            raise InvalidInputError(
+                f"a parameter had more backward passes than this since the last step; give the number of passes per step, "
+                f"or call step after {self.num_backwards}",
+                field="num_backwards",
+                value=self._passes[number],
+            )
+        if self._passes[number] == self.num_backwards:
+            self._bucket_of[number].missing.discard(number)
+            self._begin_complete()
+
+    def wait(self) -> list[Tensor]:
+        """All means, by parameter; begins what is not yet. What has no gradient counts as zero.
+
+        Raises:
+            CommunicationError: a worker is gone. The workers' own gradients are untouched.
+        """
+        for bucket in self.buckets:
+            bucket.missing.clear()
+        self._begin_complete()
+        if self._failure is not None:
+            raise self._failure
+        means: dict[int, Tensor] = {}
+        for bucket in self.buckets:
+            means.update(self.settled(bucket))
+        return [means[number] for number in range(len(self.parameters))]
+
+    def settled(self, bucket: Bucket) -> dict[int, Tensor]:
+        """Wait for the mean of one bucket that was begun; by number of the parameter."""
+        assert bucket.summing is not None
+        bucket.summing.wait().div_(self.transport.num_workers)
+        return dict(zip(bucket.parameters, bucket.parts, strict=True))
+
+    def renew(self) -> None:
+        """Begin the next step's sum with what comes next; the means of the last one are gone."""
+        for bucket in self.buckets:
+            bucket.missing, bucket.summing = set(bucket.parameters), None
+        self._passes = [0] * len(self.parameters)
+        self._num_begun = 0
+
+    def _begin_complete(self) -> None:
+        """A worker's loss is told by `wait`: a backward pass is no place to handle it."""
+        try:
+            while self._failure is None and self._num_begun < len(self.buckets) and not self.buckets[self._num_begun].missing:
+                self._begin(self.buckets[self._num_begun])
+                self._num_begun += 1
+        except CommunicationError as error:
+            self._failure = error
+
+    def _begin(self, bucket: Bucket) -> None:
+        for number, part in zip(bucket.parameters, bucket.parts, strict=True):
+            gradient = self.parameters[number].grad
+            if gradient is None:
+                part.zero_()
+            else:
+                part.copy_(gradient)
+        bucket.summing = self.transport.begin_sum(bucket.flat)
+
+
+def _cut(parameters: Sequence[nn.Parameter], bucket_bytes: int) -> list[list[int]]:
+    """Numbers of parameters, last first, in buckets of at most so many bytes, or of one parameter, and of one type."""
+    buckets: list[list[int]] = []
+    filled, dtype = 0, None
+    for number in reversed(range(len(parameters))):
+        parameter = parameters[number]
+        if not buckets or filled + parameter.nbytes > bucket_bytes or parameter.dtype != dtype:
+            buckets.append([])
+            filled, dtype = 0, parameter.dtype
+        buckets[-1].append(number)
+        filled += parameter.nbytes
+    return buckets
+
+
+def _empty_bucket(parameters: Sequence[nn.Parameter], numbers: Sequence[int]) -> Bucket:
+    sizes = [parameters[number].numel() for number in numbers]
+    flat = torch.zeros(sum(sizes), dtype=parameters[numbers[0]].dtype)
+    parts = tuple(part.view(parameters[number].shape) for part, number in zip(torch.split(flat, sizes), numbers, strict=True))
+    return Bucket(tuple(numbers), flat, parts, set(numbers))

@@ -1,0 +1,106 @@
+"""What workers tell each other when a membership begins: who knows the model, who is how far, and who has it all to learn."""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from kintsugi.runtime.commit import CommitRecord, StepStatus, resolve
+from kintsugi.runtime.synchronization.transport import Transport
+
+_NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where one member is."""
+
+    status: StepStatus
+    strategy: int
+    """By its place among those that every worker was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class RollCall:
+    """Where every worker is, by rank; None for those that join."""
+
+    standings: tuple[Standing | None, ...]
+
+    @classmethod
+    def gathered(cls, transport: Transport, own: Standing | None) -> Self:
+        """What all workers tell each other.
+
+        Raises:
+            CommunicationError: a worker is gone.
+        """
+        rows = torch.full((transport.num_workers, 4), 0)
+        rows[transport.rank] = _row(own)
+        return cls(tuple(_standing(*told) for told in transport.begin_sum(rows).wait().tolist()))
+
+    @property
+    def members(self) -> list[Standing]:
+        """Those that do not join."""
+        return [standing for standing in self.standings if standing is not None]
+
+    @property
+    def has_joiners(self) -> bool:
+        """Whether some worker knows nothing yet."""
+        return None in self.standings
+
+    @property
+    def source(self) -> int:
+        """Who tells them: the member of lowest rank, or rank 0 where there is none."""
+        return next((rank for rank, standing in enumerate(self.standings) if standing is not None), 0)
+
+    @property
+    def is_agreed(self) -> bool:
+        """Whether all members follow the same strategy; a loss in the middle of a change leaves them apart."""
+        return len({member.strategy for member in self.members}) <= 1
+
+    def must_roll_forward(self, own: Standing) -> bool:
+        """Whether another member has applied the step that this one has all gradients of.
+
+        Raises:
+            ReconfigurationError: a member cannot follow, as where it missed a membership.
+        """
+        record = resolve(member.status for member in self.members)
+        return record is not None and record.step == own.status.step
+
+
+def _row(own: Standing | None) -> Tensor:
+    if own is None:
+        return torch.full((4,), _NONE)
+    record = own.status.last_record
+    return torch.tensor([own.strategy, own.status.step, int(own.status.is_reduced), _NONE if record is None else record.step])
+
+
+def _standing(strategy: int, step: int, is_reduced: int, committed: int) -> Standing | None:
+    if strategy == _NONE:
+        return None
+    record = None if committed == _NONE else record_of(committed)
+    return Standing(StepStatus(step=step, is_reduced=bool(is_reduced), last_record=record), strategy)
+
+
+def record_of(step: int) -> CommitRecord:
+    """That a step is committed; norms and losses are the trainer's own here."""
+    return CommitRecord(step=step, squared_norm=0.0, loss=0.0)
+
+
+def broadcast(transport: Transport, source: int, content: Mapping[str, Any]) -> Any:
+    """What the worker of rank `source` gives: tensors, numbers and text, bit for bit; everybody takes part.
+
+    Raises:
+        CommunicationError: a worker is gone.
+    """
+    packed = torch.zeros(0, dtype=torch.uint8)
+    if transport.rank == source:
+        stream = io.BytesIO()
+        torch.save(dict(content), stream)
+        packed = torch.frombuffer(bytearray(stream.getvalue()), dtype=torch.uint8)
+    size = int(transport.begin_sum(torch.tensor([len(packed)])).wait())
+    told = packed if transport.rank == source else torch.zeros(size, dtype=torch.uint8)
+    transport.begin_sum(told).wait()
+    return torch.load(io.BytesIO(told.numpy().tobytes()), weights_only=True)

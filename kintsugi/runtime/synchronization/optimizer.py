@@ -1,0 +1,271 @@
+"""The drop-in wrapper of a torch optimizer: synchronises replicas by a strategy that may change at any step."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import structlog
+import torch
+from torch import Tensor, nn
+
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.synchronization.background import ROUND_STEPS, Rounds
+from kintsugi.runtime.synchronization.gradients import BUCKET_BYTES
+from kintsugi.runtime.synchronization.membership import RollCall, Standing, broadcast
+from kintsugi.runtime.synchronization.monitor import Totals
+from kintsugi.runtime.synchronization.policies import Observation, Policy
+from kintsugi.runtime.synchronization.replica import Replica
+from kintsugi.runtime.synchronization.strategies import Strategy
+from kintsugi.runtime.synchronization.transport import Transport
+from kintsugi.runtime.synchronization.wrapping import WrappingOptimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """A change of strategy."""
+
+    step: int
+    """The first one under the new strategy, by this worker's count."""
+    before: str
+    after: str
+    reason: str
+    num_workers: int
+
+
+class SynchronizedOptimizer(WrappingOptimizer):
+    """A torch optimizer whose `step` keeps this worker's model together with those of the others.
+
+    All workers construct it at once, and all of them go through the same memberships. Learning-rate schedulers, `state_dict`
+    and `zero_grad` see the optimizer within.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        strategy: Strategy | Sequence[Strategy],
+        transport: Transport,
+        *,
+        policy: Policy | None = None,
+        on_switch: Callable[[Switch], None] | None = None,
+        learning_rate: Callable[[int], float] | None = None,
+        max_grad_norm: float | None = None,
+        num_backwards: int = 1,
+        bucket_bytes: int = BUCKET_BYTES,
+        round_steps: int = ROUND_STEPS,
+    ) -> None:
+        """Waits for all workers; those that have no steps behind them take the state of one that has.
+
+        Args:
+            optimizer: of this worker's model; its parameters are of one type.
+            strategy: to follow, or several of which the first is followed first.
+            transport: to the other workers; closed by this object.
+            policy: changes the strategy; each worker has one of its own, made alike.
+            on_switch: told of every change of strategy, on every worker.
+            learning_rate: by step, for all parameter groups. A scheduler counts each worker's own steps, which differ under
+                an asynchronous strategy; synchronous strategies refuse learning rates that do.
+            max_grad_norm: 2-norm that the gradient is scaled down to before it is applied.
+            num_backwards: backward passes per step.
+            bucket_bytes: of gradients that are summed together, beside the backward pass.
+            round_steps: while asynchronous, steps between rounds in which workers agree on a change.
+
+        Raises:
+            CommunicationError: a worker is gone.
+            InvalidInputError: strategies have the same name, or the optimizer has parameters of several types.
+        """
+        candidates = [strategy] if isinstance(strategy, Strategy) else list(strategy)
+        self._strategies = {candidate.name: candidate for candidate in candidates}
+        if not candidates or len(self._strategies) < len(candidates):
+            names = [candidate.name for candidate in candidates]
+            raise InvalidInputError("give strategies of different names, at least one", field="strategy", value=names)
+        super().__init__(optimizer)
+        self._strategy = candidates[0]
+        self._policy, self._on_switch, self._round_steps = policy, on_switch, round_steps
+        self._replica = Replica(
+            optimizer,
+            transport,
+            learning_rate=learning_rate,
+            max_grad_norm=max_grad_norm,
+            bucket_bytes=bucket_bytes,
+            num_backwards=num_backwards,
+        )
+        self._rounds: Rounds | None = None
+        self._is_new = True
+        self._step_begun: int | None = None
+        """The step that `step` is at; kept when it was interrupted."""
+        self._log = structlog.get_logger("kintsugi.runtime")
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(partial(self._gradient_ready, number))
+            for number, parameter in enumerate(self._replica.parameters)
+        ]
+        self._join(transport)
+
+    @property
+    def strategy(self) -> str:
+        """Name of the strategy that is followed now."""
+        return self._strategy.name
+
+    @property
+    def num_steps(self) -> int:
+        """Steps taken; the same on all workers while the strategy is synchronous."""
+        return self._replica.num_steps
+
+    @property
+    def num_workers(self) -> int:
+        """Of the present membership."""
+        return self._replica.transport.num_workers
+
+    def __repr__(self) -> str:
+        return f"SynchronizedOptimizer({self.strategy}, {self.num_workers} workers, {self._inner!r})"
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Synchronise and update, atomically under a synchronous strategy; then change the strategy where that is agreed.
+
+        Raises:
+            CommunicationError: a worker is gone. Nothing was touched: `adopt` a new membership, and call this again.
+            InvalidInputError: the workers' learning rates differ.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        began, self._step_begun = time.perf_counter(), self.num_steps
+        self._strategy.step(self._replica)
+        self._replica.monitor.stepped(time.perf_counter() - began)
+        agreed, self._replica.agreed = self._replica.agreed, None
+        self._follow(agreed if self._rounds is None else self._rounds.stepped())
+        self._strategy.begin(self._replica)
+        self._step_begun = None
+        return loss
+
+    def adopt(self, transport: Transport) -> bool:
+        """Go on with the workers of another membership; all of them call this, those that join construct theirs.
+
+        Returns:
+            Whether a step that was interrupted is applied after all: some worker had passed its commit point, so all have
+            applied it now. Else it is to be taken again.
+
+        Raises:
+            CommunicationError: a worker is gone; adopt another membership.
+            ReconfigurationError: the members are apart, as where one of them missed a membership.
+        """
+        self._strategy.abandon(self._replica)
+        self._replica.transport.abort()
+        self._replica.transport.close()
+        self._replica.connect(transport)
+        self._join(transport)
+        begun, self._step_begun = self._step_begun, None
+        return begun is not None and self.num_steps > begun
+
+    def finish(self) -> None:
+        """Train no further, with all others: every worker has the same model then. Gives threads and connections back.
+
+        Under a synchronous strategy all workers come to this after the same step. A loop that goes on while `num_steps` is
+        below some number does that under every strategy.
+
+        Raises:
+            CommunicationError: a worker is gone.
+        """
+        try:
+            while self._rounds is not None:
+                agreed = self._rounds.next()
+                if agreed.num_done == agreed.num_workers:
+                    break
+                self._follow(agreed)
+            self._leave()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Stop alone, at once: give threads and connections back."""
+        for hook in self._hooks:
+            hook.remove()
+        self._strategy.abandon(self._replica)
+        self._replica.transport.abort()
+        self._replica.transport.close()
+
+    def _gradient_ready(self, number: int, _: nn.Parameter | Tensor) -> None:
+        self._strategy.gradient_ready(self._replica, number)
+
+    def _join(self, transport: Transport) -> None:
+        """Become a member: roll forward what is committed, follow one strategy, learn what one does not know."""
+        order = list(self._strategies)
+        own = None if self._is_new else Standing(self._replica.status, order.index(self.strategy))
+        found = RollCall.gathered(transport, own)
+        if found.is_agreed and own is not None and self._strategy.is_synchronous and found.must_roll_forward(own):
+            self._replica.roll_forward()
+        if found.has_joiners or not found.is_agreed:
+            self._learn(broadcast(transport, found.source, self._state()))
+        if not found.is_agreed and self._strategy.is_synchronous:
+            self._replica.equalize()
+        self._is_new = False
+        self._enter(self._strategy)
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "model": self._replica.model(),
+            "optimizer": self._inner.state_dict(),
+            "num_steps": self._replica.num_steps,
+            "strategy": self.strategy,
+            "policy": dict(self._policy.memory) if self._policy is not None else {},
+        }
+
+    def _learn(self, state: dict[str, Any]) -> None:
+        """Take the strategy of a member, and all else that it has where this worker joins."""
+        if self._is_new:
+            self._replica.load(state["model"])
+            self._inner.load_state_dict(state["optimizer"])
+            self._replica.num_steps = state["num_steps"]
+        self._strategy = self._known(state["strategy"])
+        if self._policy is not None:
+            self._policy.memory.update(state["policy"])
+
+    def _known(self, name: str) -> Strategy:
+        if name not in self._strategies:
+            raise InvalidInputError(f"is none of those given: {', '.join(self._strategies)}", field="strategy", value=name)
+        return self._strategies[name]
+
+    def _follow(self, agreed: Totals | None) -> None:
+        """Do what the policy makes of what was agreed in or beside a step, unless somebody trains no further."""
+        if agreed is None or agreed.num_done > 0 or self._policy is None:
+            return
+        choice = self._policy.choose(self._observation(agreed))
+        if choice is not None and choice.strategy != self.strategy:
+            self._change(self._known(choice.strategy), choice.reason)
+
+    def _observation(self, agreed: Totals) -> Observation:
+        count = agreed.num_workers
+        return Observation(
+            strategy=self.strategy,
+            num_workers=int(count),
+            num_steps=int(agreed.num_steps / count),
+            steps_since_change=int(agreed.steps_since_change / count),
+            step_seconds=agreed.step_seconds / count,
+            throughput_ratio=agreed.own_seconds / agreed.step_seconds if agreed.step_seconds > 0 else 1.0,
+            is_settled=agreed.num_settled == count,
+        )
+
+    def _change(self, following: Strategy, reason: str) -> None:
+        """All workers come here after the same agreement, each at the end of a step."""
+        before = self.strategy
+        self._leave(is_equality_needed=following.is_synchronous)
+        self._enter(following)
+        self._replica.gradients.renew()
+        switch = Switch(step=self.num_steps, before=before, after=self.strategy, reason=reason, num_workers=self.num_workers)
+        self._log.info("synchronisation changed", step=switch.step, before=before, after=switch.after, reason=reason)
+        if self._on_switch is not None:
+            self._on_switch(switch)
+
+    def _leave(self, *, is_equality_needed: bool = True) -> None:
+        self._strategy.leave(self._replica)
+        if is_equality_needed and not self._strategy.keeps_replicas_equal:
+            self._replica.equalize()
+
+    def _enter(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self._replica.monitor.renew()
+        strategy.enter(self._replica)
+        self._rounds = None
+        if not strategy.is_synchronous:
+            self._rounds = Rounds(self._replica.transport, lambda is_done: self._replica.report(is_done=is_done), self._round_steps)

@@ -1,0 +1,209 @@
+"""One worker's model and optimizer, and the primitives that strategies are written with.
+
+Collective: `mean_gradients` and `mean_model`. Pairwise: `caching.ModelCache`. Whatever they bring is set aside; `apply` alone
+touches the parameters, once everything of the step is there on every worker.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from kintsugi.core.errors import InvalidInputError, ReconfigurationError
+from kintsugi.runtime.commit import StepStatus
+from kintsugi.runtime.synchronization.gradients import BUCKET_BYTES, GradientSum
+from kintsugi.runtime.synchronization.membership import record_of
+from kintsugi.runtime.synchronization.monitor import Monitor, Totals
+from kintsugi.runtime.synchronization.transport import Summing, Transport
+
+
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """What a step is about to do."""
+
+    model: Tensor | None
+    gradients: Sequence[Tensor] | None
+
+
+class Replica:
+    """What a strategy sees of its worker."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        transport: Transport,
+        *,
+        learning_rate: Callable[[int], float] | None = None,
+        max_grad_norm: float | None = None,
+        bucket_bytes: int = BUCKET_BYTES,
+        num_backwards: int = 1,
+    ) -> None:
+        """See `SynchronizedOptimizer` for the arguments.
+
+        Raises:
+            InvalidInputError: there are no parameters, or of several types.
+        """
+        self.optimizer = optimizer
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        dtypes = {str(parameter.dtype) for parameter in self.parameters}
+        if len(dtypes) != 1:
+            raise InvalidInputError("the optimizer needs parameters of one type", field="optimizer", value=sorted(dtypes))
+        self.num_steps = 0
+        """Taken by this worker; the same on all workers after synchronous steps."""
+        self.monitor = Monitor()
+        self.agreed: Totals | None = None
+        """What all workers told at the commit point of the last step."""
+        self._learning_rate, self._max_grad_norm = learning_rate, max_grad_norm
+        self._options = {"bucket_bytes": bucket_bytes, "num_backwards": num_backwards}
+        self._update: _Update | None = None
+        self._committed: int | None = None
+        self.connect(transport)
+
+    @property
+    def transport(self) -> Transport:
+        """The workers of the present membership."""
+        return self._transport
+
+    @property
+    def status(self) -> StepStatus:
+        """How far this worker is."""
+        record = None if self._committed is None else record_of(self._committed)
+        return StepStatus(step=self.num_steps, is_reduced=self._update is not None, last_record=record)
+
+    def connect(self, transport: Transport) -> None:
+        """Go on among other workers; what was being summed is given up, the gradients are still there."""
+        self._transport = transport
+        self.gradients = GradientSum(self.parameters, transport, **self._options)
+
+    def model(self) -> Tensor:
+        """A flat copy of all parameters in host memory."""
+        return _flat(self.parameters)
+
+    def load(self, model: Tensor) -> None:
+        """Overwrite all parameters."""
+        _overwrite(self.parameters, model)
+
+    def mean_gradients(self) -> list[Tensor]:
+        """The mean of all workers' gradients, by parameter; most of it was summed beside the backward pass.
+
+        Raises:
+            CommunicationError: a worker is gone.
+        """
+        return self.gradients.wait()
+
+    def begin_mean_model(self) -> Summing:
+        """Begin to sum all workers' models; `mean_model` waits for it."""
+        return self._transport.begin_sum(self.model())
+
+    def mean_model(self, summing: Summing | None = None) -> Tensor:
+        """The mean of all workers' models, flat.
+
+        Raises:
+            CommunicationError: a worker is gone.
+        """
+        return (summing or self.begin_mean_model()).wait().div_(self._transport.num_workers)
+
+    def apply(self, *, model: Tensor | None = None, gradients: Sequence[Tensor] | None = None, with_all: bool = True) -> None:
+        """Let the optimizer step, from another model or by other gradients where they are given.
+
+        Args:
+            model: to take first, flat.
+            gradients: to take instead of this worker's own, by parameter.
+            with_all: whether the step commits on all workers or on none: a reduction is the commit point, behind which
+                every worker has all that it needs. Else this worker steps alone.
+
+        Raises:
+            CommunicationError: a worker is gone; nothing was touched.
+            InvalidInputError: the workers' learning rates differ; nothing was touched.
+        """
+        self._update = _Update(model, gradients)
+        if with_all:
+            totals = Totals.of(self._transport.begin_sum(self.report(num_steps=self.num_steps + 1).tensor()).wait())
+            totals.require_one_learning_rate()
+            self.agreed, self._committed = totals, self.num_steps
+        self.roll_forward()
+
+    def roll_forward(self) -> None:
+        """Apply what was set aside for a step that is committed.
+
+        Raises:
+            ReconfigurationError: nothing was.
+        """
+        update, began = self._update, time.perf_counter()
+        if update is None:
+            raise ReconfigurationError("nothing is there to apply", field="step", value=self.num_steps)
+        if update.model is not None:
+            self.load(update.model)
+        if update.gradients is not None:
+            self._take(update.gradients)
+        if self._max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self._max_grad_norm)
+        if self._learning_rate is not None:
+            for group in self.optimizer.param_groups:
+                group["lr"] = self._learning_rate(self.num_steps)
+        self.optimizer.step()
+        self._update = None
+        self.num_steps += 1
+        self.gradients.renew()
+        self.monitor.applied(time.perf_counter() - began)
+
+    def report(self, *, num_steps: int | None = None, is_done: bool = False) -> Totals:
+        """What this worker tells the others.
+
+        Args:
+            num_steps: that it has taken then; the present number by default.
+            is_done: whether it trains no further.
+        """
+        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        if self._learning_rate is not None:
+            rates = [self._learning_rate(self.num_steps)]
+        weighed = sum(rate * (1 + index) for index, rate in enumerate(rates))
+        return self.monitor.report(self.num_steps if num_steps is None else num_steps, weighed, is_done=is_done)
+
+    def equalize(self) -> None:
+        """Make all replicas one: the mean of parameters and of the optimizer's state, and the largest number of steps.
+
+        Raises:
+            CommunicationError: a worker is gone; nothing was touched.
+        """
+        counts = torch.zeros(self._transport.num_workers, dtype=torch.int64)
+        counts[self._transport.rank] = self.num_steps
+        alike = _by_type([*self.parameters, *self._states()])
+        summings = [self._transport.begin_sum(flat) for flat in (counts, *map(_flat, alike))]
+        _, *sums = [summing.wait() for summing in summings]
+        for tensors, total in zip(alike, sums, strict=True):
+            _overwrite(tensors, total.div_(self._transport.num_workers))
+        self.num_steps = int(counts.max())
+
+    def _states(self) -> list[Tensor]:
+        """The optimizer's floating-point state, in one order on all workers."""
+        states = (self.optimizer.state.get(parameter, {}) for parameter in self.parameters)
+        values = (state[key] for state in states for key in sorted(state))
+        return [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
+
+    def _take(self, gradients: Sequence[Tensor]) -> None:
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter)
+            parameter.grad.copy_(gradient)
+
+
+def _by_type(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Tensors of one type each, which can be summed as one."""
+    dtypes = dict.fromkeys(tensor.dtype for tensor in tensors)
+    return [[tensor for tensor in tensors if tensor.dtype == dtype] for dtype in dtypes]
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    """A copy in host memory."""
+    return torch.cat([tensor.detach().reshape(-1).cpu() for tensor in tensors])
+
+
+@torch.no_grad()
+def _overwrite(tensors: Iterable[Tensor], flat: Tensor) -> None:
+    begin = 0
+    for tensor in tensors:
+        tensor.copy_(flat[begin : begin + tensor.numel()].view(tensor.shape))
+        begin += tensor.numel()

@@ -1,0 +1,40 @@
+"""An optimizer that is another optimizer to everything but `step`."""
+
+from typing import Any
+
+import torch
+
+
+class WrappingOptimizer(torch.optim.Optimizer):
+    """Shares groups and state with the optimizer within, so that schedulers and checkpoints see that one."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        """Not torch's own `__init__`, which would make groups and state of its own."""
+        self._inner = optimizer
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]  # an attribute there
+        """The groups of the optimizer within."""
+        return self._inner.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]  # an attribute there
+        """The state of the optimizer within."""
+        return self._inner.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]  # an attribute there
+        """The defaults of the optimizer within."""
+        return self._inner.defaults
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of the optimizer within."""
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Into the optimizer within."""
+        self._inner.load_state_dict(state_dict)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Of the optimizer within."""
+        self._inner.zero_grad(set_to_none=set_to_none)

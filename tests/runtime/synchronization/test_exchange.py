@@ -1,0 +1,110 @@
+"""Questions between two workers are bounded: peers that are dead, frozen or wrong cost their timeout at most."""
+
+import socket
+import struct
+import threading
+
+import pytest
+
+from kintsugi.core.errors import CommunicationError
+from kintsugi.runtime.synchronization.exchange import Exchange, Kind
+
+
+@pytest.fixture
+def ends():
+    """Makes ends of conversations, closed at the end."""
+    opened = []
+
+    def end(**options) -> Exchange:
+        exchange = Exchange("127.0.0.1", **{"largest_bytes": 100, "timeout_seconds": 5.0, "retry_seconds": 60.0, **options})
+        opened.append(exchange)
+        return exchange
+
+    yield end
+    for exchange in opened:
+        exchange.close()
+
+
+def asked(one: Exchange, other: Exchange, content: bytes = b"abc", size: int = 3) -> bytes | None:
+    answer = bytearray(size)
+    return bytes(answer) if one.ask(other.address, Kind.AVERAGE, bytearray(content), memoryview(answer)) else None
+
+
+def test_questions_are_answered_over_one_connection(ends):
+    one, other = ends(), ends()
+    assert asked(one, other) is None, "nobody answers yet"
+    other.serve(lambda kind, content: bytearray(reversed(content)) if kind is Kind.AVERAGE else None)
+    assert [asked(one, other, bytes([n, 2, 3])) for n in range(3)] == [bytes([3, 2, n]) for n in range(3)]
+    other.serve(None)
+    assert asked(one, other) is None
+    assert one.can_ask(other.address)
+
+
+def test_a_dead_peer_is_found_at_once_and_left_alone(ends):
+    one, other = ends(), ends()
+    other.serve(lambda _, content: bytearray(content))
+    assert asked(one, other) == b"abc"
+    other.close()
+    with pytest.raises(CommunicationError, match="did not answer"):
+        asked(one, other)
+    assert not one.can_ask(other.address)
+
+
+def test_a_peer_may_be_asked_again_after_a_while(ends):
+    one, other = ends(retry_seconds=0.0), ends()
+    other.close()
+    with pytest.raises(CommunicationError):
+        asked(one, other)
+    assert one.can_ask(other.address)
+
+
+def test_a_frozen_peer_costs_the_timeout(ends):
+    one = ends(timeout_seconds=0.05)
+    with socket.create_server(("127.0.0.1", 0)) as frozen, pytest.raises(CommunicationError, match="timed out"):
+        one.ask(frozen.getsockname(), Kind.READ, bytearray(), memoryview(bytearray(3)))
+
+
+def test_an_answer_of_another_size_is_no_answer(ends):
+    one, other = ends(), ends()
+    other.serve(lambda _, content: bytearray(content))
+    with pytest.raises(CommunicationError, match="3 bytes where 5 were expected"):
+        asked(one, other, size=5)
+
+
+def test_too_large_a_message_is_cut_off(ends):
+    one, other = ends(), ends(largest_bytes=2)
+    other.serve(lambda _, content: bytearray(content))
+    with pytest.raises(CommunicationError):
+        asked(one, other)
+
+
+def test_nonsense_ends_the_connection_and_nothing_else(ends):
+    one, other = ends(), ends()
+    other.serve(lambda _, content: bytearray(content))
+    with socket.create_connection(other.address, timeout=5.0) as stranger:
+        stranger.sendall(struct.pack("!BQ", 99, 0))
+        assert stranger.recv(1) == b""
+    assert asked(one, other) == b"abc"
+
+
+def test_closing_frees_who_waits(ends):
+    one = ends()
+    errors = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+
+        def ask() -> None:
+            try:
+                one.ask(silent.getsockname(), Kind.READ, bytearray(), memoryview(bytearray(3)))
+            except CommunicationError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        connection, _ = silent.accept()
+        with connection:
+            connection.recv(1)
+            one.close()
+            thread.join(5.0)
+    assert len(errors) == 1
+    with pytest.raises(CommunicationError, match="closed"):
+        one.ask(("127.0.0.1", 1), Kind.READ, bytearray(), memoryview(bytearray(3)))

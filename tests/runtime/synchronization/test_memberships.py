@@ -1,0 +1,318 @@
+"""Steps are atomic, an interrupted one is taken again by the workers that are left, and workers join in the middle."""
+
+import pytest
+import torch
+
+from kintsugi.core.errors import CommunicationError
+from kintsugi.runtime.synchronization import (
+    ModelAveraging,
+    PairwiseAveraging,
+    PeerTransport,
+    SchedulePolicy,
+    SynchronizedOptimizer,
+    SynchronousSGD,
+    WorkerCountPolicy,
+)
+from tests.runtime.synchronization.workers import backward, crew, flat, is_equal, model_of, together, train_step
+
+NUM_NUMBERS = 9
+"""In a report at the commit point."""
+
+
+def adam(model):
+    return torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+class Loss:
+    """Fails the sums of one worker from some moment on, as if it lost its peers."""
+
+    def __init__(self, num_left: int | None) -> None:
+        self.num_left = num_left
+
+    def __call__(self, tensor: torch.Tensor) -> None:
+        if self.num_left is None:
+            return
+        self.num_left -= 1
+        if self.num_left < 0:
+            raise RuntimeError("connection closed by peer")
+
+
+def entries(optimizer) -> list[torch.Tensor]:
+    return [value.clone() for state in optimizer.state.values() for value in state.values()]
+
+
+def interrupted(strategy, num_sums: int):
+    """Three workers lose each other in a step, after some of its sums came to their end; two of them take it again."""
+
+    def main(rank, link):
+        loss = Loss(None)
+        model = model_of()
+        optimizer = SynchronizedOptimizer(adam(model), strategy(), link.transport("three", rank, 3, fail=loss), bucket_bytes=300)
+        for step in range(3):
+            train_step(model, optimizer, step, rank, 3)
+        before, states = flat(model), entries(optimizer)
+        if (begun := getattr(optimizer._strategy, "_summing", None)) is not None:
+            begun.wait()
+        loss.num_left = num_sums
+        backward(model, optimizer, 3, rank, 3)
+        with pytest.raises(CommunicationError):
+            optimizer.step()
+        assert torch.equal(before, flat(model)), "no parameter is touched"
+        assert all(torch.equal(*pair) for pair in zip(states, entries(optimizer), strict=True))
+        assert optimizer.num_steps == 3
+        if rank == 2:
+            optimizer.close()
+            return None
+        assert not optimizer.adopt(link.transport("two", rank, 2)), "nobody had committed it"
+        optimizer.step()
+        assert optimizer.num_steps == 4
+        train_step(model, optimizer, 4, rank, 2)
+        optimizer.finish()
+        return model
+
+    return crew(3, main)[:2]
+
+
+@pytest.mark.parametrize(("strategy", "num_sums"), [(SynchronousSGD, 0), (SynchronousSGD, 2), (ModelAveraging, 0)])
+def test_an_interrupted_step_touches_nothing_and_is_taken_again(strategy, num_sums):
+    models = interrupted(strategy, num_sums)
+    assert is_equal(models)
+    assert not torch.equal(flat(models[0]), flat(model_of()))
+
+
+def test_the_step_that_is_taken_again_uses_the_gradients_of_those_that_are_left():
+    """The mean of the survivors' gradients, exactly, on what all three had before."""
+    model = model_of()
+    optimizer = adam(model)
+    for step in range(3):
+        train_step(model, optimizer, step)
+    shares = []
+    for rank in range(2):
+        backward(model, optimizer, 3, rank, 3)
+        shares.append([parameter.grad.clone() for parameter in model.parameters()])
+    for parameter, *gradients in zip(model.parameters(), *shares, strict=True):
+        parameter.grad = sum(gradients) / 2
+    optimizer.step()
+    train_step(model, optimizer, 4)
+    found = interrupted(SynchronousSGD, 1)
+    assert torch.allclose(flat(found[0]), flat(model), rtol=1e-12, atol=1e-14)
+
+
+def test_a_step_that_one_worker_has_applied_is_applied_by_all():
+    """Worker 0 passes the commit point; worker 1 gives its part in it and loses the connection at that very moment."""
+
+    def main(rank, link):
+        model = model_of()
+        group, is_armed = link.group("both", rank, 2), []
+
+        def all_reduce(tensor: torch.Tensor) -> None:
+            group.allreduce([tensor]).wait()
+            if is_armed and tensor.numel() == NUM_NUMBERS:
+                raise RuntimeError("connection closed by peer")
+
+        optimizer = SynchronizedOptimizer(adam(model), SynchronousSGD(), PeerTransport(all_reduce, rank=rank, num_workers=2))
+        for step in range(2):
+            train_step(model, optimizer, step, rank, 2)
+        backward(model, optimizer, 2, rank, 2)
+        if rank == 1:
+            is_armed.append(True)
+            with pytest.raises(CommunicationError):
+                optimizer.step()
+            assert optimizer.num_steps == 2
+        else:
+            optimizer.step()
+        assert optimizer.adopt(link.transport("again", rank, 2)) == (rank == 1)
+        assert optimizer.num_steps == 3
+        optimizer.finish()
+        return model
+
+    models = crew(2, main)
+    reference = model_of()
+    optimizer = adam(reference)
+    for step in range(3):
+        train_step(reference, optimizer, step)
+    assert is_equal(models)
+    assert torch.allclose(flat(models[0]), flat(reference), rtol=1e-12, atol=1e-14)
+
+
+def grown(strategies, *, policy=None, sizes=(1, 2, 3), steps_each: int = 4):
+    """A job that one worker begins and others join, one at a time, until all take the last steps together."""
+
+    def main(rank, link):
+        model, switches = model_of(rank), []
+        optimizer = None
+        for index, size in enumerate(sizes):
+            if rank >= size:
+                continue
+            transport = link.transport(f"of {size}", rank, size)
+            if optimizer is None:
+                optimizer = SynchronizedOptimizer(
+                    adam(model), strategies(), transport, policy=policy and policy(), on_switch=switches.append
+                )
+            else:
+                assert not optimizer.adopt(transport)
+            while optimizer.num_steps < steps_each * (index + 1):
+                train_step(model, optimizer, optimizer.num_steps, rank, size)
+        optimizer.finish()
+        return model, switches, optimizer.num_steps
+
+    return crew(max(sizes), main)
+
+
+def test_workers_that_join_get_model_and_optimizer_bit_for_bit():
+    outcomes = grown(SynchronousSGD)
+    assert is_equal([model for model, _, _ in outcomes])
+    reference = model_of()
+    optimizer = adam(reference)
+    for step in range(12):
+        train_step(reference, optimizer, step)
+    assert torch.allclose(flat(outcomes[0][0]), flat(reference), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("strategy", [ModelAveraging, PairwiseAveraging])
+def test_workers_join_under_every_strategy(strategy):
+    outcomes = grown(strategy)
+    assert is_equal([model for model, _, _ in outcomes])
+
+
+def test_workers_that_join_follow_the_strategy_and_the_policy_of_the_others():
+    """Two switch when the second joins; the third learns so, and all switch back at the same step."""
+    outcomes = grown(
+        lambda: [SynchronousSGD(), ModelAveraging()],
+        policy=lambda: SchedulePolicy([(5, "model_averaging"), (10, "synchronous_sgd")]),
+    )
+    told = [[(switch.step, switch.after) for switch in switches] for _, switches, _ in outcomes]
+    assert told == [[(5, "model_averaging"), (10, "synchronous_sgd")]] * 2 + [[(10, "synchronous_sgd")]]
+    assert is_equal([model for model, _, _ in outcomes])
+
+
+def test_a_job_shrinks_to_one_worker_and_goes_on():
+    def main(rank, link):
+        model = model_of(rank)
+        optimizer = SynchronizedOptimizer(adam(model), SynchronousSGD(), link.transport("of 3", rank, 3))
+        train_step(model, optimizer, 0, rank, 3)
+        for size in (2, 1):
+            if rank >= size:
+                optimizer.close()
+                return None
+            optimizer.adopt(link.transport(f"of {size}", rank, size))
+            train_step(model, optimizer, optimizer.num_steps, rank, size)
+        optimizer.finish()
+        return model
+
+    reference = model_of()
+    optimizer = adam(reference)
+    for step in range(3):
+        train_step(reference, optimizer, step)
+    assert torch.allclose(flat(crew(3, main)[0]), flat(reference), rtol=1e-12, atol=1e-14)
+
+
+def switching(num_steps: int = 60):
+    """Three workers that go from synchronous to pairwise averaging and back by schedule."""
+
+    def main(rank, link):
+        model, switches = model_of(rank), []
+        optimizer = SynchronizedOptimizer(
+            adam(model),
+            [SynchronousSGD(), PairwiseAveraging()],
+            link.transport("all", rank, 3),
+            policy=SchedulePolicy([(4, "pairwise_averaging"), (10, "synchronous_sgd")]),
+            on_switch=switches.append,
+            round_steps=2,
+        )
+        while len(switches) < 2 or optimizer.num_steps < num_steps:
+            train_step(model, optimizer, optimizer.num_steps, rank, 3)
+        same = flat(model)  # finish averages nothing here
+        optimizer.finish()
+        return model, same, switches
+
+    return crew(3, main)
+
+
+def test_replicas_are_made_equal_before_they_step_together_again():
+    outcomes = switching()
+    models = [model for model, _, _ in outcomes]
+    assert is_equal(models)
+    assert all(torch.equal(flat(model), same) for model, same, _ in outcomes), "also without the last averaging"
+    told = [[(s.step, s.before, s.after, s.reason, s.num_workers) for s in switches] for _, _, switches in outcomes]
+    assert told[0] == told[1] == told[2]
+    assert told[0][0] == (
+        4,
+        "synchronous_sgd",
+        "pairwise_averaging",
+        "step 4 is reached, and pairwise_averaging is scheduled from step 4 on",
+        3,
+    )
+    assert told[0][1][1:3] == ("pairwise_averaging", "synchronous_sgd")
+
+
+def test_a_policy_without_its_strategy_is_told_so():
+    def main(rank, link):
+        model = model_of()
+        optimizer = SynchronizedOptimizer(
+            adam(model), SynchronousSGD(), link.transport("one", rank, 1), policy=WorkerCountPolicy({1: "pairwise_averaging"})
+        )
+        with pytest.raises(Exception, match="is none of those given: synchronous_sgd"):
+            train_step(model, optimizer, 0)
+        optimizer.close()
+
+    crew(1, main)
+
+
+def test_peers_that_die_are_skipped_by_pairwise_averaging():
+    """Worker 1 ends without a word; the others go on, and agree on a membership without it later."""
+
+    def main(rank, link):
+        model, strategy = model_of(rank), PairwiseAveraging()
+        optimizer = SynchronizedOptimizer(adam(model), strategy, link.transport("of 4", rank, 4, retry_seconds=60.0))
+        if rank == 1:
+            optimizer.close()
+            return None
+        while strategy.num_averaged < 8:
+            train_step(model, optimizer, optimizer.num_steps, rank, 4)
+        optimizer.adopt(link.transport("of 3", (0, 2, 3).index(rank), 3))
+        train_step(model, optimizer, optimizer.num_steps, rank, 3)
+        optimizer.finish()
+        return model
+
+    models = crew(4, main)
+    assert is_equal([model for model in models if model is not None])
+
+
+def test_members_that_a_loss_left_with_different_strategies_follow_one():
+    """A loss in the middle of a change: one of two has changed already."""
+
+    def main(rank, link):
+        model = model_of(rank)
+        strategies = [SynchronousSGD(), ModelAveraging()]
+        first = strategies if rank == 0 else strategies[::-1]
+        optimizer = SynchronizedOptimizer(adam(model), first[0], link.transport(f"alone {rank}", 0, 1))
+        optimizer._strategies = {strategy.name: strategy for strategy in strategies}
+        train_step(model, optimizer, 0)
+        optimizer.adopt(link.transport("both", rank, 2))
+        assert optimizer.strategy == "synchronous_sgd"
+        train_step(model, optimizer, 1, rank, 2)
+        return model, optimizer.finish()
+
+    assert is_equal([model for model, _ in crew(2, main)])
+
+
+def test_workers_wait_for_each_other_at_the_end():
+    """Asynchronous workers that took different numbers of steps end with one model."""
+
+    def main(rank, link):
+        model = model_of(rank)
+        optimizer = SynchronizedOptimizer(adam(model), PairwiseAveraging(), link.transport("both", rank, 2), round_steps=1)
+        for step in range(3 + 20 * rank):
+            train_step(model, optimizer, step, rank, 2)
+        optimizer.finish()
+        return model, optimizer.num_steps
+
+    outcomes = crew(2, main)
+    assert is_equal([model for model, _ in outcomes])
+    assert [steps for _, steps in outcomes] == [23, 23]
+
+
+def test_threads_report_their_errors():
+    with pytest.raises(ZeroDivisionError):
+        together(lambda: 1 // 0)
