@@ -19,6 +19,7 @@ from api.http.conditional import ConditionalReads
 from api.http.description import describe
 from api.http.middleware import BodyLimit, Observation
 from api.metrics import Metrics
+from api.overlay.assembly import overlays_of
 from api.routes import (
     approvals,
     estimates,
@@ -27,6 +28,7 @@ from api.routes import (
     health,
     heartbeats,
     jobs,
+    overlay,
     plans,
     rendezvous,
     reports,
@@ -55,6 +57,7 @@ ROUTERS = (
     plans.router,
     exports.router,
     rendezvous.router,
+    overlay.router,
     approvals.router,
     reports.router,
     heartbeats.router,
@@ -94,6 +97,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     listeners = HeartbeatWatch(service, lambda job, events: app.state.desk.write(job, service.post_events, job, events))
     metrics.watched.set_function(listeners.num_workers)
     hooks = webhooks_of(settings, store, metrics)
+    overlays = overlays_of(settings, store.database)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -110,6 +114,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             planners=anyio.CapacityLimiter(settings.max_planning_threads),
             webhooks=hooks.registry,
             access=access,
+            overlays=overlays,
         )
         if settings.otel_endpoint is not None:
             SPANS.start(settings.otel_endpoint)
@@ -118,19 +123,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         if ahead is not None:
             ahead.start()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(watch.run)
-            tasks.start_soon(tail.run)
-            tasks.start_soon(listeners.run)
-            tasks.start_soon(hooks.courier.run)
-            tasks.start_soon(access.auditor.run)
-            tasks.start_soon(deadlines.run)
+            background = (watch, deadlines, overlays, tail, listeners, hooks.courier, access.auditor)
+            for part in background:
+                tasks.start_soon(part.run)
             yield
-            watch.close()
-            deadlines.close()
-            tail.close()
-            listeners.close()
-            hooks.courier.close()
-            access.auditor.close()
+            for part in background:
+                part.close()
         if ahead is not None:
             await anyio.to_thread.run_sync(ahead.close)
         store.close()
@@ -153,7 +151,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             Middleware(ConditionalReads),
         ],
     )
-    app.state.watch, app.state.tail, app.state.ahead = watch, tail, ahead
+    app.state.watch, app.state.tail, app.state.ahead, app.state.overlays = watch, tail, ahead, overlays
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router)

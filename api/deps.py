@@ -14,6 +14,7 @@ from api.answers import answer_body
 from api.deadlines import Deadlines
 from api.http.bodies import refuses
 from api.metrics import Metrics
+from api.overlay.desk import OverlayDesk
 from api.records import Told
 from api.service import Service
 from api.settings import Settings
@@ -59,6 +60,7 @@ class Desk:
     planners: anyio.CapacityLimiter
     webhooks: Registry
     access: Access
+    overlays: OverlayDesk
 
     def check_wait(self, seconds: float) -> None:
         """Require a wait that the service bears.

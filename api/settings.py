@@ -27,6 +27,10 @@ class Settings(BaseSettings):
     """Longest wait for a newer plan."""
     stream_heartbeat_seconds: float = Field(default=15.0, gt=0, le=3_600)
     """Longest silence on a stream of server-sent events."""
+    overlay_timeout_seconds: float = Field(default=10.0, ge=0.1, le=3_600)
+    """Silence after which a worker of an overlay counts as failed."""
+    overlay_synchronization: str | None = None
+    """Function that chooses the tree or ring over which an overlay reduces, as module:function; null: the one predicted fastest."""
     max_planning_threads: int = Field(default=4, ge=1, le=256)
     """Decisions that are computed at the same time."""
     plans_ahead: bool = True

@@ -27,6 +27,14 @@ from kintsugi.core.handling import ApprovalPage, ApprovalRecord
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Answer, EventPage, JobPage, JobView, Pending, Report, ReportPage, ReportRecord
+from kintsugi.core.overlay import (
+    Overlay,
+    OverlayEvent,
+    OverlayHeartbeat,
+    OverlayHeartbeatAnswer,
+    OverlayLog,
+    OverlaySigns,
+)
 from kintsugi.formats.exports import Export
 
 T = TypeVar("T")
@@ -45,6 +53,8 @@ REQUESTS = (
     NewWebhook,
     WebhookTarget,
     Heartbeats,
+    OverlayEvent,
+    OverlayHeartbeat,
 )
 RESPONSES = (
     AuditPage,
@@ -71,6 +81,10 @@ RESPONSES = (
     Webhook,
     WebhookList,
     HeartbeatAnswer,
+    Overlay,
+    OverlayHeartbeatAnswer,
+    OverlayLog,
+    OverlaySigns,
 )
 
 SMALL_BODY_BYTES = 20_000

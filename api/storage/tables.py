@@ -206,5 +206,29 @@ RENDEZVOUS = Table(
 )
 """Values that torchrun's agents share while they meet; no job's."""
 
-KEPT = (DOCUMENTS, LOG, DECISIONS)
+OVERLAY_LOG = Table(
+    "overlay_log",
+    METADATA,
+    Column("job", String(200), primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("event_id", String(200), nullable=False),
+    Column("body", Text, nullable=False),
+    Column("at", String(32), nullable=False),
+    Column("term", BigInteger, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    UniqueConstraint("job", "event_id"),
+)
+"""What agents told about overlays; a job's overlay needs no job that is planned here. The primary key is the compare-and-swap."""
+
+OVERLAYS = Table(
+    "overlays",
+    METADATA,
+    Column("job", String(200), primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("body", Text, nullable=False),
+)
+"""The overlay after the last line of each log: what follows from it, kept so that it need not be played back."""
+
+KEPT = (DOCUMENTS, LOG, DECISIONS, OVERLAY_LOG)
 """Tables whose rows are never changed or deleted: triggers refuse it."""

@@ -119,6 +119,7 @@ class _Server(uvicorn.Server):
         """Answer those who wait, then stop."""
         self._app.state.watch.close()
         self._app.state.tail.close()
+        self._app.state.overlays.close()
         await super().shutdown(sockets)
 
 

@@ -5,7 +5,8 @@ KintsugiError
 ├── NotFoundError                no such job, worker, plan or generation
 ├── ConflictError                well-formed, but refused in the present state
 │   ├── StaleGenerationError     speaks of a generation that is over; carries the current one
-│   └── StaleIncarnationError    speaks for a process life that is over; carries the last known one of each worker
+│   ├── StaleIncarnationError    speaks for a process life that is over; carries the last known one of each worker
+│   └── StaleTermError           the scheduler that was asked is deposed: another one took over; carries its term
 ├── InfeasibleError              no plan exists: memory, too few workers, contradictory ranges
 │   └── StateLostError           no survivor holds some layer
 ├── ReconfigurationError         the survivors could not move to the decided plan
@@ -98,6 +99,24 @@ class StaleIncarnationError(ConflictError):
     @classmethod
     def _rebuilt(cls, document: Mapping[str, Any]) -> Self:
         return cls(str(document["message"]), incarnations=document["incarnations"])
+
+
+class StaleTermError(ConflictError):
+    """Whoever asks has heard of a later scheduler: this one decides nothing any more; `current_term` is that one's term."""
+
+    code = "stale_term"
+
+    def __init__(self, message: str, *, current_term: int, field: str = "term", value: Any = None) -> None:
+        super().__init__(message, field=field, value=value)
+        self.current_term = current_term
+
+    def as_dict(self) -> dict[str, Any]:
+        """The contract's object with `current_term` added."""
+        return {**super().as_dict(), "current_term": self.current_term}
+
+    @classmethod
+    def _rebuilt(cls, document: Mapping[str, Any]) -> Self:
+        return cls(str(document["message"]), current_term=int(document["current_term"]), value=document.get("value"))
 
 
 class InfeasibleError(KintsugiError):

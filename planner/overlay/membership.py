@@ -7,12 +7,16 @@ from kintsugi.core.overlay import LinkState, Overlay, OverlayEvent, OverlayLink,
 from planner.overlay.topology import (
     PRESENT,
     ascending,
+    components,
     fail_workers,
+    find_link,
     find_worker,
     in_state,
+    links_of,
     put_link,
     put_worker,
     take_worker,
+    up_links,
 )
 
 MOST_WORKERS = 1_024
@@ -22,18 +26,21 @@ MOST_WORKERS = 1_024
 def join(overlay: Overlay, event: OverlayEvent, now: str) -> Overlay:
     """A worker joins: alone where nobody is active, else with links to the neighbours that it names.
 
-    Without neighbours it stands by until somebody connects it.
+    Without neighbours it stands by until somebody connects it. An earlier life of it is over with that; the same one again
+    changes nothing.
 
     Raises:
         StaleIncarnationError: this life of it is known already, or over.
         NotFoundError: there is no neighbour of that name.
         ConflictError: a neighbour is not active, or the overlay is full.
     """
-    overlay = _without_earlier_life(overlay, event)
-    if sum(1 for worker in overlay.workers if worker.state is not WorkerState.FAILED) >= MOST_WORKERS:
-        raise ConflictError(f"the overlay has {MOST_WORKERS} workers already", field="worker", value=event.worker)
-    for index, neighbor in enumerate(event.neighbors):
-        _check_neighbor(overlay, neighbor, f"neighbors[{index}]")
+    earlier = find_worker(overlay, event.worker)
+    if earlier is not None:
+        if event.incarnation <= earlier.incarnation:
+            present(overlay, event)
+            return overlay
+        overlay = take_worker(overlay, earlier.id)
+    _check_newcomer(overlay, event)
     is_alone = not in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING)
     newcomer = _newcomer(event, now, _first_state(event, is_alone))
     overlay = put_worker(overlay, newcomer)
@@ -43,7 +50,7 @@ def join(overlay: Overlay, event: OverlayEvent, now: str) -> Overlay:
 
 
 def drain(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
-    """A worker will leave.
+    """A worker will leave; where the others are connected through it alone, they are to connect before.
 
     Raises:
         NotFoundError: it is not in the overlay.
@@ -52,7 +59,11 @@ def drain(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
     worker = present(overlay, event)
     if worker.state is WorkerState.DRAINING:
         return overlay
-    return put_worker(overlay, replace(worker, state=WorkerState.DRAINING, detail=event.detail or "asked to leave"))
+    overlay = put_worker(overlay, replace(worker, state=WorkerState.DRAINING, detail=event.detail or "asked to leave"))
+    for ends in _bridges(overlay, worker.id):
+        if find_link(overlay, ascending(*ends)) is None:
+            overlay = put_link(overlay, wanted_link(overlay, *ends))
+    return overlay
 
 
 def leave(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
@@ -124,18 +135,20 @@ def wanted_link(overlay: Overlay, first: str, second: str) -> OverlayLink:
     return OverlayLink(between=ascending(first, second), state=LinkState.CONNECTING, generation=overlay.generation + 1)
 
 
-def _without_earlier_life(overlay: Overlay, event: OverlayEvent) -> Overlay:
-    """The overlay once an earlier life of a joining worker is over.
+def _bridges(overlay: Overlay, leaver: str) -> list[tuple[str, str]]:
+    """Links that hold the active workers together without `leaver`: between its neighbours, one of each part."""
+    active = in_state(overlay, WorkerState.ACTIVE)
+    parts = components(active, up_links(overlay, active))
+    neighbors = {other for other, _ in links_of(overlay, leaver)}
+    ends = [next((worker for worker in part if worker in neighbors), part[0]) for part in parts]
+    return [(ends[0], end) for end in ends[1:]]
 
-    Raises:
-        StaleIncarnationError: this life of it is known already.
-    """
-    earlier = find_worker(overlay, event.worker)
-    if earlier is None:
-        return overlay
-    if event.incarnation <= earlier.incarnation:
-        raise stale(earlier)
-    return take_worker(overlay, earlier.id)
+
+def _check_newcomer(overlay: Overlay, event: OverlayEvent) -> None:
+    if sum(1 for worker in overlay.workers if worker.state is not WorkerState.FAILED) >= MOST_WORKERS:
+        raise ConflictError(f"the overlay has {MOST_WORKERS} workers already", field="worker", value=event.worker)
+    for index, neighbor in enumerate(event.neighbors):
+        _check_neighbor(overlay, neighbor, f"neighbors[{index}]")
 
 
 def _check_neighbor(overlay: Overlay, neighbor: str, field: str) -> None:

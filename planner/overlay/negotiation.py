@@ -41,8 +41,10 @@ def negotiate(overlay: Overlay, event: OverlayEvent, now: str, planner: Synchron
     draft = settled(_heard(told, event))
     draft = replicated(draft, overlay.generation + 1)
     draft = _planned(draft, planner)
-    restarts = overlay.restarts + _restarts(overlay, draft, event)
-    return replace(draft, generation=overlay.generation + 1, restarts=restarts)
+    draft = replace(draft, generation=overlay.generation + 1)
+    if not (_is_interruption(overlay, event) or _lost_some(overlay, draft)):
+        return draft
+    return replace(draft, restarts=overlay.restarts + 1, restarted=draft.synchronization, restarted_generation=draft.generation)
 
 
 def _change_scheduler(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
@@ -90,16 +92,11 @@ def _heard(overlay: Overlay, event: OverlayEvent) -> Overlay:
 
 
 def _is_interruption(overlay: Overlay, event: OverlayEvent) -> bool:
-    """Whether the event tells of a reduction that broke, and no attempt was ordered since."""
-    return event.interrupted and event.restarts is not None and event.restarts >= overlay.restarts
+    """Whether the event tells of a reduction that broke, and no other attempt was ordered since."""
+    return event.interrupted and (event.restarts is None or event.restarts >= overlay.restarts)
 
 
-def _restarts(before: Overlay, after: Overlay, event: OverlayEvent) -> int:
-    """1 where a reduction under way has to be run again: it was interrupted, or somebody who counts has gone in the middle."""
-    still = {worker.id for worker in after.workers if worker.state in PRESENT}
-    incarnations = {worker.id: worker.incarnation for worker in after.workers}
-    lost = any(
-        worker not in still or incarnations[worker] != before.worker(worker).incarnation for worker in before.synchronization.order
-    )
-    is_new = event.restarts is None or event.restarts >= before.restarts
-    return int(lost or (event.interrupted and is_new))
+def _lost_some(before: Overlay, after: Overlay) -> bool:
+    """Whether somebody whose gradients counted has gone in the middle."""
+    lives = {worker.id: worker.incarnation for worker in after.workers if worker.state in PRESENT}
+    return any(lives.get(worker) != before.worker(worker).incarnation for worker in before.synchronization.order)

@@ -106,6 +106,7 @@ def tell(record: Recorder, site: Receiver) -> None:
     alive = {"host": "h00", "workers": ["w00", "w01"], "observed_at": A_MOMENT, "step": 121}
     record.ask("POST /v1/jobs/{job}/heartbeats", alive)
     _studies(record, decided["decision"]["plan"])
+    _overlay(record)
     meeting = {"value": base64.b64encode(b"127.0.0.1").decode(), "expected_version": 0, "generation": 1}
     record.ask("PUT /v1/rendezvous/{run}/{key}", meeting)
     record.ask("GET /v1/rendezvous/{run}/{key}")
@@ -118,6 +119,22 @@ def tell(record: Recorder, site: Receiver) -> None:
     record.end_streams()
     for path in ("/v1/stream", "/v1/jobs/{job}/stream"):
         record.ask(f"GET {path}", params={"after": 0, "kinds": "event"})
+
+
+def _overlay(record: Recorder) -> None:
+    """A worker that joins another one over a link that is measured, so that the state is on its way to it."""
+    joined = {"kind": "worker_joined", "address": "10.0.0.1:7000", "state_bytes": 8_388_608, "shard_bytes": 4_096}
+    record.ask("POST /v1/jobs/{job}/overlay/events", {**joined, "id": "joined-w00-0", "worker": "w00"})
+    again = {**joined, "id": "joined-w01-0", "worker": "w01", "address": "10.0.0.2:7000", "neighbors": ["w00"]}
+    record.ask("POST /v1/jobs/{job}/overlay/events", again)
+    measured = {"kind": "link_measured", "link": ["w00", "w01"], "alpha_seconds": 0.01, "beta_seconds_per_byte": 1e-08}
+    record.ask("POST /v1/jobs/{job}/overlay/events", {**measured, "id": "measured-w00-w01-1"})
+    record.forget("POST /v1/jobs/{job}/overlay/events")
+    record.ask("POST /v1/jobs/{job}/overlay/events", {**measured, "id": "measured-w00-w01-2"})
+    record.ask("GET /v1/jobs/{job}/overlay")
+    record.ask("POST /v1/jobs/{job}/overlay/heartbeats", {"worker": "w01", "generation": 3, "step": 17})
+    record.ask("GET /v1/jobs/{job}/overlay/heartbeats")
+    record.ask("GET /v1/jobs/{job}/overlay/log", params={"after": 1, "limit": 1})
 
 
 def _handling(record: Recorder) -> None:

@@ -103,4 +103,5 @@ def fill(url):
         "insert into log (job, number, kind, body, received_at, generation, decided, deferred, position) "
         "values ('j', 1, '', '', '', 0, true, false, 1)",
         "insert into decisions values ('j', 0, 0, '', '', '', '', '', '')",
+        "insert into overlay_log values ('j', 1, 'e', '', '', 1, 1)",
     )

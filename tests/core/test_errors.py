@@ -8,6 +8,7 @@ from kintsugi.core.errors import (
     KintsugiError,
     StaleGenerationError,
     StaleIncarnationError,
+    StaleTermError,
     StateLostError,
     error_from,
 )
@@ -21,6 +22,7 @@ KINDS = [kind for kind in _tree(KintsugiError) if kind.__module__ == errors.__na
 EXAMPLES = {
     StaleGenerationError: lambda: StaleGenerationError("is over", current_generation=7, value=3),
     StaleIncarnationError: lambda: StaleIncarnationError("is over", incarnations={"w05": 2}),
+    StaleTermError: lambda: StaleTermError("somebody took over", current_term=4, value=3),
     StateLostError: lambda: StateLostError("nobody holds them", layers=(2, 5)),
 }
 

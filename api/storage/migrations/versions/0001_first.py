@@ -8,7 +8,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-KEPT = ("documents", "log", "decisions")
+KEPT = ("documents", "log", "decisions", "overlay_log")
 """Tables whose rows are never changed or deleted."""
 
 
@@ -20,6 +20,7 @@ def upgrade() -> None:
     _keys()
     _webhooks()
     _rendezvous()
+    _overlays()
     _access()
     for table in KEPT:
         _keep(table)
@@ -182,6 +183,27 @@ def _rendezvous() -> None:
         sa.Column("version", sa.BigInteger, nullable=False),
         sa.Column("generation", sa.BigInteger, nullable=False),
         sa.Column("changed_at", sa.String(32), nullable=False, index=True),
+    )
+
+
+def _overlays() -> None:
+    op.create_table(
+        "overlay_log",
+        sa.Column("job", sa.String(200), primary_key=True),
+        sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("event_id", sa.String(200), nullable=False),
+        sa.Column("body", sa.Text, nullable=False),
+        sa.Column("at", sa.String(32), nullable=False),
+        sa.Column("term", sa.BigInteger, nullable=False),
+        sa.Column("generation", sa.BigInteger, nullable=False),
+        sa.UniqueConstraint("job", "event_id"),
+    )
+    op.create_table(
+        "overlays",
+        sa.Column("job", sa.String(200), primary_key=True),
+        sa.Column("number", sa.BigInteger, nullable=False),
+        sa.Column("generation", sa.BigInteger, nullable=False),
+        sa.Column("body", sa.Text, nullable=False),
     )
 
 

@@ -1,0 +1,1 @@
+"""The scheduler of overlays: their logs, what is heard of their workers, and who waits for the next generation."""

@@ -1,0 +1,60 @@
+"""The scheduler behind its counter: events taken one at a time, and everybody told who waits."""
+
+import anyio
+from anyio.to_thread import run_sync
+
+from api.overlay.book import Page
+from api.overlay.monitor import Monitor
+from api.overlay.scheduler import Scheduler
+from api.waiting.watch import Turns, Watch
+from kintsugi.core.overlay import OverlayEvent
+
+
+class OverlayDesk:
+    """Everything about overlays of one running application."""
+
+    def __init__(self, scheduler: Scheduler, *, timeout_seconds: float) -> None:
+        self.scheduler = scheduler
+        self.watch = Watch(scheduler.latest)
+        self.monitor = Monitor(scheduler, self.post, timeout_seconds=timeout_seconds)
+        self._turns = Turns()
+
+    async def post(self, job: str, event: OverlayEvent) -> Page:
+        """Take an event down, and tell everybody once it is durable.
+
+        Raises:
+            KintsugiError: what the scheduler refuses it with.
+        """
+        async with self._turns.of(job):
+            page = await run_sync(self.scheduler.post, job, event, self.monitor.synchronization_seconds(job))
+        self.watch.tell(job, page.overlay.generation)
+        self.monitor.moved(job, page)
+        return page
+
+    async def page(self, job: str, term: int = 0) -> Page:
+        """The present overlay.
+
+        Raises:
+            NotFoundError: nobody joined yet.
+            StaleTermError: whoever asks has heard of a later scheduler.
+        """
+        return await run_sync(self.scheduler.page, job, term)
+
+    async def awaited(self, job: str, above: int, seconds: float) -> Page | None:
+        """The overlay once its generation is above `above`; None after `seconds`, or when the service stops."""
+        generation = await self.watch.wait(job, above, seconds)
+        if generation < 0:
+            return None
+        known = self.scheduler.known(job)
+        return known if known is not None and known.overlay.generation > above else await self.page(job)
+
+    async def run(self) -> None:
+        """Listen until the service stops."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.watch.run)
+            tasks.start_soon(self.monitor.run)
+
+    def close(self) -> None:
+        """Let nobody wait any more."""
+        self.watch.close()
+        self.monitor.close()

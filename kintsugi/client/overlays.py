@@ -1,0 +1,68 @@
+"""What an agent says to and hears from the scheduler of an overlay."""
+
+from typing import TypeVar
+
+import httpx2
+
+from kintsugi.client.connection import Connection, path_of
+from kintsugi.core import codec
+from kintsugi.core.overlay import (
+    Overlay,
+    OverlayEvent,
+    OverlayHeartbeat,
+    OverlayHeartbeatAnswer,
+    OverlayLog,
+    OverlaySigns,
+)
+
+T = TypeVar("T")
+OVERLAY = "overlay"
+
+
+class OverlayCalls:
+    """The operations on overlays, of a client with a connection."""
+
+    _connection: Connection
+
+    def post_overlay_event(self, job: str, event: OverlayEvent) -> Overlay:
+        """Tell what happened and get the overlay after it; the same id again changes nothing.
+
+        Raises:
+            StaleIncarnationError: the worker was declared failed, or joined anew since.
+            StaleTermError: another scheduler took over.
+            ConflictError: the overlay does not allow it as it stands.
+            NotFoundError: a worker that is named is not in the overlay.
+        """
+        return self._told(Overlay, path_of(job, OVERLAY, "events"), event)
+
+    def overlay(self, job: str, *, after_generation: int | None = None, wait_seconds: float = 0.0, term: int = 0) -> Overlay | None:
+        """The present overlay; with `after_generation` once it is newer, None where none came within `wait_seconds`.
+
+        Args:
+            job: whose.
+            after_generation: the one that is known.
+            wait_seconds: at most, for a newer one.
+            term: the highest scheduler's term that the caller has heard of.
+        """
+        parameters = {"after_generation": after_generation, "wait_seconds": wait_seconds, "term": term}
+        path = path_of(job, OVERLAY)
+        response = self._connection.send("GET", path, parameters=parameters, wait_seconds=wait_seconds)
+        return None if response.status_code == httpx2.codes.NO_CONTENT else codec.loads(Overlay, response.content)
+
+    def overlay_heartbeat(self, job: str, heartbeat: OverlayHeartbeat) -> OverlayHeartbeatAnswer:
+        """Tell that a worker lives; the answer tells of newer overlays."""
+        return self._told(OverlayHeartbeatAnswer, path_of(job, OVERLAY, "heartbeats"), heartbeat)
+
+    def overlay_signs(self, job: str) -> OverlaySigns:
+        """What was heard of each worker last."""
+        return codec.loads(OverlaySigns, self._connection.send("GET", path_of(job, OVERLAY, "heartbeats")).content)
+
+    def overlay_log(self, job: str, *, after: int = 0, wait_seconds: float = 0.0, limit: int = 1_000) -> OverlayLog:
+        """Lines of the overlay's log behind number `after`; none where none came within `wait_seconds`."""
+        parameters = {"after": after, "wait_seconds": wait_seconds, "limit": limit}
+        path = path_of(job, OVERLAY, "log")
+        response = self._connection.send("GET", path, parameters=parameters, wait_seconds=wait_seconds)
+        return codec.loads(OverlayLog, response.content)
+
+    def _told(self, kind: type[T], path: str, body: OverlayEvent | OverlayHeartbeat) -> T:
+        return codec.loads(kind, self._connection.send("POST", path, content=codec.dumps(body)).content)
