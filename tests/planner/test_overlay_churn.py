@@ -55,11 +55,11 @@ def check_replication(overlay, replication, up) -> None:
     assert replication.lower_bound_seconds <= replication.makespan_seconds * (1 + 1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_churn_keeps_every_promise(data):
     churn = Churn(data)
-    for _ in range(data.draw(st.integers(1, 40))):
+    for _ in range(data.draw(st.integers(1, 30))):
         before, num_logged = churn.world.overlay, len(churn.world.log)
         churn.happen()
         after = churn.world.overlay
