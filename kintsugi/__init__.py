@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from kintsugi.runtime.faults import fail_at as fail_at
     from kintsugi.runtime.models import Layer as Layer
     from kintsugi.runtime.models import TrainingJob as TrainingJob
+    from kintsugi.runtime.overlay.coordinator import Coordinator as Coordinator
+    from kintsugi.runtime.overlay.options import OverlayOptions as OverlayOptions
     from kintsugi.runtime.recording import CheckpointOptions as CheckpointOptions
     from kintsugi.runtime.train import train as train
 
@@ -20,7 +22,9 @@ _EXPORTS = {
     "CheckpointOptions": "kintsugi.runtime.recording",
     "Client": "kintsugi.client",
     "Cluster": "kintsugi.core.cluster",
+    "Coordinator": "kintsugi.runtime.overlay.coordinator",
     "Layer": "kintsugi.runtime.models",
+    "OverlayOptions": "kintsugi.runtime.overlay.options",
     "TrainingJob": "kintsugi.runtime.models",
     "fail_at": "kintsugi.runtime.faults",
     "train": "kintsugi.runtime.train",

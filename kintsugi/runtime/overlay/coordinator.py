@@ -1,0 +1,290 @@
+"""A trainer's place in a job that workers join and leave by themselves: four lines of a plain torch loop.
+
+    coordinator = kintsugi.Coordinator(model, optimizer, service="http://scheduler:8000", job="digits")
+    for batch in loader:
+        loss(model(batch)).backward()
+        coordinator.update()
+        coordinator.check_state_replication()
+        if coordinator.capture_exit_event():
+            coordinator.request_node_exit()
+            break
+
+(Learning in Chaos, listing 1.)
+"""
+
+import os
+import socket
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+import torch
+from torch import nn
+
+from kintsugi.core import checks
+from kintsugi.core.overlay import Overlay, OverlayHeartbeat, WorkerState
+from kintsugi.runtime.overlay import exits, probe, sources
+from kintsugi.runtime.overlay.admission import Application, admit
+from kintsugi.runtime.overlay.agent import Agent
+from kintsugi.runtime.overlay.control import Control
+from kintsugi.runtime.overlay.deadline import Deadline
+from kintsugi.runtime.overlay.flat_state import Schedule, expected_bytes, smallest_vector_bytes
+from kintsugi.runtime.overlay.inbox import Inbox
+from kintsugi.runtime.overlay.joining import Joiner
+from kintsugi.runtime.overlay.leaving import Leaver
+from kintsugi.runtime.overlay.links import Identity, Links
+from kintsugi.runtime.overlay.messages import Channel
+from kintsugi.runtime.overlay.options import OverlayOptions
+from kintsugi.runtime.overlay.probe import Prober
+from kintsugi.runtime.overlay.reconciling import Reconciler
+from kintsugi.runtime.overlay.rounds import Committed, GivenUpError, Rounds
+from kintsugi.runtime.overlay.scheduler import HttpScheduler, Scheduler
+from kintsugi.runtime.overlay.sources import Sources
+from kintsugi.runtime.overlay.trained import TrainedState
+
+_NUM_TIMES = 16
+"""All-reduces whose median time is told."""
+
+
+def _nothing() -> None:
+    pass
+
+
+class Coordinator:
+    """Joins a job, and takes part in it until it leaves. Used from one thread, which is the one that trains.
+
+    Args:
+        model: built already; a joiner's is overwritten with the others' state before the constructor returns.
+        optimizer: over parameters of the model; only those that require gradients are reduced.
+        service: URL of the scheduler (`kintsugi serve`), several where others may take over, or a `Scheduler`.
+        job: its name. The first worker to join begins it.
+        worker: a name of its own within the job; host and process by default.
+        neighbors: workers to link with; by default active ones as they come.
+        host: address at which neighbours call; by default the one from which this machine reaches the scheduler.
+        port: at that address; 0 takes one that is free.
+        advertised: `host:port` that the others call instead, where a relay or a translation of addresses lies between.
+        schedules: learning-rate schedules, which step with the optimizer.
+        before_step: called before each optimizer step, when `.grad` holds the mean: to clip it, say. The same on all workers.
+        key: shared by the job's workers; without it anybody who reaches the port may become a neighbour.
+        token: for the scheduler; by default what `KINTSUGI_TOKEN` holds.
+        options: times and sizes.
+
+    Raises:
+        InvalidInputError: an argument makes no sense, or the address is taken.
+        UnavailableError: scheduler, neighbours or state were not there in time.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        service: str | Sequence[str] | Scheduler,
+        job: str,
+        worker: str | None = None,
+        neighbors: Sequence[str] | None = None,
+        host: str | None = None,
+        port: int = 0,
+        advertised: str | None = None,
+        schedules: Sequence[Schedule] = (),
+        before_step: Callable[[], None] = _nothing,
+        key: bytes = b"",
+        token: str | None = None,
+        options: OverlayOptions | None = None,
+    ) -> None:
+        self.options = options or OverlayOptions()
+        deadline = Deadline(self.options.join_timeout_seconds)
+        checks.name("job", job)
+        self.worker = worker or f"{socket.gethostname()}-{os.getpid()}"
+        checks.name("worker", self.worker)
+        self.trained = TrainedState(model, optimizer, self.options, schedules=schedules, before_step=before_step)
+        scheduler = _scheduler(service, job, token)
+        host = host or _own_host(service)
+        identity = Identity(job=job, worker=self.worker, key=key)
+        self.links = Links(identity, self.options, host=host, port=port)
+        application = Application(
+            address=advertised or f"{host}:{self.links.port}",
+            neighbors=neighbors,
+            max_neighbors=self.options.max_neighbors,
+            state_bytes=expected_bytes(model, optimizer, self.options.replicated),
+            shard_bytes=smallest_vector_bytes(model),
+            gradient_bytes=self.trained.vector_bytes,
+        )
+        exits.forget_exit_event()
+        if self.options.reads_signals:
+            exits.read_signals()
+        self._inbox = Inbox()
+        self._times: deque[float] = deque(maxlen=_NUM_TIMES)
+        self._has_left = False
+        try:
+            overlay = admit(scheduler, self.links, application, deadline)
+            self._assemble(scheduler, overlay)
+            self._begin(deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def overlay(self) -> Overlay:
+        """The newest overlay that this worker knows."""
+        return self.agent.overlay
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The workers whose gradients count in the next reduction, in ascending order."""
+        return tuple(sorted(self.rounds.effective.synchronization.order))
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps of the job so far."""
+        return self.trained.steps
+
+    @property
+    def last(self) -> Committed | None:
+        """The last reduction: whose gradients were in it, with which weights."""
+        return self.rounds.last
+
+    def digest(self) -> str:
+        """SHA-256 of the state: equal on all replicas after the same step."""
+        return self.trained.digest()
+
+    def update(self, weight: float = 1.0) -> Committed:
+        """Reduce the gradients over the overlay's links, and step the optimizer with their weighted mean: on all or on none.
+
+        Args:
+            weight: of this worker's gradients, its number of samples, say; 0 takes part and adds nothing.
+
+        Raises:
+            GivenUpError: the others go on without this worker; a new `Coordinator` joins again.
+            LostTrackError: it missed too much while it joined; a new `Coordinator` joins again.
+            UnavailableError: nothing moved for too long.
+        """
+        checks.seconds("weight", weight)
+        if self.agent.given_up:
+            raise GivenUpError(self.agent.given_up, field="worker", value=self.worker)
+        own = self.trained.gathered(weight) if weight else None
+        began = time.monotonic()
+        committed = self.rounds.reduce(own, weight)
+        self._times.append(time.monotonic() - began)
+        self._commit(committed)
+        return committed
+
+    def check_state_replication(self) -> tuple[str, ...]:
+        """The workers that fetch state from this one at present; it is copied and sent beside the training."""
+        return self._sources.joiners
+
+    def capture_exit_event(self) -> bool:
+        """Whether this worker was asked to leave: Ctrl-C, SIGTERM, or the leave button."""
+        return exits.capture_exit_event() or self.agent.state is WorkerState.DRAINING
+
+    def request_node_exit(self) -> None:
+        """Leave the job: returns once the others go on without this worker, or after `drain_timeout_seconds`."""
+        if not self._has_left:
+            self._has_left = True
+            deadline = Deadline(self.options.drain_timeout_seconds)
+            Leaver(self.agent, self.links, self.rounds).run(lambda: self.update(0.0), deadline)
+            self.close()
+
+    def connect_link(self, worker: str) -> None:
+        """Ask for a link with another worker of the job; it takes effect at the end of a step."""
+        self.agent.ask_link(worker, is_wanted=True)
+
+    def disconnect_link(self, worker: str) -> None:
+        """Ask to give up the link with a neighbour; it takes effect at the end of a step."""
+        self.agent.ask_link(worker, is_wanted=False)
+
+    def close(self) -> None:
+        """End everything at once, without a word to the others (who notice); `request_node_exit` leaves in order."""
+        self._has_left = True
+        self._inbox.close()
+        for part in ("_reconciler", "_sources", "links", "agent"):
+            if hasattr(self, part):
+                getattr(self, part).close()
+
+    def _assemble(self, scheduler: Scheduler, overlay: Overlay) -> None:
+        """Put the parts together."""
+        identity, options = self.links.identity, self.options
+        self.agent = Agent(identity, self.links, self._inbox, scheduler, overlay, options=options)
+        self.rounds = Rounds(self.worker, self.links, self._inbox, self.agent, options=options, make=self.trained.memory)
+        self._joiner = Joiner(self.agent, self.links, self._inbox, self.rounds, self.trained, options=options)
+        self._sources = Sources(self.worker, self.links, options)
+        prober = Prober(self.links, options.link_timeout_seconds)
+        self._reconciler = Reconciler(self.agent, self.links, prober, options)
+        self.control = Control()
+        self.control.on(sources.FETCH, lambda worker, message: self._sources.fetch(worker, message.fields))
+        self.control.on(sources.GONE, self._joiner.hear)
+        for kind in probe.KINDS:
+            self.control.on(kind, prober.hear)
+        self.links.hear(Channel.CONTROL, self.control.hear)
+        self.links.hear(Channel.SHARDS, self._joiner.hear)
+        self.links.hear(Channel.REDUCTION, self._inbox.put)
+
+    def _begin(self, deadline: Deadline) -> None:
+        """Come to hold the state."""
+        needs_state = self.agent.state is not WorkerState.ACTIVE
+        self.links.start()
+        self.agent.on_overlay(self._heed)
+        self.agent.start(self._beat, lambda: self.rounds.effective.synchronization)
+        self._reconciler.start()
+        if needs_state:
+            self._joiner.run(deadline)
+
+    def _commit(self, committed: Committed) -> None:
+        """Apply a reduction, and do what is due at its end."""
+        self._sources.finish_copies()
+        if committed.vector is not None:
+            self.trained.apply(committed.vector)
+        wanted = _keys(self.agent.overlay)
+        self._sources.begin(self.rounds.effective.replications, wanted, committed.number, self.trained.packed)
+        if committed.agreed is not None:
+            self._reconciler.reconcile(self.agent.overlay)
+
+    def _heed(self, overlay: Overlay) -> None:
+        self._sources.retain(_keys(overlay))
+
+    def _beat(self) -> OverlayHeartbeat:
+        known, own = self.agent.overlay, self.links.identity
+        return OverlayHeartbeat(
+            worker=own.worker,
+            incarnation=own.incarnation,
+            generation=known.generation,
+            term=known.term,
+            step=self.trained.steps,
+            synchronization_seconds=statistics.median(self._times) if self._times else None,
+            received_bytes=self._joiner.received_bytes or None,
+        )
+
+
+def _keys(overlay: Overlay) -> frozenset[tuple[str, int]]:
+    return frozenset((one.joiner, one.generation) for one in overlay.replications)
+
+
+def _scheduler(service: str | Sequence[str] | Scheduler, job: str, token: str | None) -> Scheduler:
+    if isinstance(service, str):
+        return HttpScheduler([service], job, token=token)
+    if isinstance(service, Sequence):
+        return HttpScheduler(service, job, token=token)
+    return service
+
+
+def _own_host(service: str | Sequence[str] | Scheduler) -> str:
+    """The address from which this machine reaches the scheduler; loopback where that is no URL."""
+    first = service if isinstance(service, str) else service[0] if isinstance(service, Sequence) else ""
+    place = urlsplit(first)
+    if not place.hostname:
+        return "127.0.0.1"
+    family, _, _, _, address = socket.getaddrinfo(place.hostname, place.port or 80, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probing:
+        probing.connect(address)
+        host: str = probing.getsockname()[0]
+        return host

@@ -1,0 +1,54 @@
+"""One pass over the links: its messages out and in."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kintsugi.core.errors import CommunicationError
+from kintsugi.runtime.overlay.inbox import Inbox, Pass
+from kintsugi.runtime.overlay.links import Links
+from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
+
+
+class Exchange:
+    """Sends and receives the messages of one pass."""
+
+    def __init__(self, links: Links, inbox: Inbox, key: Pass, timeout_seconds: float, *, is_patient: bool = False) -> None:
+        """A pass that is called off ends at once, or, if patient, when all that arrived of it is taken."""
+        self._links, self._inbox, self.key, self._timeout_seconds = links, inbox, key, timeout_seconds
+        self._is_patient = is_patient
+
+    def send(self, worker: str, kind: str, fields: Mapping[str, Any], payload: memoryview = NO_BYTES) -> None:
+        """Let a message wait for its turn; `payload` must stay as it is until the pass is over.
+
+        Raises:
+            LostLinkError: there is no link with that worker.
+        """
+        message = Message(Channel.REDUCTION, kind, {"pass": self.key.stamp(), **fields}, payload)
+        try:
+            self._links.send(worker, message)
+        except CommunicationError as error:
+            raise LostLinkError(worker) from error
+
+    def offer(self, worker: str, kind: str, fields: Mapping[str, Any], payload: memoryview) -> None:
+        """Send a copy to somebody whom nobody waits for; nothing happens where the link is lost."""
+        try:
+            self.send(worker, kind, fields, memoryview(bytes(payload)))
+        except LostLinkError:
+            return
+
+    def receive(self) -> tuple[str, Message]:
+        """The next message of the pass, with its sender.
+
+        Raises:
+            CalledOffError: the reductions restart, or the worker was closed.
+            UnavailableError: nothing came in time.
+        """
+        return self._inbox.take(self.key, self._timeout_seconds, is_patient=self._is_patient)
+
+
+class LostLinkError(CommunicationError):
+    """A link that a pass needs is not there; `value` is the neighbour."""
+
+    def __init__(self, worker: str) -> None:
+        super().__init__("the link that the reduction needs is lost", field="worker", value=worker)
+        self.worker = worker

@@ -1,0 +1,175 @@
+"""One deterministic layout of all that a joining worker needs: parameters, buffers, optimizer and schedules, as a range of bytes.
+
+Equal replicas have equal bytes, so different neighbours can send different parts of it, and a hash proves that they are equal.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from kintsugi.core.errors import ReconfigurationError
+from kintsugi.runtime.overlay.options import Replicated
+from kintsugi.runtime.overlay.values import from_plain, to_plain
+from restorer.packing import PackedState, StateEntries
+
+_PIECE_BYTES = 4 * 2**20
+_BUFFER, _PARAMETER, _SCHEDULE, _COUNT = "buffer", "parameter", "schedule", "count"
+_STEPS = "steps"
+_LEAST_SHARD_BYTES = 256
+
+
+class Schedule(Protocol):
+    """What steps once per optimizer step and has a state: torch's learning-rate schedulers are some."""
+
+    def step(self) -> None:
+        """Go on by one step."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+
+
+def entries(
+    model: nn.Module, optimizer: torch.optim.Optimizer, schedules: Sequence[Schedule], steps: int, replicated: Replicated
+) -> StateEntries:
+    """Everything by (owner, key), buffers first; tensors are the live ones.
+
+    Raises:
+        InvalidInputError: the optimizer or a schedule keeps what cannot be sent.
+    """
+    found: StateEntries = {(name, _BUFFER): buffer for name, buffer in model.named_buffers()}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad or replicated is Replicated.EVERYTHING:
+            found[name, _PARAMETER] = parameter
+    for name, parameter in optimized(model, optimizer):
+        for key, value in sorted(optimizer.state.get(parameter, {}).items()):
+            found[name, f"optimizer.{key}"] = value if isinstance(value, Tensor) else to_plain(value, f"optimizer.{key}")
+    for index, group in enumerate(optimizer.param_groups):
+        for key in sorted(group.keys() - {"params"}):
+            value = group[key]
+            found[_group(index), key] = value if isinstance(value, Tensor) else to_plain(value, f"param_groups.{key}")
+    for index, schedule in enumerate(schedules):
+        found[str(index), _SCHEDULE] = to_plain(schedule.state_dict(), f"schedules[{index}]")
+    found[_STEPS, _COUNT] = steps
+    return found
+
+
+def load(
+    arrived: StateEntries, model: nn.Module, optimizer: torch.optim.Optimizer, schedules: Sequence[Schedule], replicated: Replicated
+) -> int:
+    """Make a model and what trains it equal to what arrived; the number of steps that it has seen.
+
+    Raises:
+        ReconfigurationError: it is the state of another model.
+    """
+    own = entries(model, optimizer, schedules, 0, replicated)
+    _require_same_model(own, arrived)
+    with torch.no_grad():
+        for key, tensor in own.items():
+            if key[1] in (_BUFFER, _PARAMETER):
+                tensor.copy_(arrived[key])
+    for name, parameter in optimized(model, optimizer):
+        found = {key: value for (owner, key), value in arrived.items() if owner == name and key.startswith("optimizer.")}
+        if found:
+            optimizer.state[parameter] = {key.removeprefix("optimizer."): _beside(value, parameter) for key, value in found.items()}
+    for index, group in enumerate(optimizer.param_groups):
+        group |= {key: _plain(value) for (owner, key), value in arrived.items() if owner == _group(index)}
+    for index, schedule in enumerate(schedules):
+        schedule.load_state_dict(from_plain(arrived[str(index), _SCHEDULE]))
+    return int(arrived[_STEPS, _COUNT])
+
+
+def optimized(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters that the optimizer steps, by name, in the model's order."""
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for name, parameter in model.named_parameters():
+        if id(parameter) in held:
+            yield name, parameter
+
+
+def buffer_bytes(packed: PackedState) -> int:
+    """How many bytes at the beginning are buffers, which the forward pass changes."""
+    return sum(_num_bytes(value) for (_, key), value in packed.entries.items() if key == _BUFFER)
+
+
+def pieces(num_bytes: int) -> Iterator[tuple[int, int]]:
+    """Consecutive ranges of bytes of a size that is copied and hashed at once."""
+    for begin in range(0, num_bytes, _PIECE_BYTES):
+        yield begin, min(begin + _PIECE_BYTES, num_bytes)
+
+
+def digest(packed: PackedState) -> str:
+    """SHA-256 of the layout and all bytes, in hexadecimal."""
+    found = hashlib.sha256(packed.header)
+    memory = torch.empty(min(_PIECE_BYTES, packed.num_bytes), dtype=torch.uint8)
+    for begin, end in pieces(packed.num_bytes):
+        piece = memory[: end - begin]
+        packed.read(begin, piece)
+        found.update(piece.numpy().data)
+    return found.hexdigest()
+
+
+def expected_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, replicated: Replicated) -> int:
+    """Bytes of the state once the optimizer has stepped, which it may not have yet."""
+    tensors = PackedState(entries(model, optimizer, (), 0, replicated)).num_bytes
+    return tensors if optimizer.state else tensors + _unborn_bytes(optimizer)
+
+
+def smallest_vector_bytes(model: nn.Module) -> int:
+    """Of the smallest trained tensor with a dimension: what a shard should not be smaller than (section III-A)."""
+    sizes = [_num_bytes(one) for one in model.parameters() if one.requires_grad and one.dim()]
+    return max(min(sizes, default=1), _LEAST_SHARD_BYTES)
+
+
+def _unborn_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """What one of torch's own optimizers will keep per parameter: it steps once on tensors without memory."""
+    kind = type(optimizer)
+    if not kind.__module__.startswith("torch.optim"):
+        return 0
+    groups = [{**group, "params": [_shadow(one) for one in group["params"]]} for group in optimizer.param_groups]
+    twin = kind(groups, **{**optimizer.defaults, "lr": float(optimizer.defaults.get("lr", 0.0))})
+    twin.step()
+    return sum(_num_bytes(value) for state in twin.state.values() for value in state.values() if isinstance(value, Tensor))
+
+
+def _shadow(parameter: nn.Parameter) -> nn.Parameter:
+    shadow = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
+    if parameter.requires_grad:
+        shadow.grad = torch.empty_like(shadow)
+    return shadow
+
+
+def _require_same_model(own: StateEntries, arrived: StateEntries) -> None:
+    for (owner, key), value in own.items():
+        if key not in (_BUFFER, _PARAMETER, _SCHEDULE):
+            continue
+        other = arrived.get((owner, key))
+        if other is None or (isinstance(value, Tensor) and (value.shape, value.dtype) != (other.shape, other.dtype)):
+            raise ReconfigurationError("the others train another model", field=key, value=owner)
+    extra = [owner for (owner, key) in arrived if key in (_BUFFER, _PARAMETER) and (owner, key) not in own]
+    if extra:
+        raise ReconfigurationError("the others train another model", field=_PARAMETER, value=extra[0])
+
+
+def _beside(value: Any, parameter: nn.Parameter) -> Any:
+    """Moments live where their parameter does; counters stay in host memory."""
+    if not isinstance(value, Tensor):
+        return from_plain(value)
+    return value.to(parameter.device) if value.dim() and value.shape == parameter.shape else value
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, Tensor) else from_plain(value)
+
+
+def _group(index: int) -> str:
+    return f"param_groups[{index}]"
+
+
+def _num_bytes(value: Any) -> int:
+    return value.numel() * value.element_size() if isinstance(value, Tensor) else 0

@@ -1,0 +1,145 @@
+"""What arrived of reductions: by attempt, round and phase; what is over is dropped, what is to come waits."""
+
+import threading
+import time
+from collections import deque
+from enum import IntEnum
+from typing import NamedTuple
+
+from kintsugi.core.errors import CommunicationError, UnavailableError
+from kintsugi.runtime.overlay.messages import Message
+
+
+class Phase(IntEnum):
+    """What a pass over the links is for; within an attempt they come in this order."""
+
+    SETTLE = 0
+    """Who has committed what?"""
+    FORWARD = 1
+    """Those that missed the last committed gradient get it."""
+    REDUCE = 2
+
+
+class Pass(NamedTuple):
+    """One pass over the links: all messages of it carry these numbers. Later passes compare greater."""
+
+    restarts: int
+    """The overlay's, which counts the attempts."""
+    phase: Phase
+    round: int
+    """Reductions of the job so far; 0 where it is not known yet."""
+
+    def stamp(self) -> list[int]:
+        """As it travels."""
+        return [self.restarts, int(self.phase), self.round]
+
+
+class CalledOffError(CommunicationError):
+    """The overlay restarts its reductions, or the worker was closed: a pass that waits must end."""
+
+
+def pass_of(message: Message) -> Pass:
+    """The pass that a message belongs to."""
+    restarts, phase, number = message.fields["pass"]
+    return Pass(restarts, Phase(phase), number)
+
+
+class Inbox:
+    """Messages of the reduction channel, put by the links' threads and taken by whoever reduces."""
+
+    def __init__(self) -> None:
+        self._arrived: dict[Pass, deque[tuple[str, Message]]] = {}
+        self._changed = threading.Condition()
+        self._now = Pass(0, Phase.SETTLE, 0)
+        self._restarts = 0
+        self._is_closed = self._is_woken = False
+
+    def put(self, worker: str, message: Message) -> None:
+        """Keep a message unless its pass is over."""
+        key = pass_of(message)
+        with self._changed:
+            if key >= self._now:
+                self._arrived.setdefault(key, deque()).append((worker, message))
+                self._changed.notify_all()
+
+    def take(self, key: Pass, timeout_seconds: float, *, is_patient: bool = False) -> tuple[str, Message]:
+        """The next message of a pass, with its sender; messages of earlier passes are forgotten.
+
+        Raises:
+            CalledOffError: the overlay has restarted its reductions since, or the inbox is closed.
+            UnavailableError: nothing came in time.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        with self._changed:
+            self._advance(key)
+            while not (queue := self._arrived.get(key)):
+                self._check(key.restarts)
+                if not self._changed.wait(max(deadline - time.monotonic(), 0.0)) and time.monotonic() >= deadline:
+                    raise UnavailableError(f"nothing came for {timeout_seconds:g} s", field="reduction", value=key.round)
+            if not is_patient:
+                self._check(key.restarts)
+            return queue.popleft()
+
+    def await_pass(self, restarts: int, timeout_seconds: float) -> Pass | None:
+        """The earliest pass that has messages; None when none came in time.
+
+        Raises:
+            CalledOffError: attempt `restarts` is over and nothing of it is left, or the inbox is closed.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_news(restarts), timeout_seconds)
+            self._is_woken = False
+            keys = [key for key, queue in self._arrived.items() if queue]
+            if not keys or min(keys).restarts > restarts:
+                self._check(restarts)
+            return min(keys, default=None)
+
+    def wake(self) -> None:
+        """End a wait for a pass: there is something else to do."""
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify_all()
+
+    def restart(self, restarts: int) -> None:
+        """Call off what waits in an earlier attempt."""
+        with self._changed:
+            self._restarts = max(self._restarts, restarts)
+            self._changed.notify_all()
+
+    def await_restart(self, restarts: int, timeout_seconds: float) -> bool:
+        """Whether an attempt later than `restarts` was announced within the time.
+
+        Raises:
+            CalledOffError: the inbox is closed.
+        """
+        with self._changed:
+            told = self._changed.wait_for(lambda: self._is_closed or self._restarts > restarts, timeout_seconds)
+            self._check(self._restarts)
+            return told
+
+    def waiting_bytes(self) -> int:
+        """Of all that arrived and was not taken."""
+        with self._changed:
+            return sum(message.num_bytes for queue in self._arrived.values() for _, message in queue)
+
+    def close(self) -> None:
+        """End every wait."""
+        with self._changed:
+            self._is_closed = True
+            self._arrived.clear()
+            self._changed.notify_all()
+
+    def _has_news(self, restarts: int) -> bool:
+        return self._is_closed or self._is_woken or self._restarts > restarts or any(self._arrived.values())
+
+    def _advance(self, key: Pass) -> None:
+        if key > self._now:
+            self._now = key
+            for early in [one for one in self._arrived if one < key]:
+                del self._arrived[early]
+
+    def _check(self, restarts: int) -> None:
+        if self._is_closed:
+            raise CalledOffError("the worker was closed", field="reduction")
+        if self._restarts > restarts:
+            raise CalledOffError("the reductions restart", field="reduction")

@@ -1,0 +1,49 @@
+"""How a worker goes: it takes part until the others reduce without it, hands over what it sends, and closes."""
+
+from collections.abc import Callable
+
+import structlog
+
+from kintsugi.core.overlay import Overlay, OverlayEventKind
+from kintsugi.runtime.overlay.agent import Agent
+from kintsugi.runtime.overlay.deadline import Deadline
+from kintsugi.runtime.overlay.links import Links
+from kintsugi.runtime.overlay.rounds import GivenUpError, Rounds
+
+_CLOSE_SECONDS = 2.0
+"""For the neighbours to hang up, so that nothing on its way to them is lost."""
+
+
+class Leaver:
+    """The leaving side of one worker, in the thread that trains."""
+
+    def __init__(self, agent: Agent, links: Links, rounds: Rounds) -> None:
+        self._agent, self._links, self._rounds = agent, links, rounds
+
+    def run(self, take_part: Callable[[], object], deadline: Deadline) -> None:
+        """Leave; nobody waits for this worker, and nothing of what it holds is lost.
+
+        Args:
+            take_part: one more reduction to which this worker adds nothing.
+            deadline: when it goes in any case.
+        """
+        own = self._agent.identity
+        name = f"{own.worker}-{own.incarnation}"
+        self._agent.teller.tell(OverlayEventKind.WORKER_DRAINING, f"draining-{name}", detail="asked to leave")
+        try:
+            while self._rounds.counts and not deadline.is_over:
+                take_part()
+            self._agent.await_overlay(lambda overlay: not self._sends(overlay), deadline.left_seconds)
+        except GivenUpError as error:
+            structlog.get_logger("kintsugi.overlay").info("left already", worker=own.worker, why=str(error))
+            return
+        self._agent.teller.tell(OverlayEventKind.WORKER_LEFT, f"left-{name}")
+        self._agent.await_overlay(self._is_gone, min(_CLOSE_SECONDS, deadline.left_seconds))
+        self._links.await_none(min(_CLOSE_SECONDS, deadline.left_seconds))
+
+    def _sends(self, overlay: Overlay) -> bool:
+        own = self._agent.identity.worker
+        return any(share.source == own for one in overlay.replications for share in one.shares)
+
+    def _is_gone(self, overlay: Overlay) -> bool:
+        return all(one.id != self._agent.identity.worker for one in overlay.workers)

@@ -1,0 +1,145 @@
+"""One link: a connection to a neighbour with a thread that reads, a thread that writes, and priorities between channels."""
+
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from kintsugi.core.errors import CommunicationError
+from kintsugi.runtime.overlay.messages import Channel, Message, read, write
+from kintsugi.runtime.overlay.options import OverlayOptions
+from kintsugi.runtime.overlay.outbox import Outbox
+
+_UNSENT_BYTES = 128 * 2**10
+"""Most bytes that the kernel holds unsent: what is urgent does not wait behind more."""
+_JOIN_SECONDS = 5.0
+PING = "ping"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Who is at the other end, as the two greeted each other."""
+
+    worker: str
+    incarnation: int
+    number: int
+    """Of the connection, the same at both ends: an event about it gets the same id from both."""
+    generation: int
+    """The overlay that whoever connected knew."""
+
+
+class Link:
+    """A connection to one neighbour. Messages of one channel arrive in order; the lower channel goes first."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        peer: Peer,
+        options: OverlayOptions,
+        *,
+        on_message: Callable[["Link", Message], None],
+        on_loss: Callable[["Link", str], None],
+    ) -> None:
+        """Take over a connection on which greetings were exchanged; `on_loss` is called once, from one of its threads."""
+        self.peer = peer
+        self._connection, self._options = connection, options
+        self._on_message, self._on_loss = on_message, on_loss
+        self._outbox = Outbox()
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._num_users = 2
+        name = f"overlay-link-{peer.worker}"
+        self._threads = [
+            threading.Thread(target=self._run, args=(work,), name=f"{name}-{what}", daemon=True)
+            for what, work in (("reads", self._read), ("writes", self._write))
+        ]
+
+    def start(self) -> None:
+        """Begin to read and write."""
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it still carries messages, as far as this end knows."""
+        return not self._is_over
+
+    def send(self, message: Message) -> None:
+        """Let a message wait for its turn; returns before it is sent. Shards wait here while others do.
+
+        Raises:
+            CommunicationError: the link is lost.
+        """
+        self._outbox.put(message, self._options.link_timeout_seconds)
+
+    def waiting_bytes(self, channel: Channel) -> int:
+        """What waits to be sent on one channel."""
+        return self._outbox.waiting_bytes(channel)
+
+    def drop(self, is_stale: Callable[[Message], bool]) -> None:
+        """Forget waiting messages of reductions that were called off."""
+        self._outbox.drop(is_stale)
+
+    def close(self) -> None:
+        """End the link on purpose; nobody is told of a loss at this end."""
+        self._end(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread() and thread.is_alive():
+                thread.join(_JOIN_SECONDS)
+
+    def flush(self, timeout_seconds: float) -> bool:
+        """Whether everything that waited was handed to the kernel within the time."""
+        return self._outbox.await_empty(timeout_seconds)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (OSError, CommunicationError) as error:
+            self._end(str(error) or type(error).__name__)
+        finally:
+            self._let_go()
+
+    def _read(self) -> None:
+        while not self._is_over:
+            message = read(self._connection)
+            if message.kind != PING:
+                self._on_message(self, message)
+
+    def _write(self) -> None:
+        while not self._is_over:
+            message = self._outbox.take(self._options.ping_seconds)
+            write(self._connection, message or Message(Channel.CONTROL, PING))
+
+    def _end(self, why: str | None) -> None:
+        with self._lock:
+            was_over, self._is_over = self._is_over, True
+        if was_over:
+            return
+        self._outbox.close()
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        if why is not None:
+            self._on_loss(self, why)
+
+    def _let_go(self) -> None:
+        """Close the connection once neither thread can use its descriptor any more, which may be another file's then."""
+        self._end(None)
+        with self._lock:
+            self._num_users -= 1
+            is_last = not self._num_users
+        if is_last:
+            self._connection.close()
+
+
+def prepare(connection: socket.socket, timeout_seconds: float) -> None:
+    """Set a connection up for a link: nothing waits in the kernel for long, and silence is an error."""
+    seconds, rest = divmod(timeout_seconds, 1.0)
+    limit = struct.pack("@ll", int(seconds), int(rest * 1e6))
+    connection.settimeout(None)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout_seconds * 1000))

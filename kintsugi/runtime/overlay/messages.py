@@ -1,0 +1,93 @@
+"""What travels over a link: messages with a channel, a kind, a few fields and bytes, framed and checksummed."""
+
+import json
+import socket
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from kintsugi.core.errors import CommunicationError
+
+_FRAME = struct.Struct("!BIII")
+"""Channel, bytes of the header, bytes of the payload, CRC-32 of both."""
+NO_BYTES = memoryview(b"")
+MOST_HEADER_BYTES = 64 * 2**20
+MOST_PAYLOAD_BYTES = 64 * 2**20
+
+
+class Channel(IntEnum):
+    """Who goes first where several wait for the same link: the lower one."""
+
+    CONTROL = 0
+    SHARDS = 1
+    REDUCTION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message."""
+
+    channel: Channel
+    kind: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    payload: memoryview = NO_BYTES
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the payload."""
+        return self.payload.nbytes
+
+
+def write(connection: socket.socket, message: Message) -> None:
+    """Send one message whole.
+
+    Raises:
+        OSError: the connection is broken, or did not take anything for its timeout.
+    """
+    header = json.dumps([message.kind, message.fields], separators=(",", ":")).encode()
+    payload = message.payload.cast("B")
+    seal = zlib.crc32(payload, zlib.crc32(header))
+    head = _FRAME.pack(message.channel, len(header), payload.nbytes, seal) + header
+    sent = connection.sendmsg([head, payload])
+    if sent < len(head):
+        connection.sendall(head[sent:])
+        sent = len(head)
+    if sent < len(head) + payload.nbytes:
+        connection.sendall(payload[sent - len(head) :])
+
+
+def read(connection: socket.socket) -> Message:
+    """Receive one message whole.
+
+    Raises:
+        OSError: the connection is broken or silent.
+        CommunicationError: it was closed, or what came is no message.
+    """
+    channel, header_bytes, payload_bytes, seal = _FRAME.unpack(_exactly(connection, _FRAME.size))
+    if channel not in _CHANNELS or header_bytes > MOST_HEADER_BYTES or payload_bytes > MOST_PAYLOAD_BYTES:
+        raise CommunicationError("does not speak the overlay's language", field="link")
+    header, payload = _exactly(connection, header_bytes), _exactly(connection, payload_bytes)
+    if zlib.crc32(payload, zlib.crc32(header)) != seal:
+        raise CommunicationError("a message arrived damaged", field="link")
+    try:
+        kind, fields = json.loads(bytes(header))
+    except ValueError as error:
+        raise CommunicationError(f"a message arrived that is none: {error}", field="link") from error
+    return Message(Channel(channel), kind, fields, payload)
+
+
+_CHANNELS = frozenset(channel.value for channel in Channel)
+
+
+def _exactly(connection: socket.socket, num_bytes: int) -> memoryview:
+    buffer = memoryview(bytearray(num_bytes))
+    filled = 0
+    while filled < num_bytes:
+        count = connection.recv_into(buffer[filled:], num_bytes - filled, socket.MSG_WAITALL)
+        if not count:
+            raise CommunicationError("the other end closed the connection", field="link")
+        filled += count
+    return buffer

@@ -1,0 +1,78 @@
+"""What a trainer may set about its place in the overlay."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kintsugi.core import checks
+from kintsugi.core.errors import InvalidInputError
+
+
+class Replicated(StrEnum):
+    """What a joining worker gets from its neighbours."""
+
+    EVERYTHING = "everything"
+    """All parameters and buffers, the optimizer's state and the schedule's."""
+    TRAINABLE = "trainable"
+    """What training changes; frozen parameters are the same everywhere already, read from the same files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayOptions:
+    """Times, sizes and choices of a worker in the overlay; the defaults suit links of 100 Mbit/s and more."""
+
+    replicated: Replicated = Replicated.EVERYTHING
+    averages_buffers: bool = True
+    """Whether buffers (running statistics) are averaged along with the gradients, so that all replicas stay equal.
+
+    Without it each worker keeps its own, and a joiner gets those of its sources.
+    """
+    copies_whole_state: bool = True
+    """Whether a source copies all of the state rather than its own shares: it can then stand in for one that is lost."""
+    chunk_bytes: int = 256 * 2**10
+    """Of the pieces in which gradients and states travel."""
+    window_bytes: int = 16 * 2**20
+    """Most bytes of a reduction that wait at a receiver that is not there yet."""
+    max_waiting_rounds: int = 8
+    """Reduced gradients that a joiner keeps until its state is complete; with more than that it begins anew."""
+    max_neighbors: int = 4
+    """Of a joiner that names none."""
+    heartbeat_seconds: float = 1.0
+    ping_seconds: float = 1.0
+    """After so long without a message on a link something is sent, so that silence means something."""
+    link_timeout_seconds: float = 5.0
+    """Silence after which a link is lost."""
+    connect_timeout_seconds: float = 5.0
+    join_timeout_seconds: float = 600.0
+    """From the constructor's call to a complete state."""
+    reduction_timeout_seconds: float = 300.0
+    """Longest wait without any progress in one reduction, slow workers included."""
+    drain_timeout_seconds: float = 30.0
+    """A worker that leaves goes after that time in any case; a preemption notice gives about as long."""
+    reads_signals: bool = True
+    """Whether SIGINT and SIGTERM ask for a leave (first time; the second has its usual effect). Only from the main thread."""
+
+    def __post_init__(self) -> None:
+        for field in ("chunk_bytes", "window_bytes", "max_waiting_rounds", "max_neighbors"):
+            checks.positive(field, getattr(self, field))
+        for field in _SECONDS:
+            value = getattr(self, field)
+            checks.seconds(field, value)
+            if not value:
+                raise InvalidInputError("must be above 0", field=field, value=value)
+        if self.link_timeout_seconds <= 2 * self.ping_seconds:
+            raise InvalidInputError(
+                f"must be above twice ping_seconds ({self.ping_seconds:g}): one lost ping is no lost link",
+                field="link_timeout_seconds",
+                value=self.link_timeout_seconds,
+            )
+
+
+_SECONDS = (
+    "heartbeat_seconds",
+    "ping_seconds",
+    "link_timeout_seconds",
+    "connect_timeout_seconds",
+    "join_timeout_seconds",
+    "reduction_timeout_seconds",
+    "drain_timeout_seconds",
+)

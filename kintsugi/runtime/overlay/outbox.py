@@ -1,0 +1,88 @@
+"""What waits to be sent over a link, by channel; the most urgent goes first."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from kintsugi.core.errors import CommunicationError
+from kintsugi.runtime.overlay.messages import Channel, Message
+
+MOST_WAITING_BYTES = 2 * 2**20
+"""Of shards in one link's outbox; who sends more waits."""
+
+
+class Outbox:
+    """Messages in the order of their channels, and within a channel in the order in which they were put."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Channel, deque[Message]] = {channel: deque() for channel in Channel}
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._shard_bytes = 0
+        self._is_sending = False
+
+    def put(self, message: Message, timeout_seconds: float) -> None:
+        """Let a message wait; shards wait for room first.
+
+        Raises:
+            CommunicationError: the link is closed, or there was no room in time.
+        """
+        with self._changed:
+            if message.channel is Channel.SHARDS:
+                self._await_room(timeout_seconds)
+                self._shard_bytes += message.num_bytes
+            if self._is_closed:
+                raise CommunicationError("the link is closed", field="link")
+            self._waiting[message.channel].append(message)
+            self._changed.notify_all()
+
+    def take(self, timeout_seconds: float) -> Message | None:
+        """The most urgent message; None when none came in time. The one taken before counts as sent.
+
+        Raises:
+            CommunicationError: the link is closed.
+        """
+        with self._changed:
+            self._is_sending = False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._is_closed or any(self._waiting.values()), timeout_seconds)
+            if self._is_closed:
+                raise CommunicationError("the link is closed", field="link")
+            queue = next((queue for queue in self._waiting.values() if queue), None)
+            if queue is None:
+                return None
+            message, self._is_sending = queue.popleft(), True
+            if message.channel is Channel.SHARDS:
+                self._shard_bytes -= message.num_bytes
+                self._changed.notify_all()
+            return message
+
+    def drop(self, is_stale: Callable[[Message], bool]) -> None:
+        """Forget messages of reductions that nobody waits for any more."""
+        with self._changed:
+            kept = [message for message in self._waiting[Channel.REDUCTION] if not is_stale(message)]
+            self._waiting[Channel.REDUCTION] = deque(kept)
+
+    def waiting_bytes(self, channel: Channel) -> int:
+        """Of the messages of one channel."""
+        with self._changed:
+            return sum(message.num_bytes for message in self._waiting[channel])
+
+    def await_empty(self, timeout_seconds: float) -> bool:
+        """Whether everything was sent within the time."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._is_closed or not (self._is_sending or any(self._waiting.values())), timeout_seconds
+            )
+
+    def close(self) -> None:
+        """Nothing is taken or put any more."""
+        with self._changed:
+            self._is_closed = True
+            for queue in self._waiting.values():
+                queue.clear()
+            self._changed.notify_all()
+
+    def _await_room(self, timeout_seconds: float) -> None:
+        if not self._changed.wait_for(lambda: self._is_closed or self._shard_bytes < MOST_WAITING_BYTES, timeout_seconds):
+            raise CommunicationError(f"took nothing for {timeout_seconds:g} s", field="link")

@@ -1,0 +1,109 @@
+"""Latency and rate of a link, measured from one end with a few short bursts: on a new link, or when somebody asks.
+
+The rate is that of the second half of a burst at its receiver, so that neither a shaper's first tokens nor the sender's buffers
+count. Bursts double until the rate grows no more (TCP's window opens with them) or the bound is reached.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kintsugi.core.errors import UnavailableError
+from kintsugi.runtime.overlay.links import Links
+from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
+
+ECHO, ECHOED, BURST, SEEN = "probe_echo", "probe_echoed", "probe_burst", "probe_seen"
+KINDS = frozenset({ECHO, ECHOED, BURST, SEEN})
+NUM_ECHOES = 5
+FIRST_BURST_BYTES = 512 * 2**10
+MOST_BYTES = 8 * 2**20
+"""That one probe sends in all."""
+_FRAME_BYTES = 32 * 2**10
+_GROWTH = 1.15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a probe found."""
+
+    alpha_seconds: float
+    """Half of the shortest time there and back."""
+    beta_seconds_per_byte: float
+
+
+class Prober:
+    """Probes links of this worker and answers the probes of its neighbours."""
+
+    def __init__(self, links: Links, timeout_seconds: float) -> None:
+        """Each answer may take `timeout_seconds`."""
+        self._links, self._timeout_seconds = links, timeout_seconds
+        self._answers: dict[str, Message] = {}
+        self._changed = threading.Condition()
+        self._arrivals: dict[str, list[tuple[float, int]]] = {}
+
+    def measure(self, worker: str) -> Measured:
+        """Probe the link with a neighbour.
+
+        Raises:
+            UnavailableError: it does not answer, or the link is lost.
+        """
+        rounds = [self._timed(lambda: self._asked(worker, ECHO, {})) for _ in range(NUM_ECHOES)]
+        return Measured(alpha_seconds=min(rounds) / 2, beta_seconds_per_byte=self._beta(worker))
+
+    def hear(self, worker: str, message: Message) -> None:
+        """Take a message of one of the kinds of a probe."""
+        if message.kind == ECHO:
+            self._links.tell(worker, ECHOED, {})
+        elif message.kind == BURST:
+            self._see(worker, message)
+        else:
+            with self._changed:
+                self._answers[worker] = message
+                self._changed.notify_all()
+
+    def _beta(self, worker: str) -> float:
+        """The least seconds per byte of all bursts."""
+        best, num_bytes, sent = float("inf"), FIRST_BURST_BYTES, 0
+        while sent + num_bytes <= MOST_BYTES:
+            before = best
+            seen = self._burst(worker, num_bytes)
+            best = min(best, float(seen["seconds"]) / int(seen["bytes"]))
+            sent += num_bytes
+            num_bytes *= 2
+            if best * _GROWTH > before:
+                break
+        return best
+
+    def _burst(self, worker: str, num_bytes: int) -> Any:
+        payload = memoryview(bytes(_FRAME_BYTES))
+        count = num_bytes // _FRAME_BYTES
+        for index in range(count - 1):
+            self._links.send(worker, Message(Channel.CONTROL, BURST, {"is_last": False, "is_first": index == 0}, payload))
+        return self._asked(worker, BURST, {"is_last": True, "is_first": False}, payload).fields
+
+    def _asked(self, worker: str, kind: str, fields: dict[str, Any], payload: memoryview = NO_BYTES) -> Message:
+        with self._changed:
+            self._answers.pop(worker, None)
+        self._links.send(worker, Message(Channel.CONTROL, kind, fields, payload))
+        with self._changed:
+            if not self._changed.wait_for(lambda: worker in self._answers, self._timeout_seconds):
+                raise UnavailableError(f"did not answer a probe within {self._timeout_seconds:g} s", field="worker", value=worker)
+            return self._answers.pop(worker)
+
+    def _see(self, worker: str, message: Message) -> None:
+        if message.fields["is_first"]:
+            self._arrivals[worker] = []
+        arrivals = self._arrivals.setdefault(worker, [])
+        arrivals.append((time.perf_counter(), message.num_bytes))
+        if message.fields["is_last"]:
+            half = arrivals[len(arrivals) // 2 :]
+            told = {"seconds": half[-1][0] - half[0][0], "bytes": sum(count for _, count in half[1:])}
+            self._links.tell(worker, SEEN, told)
+
+    @staticmethod
+    def _timed(ask: Callable[[], object]) -> float:
+        began = time.perf_counter()
+        ask()
+        return time.perf_counter() - began

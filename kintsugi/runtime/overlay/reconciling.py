@@ -1,0 +1,166 @@
+"""Brings about the links that the overlay wants: connects, probes, reports, and lets go of those that nobody wants."""
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import structlog
+
+from kintsugi.core.errors import ForbiddenError, KintsugiError, UnavailableError
+from kintsugi.core.overlay import LinkState, Overlay, OverlayEventKind, OverlayLink, WorkerState
+from kintsugi.runtime.overlay.agent import Agent
+from kintsugi.runtime.overlay.link import Link
+from kintsugi.runtime.overlay.links import Links
+from kintsugi.runtime.overlay.options import OverlayOptions
+from kintsugi.runtime.overlay.probe import Prober
+from kintsugi.runtime.overlay.tree import needed_links
+
+_KNOCK_SECONDS = 1.0
+"""How long a neighbour whose connection broke may take to answer at its door."""
+
+Task = tuple[str, int]
+"""Neighbour and generation of the link: what was tried once for it is not tried again."""
+
+
+class Reconciler:
+    """Acts on every newer overlay and on every link that comes or goes, in threads of its own."""
+
+    def __init__(self, agent: Agent, links: Links, prober: Prober, options: OverlayOptions) -> None:
+        self._agent, self._links, self._prober, self._options = agent, links, prober, options
+        self._tried: set[Task] = set()
+        self._probed: set[Task] = set()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._log = structlog.get_logger("kintsugi.overlay").bind(worker=agent.identity.worker)
+
+    def start(self) -> None:
+        """Begin."""
+        self._links.on_loss = self._lose
+        self._links.on_up = lambda _: self.reconcile(self._agent.overlay)
+        self._agent.on_overlay(self.reconcile)
+        self.reconcile(self._agent.overlay)
+
+    def close(self) -> None:
+        """Do nothing more."""
+        self._is_closed = True
+
+    def reconcile(self, overlay: Overlay) -> None:
+        """Compare the overlay with what is, and begin what is missing."""
+        if self._is_closed:
+            return
+        own = self._agent.identity.worker
+        for link in overlay.links:
+            if own not in link.between:
+                continue
+            other = link.between[link.between[0] == own]
+            if self._links.get(other) is None:
+                self._call(overlay, link, other)
+            else:
+                self._confirm(link, other)
+        self._let_go(overlay, own)
+
+    def _call(self, overlay: Overlay, link: OverlayLink, other: str) -> None:
+        """Connect a wanted link whose first end this worker is."""
+        own = self._agent.identity.worker
+        address = next((one.address for one in overlay.workers if one.id == other), None)
+        if link.between[0] == own and address is not None and self._is_first(self._tried, (other, link.generation)):
+            self._begin(lambda: self._connect(link, other, address), f"connects-{other}")
+
+    def _connect(self, link: OverlayLink, other: str, address: str) -> None:
+        try:
+            self._links.connect(other, address)
+        except KintsugiError as error:
+            self._log.info("a link cannot be connected", neighbor=other, why=str(error))
+            event_id = f"unreachable-{'-'.join(link.between)}-{link.generation}"
+            interrupted = other in needed_links(self._agent.effective, self._agent.identity.worker)
+            self._agent.teller.tell(
+                OverlayEventKind.LINK_DISCONNECTED, event_id, link=link.between, detail=str(error), interrupted=interrupted
+            )
+
+    def _confirm(self, link: OverlayLink, other: str) -> None:
+        """Tell that a link is connected, and probe it, where the scheduler waits for that."""
+        task = other, link.generation
+        if link.between[0] != self._agent.identity.worker or (link.is_measured and link.state is LinkState.UP):
+            return
+        if self._is_first(self._probed, task):
+            self._begin(lambda: self._measure(link, other), f"probes-{other}")
+
+    def _measure(self, link: OverlayLink, other: str) -> None:
+        name = f"{'-'.join(link.between)}-{link.generation}"
+        self._agent.teller.tell(OverlayEventKind.LINK_CONNECTED, f"connected-{name}", link=link.between)
+        try:
+            found = self._prober.measure(other)
+        except KintsugiError as error:
+            self._agent.teller.tell(
+                OverlayEventKind.LINK_DISCONNECTED, f"silent-{name}", link=link.between, detail=f"a probe failed: {error}"
+            )
+            return
+        self._agent.teller.tell(
+            OverlayEventKind.LINK_MEASURED,
+            f"measured-{name}",
+            link=link.between,
+            alpha_seconds=found.alpha_seconds,
+            beta_seconds_per_byte=found.beta_seconds_per_byte,
+        )
+
+    def _let_go(self, overlay: Overlay, own: str) -> None:
+        """End links that neither the overlay wants nor the next reduction needs."""
+        kept = {*overlay.neighbors(own), *needed_links(self._agent.effective, own)}
+        for other in self._links.up:
+            link = self._links.get(other)
+            if other not in kept and link is not None and link.peer.generation <= overlay.generation:
+                self._begin(lambda other=other: self._links.disconnect(other), f"drops-{other}")  # type: ignore[misc]
+
+    def _lose(self, link: Link, why: str) -> None:
+        self._begin(lambda: self._report_loss(link, why), f"lost-{link.peer.worker}")
+
+    def _report_loss(self, link: Link, why: str) -> None:
+        """Tell what became of a link that was lost: its other end is gone, or only the way to it."""
+        own, other, overlay = self._agent.identity, link.peer.worker, self._agent.overlay
+        is_needed = other in needed_links(self._agent.effective, own.worker)
+        if not is_needed and other not in overlay.neighbors(own.worker):
+            return
+        known = next((one for one in overlay.workers if one.id == other), None)
+        if known is not None and known.state is WorkerState.DRAINING and not is_needed:
+            return
+        self._log.info("a link is lost", neighbor=other, why=why)
+        if known is not None and known.incarnation == link.peer.incarnation and not self._is_there(known.address):
+            self._agent.teller.tell(
+                OverlayEventKind.WORKER_FAILED,
+                f"failed-{other}-{known.incarnation}",
+                worker=other,
+                incarnation=known.incarnation,
+                interrupted=is_needed,
+                detail=f"its connection to {own.worker} broke, and nobody answers at its address",
+            )
+            return
+        ends = sorted(((own.worker, own.incarnation), (other, link.peer.incarnation)))
+        event_id = f"cut-{'-'.join(f'{worker}.{life}' for worker, life in ends)}-{link.peer.number}"
+        between = (ends[0][0], ends[1][0])
+        self._agent.teller.tell(OverlayEventKind.LINK_DISCONNECTED, event_id, link=between, detail=why, interrupted=is_needed)
+
+    def _is_there(self, address: str) -> bool:
+        """Whether somebody may still listen there: only a refusal says that nobody does."""
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _KNOCK_SECONDS).close()
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def _is_first(self, done: set[Task], task: Task) -> bool:
+        with self._lock:
+            is_new = task not in done
+            done.add(task)
+            return is_new
+
+    def _begin(self, work: Callable[[], None], name: str) -> None:
+        if not self._is_closed:
+            threading.Thread(target=self._run, args=(work,), name=f"overlay-{name}", daemon=True).start()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        with suppress(UnavailableError, ForbiddenError):
+            work()

@@ -1,0 +1,231 @@
+"""Weighted mean of all workers' vectors over a tree, cut into chunks that follow each other up and down.
+
+Sums go up, the root divides, and its very bytes come down, so that all replicas get the same bits. The order of the additions
+is that of the tree: own values first, then the children's in the order of the policy.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kintsugi.core.errors import CommunicationError
+from kintsugi.runtime.overlay.exchange import Exchange
+from kintsugi.runtime.overlay.messages import NO_BYTES, Message
+from kintsugi.runtime.overlay.tree import Position
+
+Vector = npt.NDArray[Any]
+"""One dimension, in the type in which sums are made."""
+
+UP, DOWN = "up", "down"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What the first chunk carries along, merged on the way up and agreed at the root."""
+
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Of the workers that add something."""
+    ready: Mapping[str, Any] | None = None
+    """The newest overlay that everybody so far could go over to, as a document; none where somebody has no newer one."""
+    is_final: bool = False
+    """Whether the vector is a mean already, which is only passed on."""
+
+    def as_fields(self) -> dict[str, Any]:
+        """As it travels."""
+        return {"weights": dict(self.weights), "ready": self.ready, "is_final": self.is_final}
+
+    @property
+    def total_weight(self) -> float:
+        """The same sum in whatever order the weights came together."""
+        return math.fsum(self.weights.values())
+
+
+def merged(headers: Iterable[Header | None]) -> Header | None:
+    """What several headers say together; those that say nothing do not count."""
+    present = [header for header in headers if header is not None]
+    if not present:
+        return None
+    documents = [header.ready for header in present]
+    known = [document for document in documents if document is not None]
+    oldest = min(known, key=lambda document: int(document["generation"])) if len(known) == len(documents) else None
+    weights = {worker: weight for header in present for worker, weight in header.weights.items()}
+    return Header(weights=dict(sorted(weights.items())), ready=oldest, is_final=any(one.is_final for one in present))
+
+
+def header_of(fields: Mapping[str, Any]) -> Header | None:
+    """The header in a message's fields."""
+    told = fields.get("header")
+    return None if told is None else Header(**told)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduced:
+    """What a pass came to."""
+
+    header: Header
+    vector: Vector | None
+    """The weighted mean; none where nobody added anything."""
+
+
+class TreeReduction:
+    """One worker's part in one pass. Runs in the thread that calls `run`."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        place: Position,
+        *,
+        header: Header | None,
+        own: Vector | None,
+        result: Vector,
+        chunk_bytes: int,
+        is_listening: bool = False,
+    ) -> None:
+        """Prepare the pass.
+
+        Args:
+            exchange: of the pass.
+            place: of this worker in the tree.
+            header: what it says; none where it only passes on.
+            own: what it adds, weighted already; none where it adds nothing.
+            result: takes the mean; as long as `own`.
+            chunk_bytes: size of the pieces.
+            is_listening: whether it only hears the result.
+        """
+        self._exchange, self._place, self._own, self._result = exchange, place, own, result
+        self._own_header = header
+        self._header: Header | None = None
+        length = max(1, chunk_bytes // result.itemsize)
+        self._slices = [slice(at, min(at + length, len(result))) for at in range(0, max(len(result), 1), length)]
+        self._arrived: dict[int, dict[str, Vector | None]] = {}
+        self._empty: set[str] = set()
+        self._headers: dict[str, Header | None] = {}
+        self._num_summed, self._num_final = len(self._slices) if is_listening else 0, 0
+        self._is_empty = False
+
+    def run(self) -> Reduced:
+        """Take part until the whole mean is here and was passed on.
+
+        Raises:
+            CalledOffError: the reductions restart.
+            LostLinkError: a link that is needed is gone.
+            UnavailableError: nothing moved for too long.
+            CommunicationError: a neighbour's vector has another length.
+        """
+        self._sum_what_is_complete()
+        while not self._is_over():
+            worker, message = self._exchange.receive()
+            if message.kind == DOWN:
+                self._take_down(message)
+            else:
+                self._take_up(worker, message)
+                self._sum_what_is_complete()
+        assert self._header is not None
+        return Reduced(header=self._header, vector=None if self._is_empty else self._result)
+
+    def _is_over(self) -> bool:
+        return self._is_empty or self._num_final == len(self._slices)
+
+    def _take_up(self, worker: str, message: Message) -> None:
+        index = int(message.fields["chunk"])
+        if index == 0:
+            self._headers[worker] = header_of(message.fields)
+        if message.fields.get("is_empty"):
+            self._empty.add(worker)
+        else:
+            self._arrived.setdefault(index, {})[worker] = self._vector(worker, message, self._slices[index])
+
+    def _sum_what_is_complete(self) -> None:
+        """Add chunks of which all children's parts are here, in order, and pass them on."""
+        while self._num_summed < len(self._slices) and not self._is_empty and self._is_complete(self._num_summed):
+            index = self._num_summed
+            self._num_summed += 1
+            parts = self._arrived.pop(index, {})
+            own = None if self._own is None else self._own[self._slices[index]]
+            total = _added([own, *(parts.get(child) for child in self._place.children)])
+            if index == 0:
+                self._header = merged([self._own_header, *(self._headers[child] for child in self._place.children)])
+            if self._place.parent is not None:
+                self._send_up(index, total)
+            else:
+                self._finish(index, total)
+            if total is None:
+                self._num_summed = len(self._slices)
+
+    def _is_complete(self, index: int) -> bool:
+        arrived = self._arrived.get(index, {})
+        return all(child in arrived or child in self._empty for child in self._place.children)
+
+    def _send_up(self, index: int, total: Vector | None) -> None:
+        assert self._place.parent is not None
+        fields: dict[str, Any] = {"chunk": index}
+        if index == 0:
+            fields["header"] = None if self._header is None else self._header.as_fields()
+        if total is None:
+            fields["is_empty"] = True
+        self._exchange.send(self._place.parent, UP, fields, _bytes(total))
+
+    def _finish(self, index: int, total: Vector | None) -> None:
+        """At the root: make the mean of a chunk and send it down."""
+        self._header = self._header or Header()
+        if total is None:
+            self._is_empty = True
+        elif self._header.is_final:
+            self._result[self._slices[index]] = total
+        else:
+            np.divide(total, total.dtype.type(self._header.total_weight), out=self._result[self._slices[index]])
+        self._send_down(index)
+
+    def _take_down(self, message: Message) -> None:
+        index = int(message.fields["chunk"])
+        if index == 0:
+            self._header = header_of(message.fields)
+        if message.fields.get("is_empty"):
+            self._is_empty = True
+        else:
+            where = self._slices[index]
+            self._result[where] = self._vector(str(self._place.parent), message, where)
+        self._send_down(index)
+
+    def _send_down(self, index: int) -> None:
+        self._num_final += 1
+        fields: dict[str, Any] = {"chunk": index, "num_elements": len(self._result)}
+        if index == 0:
+            assert self._header is not None
+            fields["header"] = self._header.as_fields()
+        if self._is_empty:
+            fields["is_empty"] = True
+        payload = _bytes(None if self._is_empty else self._result[self._slices[index]])
+        for child in self._place.children:
+            self._exchange.send(child, DOWN, fields, payload)
+        for listener in self._place.listeners:
+            self._exchange.offer(listener, DOWN, fields, payload)
+
+    def _vector(self, worker: str, message: Message, where: slice) -> Vector:
+        expected = where.stop - where.start
+        if message.num_bytes != expected * self._result.itemsize:
+            raise CommunicationError(
+                f"sent {message.num_bytes} bytes where {expected * self._result.itemsize} belong; do all train the same model?",
+                field="worker",
+                value=worker,
+            )
+        return np.frombuffer(message.payload, dtype=self._result.dtype)
+
+
+def _added(parts: Iterable[Vector | None]) -> Vector | None:
+    """The sum in the order given; the part itself where there is one alone."""
+    present = [part for part in parts if part is not None]
+    if len(present) < 2:
+        return present[0] if present else None
+    total: Vector = np.add(present[0], present[1])
+    for part in present[2:]:
+        np.add(total, part, out=total)
+    return total
+
+
+def _bytes(vector: Vector | None) -> memoryview:
+    return NO_BYTES if vector is None else vector.data.cast("B")

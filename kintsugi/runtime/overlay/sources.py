@@ -1,0 +1,153 @@
+"""The sending side of a replication: the copies of the state, and a stream to each joining worker."""
+
+import hashlib
+import queue
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from kintsugi.core.errors import KintsugiError
+from kintsugi.core.overlay import Replication
+from kintsugi.runtime.overlay.links import Links
+from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
+from kintsugi.runtime.overlay.options import OverlayOptions
+from kintsugi.runtime.overlay.ranges import ByteRange, Ranges, stretches
+from kintsugi.runtime.overlay.shares import share_ranges
+from kintsugi.runtime.overlay.snapshot import Snapshot
+from restorer.packing import PackedState
+
+OPEN, SHARD, SEAL, GONE, FETCH = "open", "shard", "seal", "gone", "fetch"
+SEALED_BYTES = 16 * 2**20
+"""What one hash covers; so much arrives again at most when a source is lost."""
+
+Key = tuple[str, int]
+"""Joining worker and the generation of its replication."""
+
+
+class Sources:
+    """What this worker sends to those that join."""
+
+    def __init__(self, worker: str, links: Links, options: OverlayOptions) -> None:
+        self._worker, self._links, self._options = worker, links, options
+        self._streams: dict[Key, _Stream] = {}
+        self._seen: set[Key] = set()
+        self._snapshot: Snapshot | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def joiners(self) -> tuple[str, ...]:
+        """Whom it sends to."""
+        with self._lock:
+            return tuple(sorted(joiner for joiner, _ in self._streams))
+
+    def begin(
+        self, replications: Collection[Replication], wanted: Collection[Key], number: int, packed: Callable[[], PackedState]
+    ) -> None:
+        """Begin those replications that have not begun: this is the boundary of which the state is copied.
+
+        Args:
+            replications: of the overlay that takes effect here, the same on all sources.
+            wanted: those that have not ended since.
+            number: reductions that the state has seen.
+            packed: gives the live state.
+        """
+        for replication in replications:
+            key = replication.joiner, replication.generation
+            if key in self._seen:
+                continue
+            self._seen.add(key)
+            sources = {share.source for share in replication.shares}
+            if self._worker in sources and key in wanted:
+                self._start(key, replication, number, packed)
+
+    def fetch(self, joiner: str, fields: Mapping[str, Any]) -> None:
+        """A joining worker asks for ranges that another source did not send."""
+        with self._lock:
+            stream = self._streams.get((joiner, int(fields["replication"])))
+        if stream is None:
+            self._links.tell(joiner, GONE, {"replication": fields["replication"]})
+        else:
+            stream.send(tuple((begin, end) for begin, end in fields["ranges"]))
+
+    def retain(self, wanted: Collection[Key]) -> None:
+        """End streams of replications that are over, and let go of copies that nobody reads any more."""
+        with self._lock:
+            over = [key for key in self._streams if key not in wanted]
+            ended = [self._streams.pop(key) for key in over]
+            if not self._streams:
+                self._snapshot = None
+        for stream in ended:
+            stream.close()
+
+    def finish_copies(self) -> None:
+        """Wait until the live state may change."""
+        with self._lock:
+            snapshot = self._snapshot
+        if snapshot is not None:
+            snapshot.finish()
+
+    def close(self) -> None:
+        """End all streams."""
+        self.retain(())
+
+    def _start(self, key: Key, replication: Replication, number: int, packed: Callable[[], PackedState]) -> None:
+        state = packed()
+        own = share_ranges(replication, state.num_bytes)[self._worker]
+        with self._lock:
+            snapshot = self._snapshot
+            if snapshot is None or snapshot.number != number or not snapshot.holds(own):
+                snapshot = Snapshot(state, number, own, is_whole=self._options.copies_whole_state)
+                self._snapshot = snapshot
+            stream = self._streams[key] = _Stream(key, snapshot, self._links, self._options)
+        stream.send(own)
+
+
+class _Stream:
+    """Sends ranges of one copy to one joining worker, in the background."""
+
+    def __init__(self, key: Key, snapshot: Snapshot, links: Links, options: OverlayOptions) -> None:
+        self._joiner, self._generation = key
+        self._snapshot, self._links, self._options = snapshot, links, options
+        self._orders: queue.SimpleQueue[Ranges | None] = queue.SimpleQueue()
+        self._is_open = self._is_closed = False
+        threading.Thread(target=self._run, name=f"overlay-sends-{self._joiner}", daemon=True).start()
+
+    def send(self, ranges: Ranges) -> None:
+        """Send these bytes after those that wait already."""
+        self._orders.put(ranges)
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._is_closed = True
+        self._orders.put(None)
+
+    def _run(self) -> None:
+        try:
+            while (ranges := self._orders.get()) is not None:
+                self._send(ranges)
+        except KintsugiError:
+            self._links.tell(self._joiner, GONE, {"replication": self._generation})
+
+    def _send(self, ranges: Ranges) -> None:
+        if not self._snapshot.holds(ranges):
+            self._links.tell(self._joiner, GONE, {"replication": self._generation})
+            return
+        if not self._is_open:
+            self._is_open = True
+            described = {"header": self._snapshot.header.decode(), "round": self._snapshot.number, "ranges": ranges}
+            self._put(OPEN, described)
+        for stretch in stretches(ranges, SEALED_BYTES):
+            if self._is_closed:
+                return
+            self._send_stretch(stretch)
+
+    def _send_stretch(self, stretch: ByteRange) -> None:
+        seal = hashlib.sha256()
+        for begin, end in stretches((stretch,), self._options.chunk_bytes):
+            chunk = self._snapshot.read(begin, end, self._options.link_timeout_seconds)
+            seal.update(chunk)
+            self._put(SHARD, {"at": begin}, chunk)
+        self._put(SEAL, {"begin": stretch[0], "end": stretch[1], "sha256": seal.hexdigest()})
+
+    def _put(self, kind: str, fields: Mapping[str, Any], payload: memoryview = NO_BYTES) -> None:
+        self._links.send(self._joiner, Message(Channel.SHARDS, kind, {"replication": self._generation, **fields}, payload))

@@ -1,0 +1,122 @@
+"""The model that a worker trains and what trains it: gradients as one vector, and the atomic update with their mean."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.overlay import flat_state
+from kintsugi.runtime.overlay.flat_state import Schedule
+from kintsugi.runtime.overlay.options import OverlayOptions
+from kintsugi.runtime.overlay.reduction import Vector
+from restorer.packing import PackedState
+
+
+def _nothing() -> None:
+    pass
+
+
+class TrainedState:
+    """Model, optimizer and schedules of one worker. Only what is trained is reduced, and buffers if they are averaged."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        options: OverlayOptions,
+        *,
+        schedules: Sequence[Schedule] = (),
+        before_step: Callable[[], None] = _nothing,
+    ) -> None:
+        """Take a model that is built already.
+
+        Raises:
+            InvalidInputError: nothing in it is trained, or the optimizer steps what is not in it.
+        """
+        self.model, self.optimizer = model, optimizer
+        self.steps = 0
+        """Optimizer steps of the job that this state has seen."""
+        self._options, self._schedules, self._before_step = options, tuple(schedules), before_step
+        self._trained = [parameter for _, parameter in flat_state.optimized(model, optimizer) if parameter.requires_grad]
+        if not self._trained:
+            raise InvalidInputError("steps no parameter of the model that is trained", field="optimizer")
+        self._buffers = list(model.buffers()) if options.averages_buffers else []
+        self._dtype = torch.float64 if any(one.dtype == torch.float64 for one in self._trained) else torch.float32
+        self._own: Tensor | None = None
+
+    @property
+    def num_elements(self) -> int:
+        """Length of the vector that is reduced."""
+        return sum(one.numel() for one in (*self._trained, *self._buffers))
+
+    @property
+    def vector_bytes(self) -> int:
+        """Of the vector that is reduced."""
+        return self.num_elements * self._dtype.itemsize
+
+    def memory(self) -> Vector:
+        """Memory for one vector."""
+        return torch.empty(self.num_elements, dtype=self._dtype).numpy()
+
+    def gathered(self, weight: float) -> Vector:
+        """This worker's gradients and averaged buffers as one vector, times its weight. Overwritten by the next call.
+
+        A parameter without a gradient adds zeros. Sums are made in 32 bits, or in 64 where a trained parameter has them.
+        """
+        if self._own is None:
+            self._own = torch.empty(self.num_elements, dtype=self._dtype)
+        with torch.no_grad():
+            for parameter, piece in zip(self._trained, self._pieces(self._own, self._trained), strict=True):
+                if parameter.grad is None:
+                    piece.zero_()
+                else:
+                    piece.copy_(parameter.grad.detach().reshape(-1))
+            for buffer, piece in zip(self._buffers, self._buffer_pieces(self._own), strict=True):
+                piece.copy_(buffer.reshape(-1))
+            if weight != 1.0:
+                self._own.mul_(weight)
+        return self._own.numpy()
+
+    def apply(self, vector: Vector) -> None:
+        """Step with the mean of all workers: the same on every replica, bit for bit."""
+        mean = torch.from_numpy(vector)
+        with torch.no_grad():
+            for parameter, piece in zip(self._trained, self._pieces(mean, self._trained), strict=True):
+                if parameter.grad is None:
+                    parameter.grad = torch.empty_like(parameter)
+                parameter.grad.copy_(piece.view(parameter.shape))
+            for buffer, piece in zip(self._buffers, self._buffer_pieces(mean), strict=True):
+                is_whole = not buffer.dtype.is_floating_point
+                buffer.copy_((piece.round() if is_whole else piece).view(buffer.shape))
+        self._before_step()
+        self.optimizer.step()
+        for schedule in self._schedules:
+            schedule.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.steps += 1
+
+    def packed(self) -> PackedState:
+        """The state as a range of bytes over the live tensors."""
+        found = flat_state.entries(self.model, self.optimizer, self._schedules, self.steps, self._options.replicated)
+        return PackedState(found)
+
+    def load(self, arrived: PackedState) -> None:
+        """Become equal to what arrived.
+
+        Raises:
+            ReconfigurationError: it is the state of another model.
+        """
+        self.steps = flat_state.load(arrived.entries, self.model, self.optimizer, self._schedules, self._options.replicated)
+
+    def digest(self) -> str:
+        """SHA-256 of the whole state."""
+        return flat_state.digest(self.packed())
+
+    def _buffer_pieces(self, vector: Tensor) -> list[Tensor]:
+        return self._pieces(vector[sum(one.numel() for one in self._trained) :], self._buffers)
+
+    @staticmethod
+    def _pieces(vector: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+        sizes = [one.numel() for one in tensors]
+        return list(torch.split(vector[: sum(sizes)], sizes))
