@@ -81,11 +81,12 @@ class Monitor:
         """Tell the log of losses until the service stops."""
         tick_seconds = max(SHORTEST_TICK_SECONDS, min(LONGEST_TICK_SECONDS, self._timeout_seconds / TICKS))
         while not self._closed:
-            due = self._clock() + tick_seconds
-            with anyio.move_on_after(tick_seconds if self._hearings else None):
+            due = self._clock() + tick_seconds if self._hearings else None
+            with anyio.move_on_after(None if due is None else tick_seconds):
                 await self._changed.wait()
             self._changed = anyio.Event() if not self._closed else self._changed
-            self._forgive(self._clock() - due, tick_seconds)
+            if due is not None:
+                self._forgive(self._clock() - due, tick_seconds)
             for job in list(self._hearings):
                 await self._declare(job)
 
