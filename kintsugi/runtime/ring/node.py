@@ -1,0 +1,240 @@
+"""A member of a ring: the thread that feeds `transition` with what its sockets tell, and does what comes of it."""
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+
+import structlog
+
+from kintsugi.core.errors import InvalidInputError, KintsugiError
+from kintsugi.runtime.ring.connection import Address
+from kintsugi.runtime.ring.lease import Lease
+from kintsugi.runtime.ring.links import Links
+from kintsugi.runtime.ring.messages import Agreement, Hello
+from kintsugi.runtime.ring.options import RingOptions
+from kintsugi.runtime.ring.signals import Action, AskLease, Committed, Decided, Install, LeaveOut, Lost, Probe, Send, Signal
+from kintsugi.runtime.ring.state import State, following
+from kintsugi.runtime.ring.transition import transition
+
+_CLOSE_SECONDS = 10.0
+"""For the thread to end once it was told to."""
+
+
+def _nothing(_: object) -> None:
+    """Nobody wants to be told."""
+
+
+def _no_note(_: Agreement) -> str:
+    """Agreements say nothing beyond their members and contributions."""
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """Whom a member tells what. All are called from the member's thread: they must return within a few milliseconds."""
+
+    on_agreement: Callable[[Agreement], None]
+    """A generation is decided, and this worker is part of it: go on from the agreement's `committed_step`."""
+    on_left_out: Callable[[Agreement], None] = _nothing
+    """The others go on without this worker: what it did since counts no more."""
+    on_stop: Callable[[int], None] = _nothing
+    """Leave the step: the generation (its number) is being mended, and nothing commits in it any more."""
+    on_frozen: Callable[[str], None] = _nothing
+    """A member has been silent for too long: whoever can should end its process, so that its end is certain."""
+    choose: Callable[[Agreement], str] = _no_note
+    """The note of an agreement to be, such as the digest of the plan for its members; asked on one worker alone."""
+
+
+class RingNode(AbstractContextManager["RingNode"]):
+    """One worker's membership of a ring, from one generation to the next. A context manager: every socket and thread ends."""
+
+    def __init__(
+        self,
+        member: str,
+        agreement: Agreement,
+        listening: socket.socket,
+        addresses: Mapping[str, Address],
+        told: Told,
+        *,
+        lease: Lease | None = None,
+        committed_step: int = -1,
+        options: RingOptions | None = None,
+    ) -> None:
+        """Nothing is sent before `start`.
+
+        Args:
+            member: this worker.
+            agreement: the generation to begin in; the same on all its members, in ring order.
+            listening: of `links.listener`, at this worker's address; taken over.
+            addresses: where each worker listens that may ever be a member.
+            told: what to call.
+            lease: decides where no majority is left; without one, nothing is decided then.
+            committed_step: the last step that is committed; -1 before the first.
+            options: patience.
+
+        Raises:
+            InvalidInputError: a member has no address, or this worker is no member.
+        """
+        if member not in agreement.members:
+            raise InvalidInputError(f"is not among the members {agreement.members}", field="member", value=member)
+        if missing := [worker for worker in agreement.members if worker not in addresses]:
+            raise InvalidInputError("must hold the address of every member; these are missing", field="addresses", value=missing)
+        self._options = options or RingOptions()
+        self._told, self._lease = told, lease
+        self._state = State(member, agreement, committed_step)
+        self._lock = threading.Lock()
+        self._links = Links(
+            member, listening, addresses, self._options, generation=lambda: self.agreement.generation, fence=told.on_frozen
+        )
+        self._signals: queue.SimpleQueue[Signal] = queue.SimpleQueue()
+        self._asking = ThreadPoolExecutor(1, thread_name_prefix="ring-lease")
+        self._thread = threading.Thread(target=self._run, name=f"ring-{member}", daemon=True)
+        self._is_closing = threading.Event()
+        self._inquire_at = 0.0
+        """When to ask again while too few are left to decide anything, on the monotonic clock."""
+        self._log = structlog.get_logger("kintsugi.runtime").bind(member=member)
+        self.num_sent = 0
+        """Messages of the protocol that were sent, without greetings and signs of life."""
+
+    @property
+    def agreement(self) -> Agreement:
+        """The generation that this worker is in, or that goes on without it."""
+        return self._state.agreement
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the others go on without this worker."""
+        return self._state.is_left_out
+
+    def start(self) -> None:
+        """Connect to the neighbours and begin to watch them."""
+        self._thread.start()
+
+    def commit(self, generation: int, step: int, note: str = "") -> bool:
+        """Commit a step, at its commit point and before it is applied; from any thread, at once.
+
+        Args:
+            generation: in which the step was trained.
+            step: its index.
+            note: opaque; handed to the survivors with the step when this generation ends.
+
+        Returns:
+            Whether the step is committed. If not, this generation is being mended or over: discard the step and leave it.
+        """
+        with self._lock:
+            if self._state.is_stopped or generation != self._state.agreement.generation:
+                return False
+            self._state, _ = transition(self._state, Committed(step, note), self._told.choose)
+            return True
+
+    def report_lost(self, worker: str, *, is_certain: bool = False) -> None:
+        """Tell of a loss that the ring cannot see; from any thread. One member that tells it is enough.
+
+        Args:
+            worker: who is gone.
+            is_certain: its process has ended (a parent waited for it, a site confirmed it), not just its answers.
+        """
+        self._put(Lost(worker, is_certain=is_certain, is_reported=True))
+
+    def adopt(self, agreement: Agreement) -> None:
+        """Go on in a generation that was decided elsewhere: by the lease, or by a member that told it; from any thread."""
+        self._put(Decided(agreement))
+
+    def close(self) -> None:
+        """Leave without a word: the others find this worker gone."""
+        self._is_closing.set()
+        self._links.wake()
+        if self._thread.ident is not None:
+            self._thread.join(_CLOSE_SECONDS)
+        else:
+            self._links.close()
+        self._asking.shutdown(wait=False, cancel_futures=True)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _put(self, signal: Signal) -> None:
+        self._signals.put(signal)
+        self._links.wake()
+
+    def _run(self) -> None:
+        try:
+            self._watch_next(self._options.start_timeout_seconds)
+            wait_seconds = min(self._options.heartbeat_seconds, self._options.retry_seconds)
+            while not self._is_closing.is_set():
+                for signal in self._links.poll(wait_seconds):
+                    self._take(signal)
+                with suppress(queue.Empty):
+                    while True:
+                        self._take(self._signals.get_nowait())
+                self._inquire()
+        except Exception:
+            self._log.exception("a ring's member failed")
+            raise
+        finally:
+            self._links.close()
+
+    def _take(self, signal: Signal) -> None:
+        with self._lock:
+            before = self._state
+            self._state, actions = transition(before, signal, self._told.choose)
+        if self._state.is_stopped and not before.is_stopped:
+            self._told.on_stop(before.agreement.generation)
+        for action in actions:
+            self._act(action)
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Send(worker, message):
+                self.num_sent += not isinstance(message, Hello)
+                self._links.send(worker, message)
+            case Install(agreement):
+                self._links.leave([worker for worker in self._links.peers if worker not in agreement.members])
+                self._watch_next(self._options.heartbeat_timeout_seconds)
+                self._told.on_agreement(agreement)
+            case LeaveOut(agreement):
+                self._told.on_left_out(agreement)
+            case AskLease(agreement):
+                self._asking.submit(self._ask, self._lease, agreement)
+            case Probe():
+                self._inquire_at = time.monotonic()
+
+    def _watch_next(self, patience_seconds: float) -> None:
+        """Be connected to the next member; the one before connects to this one."""
+        state = self._state
+        for worker in following(state.agreement.members, state.member, state.lost)[:1]:
+            self._links.connect(worker, patience_seconds=patience_seconds)
+
+    def _inquire(self) -> None:
+        """While too few are left: see who of the others has ended, or is further, and whether the lease holds a decision."""
+        state = self._state
+        if state.held is None or time.monotonic() < self._inquire_at:
+            return
+        self._inquire_at = time.monotonic() + self._options.retry_seconds
+        for worker in sorted(state.excluded - state.dead):
+            self._links.send(worker, Hello(state.agreement.generation))
+        self._asking.submit(self._look_up, self._lease, state.agreement.generation + 1)
+
+    def _look_up(self, lease: Lease | None, generation: int) -> None:
+        with suppress(KintsugiError, OSError):
+            if lease is not None and (agreement := lease.held(generation)) is not None:
+                self._put(Decided(agreement))
+
+    def _ask(self, lease: Lease | None, agreement: Agreement) -> None:
+        """Ask until there is an answer, or the generation is decided otherwise."""
+        if lease is None:
+            self._log.warning("no majority is left, and there is no lease to ask", generation=agreement.generation)
+            return
+        while self.agreement.generation < agreement.generation and not self._is_closing.is_set():
+            try:
+                self._put(Decided(lease.decide(agreement)))
+                return
+            except (KintsugiError, OSError) as error:
+                self._log.warning("the lease does not answer", error=str(error), generation=agreement.generation)
+            self._is_closing.wait(self._options.retry_seconds)

@@ -1,0 +1,81 @@
+"""What the transition function of a ring takes in and gives out: all that its sockets, threads and callers do for it."""
+
+from dataclasses import dataclass
+
+from kintsugi.runtime.ring.messages import Agreement, Message
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A member is gone as far as one can see."""
+
+    worker: str
+    is_certain: bool = False
+    """Its process has ended: its host refuses connections to its port, or whoever watches processes says so."""
+    is_reported: bool = False
+    """Somebody outside the ring says so; then the worker that is told begins to reconcile, whoever its neighbours are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message came."""
+
+    sender: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The worker passed the commit point of a step."""
+
+    step: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What the lease holds as the agreement that follows this generation: the one that was asked for, or an earlier one."""
+
+    agreement: Agreement
+
+
+Signal = Lost | Received | Committed | Decided
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Pass a message on, over a connection that is opened where there is none."""
+
+    worker: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """Go on in this generation."""
+
+    agreement: Agreement
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOut:
+    """The others go on without this worker: it commits nothing any more."""
+
+    agreement: Agreement
+
+
+@dataclass(frozen=True, slots=True)
+class AskLease:
+    """No majority is left: have the lease decide; `Decided` is its answer."""
+
+    agreement: Agreement
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Too few are left to decide anything: find out which of these have ended, and whether the lease holds a decision."""
+
+    workers: frozenset[str]
+
+
+Action = Send | Install | LeaveOut | AskLease | Probe

@@ -1,0 +1,102 @@
+"""Rings of members in this process, that talk over loopback and can be struck."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kintsugi.core.errors import UnavailableError
+from kintsugi.runtime.ring.links import listener
+from kintsugi.runtime.ring.messages import Agreement
+from kintsugi.runtime.ring.node import RingNode, Told
+from kintsugi.runtime.ring.options import RingOptions
+
+PATIENCE = RingOptions(heartbeat_seconds=0.05, heartbeat_timeout_seconds=1.0, start_timeout_seconds=30.0, retry_seconds=0.05)
+WAIT_SECONDS = 60.0
+
+
+class MemoryLease:
+    """A lease in this process; may be switched off."""
+
+    def __init__(self) -> None:
+        self.agreements: dict[int, Agreement] = {}
+        self.is_away = False
+        self._lock = threading.Lock()
+
+    def decide(self, agreement: Agreement) -> Agreement:
+        if self.is_away:
+            raise UnavailableError("is away", field="lease")
+        with self._lock:
+            return self.agreements.setdefault(agreement.generation, agreement)
+
+    def held(self, generation: int) -> Agreement | None:
+        if self.is_away:
+            raise UnavailableError("is away", field="lease")
+        return self.agreements.get(generation)
+
+
+@dataclass
+class Heard:
+    """What one member was told."""
+
+    agreements: list[Agreement] = field(default_factory=list)
+    left_out: list[Agreement] = field(default_factory=list)
+    stopped: list[int] = field(default_factory=list)
+    frozen: list[str] = field(default_factory=list)
+
+
+class Ring:
+    """Members `a`, `b`, ... in one process. Use it as a context manager."""
+
+    def __init__(self, size: int, *, options: RingOptions = PATIENCE, lease: MemoryLease | None = None) -> None:
+        self.names = tuple("abcdefghijklmnopqrstuvwxyz"[:size])
+        self.lease = lease or MemoryLease()
+        self.heard = {name: Heard() for name in self.names}
+        listening = {name: listener("127.0.0.1") for name in self.names}
+        addresses = {name: found.getsockname()[:2] for name, found in listening.items()}
+        self.nodes = {
+            name: RingNode(
+                name,
+                Agreement(0, self.names),
+                listening[name],
+                addresses,
+                self._told(name),
+                lease=self.lease,
+                committed_step=0,
+                options=options,
+            )
+            for name in self.names
+        }
+
+    def _told(self, name: str) -> Told:
+        heard = self.heard[name]
+        return Told(
+            on_agreement=heard.agreements.append,
+            on_left_out=heard.left_out.append,
+            on_stop=heard.stopped.append,
+            on_frozen=heard.frozen.append,
+            choose=lambda agreement: "+".join(agreement.members),
+        )
+
+    def __enter__(self) -> "Ring":
+        for node in self.nodes.values():
+            node.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in self.nodes.values():
+            node.close()
+
+    def kill(self, *names: str) -> None:
+        for name in names:
+            self.nodes[name].close()
+
+    def wait(self, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not holds():
+            assert time.monotonic() < deadline, self.heard
+            time.sleep(0.002)
+
+    def wait_for(self, members: Sequence[str]) -> None:
+        """Until these are the members of the generation that each of them is in."""
+        self.wait(lambda: all(self.nodes[name].agreement.members == tuple(members) for name in members))
