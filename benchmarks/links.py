@@ -83,20 +83,20 @@ class EmulatedLinks(AbstractContextManager["EmulatedLinks"]):
         return f"{self._prefix}-hub"
 
     def _make(self) -> None:
-        _run("ip", "netns", "add", self._hub)
-        _run("ip", "-n", self._hub, "link", "add", "bridge", "type", "bridge")
-        _run("ip", "-n", self._hub, "link", "set", "bridge", "up")
+        run_command("ip", "netns", "add", self._hub)
+        run_command("ip", "-n", self._hub, "link", "add", "bridge", "type", "bridge")
+        run_command("ip", "-n", self._hub, "link", "set", "bridge", "up")
         for index, member in enumerate(self._rates):
             self._join(member, f"port{index}")
 
     def _join(self, member: str, port: str) -> None:
         own = self.namespace(member)
-        _run("ip", "netns", "add", own)
-        _run("ip", "-n", self._hub, "link", "add", port, "type", "veth", "peer", "name", "port", "netns", own)
-        _run("ip", "-n", self._hub, "link", "set", port, "master", "bridge", "up")
-        _run("ip", "-n", own, "address", "add", f"{self.addresses[member]}/24", "dev", "port")
-        _run("ip", "-n", own, "link", "set", "port", "up")
-        _run("ip", "-n", own, "link", "set", "lo", "up")
+        run_command("ip", "netns", "add", own)
+        run_command("ip", "-n", self._hub, "link", "add", port, "type", "veth", "peer", "name", "port", "netns", own)
+        run_command("ip", "-n", self._hub, "link", "set", port, "master", "bridge", "up")
+        run_command("ip", "-n", own, "address", "add", f"{self.addresses[member]}/24", "dev", "port")
+        run_command("ip", "-n", own, "link", "set", "port", "up")
+        run_command("ip", "-n", own, "link", "set", "lo", "up")
         rate = f"{round(8 * self._rates[member] * HEADER_RATIO)}bit"
         for namespace, device in ((own, "port"), (self._hub, port)):
             shaper = (
@@ -108,7 +108,7 @@ class EmulatedLinks(AbstractContextManager["EmulatedLinks"]):
                 "latency",
                 f"{_QUEUE_MILLISECONDS}ms",
             )
-            _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *shaper)
+            run_command("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *shaper)
 
 
 def _delete_leftovers() -> None:
@@ -127,7 +127,12 @@ def enter(namespace: str | Path) -> None:
             raise OSError(ctypes.get_errno(), f"could not enter network namespace {namespace}")
 
 
-def _run(*command: str) -> None:
+def run_command(*command: str) -> None:
+    """Run a command that must succeed.
+
+    Raises:
+        UnavailableError: it did not; with what it said.
+    """
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise UnavailableError(f"`{' '.join(command)}` failed: {done.stderr.strip()}", field="links")

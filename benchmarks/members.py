@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
-from benchmarks.links import EmulatedLinks, enter
+from benchmarks.links import enter
 from kintsugi.runtime.crew import Crew, CrewMember
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -31,10 +31,21 @@ def _member_main(name: str, address: str, namespace: str, connection: Connection
     member.run(member.answer)
 
 
+class Places(Protocol):
+    """Where members are: on links of their own, or on a shared one."""
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Of every member."""
+
+    def namespace(self, member: str) -> str:
+        """The network namespace of a member."""
+
+
 class Members(Crew):
     """A process for every member of emulated links."""
 
-    def __init__(self, links: EmulatedLinks, *, timeout_seconds: float = 120.0) -> None:
+    def __init__(self, links: Places, *, timeout_seconds: float = 120.0) -> None:
         super().__init__(timeout_seconds=timeout_seconds)
         try:
             for name, address in links.addresses.items():

@@ -41,7 +41,8 @@ class GradientSum:
     """Backward passes per step, whose gradients autograd adds up."""
     buckets: list[Bucket] = field(init=False)
     _passes: list[int] = field(init=False)
-    _num_begun: int = field(default=0, init=False)
+    num_begun: int = field(default=0, init=False)
+    """Buckets whose sum is under way or over, in order."""
     _failure: CommunicationError | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -96,14 +97,14 @@ class GradientSum:
         for bucket in self.buckets:
             bucket.missing, bucket.summing = set(bucket.parameters), None
         self._passes = [0] * len(self.parameters)
-        self._num_begun = 0
+        self.num_begun = 0
 
     def _begin_complete(self) -> None:
         """A worker's loss is told by `wait`: a backward pass is no place to handle it."""
         try:
-            while self._failure is None and self._num_begun < len(self.buckets) and not self.buckets[self._num_begun].missing:
-                self._begin(self.buckets[self._num_begun])
-                self._num_begun += 1
+            while self._failure is None and self.num_begun < len(self.buckets) and not self.buckets[self.num_begun].missing:
+                self._begin(self.buckets[self.num_begun])
+                self.num_begun += 1
         except CommunicationError as error:
             self._failure = error
 

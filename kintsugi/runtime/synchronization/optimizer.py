@@ -132,6 +132,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
                 loss = closure()
         began, self._step_begun = time.perf_counter(), self.num_steps
         self._strategy.step(self._replica)
+        self._strategy.applied(self._replica)
         self._replica.monitor.stepped(time.perf_counter() - began)
         agreed, self._replica.agreed = self._replica.agreed, None
         self._follow(agreed if self._rounds is None else self._rounds.stepped())
@@ -195,6 +196,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
         found = RollCall.gathered(transport, own)
         if found.is_agreed and own is not None and self._strategy.is_synchronous and found.must_roll_forward(own):
             self._replica.roll_forward()
+            self._strategy.applied(self._replica)
         if found.has_joiners or not found.is_agreed:
             self._learn(broadcast(transport, found.source, self._state()))
         if not found.is_agreed and self._strategy.is_synchronous:

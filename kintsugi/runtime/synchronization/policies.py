@@ -152,8 +152,8 @@ class ThroughputPolicy(Policy):
         self.memory["given_up_at"] = seen.num_workers
         return Choice(
             self.asynchronous,
-            f"{seen.num_workers} workers have {seen.throughput_ratio:.0%} of the throughput that they would have alone, "
-            f"below {limit:.0%}{', which a trial must reach' if is_trial else ''}",
+            f"{seen.num_workers} workers have {seen.throughput_ratio:.1%} of the throughput that they would have alone, "
+            f"below {limit:.1%}{', which a trial must reach' if is_trial else ''}",
         )
 
     def _occasion(self, seen: Observation) -> Choice | None:

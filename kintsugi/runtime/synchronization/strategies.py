@@ -34,7 +34,10 @@ class Strategy(ABC):
         """This strategy takes over, between two steps, on all workers."""
 
     def begin(self, replica: Replica) -> None:  # noqa: B027
-        """The next step begins: what may run beside its computing. Not called in the middle of a step that is taken again."""
+        """The next step begins: what may run beside its computing. Not called when a membership begins."""
+
+    def applied(self, replica: Replica) -> None:  # noqa: B027
+        """A step was applied here: what follows from it on this worker alone. Also called where it was rolled forward."""
 
     def gradient_ready(self, replica: Replica, number: int) -> None:  # noqa: B027
         """In the backward pass: the gradient of a parameter, by its number in `replica.parameters`, is there."""

@@ -61,7 +61,7 @@ def test_synchronising_is_given_up_where_it_leaves_too_little():
     assert policy.choose(seen(throughput_ratio=0.2, is_settled=False)) is None, "too few steps in view"
     choice = policy.choose(seen(throughput_ratio=0.37, num_workers=13))
     assert choice.strategy == ASYNCHRONOUS
-    assert choice.reason == "13 workers have 37% of the throughput that they would have alone, below 40%"
+    assert choice.reason == "13 workers have 37.0% of the throughput that they would have alone, below 40.0%"
 
 
 def test_it_is_tried_again_once_workers_left_and_stays_only_above_the_higher_ratio():
@@ -74,7 +74,7 @@ def test_it_is_tried_again_once_workers_left_and_stays_only_above_the_higher_rat
     assert trial.reason == "6 workers are left of the 8 for which it was too slow: synchronous_sgd is tried again"
     refused = policy.choose(seen(throughput_ratio=0.5, num_workers=6))
     assert refused.strategy == ASYNCHRONOUS, "0.5 is between the two ratios"
-    assert "below 60%, which a trial must reach" in refused.reason
+    assert "below 60.0%, which a trial must reach" in refused.reason
     assert policy.choose(seen(strategy=ASYNCHRONOUS, num_workers=6)) is None
     assert policy.choose(seen(strategy=ASYNCHRONOUS, num_workers=3)).strategy == SYNCHRONOUS
     assert policy.choose(seen(throughput_ratio=0.7, num_workers=3)) is None
