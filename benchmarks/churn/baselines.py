@@ -15,7 +15,7 @@ from planner.sharding.baselines import brute_force, even_assignment, num_assignm
 from planner.sharding.exact import assign_shards
 from planner.sharding.problem import Neighbor, ShardAssignment, ShardProblem
 
-MOST_ASSIGNMENTS = 50_000
+MOST_ASSIGNMENTS = 5_000
 """That brute force looks at: the shards are made larger until there are no more."""
 
 

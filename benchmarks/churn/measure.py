@@ -45,6 +45,7 @@ class Outcome:
     num_neighbors: int
     state_bytes: int
     seed: int
+    """Of the overlay: outcomes with the same numbers of nodes, bytes and seed are of the same event."""
     delay_seconds: float
     """From the boundary at which the first source began until the joiner held the whole state."""
     bound_seconds: float

@@ -11,6 +11,8 @@ SLOWEST_BITS_PER_SECOND, FASTEST_BITS_PER_SECOND = 100e6, 1000e6
 LEAST_LATENCY_SECONDS, MOST_LATENCY_SECONDS = 0.010, 0.020
 EXTRA_LINKS_PER_NODE = 0.5
 """Beyond a spanning tree."""
+NEIGHBORS = (2, 4)
+"""Fewest and most of a joiner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,29 +91,33 @@ def node_name(index: int) -> str:
     return f"w{index:02d}"
 
 
-def drawn(num_active: int, num_neighbors: int, seed: int) -> Drawn:
+def drawn(num_active: int, seed: int, *, num_neighbors: int | None = None) -> Drawn:
     """A random spanning tree of the active nodes, half as many links again, and the joiner's links to random nodes.
 
+    The joiner's links have the same rates and latencies in overlays of any size with the same seed.
+
     Args:
-        num_active: nodes that train already.
-        num_neighbors: links of the joiner, at most `num_active`.
+        num_active: nodes that train already, at least `num_neighbors`.
         seed: the same gives the same overlay.
+        num_neighbors: links of the joiner; two to four by default.
     """
-    draw = random.Random(seed)
+    draw, draw_joiner = random.Random(f"overlay {num_active} {seed}"), random.Random(f"joiner {seed}")
     active = tuple(node_name(index) for index in range(num_active))
     joiner = node_name(num_active)
     pairs = {(draw.choice(active[:index]), active[index]) for index in range(1, num_active)}
     others = [(a, b) for a in active for b in active if a < b and (a, b) not in pairs]
-    extra = min(len(others), round(EXTRA_LINKS_PER_NODE * num_active))
-    pairs |= set(draw.sample(others, extra)) | {(neighbor, joiner) for neighbor in draw.sample(active, num_neighbors)}
-    blank = Drawn(active=active, joiner=joiner, wires=tuple(_wire(pair, draw) for pair in sorted(pairs)))
-    return redrawn(blank, seed)
+    pairs |= set(draw.sample(others, min(len(others), round(EXTRA_LINKS_PER_NODE * num_active))))
+    count = draw_joiner.randint(*NEIGHBORS) if num_neighbors is None else num_neighbors
+    own = [(neighbor, joiner) for neighbor in draw.sample(active, count)]
+    wires = [_wire(pair, draw) for pair in sorted(pairs)] + [_wire(pair, draw_joiner) for pair in own]
+    return Drawn(active=active, joiner=joiner, wires=tuple(wires))
 
 
-def redrawn(overlay: Drawn, seed: int) -> Drawn:
-    """The same links with other rates and latencies."""
-    draw = random.Random(f"rates {seed}")
-    return replace(overlay, wires=tuple(_wire(wire.between, draw) for wire in overlay.wires))
+def with_equal_links(overlay: Drawn) -> Drawn:
+    """The same, all of the joiner's links like its first one."""
+    first = overlay.joiner_wires[0]
+    wires = [replace(first, between=wire.between) if overlay.joiner in wire.between else wire for wire in overlay.wires]
+    return replace(overlay, wires=tuple(wires))
 
 
 def scaled(overlay: Drawn, rate_ratio: float) -> Drawn:

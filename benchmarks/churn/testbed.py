@@ -92,6 +92,13 @@ class Testbed(AbstractContextManager["Testbed"]):
         while self._handles:
             os.close(self._handles.popitem()[1])
 
+    @property
+    def relay_pid(self) -> int:
+        """Process id of the relay."""
+        assert self._relay is not None
+        assert self._relay.pid is not None
+        return self._relay.pid
+
     def namespace(self, node: str) -> Path:
         """Path by which processes enter the node's namespace while this one lives."""
         return Path(f"/proc/{os.getpid()}/fd/{self._handles[node]}")
