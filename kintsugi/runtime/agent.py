@@ -11,10 +11,13 @@ from kintsugi.runtime.decider import Decider
 from kintsugi.runtime.decisions import Decisions, JobRequest
 from kintsugi.runtime.fleet import Fleet
 from kintsugi.runtime.models import TrainingJob
-from kintsugi.runtime.options import AgentOptions
+from kintsugi.runtime.options import AgentOptions, Governance
 from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.recovery import RecoveryTimeline
 from kintsugi.runtime.result import RunResult
+from kintsugi.runtime.selfgoverned.governor import self_governed_main
+from kintsugi.runtime.selfgoverned.overseer import Overseer
+from kintsugi.runtime.worker import worker_main
 
 STOP_SECONDS = 2.0
 """For workers whose job is done to end by themselves."""
@@ -49,9 +52,10 @@ class Agent(AbstractContextManager["Agent"]):
         self._observer = observer
         self._request = request
         self._trace = options.worker.trace
-        self._fleet = Fleet(make_job, options.worker)
+        is_ring = options.governance is Governance.RING
+        self._fleet = Fleet(make_job, options.worker, self_governed_main if is_ring else worker_main)
         self._decider = Decider(decisions, options.decision_timeout_seconds)
-        self._conductor = Conductor(request, self._fleet, self._decider, options)
+        self._conductor = (Overseer if is_ring else Conductor)(request, self._fleet, self._decider, options)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()

@@ -11,6 +11,7 @@ from kintsugi.runtime.checkpoint import FileRecord
 from kintsugi.runtime.commit import CommitRecord, StepStatus
 from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.reach import Address
+from kintsugi.runtime.selfgoverned.words import FromGovernor, ToGovernor
 
 # From the agent to a worker. `attempt` counts reconfigurations that were begun; a higher one supersedes all lower ones.
 
@@ -120,7 +121,7 @@ class Probe:
     timeout_seconds: float
 
 
-ToWorker = CallOff | Prepare | Go | Delivered | Collect | Stop | Arm | CheckpointEvery | Probe
+ToWorker = CallOff | Prepare | Go | Delivered | Collect | Stop | Arm | CheckpointEvery | Probe | ToGovernor
 
 # From a worker to the agent.
 
@@ -278,4 +279,5 @@ FromWorker = (
     | PartFailed
     | Failed
     | FaultInjected
+    | FromGovernor
 )

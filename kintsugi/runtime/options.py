@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.recording import RunOptions
@@ -34,11 +35,21 @@ class WorkerOptions:
         return self.addresses.get(worker, self.address)
 
 
+class Governance(StrEnum):
+    """Who finds out that workers are lost, and has the others go on."""
+
+    AGENT = "agent"
+    """The host agent, which asks whoever decides."""
+    RING = "ring"
+    """The workers themselves, with plans that they hold; the agent starts them, and collects what they trained."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
     """How patient the agent is, and how its workers run."""
 
     worker: WorkerOptions = field(default_factory=WorkerOptions)
+    governance: Governance = Governance.AGENT
     start_timeout_seconds: float = 120.0
     """For a worker process to know its model."""
     heartbeat_timeout_seconds: float = 5.0

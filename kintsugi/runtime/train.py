@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 from uuid import uuid4
 
 from kintsugi.client import Client, Patience
@@ -16,12 +18,14 @@ from kintsugi.runtime.agent import Agent, Observer
 from kintsugi.runtime.decisions import Decisions, JobRequest, LocalDecisions, ServiceDecisions
 from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.models import TrainingJob
-from kintsugi.runtime.options import AgentOptions
+from kintsugi.runtime.options import AgentOptions, Governance
 from kintsugi.runtime.profiler import profile_job
 from kintsugi.runtime.recording import CheckpointOptions, RunOptions, expected_recovery
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.tracing import TraceOptions
 from planner.replan import replan
+
+E = TypeVar("E", bound=StrEnum)
 
 
 def train(
@@ -43,6 +47,7 @@ def train(
     run: str | Path | None = None,
     checkpoints: CheckpointOptions | None = None,
     trace: str | Path | None = None,
+    membership: Governance | str | None = None,
 ) -> RunResult:
     """Train a job to its last step, whatever workers are lost on the way.
 
@@ -66,6 +71,8 @@ def train(
         run: folder for journals and checkpoints; a job that ended early goes on from the newest one in it. Null: none of either.
         checkpoints: when and how they are written; as often as is best for what they cost by default.
         trace: folder for the measured times of actions, which `kintsugi trace --run` shows. Null records none.
+        membership: "ring" has the workers find out among themselves who is lost, and go on with plans that they hold, without
+            the agent and the service; "agent" has the agent do so, and ask whoever decides. Null: as the options say.
 
     Raises:
         InvalidInputError: degrees and workers do not fit each other.
@@ -78,11 +85,13 @@ def train(
     settings = JobSettings(
         num_microbatches=job.num_microbatches,
         mtbf_seconds=mtbf_seconds,
-        policy=_policy(policy),
+        policy=None if policy is None else _known(Policy, "policy", policy),
         ranges=ranges or Ranges(),
     )
     profile = profile or profile_job(make_job, name=name, num_workers=len(cluster.workers))
     options = options or AgentOptions()
+    if membership is not None:
+        options = replace(options, governance=_known(Governance, "membership", membership))
     options = replace(options, worker=replace(options.worker, faults=(*options.worker.faults, *faults)))
     if trace is not None:
         options = replace(options, worker=replace(options.worker, trace=TraceOptions(folder=Path(trace).absolute())))
@@ -109,12 +118,12 @@ def _run(
         return agent.run()
 
 
-def _policy(policy: Policy | str | None) -> Policy | None:
+def _known(kind: type[E], field: str, value: str) -> E:
     try:
-        return None if policy is None else Policy(policy)
+        return kind(value)
     except ValueError:
-        known = ", ".join(known.value for known in Policy)
-        raise InvalidInputError(f"is no policy; known ones: {known}", field="policy", value=policy) from None
+        known = ", ".join(member.value for member in kind)
+        raise InvalidInputError(f"is no {field}; known ones: {known}", field=field, value=value) from None
 
 
 def _starting_plan(profile: Profile, cluster: Cluster, settings: JobSettings, dp: int | None, pp: int | None) -> Plan | None:

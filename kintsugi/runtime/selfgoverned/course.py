@@ -1,0 +1,121 @@
+"""What the members of a ring have agreed on, generation by generation; all of them derive the same from it, asking nobody."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from kintsugi.core.decision import Decision
+from kintsugi.core.job import JobSettings, Snapshot
+from kintsugi.core.membership import Event, EventKind, Membership
+from kintsugi.core.plan import Plan
+from kintsugi.core.profile import Profile
+from kintsugi.runtime.commit import CommitRecord
+from kintsugi.runtime.ring.messages import Agreement
+from kintsugi.runtime.selfgoverned.notes import Note, heard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """One generation as all of its members know it."""
+
+    job: str
+    profile: Profile
+    settings: JobSettings
+    membership: Membership
+    decision: Decision
+    """Of this generation."""
+    applied: Plan
+    """Says where the state lies: the plan of the latest generation whose members all were ready for it."""
+    stateless: tuple[str, ...] = ()
+    """Members that have come since that plan was applied."""
+    committed_step: int = -1
+    """The last step that counts as committed where this generation begins."""
+    record: CommitRecord | None = None
+    """Of that step's commit point."""
+    incarnations: Mapping[str, int] = field(default_factory=dict)
+    """Process lives of members that came back."""
+
+    @property
+    def generation(self) -> int:
+        """Of the membership."""
+        return self.decision.plan.generation
+
+    def events(self, agreement: Agreement) -> tuple[Event, ...]:
+        """What happened between this generation and the one that was agreed on, as every member tells it."""
+        alive = self.membership.alive
+        lost = [self._event(EventKind.WORKER_FAILED, worker) for worker in alive if worker not in agreement.members]
+        joined = [self._event(EventKind.WORKER_JOINED, worker) for worker in agreement.members if worker not in alive]
+        return (*lost, *joined)
+
+    def _event(self, kind: EventKind, worker: str) -> Event:
+        came = kind is EventKind.WORKER_JOINED
+        return Event(
+            kind=kind,
+            id=f"{self.job}.ring{self.generation}.{kind.value}.{worker}",
+            generation=self.generation,
+            worker=worker,
+            incarnation=self.incarnations.get(worker, 0) + came,
+        )
+
+    def snapshot(self, agreement: Agreement) -> Snapshot:
+        """What the decision of the agreed generation is a pure function of."""
+        after = self.settled(agreement)
+        return Snapshot(
+            profile=self.profile,
+            cluster=after.membership.cluster,
+            settings=self.settings,
+            plan=after.applied,
+            alive=after.membership.alive,
+            generation=agreement.generation,
+            stateless=tuple(worker for worker in after.stateless if worker in after.applied.pipeline_of),
+        )
+
+    def base(self) -> Snapshot:
+        """The snapshot of the next decision if this generation's plan is applied and nothing happens to its members."""
+        return Snapshot(
+            profile=self.profile,
+            cluster=self.membership.cluster,
+            settings=self.settings,
+            plan=self.decision.plan,
+            alive=self.membership.alive,
+            generation=self.generation + 1,
+        )
+
+    def after(self, agreement: Agreement) -> "Course":
+        """The generation that was agreed on, under the plan that the agreement tells.
+
+        Raises:
+            KintsugiError: there is no plan for it.
+        """
+        return replace(self.settled(agreement), decision=heard(agreement.note))
+
+    def settled(self, agreement: Agreement) -> "Course":
+        """What the contributions of an agreement settle; the decision is still this generation's."""
+        notes = [Note.parsed(contribution.note) for contribution in agreement.contributions if contribution.note]
+        events = self.events(agreement)
+        membership = self.membership
+        for event in events:
+            membership = membership.after(event)
+        came = {event.worker: event.incarnation for event in events if event.kind is EventKind.WORKER_JOINED and event.worker}
+        is_applied = self._is_applied(notes, membership)
+        return replace(
+            self,
+            membership=membership,
+            applied=self.decision.plan if is_applied else self.applied,
+            stateless=tuple(w for w in (*(() if is_applied else self.stateless), *came) if w in membership.alive),
+            committed_step=agreement.committed_step,
+            record=self._record(agreement.committed_step, notes),
+            incarnations={**self.incarnations, **came},
+        )
+
+    def _is_applied(self, notes: list[Note], membership: Membership) -> bool:
+        """Whether any survivor, and so every one, is to hold its state as this generation's plan has it.
+
+        Whoever applied it did so once all were ready; so the others can. Where nobody is left who has a slot in it, steps may
+        have been committed under it that nobody knows of.
+        """
+        is_known = any(note.applied == self.generation for note in notes)
+        return is_known or not set(self.decision.plan.workers) & set(membership.alive)
+
+    def _record(self, committed_step: int, notes: list[Note]) -> CommitRecord | None:
+        told = (note.record for note in notes if note.record is not None and note.record.step == committed_step)
+        return next(told, self.record)

@@ -1,0 +1,172 @@
+"""What conducts a worker from within: it takes the agent's place at the worker's line, and the worker's at the agent's pipe."""
+
+import queue
+import threading
+import traceback
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+
+from kintsugi.core.errors import KintsugiError
+from kintsugi.runtime.commit import CommitRecord
+from kintsugi.runtime.listener import leave
+from kintsugi.runtime.messages import Delivered, Failed, FromWorker, Heartbeat, Published, Ready, Started, Stop, ToWorker
+from kintsugi.runtime.models import TrainingJob
+from kintsugi.runtime.options import WorkerOptions
+from kintsugi.runtime.ring.links import listener
+from kintsugi.runtime.ring.messages import Agreement
+from kintsugi.runtime.ring.node import RingNode, Told
+from kintsugi.runtime.selfgoverned.held import HeldPlans
+from kintsugi.runtime.selfgoverned.inward import Inward
+from kintsugi.runtime.selfgoverned.leasing import AgentLease
+from kintsugi.runtime.selfgoverned.logbook import Logbook
+from kintsugi.runtime.selfgoverned.steering import Steering
+from kintsugi.runtime.selfgoverned.switchboard import AllReady, FromSwitchboard, Switchboard
+from kintsugi.runtime.selfgoverned.words import Begin, FromGovernor, Here, Hold, Leased, Reachable, ToGovernor
+from kintsugi.runtime.worker import worker_main
+
+
+def self_governed_main(worker: str, connection: Connection, make_job: Callable[[], TrainingJob], options: WorkerOptions) -> None:
+    """Entry point of a worker process that governs itself; returns when the agent says so or is gone."""
+    governor = Governor(worker, connection, options)
+    governor.start()
+    worker_main(worker, governor.inward, make_job, options, governor.permit)
+
+
+class Governor:
+    """Of one worker. What concerns the plan is done one thing at a time, in a thread of its own."""
+
+    def __init__(self, worker: str, connection: Connection, options: WorkerOptions) -> None:
+        self._worker = worker
+        self._connection = connection
+        self._host = options.address_of(worker)
+        self._sending = threading.Lock()
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._held = HeldPlans()
+        self._lease = AgentLease(self._tell)
+        self.inward = Inward(self._hear)
+        """The worker's line."""
+
+    def start(self) -> None:
+        """Begin to govern."""
+        for name, run in (("governor", self._run), ("agent", self._listen)):
+            threading.Thread(target=run, name=name, daemon=True).start()
+
+    def permit(self, record: CommitRecord) -> None:
+        """Let the worker apply a step, unless the others go on without it.
+
+        Raises:
+            CommunicationError: they do.
+        """
+        self._steering.permit(record)
+
+    # Whom it hears, in the threads that they speak in.
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                self._take(self._connection.recv())
+        except (EOFError, OSError):
+            leave()
+
+    def _take(self, message: ToWorker | ToGovernor) -> None:
+        if isinstance(message, Begin):
+            self._post(self._begin, message)
+        elif isinstance(message, Hold):
+            self._held.hold(message.generation, message.plans)
+        elif isinstance(message, Leased):
+            self._lease.take(message)
+        elif isinstance(message, Stop):
+            self._post(self._stop)
+        else:
+            self.inward.tell(message)
+
+    def _hear(self, message: FromWorker) -> None:
+        if isinstance(message, Published):
+            self._switchboard.publish(Delivered(message.attempt, message.key, message.value))
+        elif isinstance(message, Started):
+            self._post(self._open, message)
+        elif not isinstance(message, Heartbeat):
+            self._tell(message)
+        if isinstance(message, Ready):
+            self._post(self._steering.ready, message)
+
+    def _turn(self, agreement: Agreement) -> None:
+        try:
+            course = self._logbook.turn(agreement)
+        except KintsugiError as error:
+            self._post(_raise, error)
+        else:
+            self._post(self._steering.agreed, course)
+
+    def _hear_switchboard(self, message: FromSwitchboard) -> None:
+        if isinstance(message, Delivered):
+            self.inward.tell(message)
+        elif isinstance(message, AllReady):
+            self._post(self._steering.all_ready, message.attempt)
+
+    def _tell(self, message: FromWorker | FromGovernor) -> None:
+        with self._sending:
+            self._connection.send(message)
+
+    # What it does.
+
+    def _post(self, act: Callable[..., None], *arguments: object) -> None:
+        self._inbox.put(partial(act, *arguments))
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._inbox.get()()
+        except Exception as error:  # whatever it is, the job must not wait for this worker
+            own = error.as_dict() if isinstance(error, KintsugiError) else None
+            self._tell(Failed(traceback.format_exc(), own))
+            leave()
+
+    def _open(self, started: Started) -> None:
+        """The worker knows its model: it can be reached from now on."""
+        self._switchboard = Switchboard(self._worker, self._host, self._hear_switchboard)
+        self._listening = listener(self._host)
+        self._tell(started)
+        self._tell(Here(Reachable((self._host, self._listening.getsockname()[1]), self._switchboard.address)))
+
+    def _begin(self, message: Begin) -> None:
+        """Take part: found the ring with the others, or join it."""
+        course = message.course
+        self._logbook = Logbook(course, self._held)
+        self._node = RingNode(
+            self._worker,
+            Agreement(course.generation, course.membership.alive),
+            self._listening,
+            {worker: at.ring for worker, at in message.addresses.items()},
+            self._told(),
+            lease=self._lease,
+        )
+        self._steering = Steering(
+            worker=self._worker,
+            ring=self._node,
+            meeting=self._switchboard,
+            tell=self.inward.tell,
+            report=self._tell,
+            switchboards={worker: at.switchboard for worker, at in message.addresses.items()},
+            course=course,
+        )
+        self._node.start()
+        self._steering.begin()
+
+    def _told(self) -> Told:
+        return Told(
+            on_agreement=self._turn,
+            on_left_out=lambda _: leave(),
+            on_stop=lambda generation: self._post(self._steering.unsettled, generation),
+            choose=self._logbook.choose,
+        )
+
+    def _stop(self) -> None:
+        self._node.close()
+        self._switchboard.close()
+        self.inward.tell(Stop())
+
+
+def _raise(error: KintsugiError) -> None:
+    raise error

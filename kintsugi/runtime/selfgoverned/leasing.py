@@ -1,0 +1,51 @@
+"""The lease as a worker sees it: held by the agent, asked for over its pipe."""
+
+import queue
+from collections.abc import Callable
+
+from kintsugi.core.errors import UnavailableError
+from kintsugi.runtime.ring.messages import Agreement
+from kintsugi.runtime.selfgoverned.words import Asked, Leased
+
+TIMEOUT_SECONDS = 10.0
+"""For one answer; the ring asks again."""
+
+
+class AgentLease:
+    """Asks and waits; for one thread at a time."""
+
+    def __init__(self, tell: Callable[[Asked], None]) -> None:
+        self._tell = tell
+        self._answers: queue.SimpleQueue[Leased] = queue.SimpleQueue()
+
+    def take(self, answer: Leased) -> None:
+        """The agent answered; from any thread."""
+        self._answers.put(answer)
+
+    def decide(self, agreement: Agreement) -> Agreement:
+        """What is held for the agreement's generation from now on.
+
+        Raises:
+            UnavailableError: the agent does not answer.
+        """
+        held = self._answer(Asked(agreement.generation, agreement))
+        assert held is not None, "something is held once it was asked for"
+        return held
+
+    def held(self, generation: int) -> Agreement | None:
+        """What is held for a generation; null where nobody asked.
+
+        Raises:
+            UnavailableError: the agent does not answer.
+        """
+        return self._answer(Asked(generation, None))
+
+    def _answer(self, question: Asked) -> Agreement | None:
+        self._tell(question)
+        try:
+            while (answer := self._answers.get(timeout=TIMEOUT_SECONDS)).generation != question.generation:
+                pass  # an answer that came too late for its question
+        except queue.Empty:
+            message = f"the agent did not say within {TIMEOUT_SECONDS:g} s who holds the generation"
+            raise UnavailableError(message, field="generation", value=question.generation) from None
+        return answer.agreement

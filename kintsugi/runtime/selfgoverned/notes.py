@@ -1,0 +1,62 @@
+"""The texts that travel with a ring's agreement: what each survivor brings, and the decision that was chosen for all of them."""
+
+import json
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+
+from kintsugi.core import codec
+from kintsugi.core.decision import Decision
+from kintsugi.core.errors import KintsugiError, error_from
+from kintsugi.runtime.commit import CommitRecord
+from kintsugi.runtime.selfgoverned.packed import packed, unpacked
+
+_ERROR = "error:"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a survivor says about itself; it says so before it acts on it, and nothing once it is asked to leave its step."""
+
+    applied: int
+    """Generation whose plan says where its state lies."""
+    record: CommitRecord | None
+    """Of the last commit point that it passed; null before the first."""
+
+    def text(self) -> str:
+        """For the ring; a loss that is not a number stays one."""
+        return json.dumps(codec.encode(self), separators=(",", ":"))
+
+    @classmethod
+    def parsed(cls, text: str) -> "Note":
+        """What `text` said."""
+        fields = json.loads(text)
+        record = fields["record"]
+        if record is not None:
+            record = CommitRecord(**{**record, "microbatches": tuple(record["microbatches"])})
+        return cls(fields["applied"], record)
+
+
+def told_decision(decision: bytes) -> str:
+    """A packed decision as the agreement's note."""
+    return b64encode(decision).decode()
+
+
+def told_error(error: KintsugiError) -> str:
+    """Why there is no decision, as the agreement's note."""
+    return _ERROR + json.dumps(error.as_dict())
+
+
+def heard(note: str) -> Decision:
+    """The decision that an agreement's note tells.
+
+    Raises:
+        KintsugiError: that it tells instead.
+    """
+    if note.startswith(_ERROR):
+        raise error_from(json.loads(note.removeprefix(_ERROR)))
+    return unpacked(b64decode(note))
+
+
+def told(decision: Decision) -> str:
+    """A decision as the agreement's note."""
+    return told_decision(packed(decision))

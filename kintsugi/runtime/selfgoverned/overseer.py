@@ -1,0 +1,222 @@
+"""The agent's part where workers govern themselves: it starts them, hears what they do, and collects what they trained.
+
+It decides nothing: who is lost, what runs then and from when on is the workers' own affair, and none of it waits for the agent.
+"""
+
+import time
+
+from kintsugi.core.decision import Decision
+from kintsugi.core.errors import ConflictError, ReconfigurationError, UnavailableError
+from kintsugi.core.membership import Membership
+from kintsugi.runtime.attempt import Attempt, Phase
+from kintsugi.runtime.decider import Decider
+from kintsugi.runtime.decisions import JobRequest
+from kintsugi.runtime.fleet import Fleet
+from kintsugi.runtime.hearing import Hearing
+from kintsugi.runtime.keeper import Keeper
+from kintsugi.runtime.messages import Collect, FromWorker
+from kintsugi.runtime.options import AgentOptions
+from kintsugi.runtime.processes import WorkerHandle
+from kintsugi.runtime.progress import Progress
+from kintsugi.runtime.recovery import Recoveries
+from kintsugi.runtime.result import RunResult, run_result
+from kintsugi.runtime.ring.messages import Agreement
+from kintsugi.runtime.roster import Roster
+from kintsugi.runtime.selfgoverned.course import Course
+from kintsugi.runtime.selfgoverned.words import Adopted, Asked, Begin, FromGovernor, Here, Leased, Reachable
+
+_STEPS = 10
+"""Of the longest step, beyond which a job in which nothing happens counts as stuck."""
+
+
+class Overseer:
+    """Of one job; stands where an agent that decides has its conductor."""
+
+    def __init__(self, request: JobRequest, fleet: Fleet, decider: Decider, options: AgentOptions) -> None:
+        self._request = request
+        self._fleet = fleet
+        self._decider = decider
+        self._options = options
+        self._roster = Roster(request)
+        self._reachable: dict[str, Reachable] = {}
+        self._struck_at: dict[str, float | None] = {}
+        self._attempts: dict[int, Attempt] = {}
+        self._leases: dict[int, Agreement] = {}
+        self._decisions: list[Decision] = []
+        self._course: Course | None = None
+        """The latest generation that a worker told of; null before the ring was founded."""
+        self._moved_at = time.monotonic()
+        self.phase = Phase.STARTING
+        self.progress = Progress()
+        self.recoveries = Recoveries()
+        self.keeper = Keeper(options.worker.run, self.progress)
+        self._hearing = Hearing(fleet, decider, self.progress, self.recoveries, self.keeper)
+
+    @property
+    def decision(self) -> Decision:
+        """The decision that the workers carry out, or move to."""
+        return self._course.decision if self._course is not None else self._decider.decisions[-1]
+
+    def invite(self, worker: str, _: str | None) -> None:
+        """Start a process for a worker that comes back or is new; the workers take it in."""
+        raise ConflictError("workers that govern themselves take nobody in", field="worker", value=worker)
+
+    def conclude(self) -> None:
+        """End the job early."""
+        raise ConflictError("workers that govern themselves train to the end", field="membership", value="ring")
+
+    def start(self) -> None:
+        """Get the first decision, and start all workers."""
+        self._decider.start(self._request)
+        self._fleet.start([worker.id for worker in self._request.cluster.workers])
+
+    def is_done(self) -> bool:
+        """Whether everything is trained and collected."""
+        return self.phase is Phase.COLLECTING and set(self.decision.plan.workers) <= self._attempt.collected.keys()
+
+    def result(self) -> RunResult:
+        """What came of the run, once it is done."""
+        self.keeper.close()
+        return run_result(self.progress, self._attempt.collected, self.recoveries.all, self._decisions, self.keeper)
+
+    def poll(self) -> None:
+        """Take in one batch of messages and ends, and do what follows from them."""
+        news = self._fleet.listen(self._decider.wake, self._options.worker.heartbeat_seconds)
+        for handle, message in news.messages:
+            self._hear(message, handle)
+        for handle in news.ended:
+            self._bury(handle)
+        self._require_life()
+        if self._course is None:
+            self._found()
+        else:
+            self._follow()
+
+    # What it hears.
+
+    @property
+    def _attempt(self) -> Attempt:
+        """What was heard about the latest generation."""
+        return self._attempt_at(self._course.generation + 1 if self._course is not None else 0)
+
+    def _attempt_at(self, number: int) -> Attempt:
+        return self._attempts.setdefault(number, Attempt(number))
+
+    def _hear(self, message: FromWorker | FromGovernor, handle: WorkerHandle) -> None:
+        self._moved_at = time.monotonic()
+        if isinstance(message, Here):
+            self._reachable[handle.worker] = message.at
+        elif isinstance(message, Adopted):
+            self._adopt(message)
+        elif isinstance(message, Asked):
+            handle.send(self._lease(message))
+        else:
+            self._hearing.hear(message, handle, self._attempt_at(getattr(message, "attempt", 0)))
+
+    def _lease(self, asked: Asked) -> Leased:
+        """What is held for a generation: the first agreement that was asked for."""
+        if asked.agreement is not None:
+            self._leases.setdefault(asked.generation, asked.agreement)
+        return Leased(asked.generation, self._leases.get(asked.generation))
+
+    def _adopt(self, adopted: Adopted) -> None:
+        """The workers agreed on a generation; one of them tells, and perhaps none told of the one before."""
+        course, before = adopted.course, self._course
+        if before is not None and course.generation <= before.generation:
+            return
+        self._course = course
+        self._decisions.append(course.decision)
+        self.phase = Phase.PREPARING
+        if before is None:
+            return
+        lost = [worker for worker in before.membership.alive if worker not in course.membership.alive]
+        joined = [worker for worker in course.membership.alive if worker not in before.membership.alive]
+        if joined:
+            self.recoveries.joined(joined, adopted.noticed_at, None)
+        for worker in lost:
+            self.recoveries.lost(worker, self._struck_when(worker), adopted.noticed_at)
+        self.recoveries.note(planned_at=adopted.agreed_at, generation=course.generation, policy=course.decision.plan.policy.value)
+
+    def _struck_when(self, worker: str) -> float | None:
+        handle = self._fleet.handles.get(worker)
+        return handle.struck_at if handle is not None else self._struck_at.get(worker)
+
+    def _bury(self, handle: WorkerHandle) -> None:
+        """A process ended; who goes on without it knows already."""
+        if not self._fleet.dismiss(handle) and self._fleet.counts_on(handle):
+            self._struck_at[handle.worker] = handle.struck_at
+            self._fleet.remove(handle)
+            if self._course is None:
+                self._decider.submit([self._roster.failed(handle.worker)])
+
+    def _require_life(self) -> None:
+        """End a job that cannot go on.
+
+        Raises:
+            UnavailableError: a worker did not start in time.
+            ReconfigurationError: nobody is left, or nothing happens any more.
+        """
+        now, options = time.monotonic(), self._options
+        if not self._fleet.handles:
+            raise ReconfigurationError("no worker is left", field="workers", value=[])
+        late = [h.worker for h in self._fleet.handles.values() if h.worker not in self._reachable]
+        if self._course is None and late and now - self._moved_at > options.start_timeout_seconds:
+            raise UnavailableError(f"did not start within {options.start_timeout_seconds:g} s", field="workers", value=late)
+        limit = options.prepare_timeout_seconds + _STEPS * self.progress.longest_seconds
+        if now - self._moved_at > limit:
+            raise ReconfigurationError(f"nothing has happened for {limit:g} s", field="generation", value=self._generation)
+
+    @property
+    def _generation(self) -> int:
+        return self._course.generation if self._course is not None else -1
+
+    # What it does.
+
+    def _found(self) -> None:
+        """Have the workers begin, once all that are left can be reached."""
+        if not self._reachable.keys() >= self._fleet.handles.keys() or not self._decider.is_done():
+            return
+        self._decider.finish()
+        decision = self._decider.decisions[-1]
+        alive = tuple(worker.id for worker in self._request.cluster.workers if worker.id in self._fleet.handles)
+        course = Course(
+            job=self._request.name,
+            profile=self._request.profile,
+            settings=self._request.settings,
+            membership=Membership(cluster=self._request.cluster, alive=alive),
+            decision=decision,
+            applied=decision.plan,
+        )
+        addresses = {worker: self._reachable[worker] for worker in alive}
+        for handle in self._fleet.handles.values():
+            handle.send(Begin(course, addresses))
+        self._adopt(Adopted(course=course, noticed_at=self._moved_at, agreed_at=time.monotonic()))
+
+    def _follow(self) -> None:
+        """Note how far the workers are, and collect once they are through."""
+        attempt, workers = self._attempt, set(self.decision.plan.workers)
+        if self.phase is Phase.COLLECTING or not attempt.resumed.keys() >= workers - attempt.finished:
+            return
+        if self.phase is Phase.PREPARING:
+            self.phase = Phase.TRAINING
+            self._note_times(attempt)
+        if attempt.finished >= workers:
+            self._collect()
+
+    def _note_times(self, attempt: Attempt) -> None:
+        self.recoveries.note(
+            regrouped_at=max((ready.regrouped_at for ready in attempt.ready.values()), default=None),
+            transferred_at=max((ready.transferred_at for ready in attempt.ready.values()), default=None),
+            resumed_at=max(attempt.resumed.values(), default=None),
+        )
+        self.recoveries.end()
+        self.keeper.expect(attempt.number, self.decision.plan.workers)
+
+    def _collect(self) -> None:
+        """Ask all holders for digests, and the first holder of each layer for its parameters."""
+        self.phase = Phase.COLLECTING
+        plan = self.decision.plan
+        for worker in plan.workers:
+            layers = tuple(layer for layer in plan.layers_of[worker] if plan.holders[layer][0] == worker)
+            if (handle := self._fleet.handles.get(worker)) is not None:
+                handle.send(Collect(self._attempt.number, layers))

@@ -1,0 +1,79 @@
+"""What an agent and its self-governed workers say to each other besides the words of `messages`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kintsugi.runtime.reach import Address
+from kintsugi.runtime.ring.messages import Agreement
+from kintsugi.runtime.selfgoverned.course import Course
+
+
+@dataclass(frozen=True, slots=True)
+class Reachable:
+    """Where the others reach a worker."""
+
+    ring: Address
+    switchboard: Address
+
+
+# From the agent to a worker.
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Take part in a generation: found the ring with the others, or join it."""
+
+    course: Course
+    addresses: Mapping[str, Reachable]
+    """Of all members."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Plans made ahead for what may happen to a generation: packed decisions by fingerprint."""
+
+    generation: int
+    plans: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """The answer to Asked."""
+
+    generation: int
+    agreement: Agreement | None
+    """The one that was asked for or an earlier one; null where nobody asked."""
+
+
+ToGovernor = Begin | Hold | Leased
+
+# From a worker to the agent.
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The worker has its sockets."""
+
+    at: Reachable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """A generation was agreed on; its plan is being prepared. Told by the worker that serves the others."""
+
+    course: Course
+    noticed_at: float
+    """When this worker heard that the generation before is over, on the monotonic clock."""
+    agreed_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Too few are left to decide by themselves: what does the lease hold for a generation?"""
+
+    generation: int
+    agreement: Agreement | None
+    """To be held unless another one is; null only looks."""
+
+
+FromGovernor = Here | Adopted | Asked

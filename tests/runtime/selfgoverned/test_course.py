@@ -1,0 +1,104 @@
+"""What survivors derive from an agreement: all the same, and what a conductor that sees everything would."""
+
+from dataclasses import replace
+
+import pytest
+
+from kintsugi.core.decision import Decision
+from kintsugi.core.errors import StateLostError
+from kintsugi.core.membership import EventKind
+from kintsugi.runtime.decisions import LocalDecisions
+from kintsugi.runtime.ring.messages import Contribution
+from kintsugi.runtime.selfgoverned.notes import told_error
+from planner.contingency import after, losses
+from tests.runtime.jobs import tiny_gpt
+from tests.runtime.runs import request_for
+from tests.runtime.selfgoverned.courses import agreement_of, course_of, record_of, with_plan
+
+SURVIVORS = ("w00", "w02", "w03")
+
+
+def untimed(decision: Decision) -> Decision:
+    return replace(decision, search=replace(decision.search, elapsed_seconds=0.0))
+
+
+def test_the_highest_committed_step_counts_with_its_record():
+    course = course_of()
+    settled = course.settled(agreement_of(course, SURVIVORS, {"w00": 3, "w02": 4, "w03": 3}))
+    assert (settled.committed_step, settled.record) == (4, record_of(4))
+
+
+def test_a_record_that_only_the_generation_before_told_of_is_kept():
+    """Nobody has rolled the step forward when the next loss comes, and nobody has anything to add."""
+    course = course_of()
+    first = course.after(with_plan(course, agreement_of(course, SURVIVORS, {"w00": 3, "w02": 4, "w03": 3})))
+    silent = replace(agreement_of(first, ("w00", "w02"), {}), contributions=(Contribution("w00", 4), Contribution("w02", 4)))
+    settled = first.settled(silent)
+    assert (settled.committed_step, settled.record) == (4, record_of(4))
+
+
+@pytest.mark.parametrize("swapped", [{"w00"}, {"w02", "w03"}])
+def test_one_survivor_that_swapped_makes_all_swap(swapped):
+    course = course_of()
+    first = course.after(with_plan(course, agreement_of(course, SURVIVORS, dict.fromkeys(SURVIVORS, 2))))
+    told = agreement_of(first, SURVIVORS, dict.fromkeys(swapped, 2))
+    silent = tuple(Contribution(worker, 2) for worker in SURVIVORS if worker not in swapped)
+    settled = first.settled(replace(told, contributions=told.contributions + silent))
+    assert settled.applied == first.decision.plan
+
+
+def test_state_stays_where_it_was_when_nobody_swapped():
+    course = course_of()
+    first = course.after(with_plan(course, agreement_of(course, SURVIVORS, dict.fromkeys(SURVIVORS, 2))))
+    settled = first.settled(agreement_of(first, ("w00", "w02"), {"w00": 2, "w02": 2}, applied=0))
+    assert settled.applied == course.decision.plan
+
+
+def test_the_plan_is_the_one_that_an_agent_would_decide():
+    """Two losses one after the other, the first plan applied."""
+    course, local = course_of(), LocalDecisions()
+    local.start(replace(request_for(tiny_gpt(), 4, 1, min_dp=1), plan=course.decision.plan))
+    for members in (("w00", "w02", "w03"), ("w02", "w03")):
+        agreement = with_plan(course, agreement_of(course, members, dict.fromkeys(members, 2)))
+        expected = local.after(course.events(agreement))
+        course = course.after(agreement)
+        local.applied(course.generation)
+        assert untimed(course.decision) == untimed(expected)
+
+
+def test_what_happens_next_is_what_plans_are_made_ahead_for():
+    course = course_of()
+    for loss in losses(course.base()):
+        members = tuple(worker for worker in course.membership.alive if worker not in loss.workers)
+        assert course.snapshot(agreement_of(course, members, dict.fromkeys(members, 5))) == after(course.base(), loss)
+
+
+def test_who_came_since_the_plan_was_applied_brings_no_state():
+    course = course_of()
+    first = course.after(with_plan(course, agreement_of(course, SURVIVORS, dict.fromkeys(SURVIVORS, 2))))
+    back = agreement_of(first, (*SURVIVORS, "w01"), dict.fromkeys(SURVIVORS, 2), applied=0)
+    snapshot = first.snapshot(back)
+    assert snapshot.plan == course.decision.plan
+    assert (snapshot.alive, snapshot.stateless) == (("w00", "w01", "w02", "w03"), ("w01",))
+    second = first.after(with_plan(first, back))
+    assert second.incarnations == {"w01": 1}
+    assert second.snapshot(agreement_of(second, second.membership.alive, {"w00": 3})).stateless == ()
+
+
+def test_events_name_every_change_once():
+    course = course_of()
+    events = course.events(agreement_of(course, ("w00", "w02", "w09"), {"w00": 0}))
+    assert [(event.kind, event.worker) for event in events] == [
+        (EventKind.WORKER_FAILED, "w01"),
+        (EventKind.WORKER_FAILED, "w03"),
+        (EventKind.WORKER_JOINED, "w09"),
+    ]
+    assert len({event.id for event in events}) == 3
+
+
+def test_an_agreement_without_a_plan_says_why():
+    course = course_of()
+    agreement = replace(agreement_of(course, SURVIVORS, {"w00": 1}), note=told_error(StateLostError("is lost", layers=(3,))))
+    with pytest.raises(StateLostError) as refused:
+        course.after(agreement)
+    assert refused.value.layers == (3,)
