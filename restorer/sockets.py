@@ -4,8 +4,11 @@ import errno
 import os
 import socket
 import struct
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from weakref import WeakSet
 
 DRAIN_SECONDS = 0.5
 """Without a byte on any of some connections, after which they are quiet."""
@@ -21,16 +24,34 @@ Sockets = frozenset[tuple[int, str]]
 """Descriptors with their inodes, which tell them from later files of the same number."""
 
 
+_apart: WeakSet[socket.socket] = WeakSet()
+_opening = threading.Lock()
+
+
+def kept_apart(make: Callable[[], socket.socket]) -> socket.socket:
+    """Open a socket that `open_sockets` never tells of, whenever it is asked; `make` must not wait.
+
+    For connections that live beside groups and outlive them: whoever gives groups up takes all sockets for theirs that were
+    opened while they were connected.
+    """
+    with _opening:
+        made = make()
+        _apart.add(made)
+    return made
+
+
 def open_sockets() -> Sockets:
-    """Descriptor and inode of every open socket of this process."""
+    """Descriptor and inode of every open socket of this process, but for those that are `kept_apart`."""
     found: set[tuple[int, str]] = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:
-            continue
-        if target.startswith("socket:"):
-            found.add((int(name), target))
+    with _opening:
+        apart = {kept.fileno() for kept in _apart}
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                target = os.readlink(f"/proc/self/fd/{name}")
+            except OSError:
+                continue
+            if target.startswith("socket:") and int(name) not in apart:
+                found.add((int(name), target))
     return frozenset(found)
 
 

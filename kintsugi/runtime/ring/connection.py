@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 from kintsugi.runtime.ring.wire import Frame, framed, frames
+from restorer.sockets import kept_apart
 
 Address = tuple[str, int]
 """Host and TCP port."""
@@ -18,7 +19,7 @@ class Connection:
 
     def __init__(self, accepted: socket.socket | None = None, *, peer: str = "", patience_seconds: float) -> None:
         """`peer` is empty until an accepted connection says its name; silence for longer than the patience ends it."""
-        self.socket = accepted or socket.socket()
+        self.socket = accepted or kept_apart(socket.socket)
         self.socket.setblocking(False)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.peer = peer

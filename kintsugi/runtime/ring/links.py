@@ -15,6 +15,7 @@ from kintsugi.runtime.ring.messages import Hello, Message
 from kintsugi.runtime.ring.options import RingOptions
 from kintsugi.runtime.ring.signals import Lost, Received
 from kintsugi.runtime.ring.wire import Frame
+from restorer.sockets import kept_apart
 
 _BACKLOG = 128
 
@@ -154,7 +155,7 @@ class Links:
     def _accept(self) -> None:
         with suppress(BlockingIOError, ConnectionError):
             while True:
-                accepted, _ = self._listening.accept()
+                accepted = kept_apart(lambda: self._listening.accept()[0])
                 self._add(Connection(accepted, patience_seconds=self._options.heartbeat_timeout_seconds))
 
     def _attend(self, connection: Connection, events: int) -> None:
