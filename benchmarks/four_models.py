@@ -63,7 +63,7 @@ def _momentum(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def _adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=1e-4)
+    return torch.optim.AdamW(parameters, lr=1e-4, fused=True)
 
 
 def _images(model: nn.Module, batch: int, size: int) -> Workload:

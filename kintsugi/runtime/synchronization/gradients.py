@@ -89,7 +89,7 @@ class GradientSum:
     def settled(self, bucket: Bucket) -> dict[int, Tensor]:
         """Wait for the mean of one bucket that was begun; by number of the parameter."""
         assert bucket.summing is not None
-        bucket.summing.wait().div_(self.transport.num_workers)
+        bucket.summing.wait()
         return dict(zip(bucket.parameters, bucket.parts, strict=True))
 
     def renew(self) -> None:
@@ -115,7 +115,7 @@ class GradientSum:
                 part.zero_()
             else:
                 part.copy_(gradient)
-        bucket.summing = self.transport.begin_sum(bucket.flat)
+        bucket.summing = self.transport.begin_mean(bucket.flat)
 
 
 def _cut(parameters: Sequence[nn.Parameter], bucket_bytes: int) -> list[list[int]]:

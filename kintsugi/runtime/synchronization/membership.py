@@ -52,8 +52,21 @@ class RollCall:
 
     @property
     def source(self) -> int:
-        """Who tells them: the member of lowest rank, or rank 0 where there is none."""
-        return next((rank for rank, standing in enumerate(self.standings) if standing is not None), 0)
+        """Who tells them: the member that took the most steps, of several that of lowest rank; rank 0 where there is none."""
+        return max(range(len(self.standings)), key=lambda rank: (self._num_steps(rank), -rank))
+
+    @property
+    def is_abreast(self) -> bool:
+        """Whether all members took the same number of steps."""
+        return len({member.status.step for member in self.members}) <= 1
+
+    def is_behind(self, rank: int) -> bool:
+        """Whether a worker took fewer steps than another one."""
+        return self._num_steps(rank) < self._num_steps(self.source)
+
+    def _num_steps(self, rank: int) -> int:
+        standing = self.standings[rank]
+        return _NONE if standing is None else standing.status.step
 
     @property
     def is_agreed(self) -> bool:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ import structlog
 import torch
 from torch import Tensor, nn
 
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import CommunicationError, InvalidInputError
 from kintsugi.runtime.synchronization.background import ROUND_STEPS, Rounds
 from kintsugi.runtime.synchronization.gradients import BUCKET_BYTES
 from kintsugi.runtime.synchronization.membership import RollCall, Standing, broadcast
@@ -131,6 +132,8 @@ class SynchronizedOptimizer(WrappingOptimizer):
             with torch.enable_grad():
                 loss = closure()
         began, self._step_begun = time.perf_counter(), self.num_steps
+        if self._strategy.is_synchronous:
+            self._replica.begin_report()
         self._strategy.step(self._replica)
         self._strategy.applied(self._replica)
         self._replica.monitor.stepped(time.perf_counter() - began)
@@ -187,18 +190,24 @@ class SynchronizedOptimizer(WrappingOptimizer):
         self._replica.transport.close()
 
     def _gradient_ready(self, number: int, _: nn.Parameter | Tensor) -> None:
+        if self._strategy.is_synchronous:
+            with suppress(CommunicationError):  # `step` finds it again; a backward pass is no place to handle it
+                self._replica.begin_report()
         self._strategy.gradient_ready(self._replica, number)
 
     def _join(self, transport: Transport) -> None:
-        """Become a member: roll forward what is committed, follow one strategy, learn what one does not know."""
+        """Become a member: complete what another one has committed, follow one strategy, learn what one does not know."""
         order = list(self._strategies)
         own = None if self._is_new else Standing(self._replica.status, order.index(self.strategy))
         found = RollCall.gathered(transport, own)
-        if found.is_agreed and own is not None and self._strategy.is_synchronous and found.must_roll_forward(own):
+        is_equal = self._strategy.keeps_replicas_equal or not found.is_agreed
+        if own is not None and self._strategy.is_synchronous and not is_equal and found.must_roll_forward(own):
             self._replica.roll_forward()
             self._strategy.applied(self._replica)
-        if found.has_joiners or not found.is_agreed:
-            self._learn(broadcast(transport, found.source, self._state()))
+        must_learn = own is None or (self._strategy.is_synchronous and is_equal and found.is_behind(transport.rank))
+        are_apart = self._strategy.is_synchronous and not found.is_abreast
+        if found.has_joiners or not found.is_agreed or are_apart:
+            self._learn(broadcast(transport, found.source, self._state()), has_all_to_learn=must_learn)
         if not found.is_agreed and self._strategy.is_synchronous:
             self._replica.equalize()
         self._is_new = False
@@ -213,9 +222,9 @@ class SynchronizedOptimizer(WrappingOptimizer):
             "policy": dict(self._policy.memory) if self._policy is not None else {},
         }
 
-    def _learn(self, state: dict[str, Any]) -> None:
-        """Take the strategy of a member, and all else that it has where this worker joins."""
-        if self._is_new:
+    def _learn(self, state: dict[str, Any], *, has_all_to_learn: bool) -> None:
+        """Take the strategy of a member, and all else that it has where this worker joins or is behind."""
+        if has_all_to_learn:
             self._replica.load(state["model"])
             self._inner.load_state_dict(state["optimizer"])
             self._replica.num_steps = state["num_steps"]
@@ -266,6 +275,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
 
     def _enter(self, strategy: Strategy) -> None:
         self._strategy = strategy
+        self._replica.has_commit_point = not strategy.keeps_replicas_equal
         self._replica.monitor.renew()
         strategy.enter(self._replica)
         self._rounds = None

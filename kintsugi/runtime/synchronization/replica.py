@@ -5,7 +5,8 @@ touches the parameters, once everything of the step is there on every worker.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -54,9 +55,12 @@ class Replica:
         """Taken by this worker; the same on all workers after synchronous steps."""
         self.monitor = Monitor()
         self.agreed: Totals | None = None
-        """What all workers told at the commit point of the last step."""
+        """What all workers told in the last synchronous step."""
         self._learning_rate, self._max_grad_norm = learning_rate, max_grad_norm
         self._options = {"bucket_bytes": bucket_bytes, "num_backwards": num_backwards}
+        self.has_commit_point = True
+        """Whether a synchronous step ends with one."""
+        self._reporting: Summing | None = None
         self._update: _Update | None = None
         self._committed: int | None = None
         self.connect(transport)
@@ -74,7 +78,7 @@ class Replica:
 
     def connect(self, transport: Transport) -> None:
         """Go on among other workers; what was being summed is given up, the gradients are still there."""
-        self._transport = transport
+        self._transport, self._reporting = transport, None
         self.gradients = GradientSum(self.parameters, transport, **self._options)
 
     def model(self) -> Tensor:
@@ -94,8 +98,8 @@ class Replica:
         return self.gradients.wait()
 
     def begin_mean_model(self) -> Summing:
-        """Begin to sum all workers' models; `mean_model` waits for it."""
-        return self._transport.begin_sum(self.model())
+        """Begin to take the mean of all workers' models; `mean_model` waits for it."""
+        return self._transport.begin_mean(self.model())
 
     def mean_model(self, summing: Summing | None = None) -> Tensor:
         """The mean of all workers' models, flat.
@@ -103,26 +107,35 @@ class Replica:
         Raises:
             CommunicationError: a worker is gone.
         """
-        return (summing or self.begin_mean_model()).wait().div_(self._transport.num_workers)
+        return (summing or self.begin_mean_model()).wait()
 
-    def apply(self, *, model: Tensor | None = None, gradients: Sequence[Tensor] | None = None, with_all: bool = True) -> None:
+    def begin_report(self) -> None:
+        """Tell the others how this worker is doing, beside the backward pass; the first sum of a synchronous step."""
+        if self._reporting is None:
+            self._reporting = self._transport.begin_sum(self.report(num_steps=self.num_steps + 1).tensor())
+
+    def apply(self, *, model: Tensor | None = None, gradients: Sequence[Tensor] | None = None) -> None:
         """Let the optimizer step, from another model or by other gradients where they are given.
+
+        Under a synchronous strategy the step commits on all workers or on none. Where replicas are equal, one that has
+        applied the step shows those that could not what came of it; else a commit point is passed, a sum behind which every
+        worker has all that it needs.
 
         Args:
             model: to take first, flat.
             gradients: to take instead of this worker's own, by parameter.
-            with_all: whether the step commits on all workers or on none: a reduction is the commit point, behind which
-                every worker has all that it needs. Else this worker steps alone.
 
         Raises:
             CommunicationError: a worker is gone; nothing was touched.
             InvalidInputError: the workers' learning rates differ; nothing was touched.
         """
         self._update = _Update(model, gradients)
-        if with_all:
-            totals = Totals.of(self._transport.begin_sum(self.report(num_steps=self.num_steps + 1).tensor()).wait())
-            totals.require_one_learning_rate()
-            self.agreed, self._committed = totals, self.num_steps
+        if self._reporting is not None:
+            agreed = Totals.of(self._reporting.wait())
+            agreed.require_one_learning_rate()
+            if self.has_commit_point:
+                self._transport.begin_sum(torch.zeros(1)).wait()
+            self.agreed, self._reporting, self._committed = agreed, None, self.num_steps
         self.roll_forward()
 
     def roll_forward(self) -> None:
@@ -136,14 +149,13 @@ class Replica:
             raise ReconfigurationError("nothing is there to apply", field="step", value=self.num_steps)
         if update.model is not None:
             self.load(update.model)
-        if update.gradients is not None:
-            self._take(update.gradients)
-        if self._max_grad_norm is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self._max_grad_norm)
         if self._learning_rate is not None:
             for group in self.optimizer.param_groups:
                 group["lr"] = self._learning_rate(self.num_steps)
-        self.optimizer.step()
+        with self._lent(update.gradients):
+            if self._max_grad_norm is not None:
+                nn.utils.clip_grad_norm_(self.parameters, self._max_grad_norm)
+            self.optimizer.step()
         self._update = None
         self.num_steps += 1
         self.gradients.renew()
@@ -171,10 +183,10 @@ class Replica:
         counts = torch.zeros(self._transport.num_workers, dtype=torch.int64)
         counts[self._transport.rank] = self.num_steps
         alike = _by_type([*self.parameters, *self._states()])
-        summings = [self._transport.begin_sum(flat) for flat in (counts, *map(_flat, alike))]
-        _, *sums = [summing.wait() for summing in summings]
-        for tensors, total in zip(alike, sums, strict=True):
-            _overwrite(tensors, total.div_(self._transport.num_workers))
+        summings = [self._transport.begin_sum(counts), *[self._transport.begin_mean(_flat(tensors)) for tensors in alike]]
+        _, *means = [summing.wait() for summing in summings]
+        for tensors, mean in zip(alike, means, strict=True):
+            _overwrite(tensors, mean)
         self.num_steps = int(counts.max())
 
     def _states(self) -> list[Tensor]:
@@ -183,11 +195,20 @@ class Replica:
         values = (state[key] for state in states for key in sorted(state))
         return [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
 
-    def _take(self, gradients: Sequence[Tensor]) -> None:
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            if parameter.grad is None:
-                parameter.grad = torch.empty_like(parameter)
-            parameter.grad.copy_(gradient)
+    @contextmanager
+    def _lent(self, gradients: Sequence[Tensor] | None) -> Iterator[None]:
+        """Other gradients for the time being; this worker's own are not copied and stay its own."""
+        if gradients is None:
+            yield
+            return
+        own = [parameter.grad for parameter in self.parameters]
+        try:
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                parameter.grad = gradient.to(parameter.device)
+            yield
+        finally:
+            for parameter, kept in zip(self.parameters, own, strict=True):
+                parameter.grad = kept
 
 
 def _by_type(tensors: Sequence[Tensor]) -> list[list[Tensor]]:

@@ -146,7 +146,7 @@ class PairwiseAveraging(Strategy):
         """Apply the own gradient to the averaged model."""
         assert self._cache is not None
         with self._cache.held() as model:
-            replica.apply(model=model, with_all=False)
+            replica.apply(model=model)
             model.copy_(replica.model())
 
     def leave(self, replica: Replica) -> None:

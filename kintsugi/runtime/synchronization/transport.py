@@ -38,6 +38,9 @@ class Transport(Protocol):
     def begin_sum(self, tensor: Tensor) -> Summing:
         """Sum a tensor of host memory in place, beside what this thread does next; in the order of the calls, the same on all."""
 
+    def begin_mean(self, tensor: Tensor) -> Summing:
+        """The same, divided by the number of workers."""
+
     def can_ask(self, rank: int) -> bool:
         """Whether a worker has not failed lately."""
 
@@ -60,9 +63,12 @@ class _Sum:
 
     all_reduce: Callable[[Tensor], object]
     tensor: Tensor
+    divisor: int
 
     def wait(self) -> None:
         self.all_reduce(self.tensor)
+        if self.divisor != 1:
+            self.tensor.div_(self.divisor)
 
 
 @dataclass(slots=True)
@@ -138,7 +144,11 @@ class PeerTransport:
 
     def begin_sum(self, tensor: Tensor) -> Summing:
         """Sum in place, in a thread that can be left behind."""
-        return _Summing(self._waiter.begin(_Sum(self._all_reduce, tensor)), tensor)
+        return self._begin(tensor, divisor=1)
+
+    def begin_mean(self, tensor: Tensor) -> Summing:
+        """The same, divided in that thread."""
+        return self._begin(tensor, divisor=self.num_workers)
 
     def can_ask(self, rank: int) -> bool:
         """Whether a worker has not failed lately."""
@@ -161,6 +171,9 @@ class PeerTransport:
         """Close the connections and let the threads end."""
         self._exchange.close()
         self._waiter.close()
+
+    def _begin(self, tensor: Tensor, *, divisor: int) -> Summing:
+        return _Summing(self._waiter.begin(_Sum(self._all_reduce, tensor, divisor)), tensor)
 
     def _told(self, own: Address) -> list[Address]:
         """Everybody's address, by rank."""
