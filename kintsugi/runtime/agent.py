@@ -12,10 +12,10 @@ from kintsugi.runtime.decisions import Decisions, JobRequest
 from kintsugi.runtime.fleet import Fleet
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, Governance
-from kintsugi.runtime.processes import WorkerHandle
+from kintsugi.runtime.processes import WorkerHandle, preload
 from kintsugi.runtime.recovery import RecoveryTimeline
 from kintsugi.runtime.result import RunResult
-from kintsugi.runtime.selfgoverned.governor import self_governed_main
+from kintsugi.runtime.selfgoverned.governor import PLANNER, self_governed_main
 from kintsugi.runtime.selfgoverned.overseer import Overseer
 from kintsugi.runtime.worker import worker_main
 
@@ -53,6 +53,8 @@ class Agent(AbstractContextManager["Agent"]):
         self._request = request
         self._trace = options.worker.trace
         is_ring = options.governance is Governance.RING
+        if is_ring:
+            preload(PLANNER)
         self._fleet = Fleet(make_job, options.worker, self_governed_main if is_ring else worker_main)
         self._decider = Decider(decisions, options.decision_timeout_seconds)
         self._conductor = (Overseer if is_ring else Conductor)(request, self._fleet, self._decider, options)
@@ -135,6 +137,6 @@ class Agent(AbstractContextManager["Agent"]):
     def close(self) -> None:
         """End every process and thread of the job."""
         with ExitStack() as closing:
-            closing.callback(self._conductor.keeper.close)
+            closing.callback(self._conductor.close)
             closing.callback(self._decider.close)
             closing.callback(self._fleet.close, grace_seconds=STOP_SECONDS if self.phase is Phase.COLLECTING else 0.0)

@@ -86,9 +86,13 @@ class Conductor:
         """Whether everything is trained and collected."""
         return self.phase is Phase.COLLECTING and set(self.decision.plan.workers) <= self._attempt.collected.keys()
 
+    def close(self) -> None:
+        """End every thread."""
+        self.keeper.close()
+
     def result(self) -> RunResult:
         """What came of the run, once it is done."""
-        self.keeper.close()
+        self.close()
         return run_result(self.progress, self._attempt.collected, self.recoveries.all, self._decider.decisions, self.keeper)
 
     def poll(self) -> None:

@@ -27,6 +27,12 @@ from kintsugi.runtime.worker import worker_main
 _PRELOAD = ["torch", "torch._dynamo", "kintsugi.runtime.worker", "kintsugi.runtime.train", "kintsugi.runtime.warm"]
 
 
+def preload(module: str) -> None:
+    """Have fork servers that are started from now on load a module for all their workers, too."""
+    if module not in _PRELOAD:
+        _PRELOAD.insert(-1, module)
+
+
 def forkserver() -> ForkServerContext:
     """The context that workers are forked from, with torch loaded once for all of them."""
     context = multiprocessing.get_context("forkserver")

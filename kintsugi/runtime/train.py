@@ -19,9 +19,11 @@ from kintsugi.runtime.decisions import Decisions, JobRequest, LocalDecisions, Se
 from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, Governance
+from kintsugi.runtime.processes import preload
 from kintsugi.runtime.profiler import profile_job
 from kintsugi.runtime.recording import CheckpointOptions, RunOptions, expected_recovery
 from kintsugi.runtime.result import RunResult
+from kintsugi.runtime.selfgoverned.governor import PLANNER
 from kintsugi.runtime.tracing import TraceOptions
 from planner.replan import replan
 
@@ -88,14 +90,13 @@ def train(
         policy=None if policy is None else _known(Policy, "policy", policy),
         ranges=ranges or Ranges(),
     )
+    options = _options(options, membership, faults, trace)
     profile = profile or profile_job(make_job, name=name, num_workers=len(cluster.workers))
-    options = options or AgentOptions()
-    if membership is not None:
-        options = replace(options, governance=_known(Governance, "membership", membership))
-    options = replace(options, worker=replace(options.worker, faults=(*options.worker.faults, *faults)))
-    if trace is not None:
-        options = replace(options, worker=replace(options.worker, trace=TraceOptions(folder=Path(trace).absolute())))
     if run is not None:
+        if options.governance is Governance.RING:
+            raise InvalidInputError(
+                "writes no checkpoints; leave run out, or say membership='agent'", field="membership", value="ring"
+            )
         recorded = RunOptions.of(job, Path(run), mtbf_seconds=mtbf_seconds, checkpoints=checkpoints or CheckpointOptions())
         options = replace(options, worker=replace(options.worker, run=recorded))
         name = name if recorded.life == 1 else f"{name}.life{recorded.life}"
@@ -109,6 +110,21 @@ def train(
         return _run(make_job, request, LocalDecisions(), options, observer)
     with Client(service, patience=Patience(timeout_seconds=10.0, attempts=3)) as client:
         return _run(make_job, request, ServiceDecisions(client), options, observer)
+
+
+def _options(
+    options: AgentOptions | None, membership: Governance | str | None, faults: Sequence[Fault], trace: str | Path | None
+) -> AgentOptions:
+    """The caller's options with what has arguments of its own; whatever the fork server has to know is told before it starts."""
+    options = options or AgentOptions()
+    if membership is not None:
+        options = replace(options, governance=_known(Governance, "membership", membership))
+    if options.governance is Governance.RING:
+        preload(PLANNER)
+    worker = replace(options.worker, faults=(*options.worker.faults, *faults))
+    if trace is not None:
+        worker = replace(worker, trace=TraceOptions(folder=Path(trace).absolute()))
+    return replace(options, worker=worker)
 
 
 def _run(

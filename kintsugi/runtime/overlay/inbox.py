@@ -122,6 +122,11 @@ class Inbox:
         with self._changed:
             return sum(message.num_bytes for queue in self._arrived.values() for _, message in queue)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether every wait ends at once."""
+        return self._is_closed
+
     def close(self) -> None:
         """End every wait."""
         with self._changed:

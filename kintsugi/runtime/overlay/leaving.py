@@ -1,8 +1,7 @@
 """How a worker goes: it takes part until the others reduce without it, hands over what it sends, and closes."""
 
 from collections.abc import Callable
-
-import structlog
+from contextlib import suppress
 
 from kintsugi.core.overlay import Overlay, OverlayEventKind
 from kintsugi.runtime.overlay.agent import Agent
@@ -30,13 +29,12 @@ class Leaver:
         own = self._agent.identity
         name = f"{own.worker}-{own.incarnation}"
         self._agent.teller.tell(OverlayEventKind.WORKER_DRAINING, f"draining-{name}", detail="asked to leave")
-        try:
+        with suppress(GivenUpError):
             while self._rounds.counts and not deadline.is_over:
                 take_part()
-            self._agent.await_overlay(lambda overlay: not self._sends(overlay), deadline.left_seconds)
-        except GivenUpError as error:
-            structlog.get_logger("kintsugi.overlay").info("left already", worker=own.worker, why=str(error))
+        if self._agent.given_up:
             return
+        self._agent.await_overlay(lambda overlay: not self._sends(overlay), deadline.left_seconds)
         self._agent.teller.tell(OverlayEventKind.WORKER_LEFT, f"left-{name}")
         self._agent.await_overlay(self._is_gone, min(_CLOSE_SECONDS, deadline.left_seconds))
         self._links.await_none(min(_CLOSE_SECONDS, deadline.left_seconds))

@@ -1,5 +1,6 @@
 """Reductions, one after another: which policy each runs under, and what happens when one is called off."""
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -16,6 +17,8 @@ from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.reduction import Header, Reduced, TreeReduction, Vector
 from kintsugi.runtime.overlay.settlement import settle
 from kintsugi.runtime.overlay.tree import Position, position
+
+_FIRST_PAUSE_SECONDS = 0.02
 
 
 class Desired(Protocol):
@@ -64,6 +67,7 @@ class Rounds:
         self._worker, self._links, self._inbox = worker, links, inbox
         self._desired, self._options, self._make = desired, options, make
         self._spare: list[Vector] = []
+        self._num_lost = 0
         self._reuses = False  # while it listens, somebody else keeps what was heard until it is applied
         self.effective = desired.overlay
         """The overlay that the next reduction runs under."""
@@ -149,6 +153,7 @@ class Rounds:
         self.restarts = overlay.restarts
         self._links.drop(lambda message: message.fields["pass"][0] < overlay.restarts)
         if self._worker not in policy.order and self._worker not in policy.listeners:
+            self.effective = replace(overlay, synchronization=policy, generation=overlay.restarted_generation)
             return
         place = position(policy, self._worker, with_listeners=True)
         settled = settle(self._exchange(Phase.SETTLE, 0), place, self._heard, codec.encode(overlay))
@@ -219,7 +224,7 @@ class Rounds:
 
     def _commit(self, number: int, reduced: Reduced, result: Vector) -> Committed:
         """Count a reduction; the memory of the one before is used again."""
-        before, self.number = self.last, number
+        before, self.number, self._num_lost = self.last, number, 0
         self.last = Committed(number=number, vector=reduced.vector, weights=reduced.header.weights, agreed=reduced.header.ready)
         if self._reuses and before is not None and before.vector is not None:
             self._spare.append(before.vector)
@@ -242,12 +247,20 @@ class Rounds:
 
     def _require_open(self) -> None:
         """A pass was called off: for a newer attempt, or because this worker was closed."""
-        if self._desired.overlay.restarts <= self.restarts:
+        if self._inbox.is_closed:
             raise GivenUpError("was closed, or given up by the others", field="worker", value=self._worker)
 
     def _await_restart(self, lost: str) -> None:
+        """Wait for the next attempt, a little longer each time that one fails in the same way."""
+        self._num_lost += 1
+        threading.Event().wait(min(_FIRST_PAUSE_SECONDS * 2 ** (self._num_lost - 3), 1.0) if self._num_lost > 2 else 0.0)
         self._desired.report_lost(lost, self.restarts)
-        if not self._inbox.await_restart(self.restarts, self._options.reduction_timeout_seconds):
+        try:
+            told = self._inbox.await_restart(self.restarts, self._options.reduction_timeout_seconds)
+        except CalledOffError:
+            self._require_open()
+            return
+        if not told:
             raise UnavailableError("the scheduler did not restart the reduction", field="worker", value=lost)
 
 

@@ -25,6 +25,9 @@ from kintsugi.runtime.selfgoverned.switchboard import AllReady, FromSwitchboard,
 from kintsugi.runtime.selfgoverned.words import Begin, FromGovernor, Here, Hold, Leased, Reachable, ToGovernor
 from kintsugi.runtime.worker import worker_main
 
+PLANNER = "kintsugi.runtime.selfgoverned.warm"
+"""For fork servers to load: workers that plan by themselves then have the planner's compiled loops."""
+
 
 def self_governed_main(worker: str, connection: Connection, make_job: Callable[[], TrainingJob], options: WorkerOptions) -> None:
     """Entry point of a worker process that governs itself; returns when the agent says so or is gone."""

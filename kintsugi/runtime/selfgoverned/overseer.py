@@ -23,6 +23,7 @@ from kintsugi.runtime.result import RunResult, run_result
 from kintsugi.runtime.ring.messages import Agreement
 from kintsugi.runtime.roster import Roster
 from kintsugi.runtime.selfgoverned.course import Course
+from kintsugi.runtime.selfgoverned.foresight import Foresight
 from kintsugi.runtime.selfgoverned.words import Adopted, Asked, Begin, FromGovernor, Here, Leased, Reachable
 
 _STEPS = 10
@@ -50,6 +51,7 @@ class Overseer:
         self.progress = Progress()
         self.recoveries = Recoveries()
         self.keeper = Keeper(options.worker.run, self.progress)
+        self._foresight = Foresight()
         self._hearing = Hearing(fleet, decider, self.progress, self.recoveries, self.keeper)
 
     @property
@@ -76,8 +78,13 @@ class Overseer:
 
     def result(self) -> RunResult:
         """What came of the run, once it is done."""
-        self.keeper.close()
+        self.close()
         return run_result(self.progress, self._attempt.collected, self.recoveries.all, self._decisions, self.keeper)
+
+    def close(self) -> None:
+        """End every thread."""
+        self._foresight.close()
+        self.keeper.close()
 
     def poll(self) -> None:
         """Take in one batch of messages and ends, and do what follows from them."""
@@ -87,6 +94,9 @@ class Overseer:
         for handle in news.ended:
             self._bury(handle)
         self._require_life()
+        for plans in self._foresight.made():
+            for handle in self._fleet.handles.values():
+                handle.send(plans)
         if self._course is None:
             self._found()
         else:
@@ -210,6 +220,8 @@ class Overseer:
             resumed_at=max(attempt.resumed.values(), default=None),
         )
         self.recoveries.end()
+        if self._course is not None:
+            self._foresight.look_ahead(self._course)
         self.keeper.expect(attempt.number, self.decision.plan.workers)
 
     def _collect(self) -> None:
