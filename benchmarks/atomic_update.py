@@ -7,7 +7,7 @@ in the same processes, with the same model, data and buckets, connected by gloo 
 Two processes compute for real, one core each. Four would share cores: they sleep for as long as computing takes alone, from
 parameter to parameter, and their gradients are those of a real pass.
 
-    python -m benchmarks.atomic_update [--turns T] [--steps S]
+    python -m benchmarks.atomic_update [--steps S]
 
 Exits with 1 where any overhead is above ALLOWED_RATIO.
 """
@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -42,7 +42,8 @@ ALLOWED_RATIO = 0.03
 BUCKET_BYTES = 2**20
 LEAST_SLEEP_SECONDS = 5e-4
 PATIENCE_SECONDS = 120.0
-NUM_WARM_UP = 2
+NUM_WARM_UP = 4
+REPEATS = 10
 
 
 class Update(Protocol):
@@ -191,21 +192,43 @@ def _emulated(workload: Workload, times: Computing) -> Callable[[], None]:
     return run
 
 
-def train(member: Member, name: str, emulated: Computing | None, kind: str, place: tuple[int, int], num_steps: int) -> float:
-    """Seconds of a step on this worker, the median; `place` is its rank and the number of workers."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A worker among others."""
+
+    rank: int
+    num_workers: int
+
+
+def train(member: Member, name: str, emulated: Computing | None, place: Place, num_steps: int) -> dict[str, list[float]]:
+    """Seconds of this worker's steps by update, which take turns step by step; every other pair the other way round."""
     assert member.groups is not None
-    workload = _workload(member, name)
-    run = _emulated(workload, emulated) if emulated is not None else lambda: workload.loss().backward()
-    transport = PeerTransport(member.groups.all_reduce, rank=place[0], num_workers=place[1])
-    seconds = []
-    with closing(transport), closing(UPDATES[kind](workload, transport)) as update:
-        for _ in range(NUM_WARM_UP + num_steps):
-            began = time.perf_counter()
-            update.zero_grad()
-            run()
-            update.step()
-            seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds[NUM_WARM_UP:])
+    seconds: dict[str, list[float]] = {kind: [] for kind in UPDATES}
+    with ExitStack() as stack:
+        steps = {}
+        for kind, make in UPDATES.items():
+            workload = _workload(member, name)
+            passes = _passes(workload, emulated)
+            transport = PeerTransport(member.groups.all_reduce, rank=place.rank, num_workers=place.num_workers)
+            update = stack.enter_context(closing(make(workload, stack.enter_context(closing(transport)))))
+            steps[kind] = partial(_step, update, passes)
+        for turn in range(NUM_WARM_UP + num_steps):
+            for kind in list(UPDATES)[:: 1 if turn % 2 == 0 else -1]:
+                seconds[kind].append(steps[kind]())
+    return {kind: values[NUM_WARM_UP:] for kind, values in seconds.items()}
+
+
+def _passes(workload: Workload, emulated: Computing | None) -> Callable[[], None]:
+    return _emulated(workload, emulated) if emulated is not None else lambda: workload.loss().backward()
+
+
+def _step(update: Update, passes: Callable[[], None]) -> float:
+    """Seconds that it took."""
+    began = time.perf_counter()
+    update.zero_grad()
+    passes()
+    update.step()
+    return time.perf_counter() - began
 
 
 class Processes(Crew):
@@ -235,19 +258,17 @@ class Outcome:
     num_parameters: int
     size: int
     step_seconds: dict[str, float]
-    """By update, the median over turns."""
+    """By update, the median."""
     overhead_ratio: float
-    """Atomic over pipelined, less one: the median over turns, each with both updates one after the other."""
+    """Atomic over pipelined, less one: the median over pairs of steps."""
 
 
-def compared(processes: Processes, name: str, times: Computing | None, *, turns: int, num_steps: int) -> Outcome:
-    """Both updates in turns, whose order alternates."""
+def compared(processes: Processes, name: str, times: Computing | None, num_steps: int) -> Outcome:
+    """Both updates; a step takes as long as its slowest worker."""
     size = len(processes.names)
-    seconds: dict[str, list[float]] = {kind: [] for kind in UPDATES}
-    for turn in range(turns):
-        for kind in list(UPDATES)[:: 1 if turn % 2 == 0 else -1]:
-            calls = {member: (train, (name, times, kind, (rank, size), num_steps)) for rank, member in enumerate(processes.names)}
-            seconds[kind].append(max(processes.ask(calls).values()))
+    calls = {member: (train, (name, times, Place(rank, size), num_steps)) for rank, member in enumerate(processes.names)}
+    answers = processes.ask(calls).values()
+    seconds = {kind: [max(step) for step in zip(*(answer[kind] for answer in answers), strict=True)] for kind in UPDATES}
     ratios = [atomic / pipelined - 1.0 for atomic, pipelined in zip(seconds["atomic"], seconds["pipelined"], strict=True)]
     count = sum(parameter.numel() for parameter in MODELS[name]().model.parameters())
     medians = {kind: statistics.median(values) for kind, values in seconds.items()}
@@ -267,14 +288,14 @@ def report(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def measured(turns: int, num_steps: int, console: Console) -> list[Outcome]:
+def measured(num_steps: int, console: Console) -> list[Outcome]:
     """Every model, computing on two processes and sleeping on four."""
     outcomes = []
     with Processes(2) as two, Processes(4) as four:
         for name in MODELS:
-            alone = two.ask({two.names[0]: (computing, (name, num_steps))})[two.names[0]]
+            alone = two.ask({two.names[0]: (computing, (name, REPEATS))})[two.names[0]]
             for processes, times in ((two, None), (four, alone)):
-                outcomes.append(compared(processes, name, times, turns=turns, num_steps=num_steps))
+                outcomes.append(compared(processes, name, times, num_steps))
                 console.print(f"{name} on {outcomes[-1].size}: {outcomes[-1].overhead_ratio:+.2%}")
     return outcomes
 
@@ -282,11 +303,10 @@ def measured(turns: int, num_steps: int, console: Console) -> list[Outcome]:
 def main() -> int:
     """Measure and print; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=7, help="of both updates (default 7)")
-    parser.add_argument("--steps", type=int, default=12, help="that count in each (default 12)")
+    parser.add_argument("--steps", type=int, default=60, help="pairs of them that count (default 60)")
     arguments = parser.parse_args()
     began = time.monotonic()
-    outcomes = measured(arguments.turns, arguments.steps, Console(stderr=True, highlight=False))
+    outcomes = measured(arguments.steps, Console(stderr=True, highlight=False))
     print(report(outcomes))
     worst = max(outcome.overhead_ratio for outcome in outcomes)
     print(
