@@ -6,8 +6,9 @@ its address.
 
 The threads that were left behind end once the group's sockets are shut down; neither `abort` nor `shutdown` of the group does
 that (measured). But gloo frees nobody who waits for the rest of a message when its connection closes, and the rest of what
-survivors were sending to each other still comes, whoever waits for it. So sockets are shut down once nothing moves on them
-any more, beside what follows; only what a worker sent in part before it died is waited for to the timeout.
+survivors were sending to each other still comes, whoever waits for it, as long as both keep the message. So messages are
+kept, and sockets shut down, until nothing moves on them any more, beside what follows; only what a worker sent in part
+before it died is waited for to the timeout.
 """
 
 import threading
@@ -21,7 +22,7 @@ import torch
 from kintsugi.core.errors import CommunicationError
 from restorer.gloo import GlooGroup, Store, connect
 from restorer.sockets import Sockets, open_sockets, shut_down, shut_down_once_quiet
-from restorer.transport import GlooTransport, to_host
+from restorer.transport import GlooTransport, UnderWay, to_host
 from restorer.waiter import Waiter, Waiting
 
 
@@ -129,6 +130,7 @@ class Groups:
         self._error: Exception | None = None
         self._built = threading.Event()
         self._is_aborted = False
+        self._under_way: UnderWay = set()
         self._waiters: list[Waiter] = []
         self._waiter, self._reducer = self._new_waiter(), self._new_waiter()
 
@@ -178,7 +180,8 @@ class Groups:
         """Messages between `members` (all by default), for one thread: it never waits for what others wait for."""
         members = members or self._members
         rank_of = {member: rank for rank, member in enumerate(members)}
-        return GlooTransport(self._groups[members], rank_of, device, self._new_waiter(), self._operation_timeout_seconds)
+        seconds = self._operation_timeout_seconds
+        return GlooTransport(self._groups[members], rank_of, device, self._new_waiter(), seconds, under_way=self._under_way)
 
     def keep_subgroups(self) -> None:
         """Let go of the group that spans the generation, unless it is one of the subgroups: all transfers are done."""
@@ -228,9 +231,8 @@ class Groups:
         if self._own_sockets is None:
             shut_down(open_sockets() - self._foreign_sockets)
         else:
-            threading.Thread(
-                target=shut_down_once_quiet, args=(self._own_sockets,), name=f"drain-{self._name}", daemon=True
-            ).start()
+            drained = (self._own_sockets, self._under_way)
+            threading.Thread(target=_drain, args=drained, name=f"drain-{self._name}", daemon=True).start()
 
     def close(self) -> None:
         """Tear the groups down in the background: destructors take 13-100 ms each."""
@@ -239,6 +241,12 @@ class Groups:
             waiter.close()
         self._rendezvous.close()
         _let_go(groups, self._name)
+
+
+def _drain(sockets: Sockets, under_way: UnderWay) -> None:
+    """Let messages between survivors come to their end before their connections do."""
+    shut_down_once_quiet(sockets)
+    under_way.clear()
 
 
 def _let_go(groups: list[GlooGroup], name: str) -> None:

@@ -2,10 +2,11 @@
 
 What gloo asks for (measured): a send is a rendezvous even for a few bytes and reads its buffer late, so the handle keeps
 the buffer until it is waited for; every handle must be waited for; tensors must be contiguous; size mismatches are
-not noticed, so both sides derive sizes from the same specification.
+not noticed, so both sides derive sizes from the same specification. A message whose handle is dropped while it is under
+way stops in the middle, and its other end waits for the rest for as long as it may.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -72,7 +73,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     return pinned.copy_(tensor.detach())
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Pending:
     """A gloo operation under way, with the buffer that must live as long."""
 
@@ -85,61 +86,85 @@ class Pending:
         self.work.wait(self.timeout)
 
 
+UnderWay = set[Pending]
+"""Messages that nobody has waited for to their end."""
+
+
 @dataclass(slots=True)
-class _Sent:
+class _Message:
     pending: Pending | None
     waiter: Waiter
+    under_way: UnderWay
 
     def wait(self) -> None:
         if self.pending is not None:
             self.waiter.wait(self.pending)
+            self.under_way.discard(self.pending)
             self.pending = None
 
 
 @dataclass(slots=True)
 class _Received:
-    pending: Pending | None
+    message: _Message
     buffer: torch.Tensor
     device: torch.device
-    waiter: Waiter
 
     def wait(self) -> torch.Tensor:
-        if self.pending is not None:
-            self.waiter.wait(self.pending)
-            self.pending = None
+        self.message.wait()
         return self.buffer.to(self.device)
+
+
+_Start = Callable[[list[torch.Tensor], int, int], dist.Work]
 
 
 class GlooTransport:
     """Messages over one gloo group that spans the generation; tensors on other devices are staged through host memory."""
 
     def __init__(
-        self, group: GlooGroup, rank_of: Mapping[str, int], device: torch.device, waiter: Waiter, timeout_seconds: float
+        self,
+        group: GlooGroup,
+        rank_of: Mapping[str, int],
+        device: torch.device,
+        waiter: Waiter,
+        timeout_seconds: float,
+        *,
+        under_way: UnderWay | None = None,
     ) -> None:
-        """`timeout_seconds`: for one message, from when it is waited for; after it the group is dead."""
+        """Messages over a group.
+
+        Args:
+            group: spans the generation.
+            rank_of: by worker.
+            device: of the tensors.
+            waiter: waits for the messages.
+            timeout_seconds: for one message, from when it is waited for; after it the group is dead.
+            under_way: holds every message from its start to the end of its wait, for whoever gives the group up.
+        """
         self._timeout = timedelta(seconds=timeout_seconds)
         self._group = group
         self._rank_of = rank_of
         self._device = device
         self._waiter = waiter
+        self._under_way: UnderWay = set() if under_way is None else under_way
 
     def send(self, tensor: torch.Tensor, peer: str, tag: int) -> Sending:
         """Start to send."""
-        buffer = to_host(tensor)
-        if buffer.numel() == 0:
-            return _Sent(None, self._waiter)
-        with communication():
-            work = self._group.send([buffer], self._rank_of[peer], tag)
-        return _Sent(Pending(work, buffer, self._timeout), self._waiter)
+        return self._message(to_host(tensor), self._group.send, peer, tag)
 
     def receive(self, spec: TensorSpec, peer: str, tag: int) -> Receiving:
         """Start to receive."""
         buffer = torch.empty(spec.shape, dtype=spec.dtype, pin_memory=self._device.type == "cuda")
-        if buffer.numel() == 0:
-            return _Received(None, buffer, self._device, self._waiter)
-        with communication():
-            work = self._group.recv([buffer], self._rank_of[peer], tag)
-        return _Received(Pending(work, buffer, self._timeout), buffer, self._device, self._waiter)
+        return _Received(self._message(buffer, self._group.recv, peer, tag), buffer, self._device)
+
+    def _message(self, buffer: torch.Tensor, start: _Start, peer: str, tag: int) -> _Message:
+        """Nothing is sent of a tensor without elements."""
+        pending = None
+        if buffer.numel() > 0:
+            with communication():
+                work = start([buffer], self._rank_of[peer], tag)
+            pending = Pending(work, buffer, self._timeout)
+            self._under_way.add(pending)
+        return _Message(pending, self._waiter, self._under_way)
 
     def close(self) -> None:
         """Let the waiting thread end."""

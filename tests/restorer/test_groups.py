@@ -11,7 +11,7 @@ import torch
 
 from kintsugi.core.errors import CommunicationError
 from restorer.groups import Rendezvous, group_prefix, members_of
-from restorer.transport import TensorSpec
+from restorer.transport import Receiving, Sending, TensorSpec
 from tests.restorer.crew import Crew, Member, build, close
 from tests.runtime.runs import eventually, leaves_nothing
 
@@ -185,27 +185,49 @@ def test_threads_that_wait_for_one_who_died_end_soon_after_abort(crew, action):
     assert_nobody_is_left_behind(crew, "w0", "w2")
 
 
-UNDER_WAY = TensorSpec((10_000_000,), torch.uint8)
+UNDER_WAY = TensorSpec((300_000_000,), torch.uint8)
 
 
 def send_and_wait(member: Member, peer: str) -> None:
     member.transport.send(torch.ones(UNDER_WAY.shape, dtype=torch.uint8), peer, 7).wait()
 
 
-def receive_and_say(member: Member, peer: str) -> None:
+def receiving_of(member: Member, peer: str) -> Receiving:
+    """A message of which the first bytes are there; says so."""
     receiving = member.transport.receive(UNDER_WAY, peer, 7)
     deadline = time.monotonic() + 10.0
     while receiving.buffer[1000] != 1 and time.monotonic() < deadline:
         pass
     member.connection.send(("publish", "said/", b""))
-    receiving.wait()
+    return receiving
+
+
+def receive_and_say(member: Member, peer: str) -> None:
+    receiving_of(member, peer).wait()
+
+
+def leave(member: Member, message: Sending | Receiving) -> None:
+    """Have nobody wait for a message when the step is called off, and let go of it."""
+    deadline = time.monotonic() + 10.0
+    while not member.groups._is_aborted and time.monotonic() < deadline:
+        time.sleep(0.0005)
+    del message
+
+
+def send_and_leave(member: Member, peer: str) -> None:
+    leave(member, member.transport.send(torch.ones(UNDER_WAY.shape, dtype=torch.uint8), peer, 7))
+
+
+def receive_and_leave(member: Member, peer: str) -> None:
+    leave(member, receiving_of(member, peer))
 
 
 def test_a_message_that_is_under_way_between_survivors_leaves_no_thread_behind(crew):
     """Its threads and buffers would be kept by gloo for ten minutes if the connection were shut down in the middle of it."""
-    for generation in range(3):
+    pairs = ((send_and_wait, receive_and_say), (send_and_leave, receive_and_say), (send_and_wait, receive_and_leave))
+    for generation, (send, receive) in enumerate(pairs):
         crew.build(f"g{generation}")
-        crew.begin({"w1": (send_and_wait, ("w0",)), "w0": (receive_and_say, ("w1",))})
+        crew.begin({"w1": (send, ("w0",)), "w0": (receive, ("w1",))})
         hear_from(crew, "w0")
         crew.abort("w0", "w1", "w2")
         crew.finish("w0", "w1")
