@@ -9,7 +9,7 @@ from kintsugi.runtime.overlay.deadline import Deadline
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.rounds import GivenUpError, Rounds
 
-_CLOSE_SECONDS = 2.0
+_CLOSE_SECONDS = 10.0
 """For the neighbours to hang up, so that nothing on its way to them is lost."""
 
 

@@ -1,0 +1,63 @@
+"""Workers join, leave and fail while the others train; replicas stay bitwise equal, and no step has two sums."""
+
+import pytest
+
+from kintsugi.core.overlay import OverlayEventKind
+from tests.runtime.overlay.crew import Crew, cut, replayed
+
+
+def test_workers_join_and_leave_a_running_job():
+    crew = Crew()
+    crew.start("a").await_steps(2)
+    crew.start("b", ("a",)).await_steps(2)
+    crew.start("c", ("a", "b")).await_steps(3)
+    leaver = crew.members["a"]
+    leaver.is_leaving.set()
+    leaver.join(30)
+    crew.members["c"].await_steps(6)
+    crew.finish()
+    check(crew)
+    assert crew.desk.now.restarts == 0
+    assert crew.desk.num(OverlayEventKind.WORKER_FAILED) == 0
+
+
+def check(crew: Crew) -> None:
+    """Replicas were bitwise equal after every step, and the losses are those of an uninterrupted run."""
+    assert all(len(digests) == 1 for digests in crew.digests().values())
+    losses = replayed(crew.lines)
+    for line in crew.lines:
+        if line.worker in line.contributors:
+            assert line.loss == pytest.approx(losses[line.step - 1][line.worker], rel=1e-12, abs=1e-14)
+
+
+def test_a_worker_is_lost_in_the_middle_of_a_reduction():
+    crew = Crew()
+    crew.start("a").await_steps(1)
+    for worker, neighbors in (("b", ("a",)), ("c", ("a", "b")), ("d", ("b", "c"))):
+        crew.start(worker, neighbors).await_steps(1)
+    crew.members["d"].pause_seconds = 30.0
+    crew.members["d"].await_steps(1)
+    crew.members["b"].strike()
+    crew.desk.until(lambda overlay: overlay.restarts > 0)
+    crew.members["d"].pause_seconds = 0.0
+    crew.members["d"].is_leaving.set()
+    crew.members["c"].await_steps(crew.members["c"].num_steps + 3)
+    crew.finish()
+    check(crew)
+
+
+def test_a_link_is_cut_and_the_reduction_goes_around_it():
+    crew = Crew()
+    crew.start("a").await_steps(1)
+    crew.start("b", ("a",)).await_steps(1)
+    crew.start("c", ("a", "b")).await_steps(2)
+    used = crew.desk.now.synchronization.parents
+    cut(crew, *next(iter(used.items())))
+    overlay = crew.desk.until(lambda overlay: overlay.restarts > 0)
+    assert set(overlay.synchronization.order) == {"a", "b", "c"}
+    assert overlay.synchronization.parents != used
+    for member in crew.members.values():
+        member.await_steps(member.num_steps + 3)
+    crew.finish()
+    check(crew)
+    assert all(line.contributors == ("a", "b", "c") for line in crew.lines if line.worker == "c")
