@@ -26,9 +26,11 @@ from kintsugi.runtime.attempt import Phase
 from kintsugi.runtime.compare import difference
 from kintsugi.runtime.gpt import GptShape, gpt_job
 from kintsugi.runtime.options import AgentOptions, Governance
+from kintsugi.runtime.processes import preload
 from kintsugi.runtime.profiler import profile_job
 from kintsugi.runtime.recovery import RecoveryTimeline
 from kintsugi.runtime.result import RunResult
+from kintsugi.runtime.selfgoverned.governor import PLANNER
 from kintsugi.runtime.train import train
 
 ASKED_SECONDS = {8: 0.150, 16: 0.350}
@@ -114,6 +116,7 @@ def run(profile: Profile, num_workers: int, num_losses: int, governance: Governa
 def rows(arguments: argparse.Namespace, console: Console) -> Iterator[list[str]]:
     """One per number of workers, number of losses and governance."""
     make_job = partial(gpt_job, num_microbatches=NUM_MICROBATCHES, num_steps=1, shape=SHAPE)
+    preload(PLANNER)
     profile = profile_job(make_job, name="self-governed", num_workers=4)
     for num_workers in arguments.workers:
         reference = run(profile, num_workers, 0, Governance.RING, 0)

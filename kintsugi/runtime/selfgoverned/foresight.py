@@ -13,7 +13,8 @@ from planner.contingency import plans_ahead
 
 _BATCH = 16
 """Plans that are handed out at once."""
-_LOWEST_PRIORITY = 19
+LOWEST_PRIORITY = 19
+"""Of a thread, as Linux has them."""
 _CLOSE_SECONDS = 10.0
 """For the plan that is being made to be ready."""
 
@@ -48,7 +49,7 @@ class Foresight:
             self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         while (course := self._courses.get()) is not None:
             ahead = plans_ahead(course.base())
             while self._latest == course.generation and (batch := list(islice(ahead, _BATCH))):

@@ -1,10 +1,12 @@
 """What conducts a worker from within: it takes the agent's place at the worker's line, and the worker's at the agent's pipe."""
 
+import os
 import queue
 import threading
 import traceback
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from multiprocessing.connection import Connection
 
 from kintsugi.core.errors import KintsugiError
@@ -16,6 +18,7 @@ from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.ring.links import listener
 from kintsugi.runtime.ring.messages import Agreement
 from kintsugi.runtime.ring.node import RingNode, Told
+from kintsugi.runtime.selfgoverned.foresight import LOWEST_PRIORITY
 from kintsugi.runtime.selfgoverned.held import HeldPlans
 from kintsugi.runtime.selfgoverned.inward import Inward
 from kintsugi.runtime.selfgoverned.leasing import AgentLease
@@ -52,7 +55,7 @@ class Governor:
 
     def start(self) -> None:
         """Begin to govern."""
-        for name, run in (("governor", self._run), ("agent", self._listen)):
+        for name, run in (("governor", self._run), ("agent", self._listen), ("warm-up", _warm_up)):
             threading.Thread(target=run, name=name, daemon=True).start()
 
     def permit(self, record: CommitRecord) -> None:
@@ -169,6 +172,12 @@ class Governor:
         self._node.close()
         self._switchboard.close()
         self.inward.tell(Stop())
+
+
+def _warm_up() -> None:
+    """Where the fork server has not done so; beside the training, which has the cores first."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+    import_module(PLANNER)
 
 
 def _raise(error: KintsugiError) -> None:
