@@ -23,18 +23,15 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import torch
 from rich.console import Console
 from torch import Tensor, nn
 
 from benchmarks.four_models import MODELS, Workload
-from benchmarks.members import Member
+from benchmarks.members import LocalMembers, Member
 from kintsugi.core.cluster import worker_name
-from kintsugi.runtime.crew import Crew
-from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.synchronization import PeerTransport, SynchronizedOptimizer, SynchronousSGD, Transport
 from kintsugi.runtime.synchronization.gradients import Bucket, GradientSum
 
@@ -231,23 +228,15 @@ def _step(update: Update, passes: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-class Processes(Crew):
-    """Processes that call functions of this benchmark."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(timeout_seconds=PATIENCE_SECONDS)
-        try:
-            for index in range(size):
-                self.start(worker_name(index), _main, worker_name(index))
-        except BaseException:
-            self.close()
-            raise
-        self.build(self.names, ())
-
-
-def _main(name: str, connection: Connection) -> NoReturn:
-    member = Member(name, WorkerOptions().address, connection)
-    member.run(member.answer)
+def processes(size: int) -> LocalMembers:
+    """Connected ones."""
+    members = LocalMembers([worker_name(index) for index in range(size)], timeout_seconds=PATIENCE_SECONDS)
+    try:
+        members.build(members.names, ())
+    except BaseException:
+        members.close()
+        raise
+    return members
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,11 +252,11 @@ class Outcome:
     """Atomic over pipelined, less one: the median over pairs of steps."""
 
 
-def compared(processes: Processes, name: str, times: Computing | None, num_steps: int) -> Outcome:
+def compared(members: LocalMembers, name: str, times: Computing | None, num_steps: int) -> Outcome:
     """Both updates; a step takes as long as its slowest worker."""
-    size = len(processes.names)
-    calls = {member: (train, (name, times, Place(rank, size), num_steps)) for rank, member in enumerate(processes.names)}
-    answers = processes.ask(calls).values()
+    size = len(members.names)
+    calls = {member: (train, (name, times, Place(rank, size), num_steps)) for rank, member in enumerate(members.names)}
+    answers = members.ask(calls).values()
     seconds = {kind: [max(step) for step in zip(*(answer[kind] for answer in answers), strict=True)] for kind in UPDATES}
     ratios = [atomic / pipelined - 1.0 for atomic, pipelined in zip(seconds["atomic"], seconds["pipelined"], strict=True)]
     count = sum(parameter.numel() for parameter in MODELS[name]().model.parameters())
@@ -291,11 +280,11 @@ def report(outcomes: Sequence[Outcome]) -> str:
 def measured(num_steps: int, console: Console) -> list[Outcome]:
     """Every model, computing on two processes and sleeping on four."""
     outcomes = []
-    with Processes(2) as two, Processes(4) as four:
+    with processes(2) as two, processes(4) as four:
         for name in MODELS:
             alone = two.ask({two.names[0]: (computing, (name, REPEATS))})[two.names[0]]
-            for processes, times in ((two, None), (four, alone)):
-                outcomes.append(compared(processes, name, times, num_steps))
+            for members, times in ((two, None), (four, alone)):
+                outcomes.append(compared(members, name, times, num_steps))
                 console.print(f"{name} on {outcomes[-1].size}: {outcomes[-1].overhead_ratio:+.2%}")
     return outcomes
 

@@ -6,6 +6,7 @@ from typing import Any, NoReturn, Protocol
 
 from benchmarks.links import enter
 from kintsugi.runtime.crew import Crew, CrewMember
+from kintsugi.runtime.options import WorkerOptions
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 """A module-level function, called with the member first, and its other arguments."""
@@ -65,3 +66,21 @@ class Members(Crew):
     def calls(self, requests: Mapping[str, Call]) -> dict[str, Any]:
         """The members' answers, each to its own call."""
         return self.ask(requests)
+
+
+class LocalMembers(Crew):
+    """The same without links: processes that reach each other over loopback."""
+
+    def __init__(self, names: Sequence[str], *, timeout_seconds: float = 300.0) -> None:
+        super().__init__(timeout_seconds=timeout_seconds)
+        try:
+            for name in names:
+                self.start(name, _local_main, name)
+        except BaseException:
+            self.close()
+            raise
+
+
+def _local_main(name: str, connection: Connection) -> NoReturn:
+    member = Member(name, WorkerOptions().address, connection)
+    member.run(member.answer)
