@@ -62,6 +62,12 @@ class Desk:
     access: Access
     overlays: OverlayDesk
 
+    def send_away(self) -> None:
+        """Answer everybody who waits or listens, and let nobody wait any more."""
+        self.watch.close()
+        self.streams.tail.close()
+        self.overlays.close()
+
     def check_wait(self, seconds: float) -> None:
         """Require a wait that the service bears.
 

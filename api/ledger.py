@@ -9,6 +9,7 @@ import structlog
 from api.decisions import planning
 from api.decisions.contingencies import Contingencies
 from api.decisions.deciding import Decider, Outcome
+from api.decisions.workshop import Workshop
 from api.jobs.clock import utc_now
 from api.jobs.history import Content, Entry, History
 from api.metrics import Metrics
@@ -39,10 +40,16 @@ class Ledger(Records):
     """Appends to logs; safe for several threads, and for several processes on one database."""
 
     def __init__(
-        self, store: Store, metrics: Metrics, *, now: Callable[[], str] = utc_now, ahead: Contingencies | None = None
+        self,
+        store: Store,
+        metrics: Metrics,
+        *,
+        now: Callable[[], str] = utc_now,
+        ahead: Contingencies | None = None,
+        workshop: Workshop | None = None,
     ) -> None:
         super().__init__(store)
-        self.decider = Decider(metrics, ahead)
+        self.decider = Decider(metrics, ahead, workshop or Workshop(0))
         self.now = now
         self._metrics = metrics
         self._log = structlog.get_logger("kintsugi.api")

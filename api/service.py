@@ -15,7 +15,6 @@ from api.schemas import NewJob, cluster_of
 from api.storage.database import OvertakenError
 from api.storage.rows import APPROVAL
 from api.storage.stored import Document, StoredJob, WriteKey
-from api.storage.wording import Wording
 from kintsugi.core import codec
 from kintsugi.core.errors import ConflictError, error_from
 from kintsugi.core.handling import Approval
@@ -124,11 +123,11 @@ class Service(Ledger):
 
     def _create(self, job: str, request: NewJob, digest: str, key: WriteKey | None) -> None:
         snapshot = _first_snapshot(request)
-        decision = self.decider.decide(snapshot, job)
+        decided = self.decider.decided(snapshot, job)
         profile, settings, handling = (Document.of(part) for part in (request.profile, request.settings, request.handling))
         now = self.now()
         first, cluster = planning.stored(
-            Wording.of(decision), snapshot, profile=profile.digest, settings=settings.digest, number=0, decided_at=now
+            decided.wording, snapshot, profile=profile.digest, settings=settings.digest, number=0, decided_at=now
         )
         stored = StoredJob(
             id=job,
@@ -140,7 +139,8 @@ class Service(Ledger):
             handling=handling.digest,
         )
         self.store.create(stored, (profile, cluster, settings, handling), first, key)
-        self.keep_plan(job, decision.plan)
+        if decided.plan is not None:
+            self.keep_plan(job, decided.plan)
         self.look_ahead(self.state(job))
 
     def _known_job(self, job: str | None, digest: str, key: WriteKey | None) -> str | None:

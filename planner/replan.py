@@ -32,6 +32,11 @@ def replan(snapshot: Snapshot) -> Decision:
         return _decided(snapshot)
 
 
+def is_kept(snapshot: Snapshot) -> bool:
+    """Whether the plan that runs is decided for again, so that nothing is searched."""
+    return snapshot.plan is not None and _is_kept(Case(snapshot))
+
+
 @contextmanager
 def without_collection() -> Iterator[None]:
     """No search for garbage meanwhile: plans are large and have no cycles, so it would find nothing, over and over."""
@@ -52,8 +57,11 @@ def _decided(snapshot: Snapshot) -> Decision:
     if snapshot.plan is None:
         return _first(case)
     _require_consistent(case)
-    is_kept = case.is_unchanged and case.plan.policy not in snapshot.refused_policies
-    return _keep(case) if is_kept else _recover(case)
+    return _keep(case) if _is_kept(case) else _recover(case)
+
+
+def _is_kept(case: Case) -> bool:
+    return case.is_unchanged and case.plan.policy not in case.snapshot.refused_policies
 
 
 def _require_known(settings: JobSettings) -> None:

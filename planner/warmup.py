@@ -3,7 +3,6 @@
 Where they were not compiled before, all of them are: whoever installs the planner lets it warm up once.
 """
 
-import gc
 from dataclasses import replace
 
 from kintsugi.core.cluster import Cluster
@@ -19,8 +18,7 @@ def warm_up() -> None:
     """Plan small jobs before and after losses, so that every loop is called once.
 
     Layers equal or not, workers equal or not, few splits or many, and schedules take loops of their own; the second of two
-    losses lets state move. What the process holds then is left out wherever garbage is sought later: that takes as long as there
-    is to look at.
+    losses lets state move.
     """
     equal_workers, equal_layers, unequal_layers = Cluster.uniform(6), _profile(6, (10,)), _profile(4, (10, 20, 30, 40))
     _plan(equal_layers, equal_workers, num_losses=2)
@@ -32,8 +30,6 @@ def warm_up() -> None:
     long = replace(_SETTINGS, ranges=Ranges(min_pp=7))
     _plan(_profile(16, (10, 20, 30, 40)), Cluster.uniform(8), long, num_losses=0)
     _plan(_profile(16, (10, 20, 30, 40)), _with_a_slow_worker(8), long, num_losses=0)
-    gc.collect()
-    gc.freeze()
 
 
 def _plan(profile: Profile, cluster: Cluster, settings: JobSettings = _SETTINGS, num_losses: int = 1) -> None:

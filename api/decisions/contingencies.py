@@ -1,5 +1,6 @@
 """Which plans are made ahead, in which order, and where they are kept until they are asked for."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -51,7 +52,8 @@ class Contingencies:
     """Keeps every job's contingencies made, for its latest generation only; one thread sees to it.
 
     Work begins once a job was left alone for `settling_seconds`: the answer that called for it goes out first, and what the
-    next event would throw away is not begun. Single losses come before pairs, and then the job whose plan is newest before
+    next event would throw away is not begun. It rests as long after every question of any job: under a load of events the
+    processors are for those who wait. Single losses come before pairs, and then the job whose plan is newest before
     the others. What is made is on disk within a batch, so that a restart does not lose it, and is found in memory until then.
     """
 
@@ -61,6 +63,8 @@ class Contingencies:
         self._settling_seconds = settling_seconds
         self._work: dict[str, _Work] = {}
         self._changed = threading.Condition()
+        self._asked_at = -math.inf
+        """When the last decision was asked for, on the monotonic clock."""
         self._closed = False
         self._is_idle = True
         self._thread = threading.Thread(target=self._run, name="contingencies", daemon=True)
@@ -89,6 +93,7 @@ class Contingencies:
         """The decision for `snapshot`, if it was made ahead."""
         key = fingerprint(snapshot)
         with self._changed:
+            self._asked_at = time.monotonic()
             work = self._work.get(job)
             found = None if work is None else work.fresh.get(key)
         return found or self._shelf.find(job, key)
@@ -119,12 +124,13 @@ class Contingencies:
             self._is_idle = True
             self._changed.notify_all()
             while not self._closed:
-                now = time.monotonic()
-                due = [work for work in reversed(self._work.values()) if work.due <= now]
+                now, rested_at = time.monotonic(), self._asked_at + self._settling_seconds
+                due = [work for work in reversed(self._work.values()) if max(work.due, rested_at) <= now]
                 if due:
                     self._is_idle = False
                     return min(due, key=lambda work: work.can_wait)
-                self._changed.wait(min((work.due for work in self._work.values()), default=now + IDLE_SECONDS) - now)
+                first = min((work.due for work in self._work.values()), default=now + IDLE_SECONDS)
+                self._changed.wait(max(first, rested_at) - now)
             return None
 
     def _advance(self, work: _Work) -> None:

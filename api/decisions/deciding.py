@@ -1,19 +1,22 @@
 """From a job's history to what follows from it: a decision, made ahead or now, or the error in its place."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import structlog
 
 from api.decisions import planning
 from api.decisions.contingencies import Contingencies
+from api.decisions.workshop import Workshop
 from api.metrics import Metrics
 from api.spans import span
 from api.storage.shelf import Decided
 from kintsugi.core.decision import Decision
-from kintsugi.core.errors import KintsugiError
+from kintsugi.core.errors import KintsugiError, UnavailableError
 from kintsugi.core.job import Snapshot
 
 
@@ -27,29 +30,50 @@ class Outcome:
 
 
 class Decider:
-    """Decides, and tells metrics and log what was decided."""
+    """Decides, and tells metrics and log what was decided.
 
-    def __init__(self, metrics: Metrics, ahead: Contingencies | None) -> None:
+    Searches that come one by one are made where they are asked for. Once two come at the same time the workshop is begun, and
+    takes all of them as soon as it is ready: so a service that is asked little holds no further processes.
+    """
+
+    def __init__(self, metrics: Metrics, ahead: Contingencies | None, workshop: Workshop) -> None:
         self._metrics = metrics
         self._ahead = ahead
+        self._workshop = workshop
+        self._num_searching = 0
+        self._lock = Lock()
         self._log = structlog.get_logger("kintsugi.api")
 
-    def decide(self, snapshot: Snapshot, job: str | None = None) -> Decision:
-        """A decision, timed and logged.
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """A decision that is asked for and not stored, made here, timed and logged.
 
         Raises:
             KintsugiError: there is none.
         """
-        with self._metrics.planning(), span("plan", generation=snapshot.generation, workers=len(snapshot.alive)):
+        with self._timing(snapshot):
             decision = planning.decide(snapshot)
-        self._tell(snapshot, job, decision.policy.value, decision.reason)
+        self._tell(snapshot, None, decision.policy.value, decision.reason)
         return decision
+
+    def decided(self, snapshot: Snapshot, job: str) -> Decided:
+        """A job's decision as it is stored, timed and logged.
+
+        Raises:
+            KintsugiError: there is none.
+            UnavailableError: the process that searched ended.
+        """
+        with self._timing(snapshot):
+            decided = planning.decided(snapshot) if planning.is_quick(snapshot) else self._searched(snapshot)
+        self._tell(snapshot, job, decided.policy, decided.reason)
+        return decided
 
     def outcome(self, snapshot: Snapshot, job: str) -> Outcome:
         """The decision for a job's snapshot, or the error in its place."""
         found = self._made_ahead(snapshot, job)
         try:
-            return Outcome(snapshot=snapshot, decided=found or Decided.of(self.decide(snapshot, job)))
+            return Outcome(snapshot=snapshot, decided=found or self.decided(snapshot, job))
+        except UnavailableError:
+            raise  # nothing is known of the plan: who asks again may be told
         except KintsugiError as error:
             self._metrics.refusals.labels(error.code).inc()
             self._log.warning("no plan", job=job, generation=snapshot.generation, error=error.as_dict())
@@ -59,6 +83,29 @@ class Decider:
         """Have plans made ahead of the snapshot that `snapshot` gives."""
         if self._ahead is not None:
             self._ahead.submit(job, snapshot)
+
+    @contextmanager
+    def _timing(self, snapshot: Snapshot) -> Iterator[None]:
+        with self._metrics.planning(), span("plan", generation=snapshot.generation, workers=len(snapshot.alive)):
+            yield
+
+    def _searched(self, snapshot: Snapshot) -> Decided:
+        with self._searching() as num_searching:
+            if num_searching > 1:
+                self._workshop.start()
+            return self._workshop.do(planning.decided, snapshot) if self._workshop.is_ready else planning.decided(snapshot)
+
+    @contextmanager
+    def _searching(self) -> Iterator[int]:
+        """How many search now, the caller included."""
+        with self._lock:
+            self._num_searching += 1
+            num_searching = self._num_searching
+        try:
+            yield num_searching
+        finally:
+            with self._lock:
+                self._num_searching -= 1
 
     def _made_ahead(self, snapshot: Snapshot, job: str) -> Decided | None:
         """The decision for a snapshot that was thought of before: the same that `decide` would find."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from api.storage.shelf import Decided
 from api.storage.store import Store
 from api.storage.stored import Document, StoredDecision, StoredJob, cluster_document
 from api.storage.wording import Wording
@@ -17,7 +18,7 @@ from kintsugi.core.profile import Profile
 from kintsugi.core.reliability import FailureRecord
 from kintsugi.core.version import __version__
 from planner.policies.policy import survivable
-from planner.replan import replan
+from planner.replan import is_kept, replan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,16 @@ def decide(snapshot: Snapshot) -> Decision:
     if snapshot.generation == 0 and snapshot.plan is not None:
         return _adopted(snapshot, snapshot.plan)
     return replan(snapshot)
+
+
+def decided(snapshot: Snapshot) -> Decided:
+    """The decision for a snapshot as it is stored; raises as `decide` does."""
+    return Decided.of(decide(snapshot))
+
+
+def is_quick(snapshot: Snapshot) -> bool:
+    """Whether to decide takes less than to let somebody else do it: the plan that runs is kept."""
+    return snapshot.generation > 0 and is_kept(snapshot)
 
 
 def stored(

@@ -2,15 +2,18 @@
 
 import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from kintsugi.core import codec
 from kintsugi.core.decision import Decision
+from kintsugi.core.identity import kept_by_identity
 from kintsugi.core.plan import Plan
 
 ACCOUNT = ("alternatives", "previous_plan")
 """Fields that say why a decision was made and that nobody needs in order to carry it out."""
+PREVIOUS_PLANS = 16
+"""Texts of plans that are kept: all decisions that are made ahead of one plan tell of it."""
 NO_ACCOUNT = '{"alternatives":[],"previous_plan":null}'
 
 
@@ -35,9 +38,9 @@ class Wording:
     @classmethod
     def of(cls, decision: Decision) -> "Wording":
         """The wording of a decision."""
-        fields = codec.encode(decision)
-        account = {name: fields.pop(name) for name in ACCOUNT}
-        return cls(brief=_packed(codec.dumps(fields)), account=_packed(codec.dumps(account)))
+        brief = {field.name: getattr(decision, field.name) for field in fields(decision) if field.name not in ACCOUNT}
+        account = f'{{"alternatives":{codec.dumps(decision.alternatives)},"previous_plan":{_plan_text(decision.previous_plan)}}}'
+        return cls(brief=_packed(codec.dumps(brief)), account=_packed(account))
 
     def text(self, detail: Detail = Detail.FULL) -> str:
         """The decision as one JSON object."""
@@ -51,6 +54,11 @@ class Wording:
     def plan(self) -> Plan:
         """The decision's plan."""
         return codec.decode(Plan, json.loads(_unpacked(self.brief))["plan"])
+
+
+@kept_by_identity(PREVIOUS_PLANS)
+def _plan_text(plan: Plan | None) -> str:
+    return codec.dumps(plan)
 
 
 def _packed(text: str) -> bytes:

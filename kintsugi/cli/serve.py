@@ -1,6 +1,5 @@
 """`kintsugi serve`: the service in one process."""
 
-import gc
 import signal
 import socket
 import sys
@@ -14,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
 
-from api import logs
+from api import garbage, logs
 from api.access.assembly import tokens_are_needed
 from api.access.certificates import check_certificate
 from api.access.vault import Vault
@@ -27,8 +26,6 @@ from planner.warmup import warm_up
 BACKLOG = 2_048
 WARMING_SECONDS = 1.0
 """How long a stopping service lets the reading of loops end; where they must be compiled first it takes much longer."""
-GC_THRESHOLDS = (20_000, 20, 20)
-"""Allocations between collections: with Python's own 700 a decision at 256 workers is interrupted by dozens of them."""
 SWITCH_SECONDS = 0.0005
 """How long a thread that plans may keep the interpreter from those that answer; Python's own 5 ms are ten times too long."""
 
@@ -86,11 +83,9 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit)
     sys.setswitchinterval(SWITCH_SECONDS)
-    warming = threading.Thread(target=warm_up, name="warm-up", daemon=True)
+    warming = threading.Thread(target=_warm_up, args=(settings,), name="warm-up", daemon=True)
     with listener:
-        server = _Server(config, app, _address(listener, is_secure=settings.tls_certificate is not None))
-        if settings.plans_ahead:
-            warming.start()
+        server = _Server(config, app, _address(listener, is_secure=settings.tls_certificate is not None), warming)
         server.run(sockets=[listener])
         if warming.is_alive():
             warming.join(WARMING_SECONDS)
@@ -98,11 +93,19 @@ def serve(
         raise UnavailableError("the service could not start; its log says why")
 
 
-class _Server(uvicorn.Server):
-    """Announces its address, and lets nobody wait for plans while it stops."""
+def _warm_up(settings: Settings) -> None:
+    """Read what the first plan would wait for; a service that plans nothing ahead waits with it until it is asked."""
+    if settings.plans_ahead:
+        warm_up()
+    garbage.settle()
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI, address: str) -> None:
+
+class _Server(uvicorn.Server):
+    """Announces its address, warms up then, and lets nobody wait for plans while it stops."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, address: str, warming: threading.Thread) -> None:
         super().__init__(config)
+        self._warming = warming
         self._app = app
         self._address = address
 
@@ -110,16 +113,12 @@ class _Server(uvicorn.Server):
         """Start, and say where."""
         await super().startup(sockets)
         if self.started:
-            gc.collect()
-            gc.freeze()  # what was imported and set up stays: no collection looks at it again
-            gc.set_threshold(*GC_THRESHOLDS)
             print(f"kintsugi: listening on {self._address}", file=sys.stderr, flush=True)
+            self._warming.start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer those who wait, then stop."""
-        self._app.state.watch.close()
-        self._app.state.tail.close()
-        self._app.state.overlays.close()
+        self._app.state.desk.send_away()
         await super().shutdown(sockets)
 
 

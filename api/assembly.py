@@ -1,0 +1,137 @@
+"""The parts of one application, put together, and their life from its start to its end."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import anyio
+from anyio.to_thread import run_sync
+
+from api.access.assembly import access_of
+from api.deadlines import Deadlines
+from api.decisions.contingencies import Contingencies
+from api.decisions.workshop import Workshop
+from api.deps import Desk
+from api.metrics import Metrics
+from api.overlay.assembly import overlays_of
+from api.service import Service
+from api.settings import Settings
+from api.spans import SPANS
+from api.storage.store import Store
+from api.waiting.feed import Feed
+from api.waiting.heartbeats_watch import HeartbeatWatch
+from api.waiting.streams import Streams
+from api.waiting.tail import Tail
+from api.waiting.watch import Turns, Watch
+from api.webhooks.assembly import webhooks_of
+
+SETTLING_SECONDS = 0.1
+"""How long a job is left alone after a decision, at least, before plans are made ahead of the next one."""
+
+
+class Background(Protocol):
+    """What runs beside the requests as long as the application does."""
+
+    async def run(self) -> None:
+        """Return once it is closed."""
+        ...
+
+    def close(self) -> None:
+        """Let `run` return."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Everything that one application consists of."""
+
+    store: Store
+    desk: Desk
+    background: tuple[Background, ...]
+    ahead: Contingencies | None
+    workshop: Workshop
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """From the opening of the database to the end of the last process.
+
+        Raises:
+            UnavailableError: the database does not answer.
+            InvalidInputError: it is of another version, or tokens are needed and there is none.
+        """
+        endpoint = self.desk.settings.otel_endpoint
+        if endpoint is not None:
+            SPANS.start(endpoint)
+        try:
+            await run_sync(self.store.open)
+            await run_sync(self.desk.access.open)
+            async with self._working():
+                yield
+        finally:
+            await run_sync(self.workshop.close)
+            self.store.close()
+            if endpoint is not None:
+                await run_sync(SPANS.stop)
+
+    @asynccontextmanager
+    async def _working(self) -> AsyncIterator[None]:
+        if self.ahead is not None:
+            self.ahead.start()
+        async with anyio.create_task_group() as tasks:
+            for part in self.background:
+                tasks.start_soon(part.run)
+            yield
+            for part in self.background:
+                part.close()
+        if self.ahead is not None:
+            await run_sync(self.ahead.close)
+
+
+def assembled(settings: Settings) -> Parts:
+    """The parts by the settings; nothing is opened yet.
+
+    Raises:
+        InvalidInputError: the database URL cannot be used.
+    """
+    store, metrics, workshop = Store(settings.database_url), Metrics(), Workshop(settings.planning_processes)
+    ahead = _ahead(settings, store)
+    service = Service(store, metrics, ahead=ahead, workshop=workshop)
+    access, hooks, feed = access_of(settings, store.database), webhooks_of(settings, store, metrics), Feed(store)
+
+    def write(job: str, work: Callable[..., Any], *args: Any) -> Awaitable[Any]:
+        return desk.write(job, work, *args)
+
+    desk = Desk(
+        settings=settings,
+        service=service,
+        metrics=metrics,
+        watch=Watch(service.latest_generations),
+        streams=Streams(feed=feed, tail=Tail(feed), heartbeat_seconds=settings.stream_heartbeat_seconds),
+        heartbeats=HeartbeatWatch(service, lambda job, events: write(job, service.post_events, job, events)),
+        turns=Turns(),
+        deadlines=Deadlines(store.agenda, service.now, lambda job: write(job, service.expire, job)),
+        planners=anyio.CapacityLimiter(settings.max_planning_threads),
+        webhooks=hooks.registry,
+        access=access,
+        overlays=overlays_of(settings, store.database),
+    )
+    _count(desk, ahead)
+    beside = (desk.watch, desk.deadlines, desk.overlays, desk.streams.tail, desk.heartbeats, hooks.courier, access.auditor)
+    return Parts(store=store, desk=desk, background=beside, ahead=ahead, workshop=workshop)
+
+
+def _ahead(settings: Settings, store: Store) -> Contingencies | None:
+    if not settings.plans_ahead:
+        return None
+    return Contingencies(store.shelf, pair_work=settings.pair_work, settling_seconds=SETTLING_SECONDS)
+
+
+def _count(desk: Desk, ahead: Contingencies | None) -> None:
+    """Let the gauges show what the parts count."""
+    metrics, tail = desk.metrics, desk.streams.tail
+    metrics.count_jobs(desk.service.job_states)
+    metrics.streams.set_function(lambda: tail.num_listeners)
+    metrics.watched.set_function(desk.heartbeats.num_workers)
+    if ahead is not None:
+        metrics.pending.set_function(ahead.num_pending)

@@ -1,0 +1,194 @@
+"""Processes that work for the service, so that the interpreter that answers requests never waits for a search."""
+
+import os
+import pickle
+import signal
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from typing import Any, ParamSpec, TypeVar
+
+from api import garbage
+from kintsugi.core.errors import KintsugiError, UnavailableError, error_from
+from planner.warmup import warm_up
+
+LONGEST_SECONDS = 600.0
+"""For one piece of work, and for a process to begin."""
+CLOSING_SECONDS = 5.0
+"""How long a process that is ended may take for that."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Workshop:
+    """Up to `size` processes; they are begun when they are wanted, and ready once they have read the planner's compiled loops."""
+
+    def __init__(self, size: int, *, niceness: int = 0) -> None:
+        """Nothing begins yet.
+
+        Args:
+            size: processes; with 0 there are none, and nothing can be done.
+            niceness: how far other processes go before them.
+        """
+        self._size = size
+        self._niceness = niceness
+        self._helpers: set[_Helper] = set()
+        self._idle: list[_Helper] = []
+        self._num_ready = 0
+        self._changed = threading.Condition()
+        self._closed = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a process that can take work, or works."""
+        return self._num_ready > 0
+
+    def start(self) -> None:
+        """Begin the processes that are missing, without waiting for them."""
+        with self._changed:
+            while len(self._helpers) < self._size and not self._closed:
+                helper = _Helper(self._niceness)
+                self._helpers.add(helper)
+                threading.Thread(target=self._welcome, args=(helper,), name="workshop", daemon=True).start()
+
+    def do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `work` returns in one of the processes, once one is free.
+
+        Raises:
+            KintsugiError: that `work` raised.
+            UnavailableError: there is no process, or it ended (it may have been killed for memory); the next call begins another.
+        """
+        self.start()
+        helper = self._free()
+        try:
+            result = helper.ask(work, args, kwargs)
+        except (EOFError, OSError, TimeoutError, pickle.UnpicklingError) as error:
+            self._dismiss(helper, was_ready=True)
+            raise UnavailableError("the process that plans ended or does not answer; try again") from error
+        with self._changed:
+            self._idle.append(helper)
+            self._changed.notify()
+        if isinstance(result, _Problem):
+            raise error_from(result.document)
+        if isinstance(result, _Fault):
+            raise RuntimeError(result.trace)
+        done: T = result
+        return done
+
+    def close(self) -> None:
+        """End all processes; what they do is lost."""
+        with self._changed:
+            self._closed = True
+            helpers = tuple(self._helpers)
+            self._changed.notify_all()
+        for helper in helpers:
+            helper.end()
+
+    def _free(self) -> "_Helper":
+        with self._changed:
+            self._changed.wait_for(lambda: self._idle or self._closed or not self._helpers, LONGEST_SECONDS)
+            if self._closed or not self._idle:
+                raise UnavailableError("no process is there that plans; try again")
+            return self._idle.pop()
+
+    def _welcome(self, helper: "_Helper") -> None:
+        try:
+            helper.answer()
+        except (EOFError, OSError, TimeoutError):
+            self._dismiss(helper, was_ready=False)
+            return
+        with self._changed:
+            self._num_ready += 1
+            self._idle.append(helper)
+            self._changed.notify()
+
+    def _dismiss(self, helper: "_Helper", *, was_ready: bool) -> None:
+        helper.end()
+        with self._changed:
+            self._helpers.discard(helper)
+            self._num_ready -= was_ready
+            self._changed.notify_all()
+
+
+class _Helper:
+    """One process, which does one thing at a time."""
+
+    def __init__(self, niceness: int) -> None:
+        context = get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_help, args=(theirs, niceness), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def ask(self, *task: Any) -> Any:
+        """What the process returns for a task; raises as `answer` does."""
+        self._connection.send(task)
+        return self.answer()
+
+    def answer(self) -> Any:
+        """What the process sends next.
+
+        Raises:
+            EOFError: it ended.
+            TimeoutError: it sends nothing.
+        """
+        if not self._connection.poll(LONGEST_SECONDS):
+            raise TimeoutError
+        return self._connection.recv()
+
+    def end(self) -> None:
+        """End the process, whatever it does; who waits for its answer is told."""
+        self._process.kill()
+        self._process.join(CLOSING_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """An error as JSON: errors themselves do not travel between processes."""
+
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """What an error that nobody expected looked like."""
+
+    trace: str
+
+
+def _help(connection: Connection, niceness: int) -> None:
+    """The life of a process: it is ready once it has said something, and ends with the service."""
+    os.nice(niceness)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c reaches the whole group; the service ends this process in order
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    warm_up()
+    garbage.settle()
+    connection.send(None)
+    while True:
+        try:
+            work, args, kwargs = connection.recv()
+        except EOFError:
+            return
+        connection.send(_result(partial(work, *args, **kwargs)))
+
+
+def _result(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except KintsugiError as error:
+        return _Problem(error.as_dict())
+    except Exception:  # one task's misfortune is not the next one's
+        return _Fault(traceback.format_exc())
+
+
+def _end_with_parent() -> None:
+    """A service that is killed must not leave this process behind, even while it works."""
+    parent = parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
