@@ -99,8 +99,7 @@ class TreeReduction:
         self._exchange, self._place, self._own, self._result = exchange, place, own, result
         self._own_header = header
         self._header: Header | None = None
-        length = max(1, chunk_bytes // result.itemsize)
-        self._slices = [slice(at, min(at + length, len(result))) for at in range(0, max(len(result), 1), length)]
+        self._slices = slices(len(result), chunk_bytes // result.itemsize)
         self._arrived: dict[int, dict[str, Vector | None]] = {}
         self._empty: set[str] = set()
         self._headers: dict[str, Header | None] = {}
@@ -137,7 +136,7 @@ class TreeReduction:
         if message.fields.get("is_empty"):
             self._empty.add(worker)
         else:
-            self._arrived.setdefault(index, {})[worker] = self._vector(worker, message, self._slices[index])
+            self._arrived.setdefault(index, {})[worker] = vector_of(message, worker, self._slices[index], self._result.dtype)
 
     def _sum_what_is_complete(self) -> None:
         """Add chunks of which all children's parts are here, in order, and pass them on."""
@@ -146,7 +145,7 @@ class TreeReduction:
             self._num_summed += 1
             parts = self._arrived.pop(index, {})
             own = None if self._own is None else self._own[self._slices[index]]
-            total = _added([own, *(parts.get(child) for child in self._place.children)])
+            total = added([own, *(parts.get(child) for child in self._place.children)])
             if index == 0:
                 self._header = merged([self._own_header, *(self._headers[child] for child in self._place.children)])
             if self._place.parent is not None:
@@ -167,7 +166,7 @@ class TreeReduction:
             fields["header"] = None if self._header is None else self._header.as_fields()
         if total is None:
             fields["is_empty"] = True
-        self._exchange.send(self._place.parent, UP, fields, _bytes(total))
+        self._exchange.send(self._place.parent, UP, fields, as_bytes(total))
 
     def _finish(self, index: int, total: Vector | None) -> None:
         """At the root: make the mean of a chunk and send it down."""
@@ -188,35 +187,58 @@ class TreeReduction:
             self._is_empty = True
         else:
             where = self._slices[index]
-            self._result[where] = self._vector(str(self._place.parent), message, where)
+            self._result[where] = vector_of(message, str(self._place.parent), where, self._result.dtype)
         self._send_down(index)
 
     def _send_down(self, index: int) -> None:
         self._num_final += 1
-        fields: dict[str, Any] = {"chunk": index, "num_elements": len(self._result)}
+        fields: dict[str, Any] = {"chunk": index}
         if index == 0:
             assert self._header is not None
             fields["header"] = self._header.as_fields()
         if self._is_empty:
             fields["is_empty"] = True
-        payload = _bytes(None if self._is_empty else self._result[self._slices[index]])
+        payload = as_bytes(None if self._is_empty else self._result[self._slices[index]])
         for child in self._place.children:
             self._exchange.send(child, DOWN, fields, payload)
         for listener in self._place.listeners:
             self._exchange.offer(listener, DOWN, fields, payload)
 
-    def _vector(self, worker: str, message: Message, where: slice) -> Vector:
-        expected = where.stop - where.start
-        if message.num_bytes != expected * self._result.itemsize:
-            raise CommunicationError(
-                f"sent {message.num_bytes} bytes where {expected * self._result.itemsize} belong; do all train the same model?",
-                field="worker",
-                value=worker,
-            )
-        return np.frombuffer(message.payload, dtype=self._result.dtype)
+
+def slices(num_elements: int, chunk_elements: int) -> list[slice]:
+    """A vector's pieces; at least one, if an empty one."""
+    length = max(1, chunk_elements)
+    return [slice(at, min(at + length, num_elements)) for at in range(0, max(num_elements, 1), length)]
 
 
-def _added(parts: Iterable[Vector | None]) -> Vector | None:
+def offer_result(exchange: Exchange, listener: str, reduced: Reduced, result: Vector, chunk_bytes: int) -> None:
+    """Send a listener the whole result, in the chunks in which a tree would."""
+    for index, where in enumerate(slices(len(result), chunk_bytes // result.itemsize)):
+        fields: dict[str, Any] = {"chunk": index}
+        if index == 0:
+            fields["header"] = reduced.header.as_fields()
+        if reduced.vector is None:
+            fields["is_empty"] = True
+        exchange.offer(listener, DOWN, fields, as_bytes(None if reduced.vector is None else result[where]))
+        if reduced.vector is None:
+            return
+
+
+def vector_of(message: Message, worker: str, where: slice, dtype: "np.dtype[Any]") -> Vector:
+    """The part of a vector in a message.
+
+    Raises:
+        CommunicationError: it has another length than this worker's.
+    """
+    expected = (where.stop - where.start) * dtype.itemsize
+    if message.num_bytes != expected:
+        raise CommunicationError(
+            f"sent {message.num_bytes} bytes where {expected} belong; do all train the same model?", field="worker", value=worker
+        )
+    return np.frombuffer(message.payload, dtype=dtype)
+
+
+def added(parts: Iterable[Vector | None]) -> Vector | None:
     """The sum in the order given; the part itself where there is one alone."""
     present = [part for part in parts if part is not None]
     if len(present) < 2:
@@ -227,5 +249,6 @@ def _added(parts: Iterable[Vector | None]) -> Vector | None:
     return total
 
 
-def _bytes(vector: Vector | None) -> memoryview:
+def as_bytes(vector: Vector | None) -> memoryview:
+    """As it travels: no copy."""
     return NO_BYTES if vector is None else vector.data.cast("B")

@@ -15,6 +15,7 @@ from kintsugi.runtime.overlay.inbox import CalledOffError, Inbox, Pass, Phase
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.reduction import Header, Reduced, TreeReduction, Vector
+from kintsugi.runtime.overlay.ring import RingReduction
 from kintsugi.runtime.overlay.settlement import settle
 from kintsugi.runtime.overlay.tree import Position, position
 
@@ -201,7 +202,16 @@ class Rounds:
         self, policy: SynchronizationPolicy, exchange: Exchange, header: Header, own: Vector | None, result: Vector
     ) -> Reduced:
         if policy.shape is Shape.RING and len(policy.order) > 2:
-            raise NotImplementedError
+            return RingReduction(
+                exchange,
+                self._worker,
+                policy.order,
+                position(policy, self._worker).listeners,
+                header=header,
+                own=own,
+                result=result,
+                chunk_bytes=self._options.chunk_bytes,
+            ).run()
         place = position(policy, self._worker)
         return TreeReduction(exchange, place, header=header, own=own, result=result, chunk_bytes=self._options.chunk_bytes).run()
 

@@ -99,7 +99,7 @@ class Member(threading.Thread):
                 self._stepped.notify_all()
             self.has_joined.set()
 
-    def await_steps(self, count: int, timeout_seconds: float = 30.0) -> None:
+    def await_steps(self, count: int, timeout_seconds: float = 100.0) -> None:
         """Wait until it has done so many steps itself."""
         with self._stepped:
             self._stepped.wait_for(lambda: self.num_steps >= count or not self.is_alive(), timeout_seconds)

@@ -1,0 +1,146 @@
+"""Reductions over trees and rings against the plain weighted mean: the same bits on all workers, whatever the shape."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kintsugi.core.errors import CommunicationError
+from kintsugi.core.overlay import Shape, SynchronizationPolicy
+from kintsugi.runtime.overlay.reduction import Header, TreeReduction, merged
+from kintsugi.runtime.overlay.ring import RingReduction
+from kintsugi.runtime.overlay.settlement import settle
+from kintsugi.runtime.overlay.tree import Position, needed_links, position
+from tests.runtime.overlay.wires import together
+
+
+@st.composite
+def policies(draw, max_workers: int = 6) -> SynchronizationPolicy:
+    """A tree or ring of some workers, with up to two listeners."""
+    order = tuple(f"w{index}" for index in range(draw(st.integers(1, max_workers))))
+    listeners = tuple(f"x{index}" for index in range(draw(st.integers(0, 2))))
+    parents = {listener: draw(st.sampled_from(order)) for listener in listeners}
+    if len(order) > 2 and draw(st.booleans()):
+        return SynchronizationPolicy(shape=Shape.RING, order=order, parents=parents, listeners=listeners)
+    parents |= {worker: order[draw(st.integers(0, index))] for index, worker in enumerate(order[1:])}
+    return SynchronizationPolicy(shape=Shape.TREE, order=order, parents=parents, listeners=listeners)
+
+
+def reduced(policy: SynchronizationPolicy, vectors, weights, documents, chunk_bytes: int):
+    """What everybody gets, listeners too."""
+    length = len(next(iter(vectors.values())))
+
+    def work(wire):
+        result = np.full(length, np.nan)
+        if wire.worker in policy.listeners:
+            place = Position(worker=wire.worker, parent="", children=(), listeners=())
+            pass_ = TreeReduction(wire, place, header=None, own=None, result=result, chunk_bytes=chunk_bytes, is_listening=True)
+            return pass_.run()
+        weight = weights[wire.worker]
+        own = vectors[wire.worker] * weight if weight else None
+        header = Header(weights={wire.worker: weight} if weight else {}, ready=documents[wire.worker])
+        place = position(policy, wire.worker)
+        if policy.shape is Shape.RING:
+            arguments = {"header": header, "own": own, "result": result, "chunk_bytes": chunk_bytes}
+            return RingReduction(wire, wire.worker, policy.order, place.listeners, **arguments).run()
+        return TreeReduction(wire, place, header=header, own=own, result=result, chunk_bytes=chunk_bytes).run()
+
+    return together((*policy.order, *policy.listeners), work)
+
+
+@settings(max_examples=60, deadline=None)
+@given(policies(), st.data())
+def test_everybody_gets_the_weighted_mean_bit_for_bit(policy, data):
+    length = data.draw(st.integers(0, 9))
+    generator = np.random.default_rng(data.draw(st.integers(0, 99)))
+    vectors = {worker: generator.normal(size=length) for worker in policy.order}
+    weights = {worker: data.draw(st.sampled_from([0.0, 1.0, 2.5])) for worker in policy.order}
+    documents = {worker: data.draw(st.sampled_from([None, {"generation": 3}, {"generation": 4}])) for worker in policy.order}
+    results = reduced(policy, vectors, weights, documents, data.draw(st.sampled_from([8, 24, 1024])))
+    counted = {worker: weight for worker, weight in weights.items() if weight}
+    first = results[policy.order[0]]
+    for result in results.values():
+        assert dict(result.header.weights) == counted
+        assert result.header.ready == agreed(documents.values())
+        assert (result.vector is None) == (not counted)
+        if counted:
+            assert result.vector.tobytes() == first.vector.tobytes()
+    if counted:
+        expected = sum(vectors[worker] * weight for worker, weight in counted.items()) / sum(counted.values())
+        np.testing.assert_allclose(first.vector, expected, rtol=1e-12, atol=1e-12)
+
+
+def agreed(documents):
+    """What everybody could go over to: the oldest, and nothing where somebody has none."""
+    documents = list(documents)
+    return None if None in documents else min(documents, key=lambda document: document["generation"])
+
+
+@settings(max_examples=30, deadline=None)
+@given(policies(), st.data())
+def test_a_mean_is_handed_on_as_it_is_to_those_that_missed_it(policy, data):
+    holder = data.draw(st.sampled_from([*policy.order, *policy.listeners]))
+    mean = np.random.default_rng(1).normal(size=5)
+    told = Header(weights={"gone": 3.0}, ready={"generation": 9}, is_final=True)
+
+    def work(wire):
+        place, is_holder = position(policy, wire.worker, with_listeners=True), wire.worker == holder
+        own, header = (mean, told) if is_holder else (None, None)
+        return TreeReduction(wire, place, header=header, own=own, result=np.zeros(5), chunk_bytes=16).run()
+
+    for result in together((*policy.order, *policy.listeners), work).values():
+        assert result.vector.tobytes() == mean.tobytes()
+        assert result.header == told
+
+
+@settings(max_examples=30, deadline=None)
+@given(policies(), st.data())
+def test_a_settlement_tells_everybody_what_everybody_has_committed(policy, data):
+    workers = (*policy.order, *policy.listeners)
+    committed = {worker: data.draw(st.sampled_from([None, 6, 7])) for worker in workers}
+
+    def work(wire):
+        place = position(policy, wire.worker, with_listeners=True)
+        return settle(wire, place, committed[wire.worker], {"told_by": wire.worker})
+
+    for settled in together(workers, work).values():
+        assert dict(settled.committed) == committed
+        assert settled.overlay == {"told_by": policy.order[0]}
+        lacking = {6, 7} <= set(committed.values())
+        assert settled.holder == (min(worker for worker in workers if committed[worker] == 7) if lacking else None)
+
+
+def test_another_model_is_noticed():
+    policy = SynchronizationPolicy(shape=Shape.TREE, order=("a", "b"), parents={"b": "a"})
+
+    def work(wire):
+        result = np.zeros(3 if wire.worker == "a" else 4)
+        header = Header(weights={wire.worker: 1.0})
+        return TreeReduction(
+            wire, position(policy, wire.worker), header=header, own=result.copy(), result=result, chunk_bytes=1024
+        ).run()
+
+    with pytest.raises(CommunicationError, match="same model"):
+        together(
+            ("b", "a"), lambda wire: work(wire) if wire.worker == "a" else wire.send("a", "up", {"chunk": 0}, np.zeros(4).data)
+        )
+
+
+def test_the_total_weight_does_not_depend_on_the_order():
+    parts = [Header(weights={f"w{index}": weight}) for index, weight in enumerate((0.1, 0.2, 0.3, 1e16, 3.0))]
+    forwards, backwards = merged(parts), merged(reversed(parts))
+    assert forwards is not None
+    assert backwards is not None
+    assert forwards.total_weight == backwards.total_weight
+
+
+def test_the_links_that_a_worker_needs():
+    parents = {"b": "a", "c": "a", "x": "c"}
+    tree = SynchronizationPolicy(shape=Shape.TREE, order=("a", "b", "c"), parents=parents, listeners=("x",))
+    assert needed_links(tree, "a") == ("b", "c")
+    assert needed_links(tree, "c") == ("a", "x")
+    assert needed_links(tree, "x") == ("c",)
+    assert needed_links(tree, "elsewhere") == ()
+    ring = SynchronizationPolicy(shape=Shape.RING, order=("a", "b", "c", "d"))
+    assert set(needed_links(ring, "a")) == {"b", "d"}
+    assert set(needed_links(ring, "c")) == {"b", "d"}
