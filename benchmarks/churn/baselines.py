@@ -43,13 +43,34 @@ _SOLVERS: dict[Method, Callable[[ShardProblem], ShardAssignment]] = {
 }
 
 
+def tree_of(overlay: Drawn) -> dict[str, str]:
+    """Parents in the spanning tree of the active nodes with the fastest slowest link, from its centre."""
+    tree = nx.maximum_spanning_tree(overlay.graph(with_joiner=False), weight="bytes_per_second")
+    return {child: parent for parent, child in nx.bfs_edges(tree, min(nx.center(tree)))}
+
+
+def ready_seconds(overlay: Drawn) -> dict[str, float]:
+    """When each of the joiner's neighbours is through with a reduction, after the first of them to be.
+
+    Results come down from the tree's root: each node has them later by the latencies on its way.
+    """
+    parents, found = tree_of(overlay), {}
+    for neighbor in overlay.neighbors:
+        node, found[neighbor] = neighbor, 0.0
+        while (parent := parents.get(node)) is not None:
+            found[neighbor] += overlay.wire(node, parent).latency_seconds
+            node = parent
+    return {neighbor: seconds - min(found.values()) for neighbor, seconds in found.items()}
+
+
 def shard_problem(overlay: Drawn, state_bytes: int, shard_bytes: int) -> ShardProblem:
     """The question of equation 2 over the joiner's links; the last shard counts as a whole one."""
+    ready = ready_seconds(overlay)
     neighbors = tuple(
         Neighbor(
             id=neighbor,
             propagation_seconds=wire.latency_seconds,
-            ready_seconds=0.0,
+            ready_seconds=ready[neighbor],
             beta_seconds_per_byte=wire.beta_seconds_per_byte,
         )
         for neighbor, wire in zip(overlay.neighbors, overlay.joiner_wires, strict=True)

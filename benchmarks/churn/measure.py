@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import networkx as nx
 import numpy as np
 
 from benchmarks.churn import nodes as on_node
-from benchmarks.churn.baselines import Method, sends
+from benchmarks.churn.baselines import Method, sends, tree_of
 from benchmarks.churn.nodes import Duty, Nodes, Training
 from benchmarks.churn.overlays import Drawn
 from benchmarks.churn.plane import Send
@@ -68,12 +67,6 @@ def state_file(num_bytes: int) -> Iterator[Path]:
         path = Path(file.name)
         np.arange(-(-num_bytes // 8), dtype=np.uint64).view(np.uint8)[:num_bytes].tofile(path)
         yield path
-
-
-def tree_of(overlay: Drawn) -> dict[str, str]:
-    """Parents in the spanning tree of the active nodes with the fastest slowest link, from its centre."""
-    tree = nx.maximum_spanning_tree(overlay.graph(with_joiner=False), weight="bytes_per_second")
-    return {child: parent for parent, child in nx.bfs_edges(tree, min(nx.center(tree)))}
 
 
 def scale_out(overlay: Drawn, setting: Setting, methods: Sequence[Method], seed: int) -> list[Outcome]:

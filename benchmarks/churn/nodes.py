@@ -24,6 +24,9 @@ from benchmarks.members import Member
 from kintsugi.runtime.crew import Crew
 
 _PATIENCE_SECONDS = 600.0
+_READ_BYTES = 64 * 2**20
+_CHUNK_ELEMENTS = 64 * 1024
+"""Of the pieces in which gradients travel: no node waits for all of them before it passes the first on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,17 +85,21 @@ class Trainer:
                 raise
 
     def _reduce(self, gradients: Any, others: Any) -> None:
-        """All-reduce over the tree, in place."""
+        """All-reduce over the tree, in place, piece by piece."""
         children = self.training.children(self.lines.name)
         parent = self.training.parents.get(self.lines.name)
-        for child in children:
-            self.lines.receive_array(child, others)
-            gradients += others
-        if parent is not None:
-            self.lines.send_array(parent, gradients)
-            self.lines.receive_array(parent, gradients)
-        for child in children:
-            self.lines.send_array(child, gradients)
+        places = [slice(first, first + _CHUNK_ELEMENTS) for first in range(0, len(gradients), _CHUNK_ELEMENTS)]
+        for place in places:
+            for child in children:
+                self.lines.receive_array(child, others[place])
+                gradients[place] += others[place]
+            if parent is not None:
+                self.lines.send_array(parent, gradients[place])
+        for place in places:
+            if parent is not None:
+                self.lines.receive_array(parent, gradients[place])
+            for child in children:
+                self.lines.send_array(child, gradients[place])
         assert gradients[0] == len(self.training.parents) + 1, "every node's gradient is in the sum once"
 
     def _do_duty(self) -> None:
@@ -191,19 +198,17 @@ def write_checkpoint(node: Node, path: Path) -> None:
     with path.open("wb", buffering=0) as file:
         written = 0
         while written < len(node.lines.state):
-            written += file.write(node.lines.state[written : written + 2**26])
+            written += file.write(node.lines.state[written : written + _READ_BYTES])
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def read_checkpoint(node: Node, path: Path) -> float:
-    """Read the state from disk; when that was done."""
+def read_checkpoint(_node: Node, path: Path) -> float:
+    """Read the state from disk, into memory that is used again: so many copies need not fit one machine. When that was done."""
+    piece = bytearray(_READ_BYTES)
     with path.open("rb", buffering=0) as file:
-        target = memoryview(bytearray(path.stat().st_size))
-        filled = 0
-        while filled < len(target):
-            filled += file.readinto(target[filled : filled + 2**26])
-    node.kept["state"] = target
+        while file.readinto(piece):
+            pass
     return time.monotonic()
 
 

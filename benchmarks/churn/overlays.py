@@ -1,6 +1,7 @@
 """The overlays that are drawn at random: nodes, the links between them, their rates and latencies, and a node that joins."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import networkx as nx
@@ -118,6 +119,12 @@ def with_equal_links(overlay: Drawn) -> Drawn:
     first = overlay.joiner_wires[0]
     wires = [replace(first, between=wire.between) if overlay.joiner in wire.between else wire for wire in overlay.wires]
     return replace(overlay, wires=tuple(wires))
+
+
+def redrawn(wires: Sequence[Wire], seed: int) -> list[Wire]:
+    """The same links with other rates and latencies."""
+    draw = random.Random(f"rates {seed}")
+    return [_wire(wire.between, draw) for wire in wires]
 
 
 def scaled(overlay: Drawn, rate_ratio: float) -> Drawn:

@@ -92,7 +92,7 @@ class Relay:
                     continue
                 try:
                     self.set_latencies(control.recv())
-                except EOFError:
+                except (EOFError, OSError):
                     return
                 control.send(None)
             for direction in self._directions.values():
