@@ -144,6 +144,7 @@ class Records:
             alive=history.membership.alive,
             generation=history.generation + 1,
             stateless=() if plan is None else history.stateless(plan),
+            draining=() if plan is None else history.draining(plan),
             failures=None if state.settings.mtbf_prior_failures is None else history.failures(state.job.created_at),
             refused_policies=tuple(dict.fromkeys(self._plan(job, generation).policy for generation in history.left_out)),
         )

@@ -48,7 +48,8 @@ class Contingency:
 def fingerprint(snapshot: Snapshot) -> str:
     """SHA-256 by which a snapshot is found again; equal snapshots have equal ones. O(workers) once its parts were seen."""
     parts = (snapshot.profile, snapshot.cluster, snapshot.settings, snapshot.plan)
-    rest = (snapshot.alive, snapshot.generation, snapshot.stateless, snapshot.failures, snapshot.refused_policies)
+    state = (snapshot.stateless, snapshot.draining)
+    rest = (snapshot.alive, snapshot.generation, *state, snapshot.failures, snapshot.refused_policies)
     text = codec.dumps([None if part is None else _digest(part) for part in parts]) + codec.dumps(rest)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -60,13 +61,15 @@ def _digest(part: Profile | Cluster | JobSettings | Plan) -> str:
 
 def accepted(snapshot: Snapshot, decision: Decision) -> Snapshot:
     """The snapshot of the next decision once the workers run this one's plan and nothing else has happened."""
-    return replace(snapshot, plan=decision.plan, generation=decision.plan.generation + 1, stateless=(), refused_policies=())
+    generation = decision.plan.generation + 1
+    return replace(snapshot, plan=decision.plan, generation=generation, stateless=(), draining=(), refused_policies=())
 
 
 def after(base: Snapshot, loss: Loss) -> Snapshot:
     """`base` once `loss` happened: what was refused for the membership before may be right for this one."""
-    alive, stateless = (tuple(w for w in workers if w not in loss.workers) for workers in (base.alive, base.stateless))
-    return replace(base, alive=alive, stateless=stateless, refused_policies=())
+    present = (base.alive, base.stateless, base.draining)
+    alive, stateless, draining = (tuple(w for w in workers if w not in loss.workers) for workers in present)
+    return replace(base, alive=alive, stateless=stateless, draining=draining, refused_policies=())
 
 
 def losses(base: Snapshot, pair_work: int = PAIR_WORK) -> Iterator[Loss]:

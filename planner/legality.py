@@ -113,10 +113,11 @@ def _migration(snapshot: Snapshot, decision: Decision) -> Iterator[str]:
     if previous is None or decision.policy is Policy.CHECKPOINT_RESTART:
         return
     survivors = set(snapshot.alive) - set(snapshot.stateless)
+    sources = survivors | set(snapshot.draining)
     arriving: dict[str, set[int]] = defaultdict(set)
     for transfer in decision.migration.transfers:
         arriving[transfer.target].add(transfer.layer)
-        if transfer.layer not in _held(previous, transfer.source) or transfer.source not in survivors:
+        if transfer.layer not in _held(previous, transfer.source) or transfer.source not in sources:
             yield f"takes layer {transfer.layer} from {transfer.source}, which does not hold it"
     for worker in decision.plan.workers:
         kept = _held(previous, worker) if worker in survivors else set()

@@ -35,6 +35,7 @@ class StoredSnapshot:
     stateless: tuple[str, ...]
     failures: FailureRecord | None = None
     refused_policies: tuple[Policy, ...] = ()
+    draining: tuple[str, ...] = ()
 
 
 def decide(snapshot: Snapshot) -> Decision:
@@ -83,6 +84,7 @@ def stored(
         stateless=snapshot.stateless,
         failures=snapshot.failures,
         refused_policies=snapshot.refused_policies,
+        draining=snapshot.draining,
     )
     text = Document.of(reference)
     result = StoredDecision(
@@ -115,6 +117,7 @@ def restored(store: Store, job: StoredJob, generation: int) -> Snapshot:
         stateless=reference.stateless,
         failures=reference.failures,
         refused_policies=reference.refused_policies,
+        draining=reference.draining,
     )
 
 

@@ -86,6 +86,10 @@ class History:
         since = self.decided_at[self.applied_generation]
         return tuple(w for w in self.membership.alive if w in applied.pipeline_of and self.lost_at.get(w, 0) > since)
 
+    def draining(self, applied: Plan) -> tuple[str, ...]:
+        """Workers that leave and still hold the state that `applied` gave them, in cluster order."""
+        return tuple(worker for worker in self.membership.draining if worker in applied.pipeline_of)
+
     def after(self, content: Content, at: str = "") -> "History":
         """The history once `content` was logged at `at` (RFC 3339, UTC), before anything is decided about it.
 

@@ -67,7 +67,8 @@ class Snapshot:
     """Everything a decision depends on. Equal snapshots give equal decisions.
 
     `plan` is the plan the workers carried out last: its slots say who holds which layers. `alive` are the workers that
-    may be used now; a worker of the plan that is not alive is lost with its state, one that is not in the plan is new.
+    may be used now; a worker of the plan that is not alive is lost with its state, unless it is `draining`; one that is not in the
+    plan is new.
     """
 
     __pydantic_config__ = PYDANTIC_CONFIG
@@ -82,6 +83,8 @@ class Snapshot:
     """Of the plan to be made."""
     stateless: tuple[str, ...] = ()
     """Living workers that hold no state although the plan gives them a slot: they restarted since."""
+    draining: tuple[str, ...] = ()
+    """Workers of the plan that leave and take no slot any more, but still hold their state for others to fetch."""
     failures: FailureRecord | None = None
     """Failures up to the latest decision; counted only where the job's mean time between failures is to be estimated."""
     refused_policies: tuple[Policy, ...] = ()
@@ -90,12 +93,12 @@ class Snapshot:
     def __post_init__(self) -> None:
         checks.non_negative("generation", self.generation)
         checks.unique("alive", self.alive)
-        for index, worker in enumerate(self.alive):
-            if worker not in self.cluster.by_id:
-                raise InvalidInputError("is no worker of the cluster", field=f"alive[{index}]", value=worker)
-        for index, worker in enumerate(self.stateless):
-            if worker not in self.cluster.by_id:
-                raise InvalidInputError("is no worker of the cluster", field=f"stateless[{index}]", value=worker)
+        for field_name in ("alive", "stateless", "draining"):
+            for index, worker in enumerate(getattr(self, field_name)):
+                if worker not in self.cluster.by_id:
+                    raise InvalidInputError("is no worker of the cluster", field=f"{field_name}[{index}]", value=worker)
+        if both := set(self.draining) & set(self.alive):
+            raise InvalidInputError("leaves and may not be used", field="draining", value=sorted(both))
         if self.plan is not None and self.plan.num_layers != self.profile.num_layers:
             raise InvalidInputError(
                 f"holds {self.plan.num_layers} layers where the profile has {self.profile.num_layers}",

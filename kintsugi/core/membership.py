@@ -60,7 +60,7 @@ class Event:
     incarnation: int = 0
     """Which process life of the worker is meant."""
     deadline_seconds: float | None = None
-    """worker_draining: how long the worker still serves."""
+    """worker_draining: how long the worker still serves; null: until it is let go; 0: it is lost at once."""
     speed_ratio: float | None = None
     """straggler, recovered, worker_joined: speed against the profile's; where it may be missing, it is 1."""
     alpha_seconds: float | None = None
@@ -107,6 +107,8 @@ class Membership:
     cluster: Cluster
     alive: tuple[str, ...]
     """Usable workers, in cluster order."""
+    draining: tuple[str, ...] = ()
+    """Workers that leave and still serve, in cluster order: they take no part any more, but others can fetch their state."""
 
     @classmethod
     def of(cls, cluster: Cluster) -> "Membership":
@@ -123,13 +125,22 @@ class Membership:
             NotFoundError: the event names a worker or host that the cluster does not have.
         """
         if event.kind in LOSSES:
-            gone = set(self._subjects(event))
-            return replace(self, alive=tuple(worker for worker in self.alive if worker not in gone))
+            return self._without(
+                set(self._subjects(event)), keeps_serving=event.kind is EventKind.WORKER_DRAINING and event.deadline_seconds != 0
+            )
         if event.kind in RETURNS:
             return self._with(self._joining(event))
         if event.kind in (EventKind.STRAGGLER, EventKind.RECOVERED):
             return self._at_speed(event, event.speed_ratio or 1.0)
         return self._with_link(event)
+
+    def _without(self, gone: set[str], *, keeps_serving: bool) -> "Membership":
+        leaving = set(self.draining) | gone & set(self.alive) if keeps_serving else set(self.draining) - gone
+        return replace(
+            self,
+            alive=tuple(worker for worker in self.alive if worker not in gone),
+            draining=tuple(worker.id for worker in self.cluster.workers if worker.id in leaving),
+        )
 
     def _subjects(self, event: Event) -> tuple[str, ...]:
         if event.kind in WORKER_EVENTS:
@@ -152,8 +163,12 @@ class Membership:
     def _with(self, joining: tuple[Worker, ...]) -> "Membership":
         new = tuple(worker for worker in joining if worker.id not in self.cluster.by_id)
         cluster = self.cluster.with_workers((*self.cluster.workers, *new)) if new else self.cluster
-        alive = set(self.alive) | {worker.id for worker in joining}
-        return Membership(cluster=cluster, alive=tuple(worker.id for worker in cluster.workers if worker.id in alive))
+        here = {worker.id for worker in joining}
+        return Membership(
+            cluster=cluster,
+            alive=tuple(worker.id for worker in cluster.workers if worker.id in here.union(self.alive)),
+            draining=tuple(worker for worker in self.draining if worker not in here),
+        )
 
     def _with_link(self, event: Event) -> "Membership":
         assert event.link is not None

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 
 from kintsugi.core.decision import Decision
+from kintsugi.core.errors import NotFoundError
 from kintsugi.runtime.attempt import Phase
 from kintsugi.runtime.conductor import Conductor
 from kintsugi.runtime.decider import Decider
@@ -115,6 +116,19 @@ class Agent(AbstractContextManager["Agent"]):
         for it: another life of the run goes on from the newest one.
         """
         self._conductor.conclude()
+
+    def drain(self, worker: str) -> None:
+        """Have a worker leave once others have its state, as SIGTERM to its process does. For observers.
+
+        It trains on until a plan without it is there, is a source of the migration to that plan, and ends then by itself. Where
+        there is no such plan it stays.
+
+        Raises:
+            NotFoundError: no such worker takes part.
+        """
+        if worker not in self._fleet.handles:
+            raise NotFoundError("does not take part", field="worker", value=worker)
+        self._fleet.handles[worker].is_leaving = True
 
     def run(self) -> RunResult:
         """Train to the last step, or until the job is concluded.

@@ -7,7 +7,7 @@ from functools import singledispatchmethod
 
 from kintsugi.runtime.commit import StepStatus
 from kintsugi.runtime.links import LinkProbe
-from kintsugi.runtime.messages import Collected, Finished, FromWorker, Heartbeat, LinkBroken, Quiesced, Reached, Ready, Resumed
+from kintsugi.runtime.messages import Collected, Finished, FromWorker, LinkBroken, Quiesced, Reached, Ready, Resumed
 
 
 class Phase(StrEnum):
@@ -51,10 +51,6 @@ class Attempt:
             TypeError: that is nothing a worker says about an attempt.
         """
         raise TypeError(f"{worker} sent {message!r}")
-
-    @hear.register
-    def _(self, _: Heartbeat, __: str) -> None:
-        """That it was heard is all there is to it."""
 
     @hear.register
     def _(self, message: Quiesced, worker: str) -> None:

@@ -19,6 +19,7 @@ from kintsugi.core.plan import Plan
 from kintsugi.runtime.attempt import Attempt, Phase
 from kintsugi.runtime.decider import Decider
 from kintsugi.runtime.decisions import JobRequest
+from kintsugi.runtime.farewell import Farewells
 from kintsugi.runtime.fleet import Fleet
 from kintsugi.runtime.hearing import Hearing
 from kintsugi.runtime.keeper import Keeper
@@ -56,6 +57,7 @@ class Conductor:
         self._patience = Patience(options, fleet, self.progress)
         self.keeper = Keeper(options.worker.run, self.progress)
         self._preparer = Preparer(request, self._roster, fleet, self.keeper, self.progress, options)
+        self._farewells = Farewells(fleet, self._roster, decider)
         self._hearing = Hearing(fleet, decider, self.progress, self.recoveries, self.keeper)
 
     @property
@@ -101,9 +103,11 @@ class Conductor:
         for handle, message in news.messages:
             if self._hearing.hear(message, handle, self._attempt):
                 self._idle_attempts = 0
-        lost = dict.fromkeys([*news.ended, *self._fleet.frozen(self._options)])
-        if missing := [handle for handle in lost if not self._fleet.dismiss(handle) and self._fleet.counts_on(handle)]:
-            self._lose(missing)
+        silent = dict.fromkeys([*news.ended, *self._fleet.frozen(self._options)])
+        missing = [handle for handle in silent if not self._fleet.dismiss(handle) and self._fleet.counts_on(handle)]
+        if lost := [handle for handle in missing if not self._farewells.has_gone(handle)]:
+            self._lose(lost)
+        self._farewells.announce()
         self._check_deadlines()
         self._advance()
         if (every := self.keeper.look()) is not None:
@@ -158,6 +162,7 @@ class Conductor:
             return
         self.recoveries.note(resumed_at=max(self._attempt.resumed.values(), default=None))
         self.recoveries.end()
+        self._farewells.release(workers)
         if self._attempt.finished >= workers:
             self._collect()
         elif self._decider.has_answer():
@@ -238,7 +243,7 @@ class Conductor:
         try:
             planned_at = self._decider.finish()
         except KintsugiError as error:  # told again with the next events
-            self._log.warning("those who joined, or left without a slot, change no plan", error=str(error))
+            self._log.warning("those who joined, leave, or left without a slot, change no plan", error=str(error))
             return
         decision, applied = self._decider.decisions[-1], self.decision.plan
         if is_same_work(decision.plan, applied):
@@ -246,7 +251,7 @@ class Conductor:
             self._note_applied(decision.plan)
             return
         joined = [worker for worker in decision.plan.workers if worker not in applied.workers]
-        self.recoveries.joined(joined, time.monotonic(), planned_at)
+        self.recoveries.changed(joined, self._farewells.leaving(), time.monotonic(), planned_at)
         self._begin_attempt(Phase.QUIESCING)
 
     def _collect(self) -> None:

@@ -111,6 +111,7 @@ class LocalDecisions:
             alive=self._membership.alive,
             generation=generation,
             stateless=() if plan is None or generation == 0 else self._stateless(plan),
+            draining=() if plan is None else tuple(w for w in self._membership.draining if w in plan.pipeline_of),
         )
 
 

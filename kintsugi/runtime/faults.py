@@ -47,6 +47,8 @@ class FaultKind(StrEnum):
     """SIGKILL: the process is gone at once."""
     FREEZE = "freeze"
     """SIGSTOP: the process stays and does nothing."""
+    PREEMPT = "preempt"
+    """SIGTERM, as before a spot machine is taken away: the worker leaves once others have its state."""
     FAIL = "fail"
     """At a checkpoint: the write ends as on a full disk."""
     SLOW = "slow"
@@ -57,6 +59,9 @@ class FaultKind(StrEnum):
     """At a checkpoint: a file that was written loses its second half."""
     FLIP = "flip"
     """At a checkpoint: a bit in the middle of a file that was written is another."""
+
+
+_SIGNALS = {FaultKind.KILL: signal.SIGKILL, FaultKind.FREEZE: signal.SIGSTOP, FaultKind.PREEMPT: signal.SIGTERM}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +79,7 @@ class Fault:
     how: FaultKind = FaultKind.KILL
 
     def __post_init__(self) -> None:
-        if self.how not in (FaultKind.KILL, FaultKind.FREEZE) and self.at is not FaultPoint.CHECKPOINT:
+        if self.how not in _SIGNALS and self.at is not FaultPoint.CHECKPOINT:
             raise InvalidInputError("strikes the write of a checkpoint; say at='checkpoint'", field="how", value=self.how.value)
 
 
@@ -126,7 +131,7 @@ def _strike(how: FaultKind) -> None:
     if how is FaultKind.SLOW:
         time.sleep(_SLOW_SECONDS)
     else:
-        os.kill(os.getpid(), signal.SIGKILL if how is FaultKind.KILL else signal.SIGSTOP)
+        os.kill(os.getpid(), _SIGNALS[how])
 
 
 _DAMAGES = (FaultKind.TEAR, FaultKind.TRUNCATE, FaultKind.FLIP)

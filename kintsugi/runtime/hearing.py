@@ -18,6 +18,7 @@ from kintsugi.runtime.messages import (
     Failed,
     FaultInjected,
     FromWorker,
+    Heartbeat,
     PartFailed,
     PartWritten,
     Published,
@@ -55,6 +56,10 @@ class Hearing:
     @singledispatchmethod
     def _on(self, message: FromWorker, handle: WorkerHandle, attempt: Attempt) -> None:
         attempt.hear(message, handle.worker)
+
+    @_on.register
+    def _(self, message: Heartbeat, handle: WorkerHandle, _: Attempt) -> None:
+        handle.is_leaving |= message.is_leaving
 
     @_on.register
     def _(self, message: Started, handle: WorkerHandle, _: Attempt) -> None:

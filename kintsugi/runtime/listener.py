@@ -59,6 +59,8 @@ class Listener:
         self._rendezvous: Rendezvous | None = None
         self._groups: Groups | None = None
         self._called_off = 0
+        self.is_leaving = False
+        """Set once the process was asked to end; the next heartbeat says so."""
 
     def start(self) -> None:
         """Begin to listen, in a thread of its own."""
@@ -99,7 +101,7 @@ class Listener:
                 if self._connection.poll(self._heartbeat_seconds):
                     self._hear(self._connection.recv())
                 else:
-                    self.send(Heartbeat())
+                    self.send(Heartbeat(self.is_leaving))
         except (EOFError, OSError):
             leave()
 

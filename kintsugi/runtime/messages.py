@@ -138,6 +138,9 @@ class Started:
 class Heartbeat:
     """Still here."""
 
+    is_leaving: bool = False
+    """Whether the process was asked to end (SIGTERM): it serves until it is let go."""
+
 
 @dataclass(frozen=True, slots=True)
 class Published:

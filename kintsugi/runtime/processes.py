@@ -81,6 +81,8 @@ class WorkerHandle:
         self._writer: threading.Thread | None = None
         self.struck_at: float | None = None
         """When the worker said that it strikes itself, or when it was killed from here."""
+        self.is_leaving = False
+        """Whether it was asked to leave: it goes as soon as a plan without it runs."""
         self.connection, theirs = context.Pipe()
         self.is_broken = False
         """Whether the pipe is at its end or in the middle of a message that does not go on."""

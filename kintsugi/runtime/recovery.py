@@ -8,11 +8,13 @@ from kintsugi.core.resiliency import RecoveryEvent
 
 @dataclass(slots=True, kw_only=True)
 class RecoveryTimeline:
-    """From a failure, or a worker's coming, to training again. Times are instants in seconds; null until they come."""
+    """From a failure, or a worker's coming or leaving, to training again. Times are instants in seconds; null until they come."""
 
     lost: list[str] = field(default_factory=list)
     joined: list[str] = field(default_factory=list)
     """Workers that came to take part."""
+    left: list[str] = field(default_factory=list)
+    """Workers that were asked to leave and handed their state over."""
     generation: int = -1
     """Of the plan that ended the recovery."""
     policy: str = ""
@@ -75,14 +77,14 @@ class Recoveries:
         """A loss begins a recovery, or belongs to the one under way; a joining that it interrupts begins anew with it."""
         timeline = self._under_way
         if timeline is None or not timeline.lost:
-            joined = timeline.joined if timeline is not None else []
-            timeline = self._begin(RecoveryTimeline(detected_at=now, joined=joined))
+            joined, left = (timeline.joined, timeline.left) if timeline is not None else ([], [])
+            timeline = self._begin(RecoveryTimeline(detected_at=now, joined=joined, left=left))
         timeline.lost.append(worker)
         timeline.failed_at = timeline.failed_at or struck_at
 
-    def joined(self, workers: Sequence[str], now: float, planned_at: float | None) -> None:
-        """The job leaves its step for workers that came."""
-        self._begin(RecoveryTimeline(detected_at=now, joined=list(workers), planned_at=planned_at))
+    def changed(self, joined: Sequence[str], left: Sequence[str], now: float, planned_at: float | None) -> None:
+        """The job leaves its step for workers that came, or that were asked to leave."""
+        self._begin(RecoveryTimeline(detected_at=now, joined=list(joined), left=list(left), planned_at=planned_at))
 
     def _begin(self, timeline: RecoveryTimeline) -> RecoveryTimeline:
         if self._under_way is not None:

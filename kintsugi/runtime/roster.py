@@ -31,6 +31,10 @@ class Roster:
         """The event of a loss; its generation is filled in when it is told."""
         return self._event(EventKind.WORKER_FAILED, worker, detail=detail)
 
+    def draining(self, worker: str) -> Event:
+        """The event of a worker that leaves once others have its state."""
+        return self._event(EventKind.WORKER_DRAINING, worker, detail="asked to leave")
+
     def live(self, worker: str, host: str | None) -> None:
         """Say where a worker lives that is new to the job; with null it has a host of its own."""
         self._hosts[worker] = host

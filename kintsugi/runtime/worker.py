@@ -71,6 +71,7 @@ def worker_main(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(options.num_threads)
     process = WorkerProcess(worker, connection, options, permit)
+    signal.signal(signal.SIGTERM, lambda *_: process.ask_to_leave())
     try:
         process.run(make_job)
     except Exception as error:  # the agent reports it to the user; nothing else would
@@ -101,6 +102,10 @@ class WorkerProcess:
     def tell(self, message: FromWorker) -> None:
         """Tell the agent something; from any thread."""
         self._listener.send(message)
+
+    def ask_to_leave(self) -> None:
+        """Have the agent find a plan without this worker, which goes on until it is let go; callable from signal handlers."""
+        self._listener.is_leaving = True
 
     def run(self, make_job: Callable[[], TrainingJob]) -> None:
         """Learn the model, then obey until told to stop."""

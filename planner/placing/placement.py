@@ -31,6 +31,13 @@ class Holdings:
 
     plan: Plan | None
     survivors: Collection[str]
+    leaving: Collection[str] = ()
+    """Workers that take no place any more, but whose state can still be fetched."""
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """Everybody who can hand state over."""
+        return frozenset(self.survivors) | frozenset(self.leaving)
 
     @cached_property
     def kinds(self) -> Counter[Layers]:

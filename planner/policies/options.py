@@ -51,6 +51,16 @@ class Case:
         return frozenset(self.plan.workers) & frozenset(self.alive) - frozenset(self.snapshot.stateless)
 
     @cached_property
+    def leaving(self) -> frozenset[str]:
+        """Workers of the plan that take no part any more, but whose state can still be fetched."""
+        return frozenset(self.plan.workers) & frozenset(self.snapshot.draining)
+
+    @cached_property
+    def sources(self) -> frozenset[str]:
+        """Everybody who can hand state of the plan over."""
+        return self.survivors | self.leaving
+
+    @cached_property
     def spares(self) -> tuple[str, ...]:
         """Living workers without state."""
         return tuple(worker for worker in self.alive if worker not in self.survivors)
@@ -105,7 +115,7 @@ def substitution(case: Case) -> Candidate:
         StateLostError: no survivor holds some layer.
         InfeasibleError: there is no dead slot, no spare, or not enough memory.
     """
-    require_state(case.plan, case.survivors)
+    require_state(case.plan, case.sources)
     plan, price = substitute(case.plan, case.survivors, case.spares, case.costs)
     plan = plan.amended(generation=case.snapshot.generation, idle_workers=_idle(case, plan))
     _require_memory(case, price)
@@ -121,8 +131,8 @@ def dynamic(case: Case, found: list[Found]) -> Candidate:
         StateLostError: no survivor holds some layer.
         InfeasibleError: nothing fits the ranges or memory.
     """
-    require_state(case.plan, case.survivors)
-    best = arrangement(case, Holdings(case.plan, case.survivors), Policy.DYNAMIC_PARALLELISM)
+    require_state(case.plan, case.sources)
+    best = arrangement(case, Holdings(case.plan, case.survivors, case.leaving), Policy.DYNAMIC_PARALLELISM)
     found.append(best)
     text = "a new arrangement of the workers that are left outweighs its migration"
     return Candidate(Policy.DYNAMIC_PARALLELISM, best.plan, best.estimate, best.migration, text)
@@ -172,7 +182,7 @@ def arrangement(case: Case, holdings: Holdings, policy: Policy) -> Found:
 
 
 def _migration(case: Case, plan: Plan) -> Migration:
-    return plan_migration(case.plan, plan, case.snapshot.profile, case.snapshot.cluster, case.survivors)
+    return plan_migration(case.plan, plan, case.snapshot.profile, case.snapshot.cluster, case.sources)
 
 
 def _after(case: Case, price: Estimate, reconfiguration_seconds: float) -> Estimate:

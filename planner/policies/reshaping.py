@@ -151,7 +151,7 @@ def _found(request: Request, plan: Plan, passes: Passes | None = None) -> Found:
     costs, previous = request.costs, request.holdings.plan
     price, migration = priced(plan, costs, passes=passes), Migration()
     if previous is not None:
-        migration = plan_migration(previous, plan, costs.profile, costs.cluster, request.holdings.survivors)
+        migration = plan_migration(previous, plan, costs.profile, costs.cluster, request.holdings.sources)
         seconds = migration_seconds(costs.profile.recovery, migration.makespan_seconds)
         price = after_transition(price, seconds, request.settings.mtbf_seconds)
     return Found(plan, price, migration, Search(lower_bound_seconds=0.0, gap_ratio=0.0, elapsed_seconds=0.0))

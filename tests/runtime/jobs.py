@@ -1,7 +1,9 @@
 """Small training jobs that worker processes can import, and the profiles they are planned from."""
 
+import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +11,7 @@ from torch.nn import functional
 
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.gpt import GptShape, gpt_job
-from kintsugi.runtime.models import Activations, Batch, Layer, NamedParameters, TrainingJob
+from kintsugi.runtime.models import Activations, Batch, Dataset, Layer, NamedParameters, TrainingJob
 from tests.builders import FREE, layer, profile_of
 
 NUM_MICROBATCHES = 8
@@ -176,3 +178,24 @@ def profile_for(job: TrainingJob, *, optimizer_bytes: int = 400_000_000) -> Prof
         for own in job.layers
     ]
     return profile_of(layers, inter_host=FREE, intra_host=FREE)
+
+
+@dataclass
+class Slow:
+    """A data set that takes its time until a gate opens, so that there are steps left when something has happened."""
+
+    inner: Dataset
+    gate: Path
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int):
+        time.sleep(0.0 if self.gate.exists() else 0.005)
+        return self.inner[index]
+
+
+def slow_gpt(gate: Path, num_steps: int) -> TrainingJob:
+    """The decoder, on a data set that is slow before the gate opens."""
+    job = tiny_gpt(num_steps=num_steps)
+    return replace(job, dataset=Slow(job.dataset, gate))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import TypeVar
@@ -16,15 +17,15 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.plan import Plan, Policy, Schedule
 from kintsugi.runtime import processes
-from kintsugi.runtime.agent import Agent
-from kintsugi.runtime.decisions import JobRequest, LocalDecisions
+from kintsugi.runtime.agent import Agent, Observer
+from kintsugi.runtime.decisions import Decisions, JobRequest, LocalDecisions
 from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.result import RunResult
 from restorer.rounds import colour_rounds
 from tests.builders import grid_plan
-from tests.runtime.jobs import NUM_MICROBATCHES, profile_for, tiny_gpt
+from tests.runtime.jobs import NUM_MICROBATCHES, profile_for, slow_gpt, tiny_gpt
 
 T = TypeVar("T")
 PATIENCE_SECONDS = 20.0
@@ -71,6 +72,28 @@ def options_with(*faults: Fault) -> AgentOptions:
 def run(make_job: Callable[[], TrainingJob], request: JobRequest, *faults: Fault) -> RunResult:
     """Train to the end under a failure script; nothing may be left."""
     with leaves_nothing(), Agent(make_job, request, LocalDecisions(), options=options_with(*faults)) as agent:
+        return agent.run()
+
+
+def run_slowly(
+    gate: Path,
+    num_steps: int,
+    request: JobRequest,
+    observer: Observer,
+    *faults: Fault,
+    is_over: Callable[[Agent], bool],
+    decisions: Decisions | None = None,
+) -> RunResult:
+    """Train the decoder to the end under an observer, slowly until it `is_over`; nothing may be left."""
+
+    def observe(agent: Agent) -> None:
+        observer(agent)
+        if is_over(agent):
+            gate.touch()
+
+    job = partial(slow_gpt, gate, num_steps)
+    source = decisions or LocalDecisions()
+    with leaves_nothing(), Agent(job, request, source, options=options_with(*faults), observer=observe) as agent:
         return agent.run()
 
 

@@ -1,7 +1,6 @@
 """Workers that come back or are new take part, with the state that the others send them; the run stays exact."""
 
 import time
-from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -14,37 +13,17 @@ from kintsugi.runtime.agent import Agent
 from kintsugi.runtime.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
 from kintsugi.runtime.messages import Arm
-from kintsugi.runtime.models import Dataset, TrainingJob
+from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.result import RunResult
-from tests.runtime.jobs import tiny_gpt
-from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, options_with, run, survivors
+from tests.runtime.jobs import slow_gpt, tiny_gpt
+from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run, run_slowly, survivors
 
 pytestmark = pytest.mark.processes
 
 NUM_STEPS = 60
 TOLERANCE = 1e-9
 """AdamW divides rounding differences by tiny second moments, step by step."""
-
-
-@dataclass
-class Slow:
-    """A data set that takes its time until a gate opens, so that there are steps left when a worker has joined."""
-
-    inner: Dataset
-    gate: Path
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def __getitem__(self, index: int):
-        time.sleep(0.0 if self.gate.exists() else 0.005)
-        return self.inner[index]
-
-
-def slow_gpt(gate: Path) -> TrainingJob:
-    job = tiny_gpt(num_steps=NUM_STEPS)
-    return replace(job, dataset=Slow(job.dataset, gate))
 
 
 def has_recovered(agent: Agent) -> bool:
@@ -83,18 +62,9 @@ class Inviting:
 @pytest.fixture
 def run_with(tmp_path):
     """Runs the slow job under an observer; it trains fast from when `is_over`."""
-    gate = tmp_path / "gate"
 
     def run(request, observer, *faults: Fault, is_over=has_joined) -> RunResult:
-        def observe(agent: Agent) -> None:
-            observer(agent)
-            if is_over(agent):
-                gate.touch()
-
-        options = options_with(*faults)
-        job = partial(slow_gpt, gate)
-        with leaves_nothing(), Agent(job, request, LocalDecisions(), options=options, observer=observe) as agent:
-            return agent.run()
+        return run_slowly(tmp_path / "gate", NUM_STEPS, request, observer, *faults, is_over=is_over)
 
     return run
 
@@ -179,7 +149,7 @@ def test_a_joining_that_no_plan_comes_of_does_not_stand_in_the_way_of_a_loss(tmp
             gate.touch()
 
     struck: list[str] = []
-    with leaves_nothing(), Agent(partial(slow_gpt, gate), gpt_request(2, 2), Unwelcoming(), observer=observe) as agent:
+    with leaves_nothing(), Agent(partial(slow_gpt, gate, NUM_STEPS), gpt_request(2, 2), Unwelcoming(), observer=observe) as agent:
         result = agent.run()
         assert "w04" not in agent.alive
     assert_same(result, reference(), TOLERANCE)
@@ -201,7 +171,10 @@ def test_an_idle_worker_that_joined_is_no_silent_one(tmp_path):
 
     request = gpt_request(2, 2, Policy.DATA_REROUTING)
     options = AgentOptions(quiesce_timeout_seconds=0.2)
-    with leaves_nothing(), Agent(partial(slow_gpt, gate), request, LocalDecisions(), options=options, observer=observe) as agent:
+    with (
+        leaves_nothing(),
+        Agent(partial(slow_gpt, gate, NUM_STEPS), request, LocalDecisions(), options=options, observer=observe) as agent,
+    ):
         agent.run()
         assert "w04" in agent.alive
 

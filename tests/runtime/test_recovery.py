@@ -17,7 +17,7 @@ def test_losses_during_a_recovery_belong_to_it():
 
 def test_a_loss_while_workers_join_begins_a_recovery_of_both():
     recoveries = Recoveries()
-    recoveries.joined(["w04"], 1.0, 0.5)
+    recoveries.changed(["w04"], [], 1.0, 0.5)
     recoveries.lost("w01", 2.0, 3.0)
     (timeline,) = recoveries.all
     assert (timeline.joined, timeline.lost, timeline.began_at, timeline.planned_at) == (["w04"], ["w01"], 2.0, None)
@@ -45,5 +45,5 @@ def test_events_have_the_names_of_the_resiliency_extension():
         "worker_start_completed": 4.0,
     }
     recoveries.end()
-    recoveries.joined(["w04"], 9.0, 9.5)
+    recoveries.changed(["w04"], [], 9.0, 9.5)
     assert recoveries.all[1].event_seconds() == {}
