@@ -9,6 +9,7 @@ from api import problems
 from api.access import routes as access_routes
 from api.access.gate import Gate
 from api.assembly import assembled
+from api.dashboard import overlay_routes as overlay_pages
 from api.dashboard import routes as dashboard
 from api.deps import Desk
 from api.http.conditional import ConditionalReads
@@ -50,6 +51,7 @@ ROUTERS = (
     access_routes.router,
     access_routes.pages,
     health.router,
+    overlay_pages.router,
     dashboard.router,
 )
 

@@ -51,6 +51,7 @@ RULES: dict[tuple[str, str], Need] = {
     ("GET", "/"): LOOK,
     ("GET", "/dashboard"): LOOK,
     ("GET", "/dashboard/{path}"): LOOK,
+    ("POST", "/dashboard/jobs/{job}/overlay/leave"): REPORT,
     ("GET", "/dashboard/static/{name}"): OPEN,
 }
 """Need of an operation, by its method and the template of its path."""

@@ -24,6 +24,7 @@ from kintsugi.core.errors import NotFoundError
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 JOBS_PER_PAGE = 50
+MOST_OVERLAYS = 50
 STATIC = FOLDER / "static"
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
@@ -72,7 +73,8 @@ async def jobs(request: Request, desk: DeskDep, after: After = None) -> Response
 
     def work() -> Response:
         lines, cursor = job_lines(desk.service, after, JOBS_PER_PAGE)
-        return page(request, "jobs.html", title="Jobs", lines=lines, cursor=cursor, after=after)
+        overlays = desk.overlays.scheduler.book.overlays(MOST_OVERLAYS) if after is None else ()
+        return page(request, "jobs.html", title="Jobs", lines=lines, cursor=cursor, after=after, overlays=overlays)
 
     return await desk.read(work)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
+from api.access.callers import caller
 from api.storage.database import Database, OvertakenError
 from api.storage.tables import OVERLAY_LOG, OVERLAYS
 from kintsugi.core import codec
@@ -97,11 +98,13 @@ class Book:
         with self._database.reading() as connection:
             return {row.job: row.generation for row in connection.execute(query)}
 
-    def numbers(self, jobs: Sequence[str]) -> dict[str, int]:
-        """Number of the last line of each of `jobs` that has an overlay."""
-        query = select(OVERLAYS.c.job, OVERLAYS.c.number).where(OVERLAYS.c.job.in_(jobs))
+    def overlays(self, limit: int) -> tuple[Overlay, ...]:
+        """Up to `limit` overlays that the caller may know of, by name."""
+        query = select(OVERLAYS.c.body).order_by(OVERLAYS.c.job).limit(limit)
+        if (only := caller().only_job) is not None:
+            query = query.where(OVERLAYS.c.job == only)
         with self._database.reading() as connection:
-            return {row.job: row.number for row in connection.execute(query)}
+            return tuple(codec.loads(Overlay, body) for body in connection.execute(query).scalars())
 
     def num_overlays(self) -> int:
         """How many overlays there are, whoever asks."""

@@ -1,11 +1,15 @@
 """The scheduler behind its counter: events taken one at a time, and everybody told who waits."""
 
+from collections.abc import AsyncGenerator
+
 import anyio
 from anyio.to_thread import run_sync
+from fastapi.sse import format_sse_event
 
 from api.overlay.book import Page
 from api.overlay.monitor import Monitor
 from api.overlay.scheduler import Scheduler
+from api.waiting.streams import RETRY_MILLISECONDS
 from api.waiting.watch import Turns, Watch
 from kintsugi.core.overlay import OverlayEvent
 
@@ -47,6 +51,20 @@ class OverlayDesk:
             return None
         known = self.scheduler.known(job)
         return known if known is not None and known.overlay.generation > above else await self.page(job)
+
+    async def messages(self, job: str, heartbeat_seconds: float) -> AsyncGenerator[bytes, None]:
+        """The overlay as server-sent events whenever it changes, until the service stops; never silent for longer than told."""
+        page: Page | None = await self.page(job)
+        generation = -1
+        while True:
+            if page is None:
+                yield b": alive\n\n"
+            else:
+                generation, told = page.overlay.generation, page.body.decode()
+                yield format_sse_event(event="overlay", data_str=told, id=str(generation), retry=RETRY_MILLISECONDS)
+            if self.watch.is_closed:
+                return
+            page = await self.awaited(job, generation, heartbeat_seconds)
 
     async def run(self) -> None:
         """Listen until the service stops."""

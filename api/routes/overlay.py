@@ -1,10 +1,12 @@
 """Overlays: events of agents in, the desired state out, waited for by generation; heartbeats; and the log for who takes over."""
 
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
 
+from api.access.callers import caller
+from api.access.listening import while_usable
 from api.deps import (
     BODY_PROBLEMS,
     LARGEST_GENERATION,
@@ -18,6 +20,7 @@ from api.deps import (
 )
 from api.http.bodies import decoded, takes, tells
 from api.overlay.book import Page
+from api.waiting.streams import EventStream
 from kintsugi.core import codec
 from kintsugi.core.overlay import (
     Overlay,
@@ -32,6 +35,13 @@ router = APIRouter(prefix="/v1/jobs/{job}/overlay", tags=["overlays"])
 
 EventBody = Annotated[OverlayEvent, Depends(decoded(lambda data: codec.decode(OverlayEvent, data)))]
 HeartbeatBody = Annotated[OverlayHeartbeat, Depends(decoded(lambda data: codec.decode(OverlayHeartbeat, data)))]
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Messages of type `overlay`, each with an overlay as its data and its generation as its id",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    },
+    **READ_PROBLEMS,
+}
 AfterGeneration = Annotated[
     int | None, Query(ge=0, le=LARGEST_GENERATION, description="Answer once the generation is above this one.")
 ]
@@ -101,6 +111,14 @@ async def get_log(
                 await desk.overlays.awaited(job, page.overlay.generation, wait_seconds)
         log = await desk.read(desk.overlays.scheduler.log, job, after or 0, limit)
     return reply(log)
+
+
+@router.get("/stream", response_class=Response, responses=STREAM)
+async def stream(job: JobPath, desk: DeskDep) -> EventStream:
+    """The overlay, and every newer one as it comes, as server-sent events; some may be overtaken unseen."""
+    await desk.overlays.page(job)
+    messages = desk.overlays.messages(job, desk.settings.stream_heartbeat_seconds)
+    return EventStream(while_usable(messages, caller().token, desk.access.vault), desk.access.places)
 
 
 def answer(page: Page) -> Response:

@@ -70,6 +70,7 @@ class Recorder:
     def end_streams(self) -> None:
         """From now on streams tell what there is and end."""
         self._client.app.state.tail.close()
+        self._client.app.state.overlays.close()
 
     def forget(self, operation: str) -> None:
         """Drop an example that came too early."""
@@ -119,6 +120,7 @@ def tell(record: Recorder, site: Receiver) -> None:
     record.end_streams()
     for path in ("/v1/stream", "/v1/jobs/{job}/stream"):
         record.ask(f"GET {path}", params={"after": 0, "kinds": "event"})
+    record.ask("GET /v1/jobs/{job}/overlay/stream")
 
 
 def _overlay(record: Recorder) -> None:
@@ -220,7 +222,7 @@ def recorded() -> dict[str, Any]:
     """All examples, as a service on an empty database gives them now."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/story.sqlite3"
-        settings = Settings(database_url=url, plans_ahead=False, max_simulation_seconds=600)
+        settings = Settings(database_url=url, plans_ahead=False, max_simulation_seconds=600, overlay_timeout_seconds=3_600)
         small = settings.model_copy(update={"database_url": f"sqlite:///{folder}/refusals.sqlite3", "max_body_bytes": 10_000})
         with TestClient(create_app(settings)) as client, receiver() as site:
             record = Recorder(client)

@@ -12,7 +12,7 @@ from tests.api.requests import event
 OPEN_PATHS = {"/healthz", "/readyz", "/login", "/logout", "/dashboard/static/{name}"}
 STUDIES = {"/v1/estimates", "/v1/whatif", "/v1/simulations"}
 MEETINGS = {"/v1/rendezvous/{run}/{key}"}
-OVERLAYS = {"/v1/jobs/{job}/overlay/events", "/v1/jobs/{job}/overlay/heartbeats"}
+OVERLAYS = {"/v1/jobs/{job}/overlay/events", "/v1/jobs/{job}/overlay/heartbeats", "/dashboard/jobs/{job}/overlay/leave"}
 REPORTS = {"/v1/jobs", "/v1/jobs/{job}/events", "/v1/jobs/{job}/reports", "/v1/jobs/{job}/heartbeats"} | OVERLAYS | MEETINGS
 SAMPLES = {"generation": "0", "step": "0", "number": "0"}
 CHANGING = {"x-request-id", "content-length"}

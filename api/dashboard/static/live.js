@@ -12,7 +12,7 @@ export async function stayTrue() {
   const main = document.getElementById("main");
   if (!main.dataset.live) return;
   const page = { main, html: main.innerHTML, etag: null };
-  const news = newsOf(main.dataset.job);
+  const news = newsOf(main.dataset);
   for (let failures = 0; ; ) {
     await visible();
     try {
@@ -35,21 +35,22 @@ function visible() {
 
 // Something new: told by the stream, or perhaps there after a while: where the stream is away, and in the list of jobs, whose
 // beginnings no stream tells.
-function newsOf(job) {
-  const stream = new EventSource(job === undefined ? "/v1/stream" : `/v1/jobs/${encodeURIComponent(job)}/stream`);
+function newsOf({ job, stream: address }) {
+  const ofJob = job === undefined ? "/v1/stream" : `/v1/jobs/${encodeURIComponent(job)}/stream`;
+  const stream = new EventSource(address ?? ofJob);
   let isNew = false;
   let wake = () => {};
   const hear = () => {
     isNew = true;
     wake();
   };
-  for (const kind of ["event", "report", "plan", "open", "error"]) stream.addEventListener(kind, hear);
+  for (const kind of ["event", "report", "plan", "overlay", "open", "error"]) stream.addEventListener(kind, hear);
   addEventListener("pagehide", () => stream.close());
   return {
     async next() {
       if (!isNew) {
         const told = new Promise((resolve) => (wake = resolve));
-        const isTold = job !== undefined && stream.readyState === EventSource.OPEN;
+        const isTold = job !== undefined && address === undefined && stream.readyState === EventSource.OPEN;
         await (isTold ? told : Promise.race([told, pause(POLL_MILLISECONDS)]));
       }
       await pause(SETTLING_MILLISECONDS);
