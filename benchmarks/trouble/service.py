@@ -12,6 +12,8 @@ from pathlib import Path
 from kintsugi.core.errors import UnavailableError
 
 _START_SECONDS = 60.0
+_LAST_WORDS = 4_000
+"""Characters of its log, where a service ended that should not have."""
 
 
 class ServiceProcess:
@@ -19,8 +21,11 @@ class ServiceProcess:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._log = folder / "service.log"
         self._port = 0
         self._lock = threading.Lock()
+        self._is_away = False
+        """Whether it was killed on purpose, and is not back."""
         self._process = self._start()
 
     @property
@@ -35,6 +40,7 @@ class ServiceProcess:
 
     def restart(self, away_seconds: float) -> threading.Thread:
         """Kill the process now, and start it again later, in the thread that is returned."""
+        self._is_away = True
         self._process.kill()
         thread = threading.Thread(target=self._return, args=(away_seconds,), name="service-returns")
         thread.start()
@@ -44,16 +50,39 @@ class ServiceProcess:
         with self._lock:
             self._end()
             time.sleep(away_seconds)
-            self._process = self._start()
+            try:
+                self._process = self._start()
+            finally:
+                self._is_away = False
+
+    def require_running(self) -> None:
+        """Require that the process has not ended but where it was killed on purpose.
+
+        Raises:
+            UnavailableError: with what it said last.
+        """
+        if not self._is_away and (status := self._process.poll()) is not None and not self._is_away:
+            said = self._log.read_text(errors="replace")[-_LAST_WORDS:]
+            raise UnavailableError(f"ended with status {status}:\n{said}", field="service")
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "kintsugi.cli", "serve", "--port", str(self._port), "--log-level", "warning"]
+        command = [
+            sys.executable,
+            "-X",
+            "faulthandler",
+            "-m",
+            "kintsugi.cli",
+            "serve",
+            "--port",
+            str(self._port),
+            "--log-level",
+            "warning",
+        ]
         command += ["--database-url", f"sqlite:///{self._folder / 'kintsugi.sqlite3'}"]
-        log = self._folder / "service.log"
-        with log.open("wb") as file:
+        with self._log.open("wb") as file:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file)
         try:
-            self._port = _announced_port(process, log)
+            self._port = _announced_port(process, self._log)
         except BaseException:
             process.kill()
             process.wait()

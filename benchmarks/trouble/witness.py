@@ -59,6 +59,7 @@ class Witness:
             pid = agent.handle(worker).pid
             if pid not in self.processes and (ticks := start_ticks(pid)) is not None:
                 self.processes[pid] = ticks
+        self._service.require_running()
         self._require_progress(agent)
 
     def _look(self, agent: Agent) -> None:

@@ -1,6 +1,8 @@
 """The short campaign, played for real, and what counts as a failure."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +14,9 @@ from benchmarks.chaos import judge
 from benchmarks.trouble.campaign import Growth, load
 from benchmarks.trouble.footprint import Footprint, Growths, start_ticks
 from benchmarks.trouble.report import RunReport
+from benchmarks.trouble.service import ServiceProcess, service_process
 from benchmarks.trouble.witness import orphans
+from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.result import RunResult
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +95,20 @@ def test_growth_is_that_of_a_process_that_stays(monkeypatch):
         growths.sample([("worker", 1, Footprint(0, 5, 0, 0))])
     assert growths.growth("worker") == Footprint(0, 3, 0, 0)
     assert growths.growth("agent") is None
+
+
+def require_for_ever(service: ServiceProcess) -> None:
+    while True:
+        service.require_running()
+
+
+@pytest.mark.processes
+def test_a_service_that_ends_by_itself_is_told(tmp_path):
+    with service_process(tmp_path) as service:
+        service.require_running()
+        os.kill(service.pid, signal.SIGKILL)
+        with pytest.raises(UnavailableError, match="service: ended with status -9"):
+            require_for_ever(service)
 
 
 @pytest.mark.processes
