@@ -2,6 +2,7 @@
 
 import os
 import queue
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -31,9 +32,14 @@ from kintsugi.runtime.worker import worker_main
 PLANNER = "kintsugi.runtime.selfgoverned.warm"
 """For fork servers to load: workers that plan by themselves then have the planner's compiled loops."""
 
+_SWITCH_SECONDS = 0.0005
+"""For which a thread may keep the interpreter from others: a message passes every worker of the ring three times, and each of them
+may be in the middle of its step."""
+
 
 def self_governed_main(worker: str, connection: Connection, make_job: Callable[[], TrainingJob], options: WorkerOptions) -> None:
     """Entry point of a worker process that governs itself; returns when the agent says so or is gone."""
+    sys.setswitchinterval(_SWITCH_SECONDS)
     governor = Governor(worker, connection, options)
     governor.start()
     worker_main(worker, governor.inward, make_job, options, governor.permit)
