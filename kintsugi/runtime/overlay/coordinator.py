@@ -117,7 +117,7 @@ class Coordinator:
         exits.forget_exit_event()
         if self.options.reads_signals:
             exits.read_signals()
-        self._inbox = Inbox()
+        self._inbox = Inbox(self.links.acknowledge)
         self._times: deque[float] = deque(maxlen=_NUM_TIMES)
         self._has_left = False
         try:

@@ -4,6 +4,7 @@ Equal replicas have equal bytes, so different neighbours can send different part
 """
 
 import hashlib
+import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -132,7 +133,8 @@ def _unborn_bytes(optimizer: torch.optim.Optimizer) -> int:
     if not kind.__module__.startswith("torch.optim"):
         return 0
     groups = [{**group, "params": [_shadow(one) for one in group["params"]]} for group in optimizer.param_groups]
-    twin = kind(groups, **{**optimizer.defaults, "lr": float(optimizer.defaults.get("lr", 0.0))})
+    accepted = inspect.signature(kind).parameters
+    twin = kind(groups, **{key: value for key, value in optimizer.defaults.items() if key in accepted})
     twin.step()
     return sum(_num_bytes(value) for state in twin.state.values() for value in state.values() if isinstance(value, Tensor))
 

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -47,7 +48,9 @@ def pass_of(message: Message) -> Pass:
 class Inbox:
     """Messages of the reduction channel, put by the links' threads and taken by whoever reduces."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_taken: Callable[[str, int], None]) -> None:
+        """`on_taken` is told whose bytes were taken or dropped: no more than a window of them waits here for each neighbour."""
+        self._on_taken = on_taken
         self._arrived: dict[Pass, deque[tuple[str, Message]]] = {}
         self._changed = threading.Condition()
         self._now = Pass(0, Phase.SETTLE, 0)
@@ -61,6 +64,8 @@ class Inbox:
             if key >= self._now:
                 self._arrived.setdefault(key, deque()).append((worker, message))
                 self._changed.notify_all()
+                return
+        self._on_taken(worker, message.num_bytes)
 
     def take(self, key: Pass, timeout_seconds: float, *, is_patient: bool = False) -> tuple[str, Message]:
         """The next message of a pass, with its sender; messages of earlier passes are forgotten.
@@ -78,7 +83,9 @@ class Inbox:
                     raise UnavailableError(f"nothing came for {timeout_seconds:g} s", field="reduction", value=key.round)
             if not is_patient:
                 self._check(key.restarts)
-            return queue.popleft()
+            worker, message = queue.popleft()
+        self._on_taken(worker, message.num_bytes)
+        return worker, message
 
     def await_pass(self, restarts: int, timeout_seconds: float) -> Pass | None:
         """The earliest pass that has messages; None when none came in time.
@@ -141,7 +148,8 @@ class Inbox:
         if key > self._now:
             self._now = key
             for early in [one for one in self._arrived if one < key]:
-                del self._arrived[early]
+                for worker, message in self._arrived.pop(early):
+                    self._on_taken(worker, message.num_bytes)
 
     def _check(self, restarts: int) -> None:
         if self._is_closed:

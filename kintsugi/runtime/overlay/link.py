@@ -15,7 +15,7 @@ from kintsugi.runtime.overlay.outbox import Outbox
 _UNSENT_BYTES = 128 * 2**10
 """Most bytes that the kernel holds unsent: what is urgent does not wait behind more."""
 _JOIN_SECONDS = 5.0
-PING = "ping"
+PING, TAKEN = "ping", "taken"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +46,11 @@ class Link:
         self.peer = peer
         self._connection, self._options = connection, options
         self._on_message, self._on_loss = on_message, on_loss
-        self._outbox = Outbox()
+        self._outbox = Outbox(options.window_bytes)
         self._lock = threading.Lock()
         self._is_over = False
         self._num_users = 2
+        self._taken_bytes = 0
         name = f"overlay-link-{peer.worker}"
         self._threads = [
             threading.Thread(target=self._run, args=(work,), name=f"{name}-{what}", daemon=True)
@@ -74,6 +75,17 @@ class Link:
         """
         self._outbox.put(message, self._options.link_timeout_seconds)
 
+    def acknowledge(self, num_bytes: int) -> None:
+        """So many bytes of reductions that came over this link were taken: tell its other end now and then."""
+        with self._lock:
+            self._taken_bytes += num_bytes
+            told = self._taken_bytes
+            if told < self._options.window_bytes // 4:
+                return
+            self._taken_bytes = 0
+        with suppress(CommunicationError):
+            self.send(Message(Channel.CONTROL, TAKEN, {"bytes": told}))
+
     def waiting_bytes(self, channel: Channel) -> int:
         """What waits to be sent on one channel."""
         return self._outbox.waiting_bytes(channel)
@@ -96,6 +108,8 @@ class Link:
     def _run(self, work: Callable[[], None]) -> None:
         try:
             work()
+        except BlockingIOError:
+            self._end(f"nothing moved for {self._options.link_timeout_seconds:g} s")
         except (OSError, CommunicationError) as error:
             self._end(str(error) or type(error).__name__)
         finally:
@@ -104,7 +118,9 @@ class Link:
     def _read(self) -> None:
         while not self._is_over:
             message = read(self._connection)
-            if message.kind != PING:
+            if message.kind == TAKEN:
+                self._outbox.taken(int(message.fields["bytes"]))
+            elif message.kind != PING:
                 self._on_message(self, message)
 
     def _write(self) -> None:

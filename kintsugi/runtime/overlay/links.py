@@ -97,6 +97,12 @@ class Links:
             return False
         return True
 
+    def acknowledge(self, worker: str, num_bytes: int) -> None:
+        """So many bytes of reductions from a neighbour were taken, or are of no use any more."""
+        link = self.get(worker)
+        if link is not None and num_bytes:
+            link.acknowledge(num_bytes)
+
     def connect(self, worker: str, address: str) -> Link:
         """Call a neighbour and exchange greetings.
 

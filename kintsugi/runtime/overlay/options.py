@@ -39,7 +39,7 @@ class OverlayOptions:
     heartbeat_seconds: float = 1.0
     ping_seconds: float = 1.0
     """After so long without a message on a link something is sent, so that silence means something."""
-    link_timeout_seconds: float = 5.0
+    link_timeout_seconds: float = 10.0
     """Silence after which a link is lost."""
     connect_timeout_seconds: float = 5.0
     join_timeout_seconds: float = 600.0

@@ -14,7 +14,10 @@ MOST_WAITING_BYTES = 2 * 2**20
 class Outbox:
     """Messages in the order of their channels, and within a channel in the order in which they were put."""
 
-    def __init__(self) -> None:
+    def __init__(self, window_bytes: int) -> None:
+        """No more than `window_bytes` of reductions are on their way to a receiver that has not taken them."""
+        self._window_bytes = window_bytes
+        self._untaken_bytes = 0
         self._waiting: dict[Channel, deque[Message]] = {channel: deque() for channel in Channel}
         self._changed = threading.Condition()
         self._is_closed = False
@@ -45,17 +48,21 @@ class Outbox:
         with self._changed:
             self._is_sending = False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._is_closed or any(self._waiting.values()), timeout_seconds)
+            self._changed.wait_for(lambda: self._is_closed or self._first() is not None, timeout_seconds)
             if self._is_closed:
                 raise CommunicationError("the link is closed", field="link")
-            queue = next((queue for queue in self._waiting.values() if queue), None)
-            if queue is None:
+            channel = self._first()
+            if channel is None:
                 return None
-            message, self._is_sending = queue.popleft(), True
-            if message.channel is Channel.SHARDS:
-                self._shard_bytes -= message.num_bytes
-                self._changed.notify_all()
+            message, self._is_sending = self._waiting[channel].popleft(), True
+            self._count(message)
             return message
+
+    def taken(self, num_bytes: int) -> None:
+        """The receiver has taken so many bytes of reductions."""
+        with self._changed:
+            self._untaken_bytes = max(self._untaken_bytes - num_bytes, 0)
+            self._changed.notify_all()
 
     def drop(self, is_stale: Callable[[Message], bool]) -> None:
         """Forget messages of reductions that nobody waits for any more."""
@@ -82,6 +89,19 @@ class Outbox:
             for queue in self._waiting.values():
                 queue.clear()
             self._changed.notify_all()
+
+    def _first(self) -> Channel | None:
+        """The most urgent channel that has something which may be sent."""
+        is_full = self._untaken_bytes >= self._window_bytes
+        ready = (one for one, queue in self._waiting.items() if queue and not (is_full and one is Channel.REDUCTION))
+        return next(ready, None)
+
+    def _count(self, message: Message) -> None:
+        if message.channel is Channel.SHARDS:
+            self._shard_bytes -= message.num_bytes
+            self._changed.notify_all()
+        elif message.channel is Channel.REDUCTION:
+            self._untaken_bytes += message.num_bytes
 
     def _await_room(self, timeout_seconds: float) -> None:
         if not self._changed.wait_for(lambda: self._is_closed or self._shard_bytes < MOST_WAITING_BYTES, timeout_seconds):

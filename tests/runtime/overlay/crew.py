@@ -17,6 +17,7 @@ OPTIONS = OverlayOptions(
     join_timeout_seconds=60.0,
     reduction_timeout_seconds=60.0,
     drain_timeout_seconds=20.0,
+    link_timeout_seconds=60.0,
     reads_signals=False,
     chunk_bytes=1024,
 )
@@ -68,13 +69,6 @@ class Crew:
                 member.coordinator.close()
         assert not errors, errors
         assert not any(member.is_alive() for member in self.members.values())
-
-    def digests(self) -> dict[int, set[str]]:
-        """By reduction: the states that workers had after it."""
-        found: dict[int, set[str]] = {}
-        for line in list(self.lines):
-            found.setdefault(line.number, set()).add(line.digest)
-        return found
 
 
 class Member(threading.Thread):

@@ -1,0 +1,146 @@
+"""What a joining worker gets is all that training depends on: the replica goes on bit for bit."""
+
+import copy
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from kintsugi.core.errors import InvalidInputError, ReconfigurationError
+from kintsugi.runtime.overlay import flat_state
+from kintsugi.runtime.overlay.options import OverlayOptions, Replicated
+from kintsugi.runtime.overlay.trained import TrainedState
+from kintsugi.runtime.overlay.values import from_plain, to_plain
+from restorer.packing import PackedState, pack
+
+
+def network(dtype=torch.float32) -> nn.Module:
+    """Convolution, normalisation with running statistics, and a tied pair."""
+    model = nn.Sequential(nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.Flatten(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16))
+    model[5].weight = model[3].weight
+    return model.to(dtype)
+
+
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, 0.1),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, dampening=0.1),
+    "adam": lambda parameters: torch.optim.Adam(parameters, 0.01, amsgrad=True),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, 0.01),
+    "rmsprop": lambda parameters: torch.optim.RMSprop(parameters, 0.01, centered=True),
+}
+
+
+def trained(seed: int, kind: str, dtype=torch.float32, **options) -> TrainedState:
+    torch.manual_seed(seed)
+    model = network(dtype)
+    optimizer = OPTIMIZERS[kind](model.parameters())
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 2, 4])
+    return TrainedState(model, optimizer, OverlayOptions(**options), schedules=[schedule])
+
+
+def step(state: TrainedState, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(8, 2, 6, generator=generator).to(next(state.model.parameters()).dtype)
+    state.model(inputs).float().square().mean().backward()
+    state.apply(state.gathered(1.0).copy())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("num_steps", [0, 3])
+def test_a_joiner_goes_on_bit_for_bit(kind, dtype, num_steps):
+    source, joiner = trained(0, kind, dtype), trained(1, kind, dtype)
+    for seed in range(num_steps):
+        step(source, seed)
+    header, content = pack(source.packed().entries)
+    arrived = PackedState.blank(header)
+    arrived.write(0, content)
+    joiner.load(arrived)
+    assert joiner.digest() == source.digest()
+    assert joiner.steps == source.steps == num_steps
+    for seed in range(10, 13):
+        step(source, seed)
+        step(joiner, seed)
+        assert joiner.digest() == source.digest()
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_the_size_of_a_state_is_known_before_the_optimizer_has_stepped(kind):
+    state = trained(0, kind)
+    expected = flat_state.expected_bytes(state.model, state.optimizer, Replicated.EVERYTHING)
+    step(state, 0)
+    assert state.packed().num_bytes == expected
+
+
+def test_only_what_is_trained_is_reduced_and_sent():
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 2))
+    model[0].requires_grad_(False)
+    before = copy.deepcopy(model[0].state_dict())
+    adapters = torch.optim.Adam(model[1].parameters(), 0.01)
+    state = TrainedState(model, adapters, OverlayOptions(replicated=Replicated.TRAINABLE))
+    assert state.num_elements == 64 * 2 + 2
+    model(torch.ones(3, 64)).sum().backward()
+    state.apply(state.gathered(1.0))
+    assert state.packed().num_bytes < 3 * 4 * 130 + 100
+    assert all(torch.equal(value, before[name]) for name, value in model[0].state_dict().items())
+
+
+def test_another_model_is_refused():
+    one, other = trained(0, "adam"), trained(0, "adam")
+    other.model[3] = nn.Linear(16, 17)
+    with pytest.raises(ReconfigurationError, match="another model"):
+        other.load(one.packed())
+    smaller = TrainedState(model := nn.Linear(2, 2), torch.optim.SGD(model.parameters(), 0.1), OverlayOptions())
+    with pytest.raises(ReconfigurationError, match="another model"):
+        smaller.load(one.packed())
+
+
+def test_gradients_are_weighted_and_missing_ones_are_zero():
+    state = trained(0, "sgd", averages_buffers=False)
+    state.model[3].bias.grad = torch.full((16,), 3.0)
+    vector = state.gathered(2.0)
+    assert vector.sum() == 16 * 6.0
+    assert sorted(set(vector.tolist())) == [0.0, 6.0]
+
+
+def test_buffers_are_averaged_and_counters_stay_whole():
+    state = trained(0, "sgd")
+    state.model(torch.randn(8, 2, 6))
+    vector = state.gathered(1.0)
+    vector[-1] = 1.75
+    state.apply(vector)
+    assert state.model[1].num_batches_tracked.item() == 2
+    assert state.model[1].num_batches_tracked.dtype == torch.int64
+
+
+def test_an_optimizer_must_train_something():
+    model = nn.Linear(2, 2).requires_grad_(False)
+    with pytest.raises(InvalidInputError, match="steps no parameter"):
+        TrainedState(model, torch.optim.SGD(model.parameters(), 0.1), OverlayOptions())
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.integers() | st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(plain)
+def test_plain_values_come_back(value):
+    assert from_plain(to_plain(value, "x")) == value
+
+
+def test_counters_come_back_and_other_values_are_refused():
+    found = from_plain(to_plain(Counter({3: 2}), "milestones"))
+    assert isinstance(found, Counter)
+    assert found == Counter({3: 2})
+    with pytest.raises(InvalidInputError, match="holds a set"):
+        to_plain({1}, "x")

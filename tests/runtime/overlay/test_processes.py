@@ -1,0 +1,84 @@
+"""Real processes join, leave and are killed around a real service."""
+
+import random
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from kintsugi.client import Client
+from kintsugi.runtime.processes import forkserver
+from tests import processes
+from tests.runtime.overlay.test_churn import check_lines
+from tests.runtime.overlay.trainees import WAIT_SECONDS, Trainee, run_example
+from tests.runtime.overlay.waiting import until
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory) -> Iterator[str]:
+    with processes.service(tmp_path_factory.mktemp("service") / "service.db") as running:
+        yield running.url
+
+
+@pytest.mark.timeout(300)
+def test_the_example_joins_and_leaves_a_running_job(tmp_path, service):
+    def start(worker: str, *more: str):
+        arguments = ["--service", service, "--job", "clinics", "--worker", worker, *more]
+        process = forkserver().Process(target=run_example, args=(str(tmp_path / worker), arguments))
+        process.start()
+        started.callback(process.kill)
+        return process
+
+    with ExitStack() as started:
+        first = start("clinic-a", "--num-steps", "100000")
+        await_text(tmp_path / "clinic-a", r"step 2 ", first)
+        second = start("clinic-b", "--num-steps", "100000")
+        await_text(tmp_path / "clinic-b", r"with clinic-a,clinic-b", second)
+        third = start("clinic-c", "--num-steps", "100000", "--neighbors", "clinic-a,clinic-b")
+        await_text(tmp_path / "clinic-c", r"with clinic-a,clinic-b,clinic-c", third)
+        for process, worker in ((first, "clinic-a"), (third, "clinic-c"), (second, "clinic-b")):
+            process.terminate()
+            process.join(WAIT_SECONDS)
+            assert process.exitcode == 0, (tmp_path / worker).read_text()
+    assert re.search(r"clinic-c joined at step [1-9]", (tmp_path / "clinic-c").read_text())
+    assert "with clinic-b,clinic-c" in (tmp_path / "clinic-b").read_text()
+
+
+@pytest.mark.timeout(300)
+def test_workers_are_killed_at_random_moments(tmp_path, service):
+    dice = random.Random(5)
+    trainees: dict[str, Trainee] = {}
+    with ExitStack() as started, Client(service) as client:
+
+        def start(worker: str, *neighbors: str) -> None:
+            trainees[worker] = Trainee(tmp_path, service, "killed", worker, neighbors or None)
+            started.callback(trainees[worker].end)
+            trainees[worker].await_steps(1)
+
+        for worker, neighbors in (("a", ()), ("b", ("a",)), ("c", ("a", "b")), ("d", ("a", "b", "c"))):
+            start(worker, *neighbors)
+        for victim, newcomer in (("b", "e"), ("a", "f")):
+            trainees["c"].await_steps(len(trainees["c"].lines) + dice.randint(1, 4))
+            trainees[victim].signal(signal.SIGKILL)
+            start(newcomer, "c", "d")
+        for worker in ("c", "d", "e", "f"):
+            trainees[worker].await_steps(len(trainees[worker].lines) + 2)
+        overlay = client.overlay("killed")
+        for worker in ("c", "d", "e", "f"):
+            trainees[worker].signal(signal.SIGTERM)
+        for trainee in trainees.values():
+            trainee.join()
+    assert overlay is not None
+    assert overlay.restarts == 2
+    assert all(trainees[worker].has_left for worker in ("c", "d", "e", "f"))
+    check_lines([line for trainee in trainees.values() for line in trainee.lines])
+
+
+def await_text(path: Path, pattern: str, process) -> None:
+    """Wait until a process has written something."""
+    until(lambda: path.exists() and re.search(pattern, path.read_text()), process)
