@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.recording import RunOptions
+from kintsugi.runtime.ring.options import RingOptions
 from kintsugi.runtime.tracing import TraceOptions
 
 
@@ -29,6 +30,8 @@ class WorkerOptions:
     """Where the run is recorded; null records nothing."""
     trace: TraceOptions | None = None
     """Where the times of actions are recorded; null records none."""
+    ring: RingOptions = field(default_factory=RingOptions)
+    """Patience of workers that govern themselves with each other."""
 
     def address_of(self, worker: str) -> str:
         """Where a worker listens."""

@@ -52,6 +52,7 @@ class Governor:
         self._worker = worker
         self._connection = connection
         self._host = options.address_of(worker)
+        self._ring_options = options.ring
         self._sending = threading.Lock()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._held = HeldPlans()
@@ -153,6 +154,7 @@ class Governor:
             {worker: at.ring for worker, at in message.addresses.items()},
             self._told(),
             lease=self._lease,
+            options=self._ring_options,
         )
         self._steering = Steering(
             worker=self._worker,

@@ -5,9 +5,11 @@ It decides nothing: who is lost, what runs then and from when on is the workers'
 
 import time
 
+import structlog
+
 from kintsugi.core.decision import Decision
-from kintsugi.core.errors import ConflictError, ReconfigurationError, UnavailableError
-from kintsugi.core.membership import Membership
+from kintsugi.core.errors import ConflictError, KintsugiError, ReconfigurationError, UnavailableError
+from kintsugi.core.membership import Event, Membership
 from kintsugi.runtime.attempt import Attempt, Phase
 from kintsugi.runtime.decider import Decider
 from kintsugi.runtime.decisions import JobRequest
@@ -16,6 +18,7 @@ from kintsugi.runtime.hearing import Hearing
 from kintsugi.runtime.keeper import Keeper
 from kintsugi.runtime.messages import Collect, FromWorker
 from kintsugi.runtime.options import AgentOptions
+from kintsugi.runtime.preparation import is_same_work
 from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.progress import Progress
 from kintsugi.runtime.recovery import Recoveries
@@ -38,9 +41,12 @@ class Overseer:
         self._fleet = fleet
         self._decider = decider
         self._options = options
+        self._log = structlog.get_logger("kintsugi.runtime")
         self._roster = Roster(request)
         self._reachable: dict[str, Reachable] = {}
         self._struck_at: dict[str, float | None] = {}
+        self._untold: list[Event] = []
+        """What the workers found out, and whoever decides does not know."""
         self._attempts: dict[int, Attempt] = {}
         self._leases: dict[int, Agreement] = {}
         self._decisions: list[Decision] = []
@@ -101,6 +107,7 @@ class Overseer:
             self._found()
         else:
             self._follow()
+            self._compare()
 
     # What it hears.
 
@@ -140,11 +147,9 @@ class Overseer:
         if before is None:
             return
         lost = [worker for worker in before.membership.alive if worker not in course.membership.alive]
-        joined = [worker for worker in course.membership.alive if worker not in before.membership.alive]
-        if joined:
-            self.recoveries.joined(joined, adopted.noticed_at, None)
         for worker in lost:
             self.recoveries.lost(worker, self._struck_when(worker), adopted.noticed_at)
+        self._untold += [self._roster.failed(worker) for worker in lost]
         self.recoveries.note(planned_at=adopted.agreed_at, generation=course.generation, policy=course.decision.plan.policy.value)
 
     def _struck_when(self, worker: str) -> float | None:
@@ -222,7 +227,27 @@ class Overseer:
         self.recoveries.end()
         if self._course is not None:
             self._foresight.look_ahead(self._course)
+        if self._untold:
+            self._decider.submit(self._untold)
+            self._untold = []
         self.keeper.expect(attempt.number, self.decision.plan.workers)
+
+    def _compare(self) -> None:
+        """Whoever decides knows by now what the workers did, and would have done the same: a plan follows from what happened."""
+        if not self._decider.has_answer():
+            return
+        try:
+            self._decider.finish()
+        except KintsugiError as error:  # told again with the next events
+            self._log.warning("the service does not know yet what its job's workers did", error=str(error))
+            return
+        plan = self._decider.decisions[-1].plan
+        if is_same_work(plan, self.decision.plan):
+            self._decider.tell_applied(plan.generation)
+        else:
+            self._log.warning(
+                "the service would have decided otherwise; what the workers agreed on holds", generation=plan.generation
+            )
 
     def _collect(self) -> None:
         """Ask all holders for digests, and the first holder of each layer for its parameters."""

@@ -1,25 +1,31 @@
 """Jobs whose workers mend themselves end on the losses and parameters of the undisturbed run, whatever fails when."""
 
+import os
+import signal
 from functools import cache, partial
+from multiprocessing.connection import wait
 
 import pytest
 
 from kintsugi.core.errors import StateLostError
-from kintsugi.runtime.agent import Agent
+from kintsugi.runtime.agent import Agent, Observer
 from kintsugi.runtime.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
 from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
 from kintsugi.runtime.result import RunResult
+from kintsugi.runtime.ring.options import RingOptions
 from tests.runtime.jobs import NUM_STEPS, tiny_gpt
-from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, survivors
+from tests.runtime.runs import PATIENCE_SECONDS, assert_same, gpt_request, leaves_nothing, survivors
 
 pytestmark = pytest.mark.processes
 
+PATIENCE = RingOptions(heartbeat_seconds=0.2, heartbeat_timeout_seconds=2.0)
 
-def governed(dp: int, pp: int, *faults: Fault, num_steps: int = NUM_STEPS) -> RunResult:
-    options = AgentOptions(governance=Governance.RING, worker=WorkerOptions(faults=faults))
+
+def governed(dp: int, pp: int, *faults: Fault, num_steps: int = NUM_STEPS, observer: Observer | None = None) -> RunResult:
+    options = AgentOptions(governance=Governance.RING, worker=WorkerOptions(faults=faults, ring=PATIENCE))
     job = partial(tiny_gpt, num_steps=num_steps)
-    with leaves_nothing(), Agent(job, gpt_request(dp, pp, min_dp=1), LocalDecisions(), options=options) as agent:
+    with leaves_nothing(), Agent(job, gpt_request(dp, pp, min_dp=1), LocalDecisions(), options=options, observer=observer) as agent:
         return agent.run()
 
 
@@ -70,3 +76,25 @@ def test_before_the_first_step_everything_comes_from_the_seed():
 def test_a_layer_whose_only_holder_is_lost_ends_the_job():
     with pytest.raises(StateLostError):
         governed(1, 3, fail_at(2, "w01", "forward"))
+
+
+class Thaw:
+    """Has a frozen worker go on once the others did without it, and sees what becomes of it."""
+
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
+        self.exit_code: int | None = None
+
+    def __call__(self, agent: Agent) -> None:
+        if self.exit_code is None and agent.recoveries and agent.recoveries[0].resumed_at is not None:
+            handle = agent.handle(self._worker)
+            os.kill(handle.pid, signal.SIGCONT)
+            wait([handle.process.sentinel], PATIENCE_SECONDS)
+            self.exit_code = handle.process.exitcode
+
+
+def test_a_frozen_worker_that_returns_ends_itself():
+    thaw = Thaw("w01")
+    result = governed(4, 1, fail_at(2, "w01", "backward", "freeze"), observer=thaw)
+    assert_same(result, reference())
+    assert thaw.exit_code == 0
