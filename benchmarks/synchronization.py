@@ -10,6 +10,7 @@ Exits with 1 where the adaptive run is slower than ALLOWED_LOSS below the better
 """
 
 import argparse
+import itertools
 import os
 import statistics
 import sys
@@ -120,7 +121,7 @@ class Point:
 
     num_workers: int
     per_second: dict[str, float]
-    """Steps per second of a worker once settled, by run: of its median step, the median over workers."""
+    """Steps per second of a worker once settled, by run: of the median step, each being the median over workers."""
     strategies: dict[str, str]
     """At the end of the interval, by run."""
     reasons: tuple[str, ...]
@@ -137,16 +138,19 @@ class Point:
 
 
 def point(members: Members, num_workers: int, num_steps: int) -> Point:
-    """One worker more joins every run, one run after the other."""
+    """One worker more joins every run; then all runs take their turns, in one order and in the other."""
     names = members.names[:num_workers]
-    per_second, strategies, reasons = {}, {}, []
-    for run in RUNS:
+    seconds: dict[str, list[float]] = {run: [] for run in RUNS}
+    strategies, reasons = {}, []
+    for run in itertools.chain(RUNS, reversed(RUNS)):
         members.connect(names)
         answers = members.calls({name: (train, (run, rank, num_workers, num_steps)) for rank, name in enumerate(names)})
         intervals: list[Interval] = list(answers.values())
-        per_second[run] = 1.0 / statistics.median(statistics.median(own.step_seconds[NUM_SETTLING:]) for own in intervals)
+        steps = zip(*(interval.step_seconds[NUM_SETTLING:] for interval in intervals), strict=True)
+        seconds[run] += [statistics.median(of_workers) for of_workers in steps]
         strategies[run] = intervals[0].strategy
         reasons += [f"{run}: {switch.reason}" for switch in intervals[0].switches]
+    per_second = {run: 1.0 / statistics.median(values) for run, values in seconds.items()}
     return Point(num_workers, per_second, strategies, tuple(reasons))
 
 
@@ -197,8 +201,13 @@ def measured(num_workers: int, num_steps: int, console: Console) -> list[Point]:
 def main() -> int:
     """Measure, print and draw; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=10, help="at the end (default 10)")
-    parser.add_argument("--steps", type=int, default=50, help=f"between joins, of which {NUM_SETTLING} settle (default 50)")
+    parser.add_argument("--workers", type=int, default=8, help="at the end (default 8)")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=40,
+        help=f"of each run in each of two turns at a size, of which {NUM_SETTLING} settle (default 40)",
+    )
     parser.add_argument("--picture", type=Path, help="to write, without .png and .svg")
     arguments = parser.parse_args()
     if (reason := unavailable_reason()) is not None:

@@ -40,7 +40,7 @@ SIZES = (1, 2, 3, 4, 5, 6, 4, 3)
 """Workers by interval."""
 MANY = 4
 """Workers from which the adaptive run does not wait."""
-BATCH, NUM_BLOCKS, WIDTH, LEARNING_RATE, NUM_HELD_OUT = 16, 1, 16, 0.05, 600
+BATCH, NUM_BLOCKS, WIDTH, LEARNING_RATE, NUM_HELD_OUT = 16, 1, 16, 5e-3, 600
 ADAPTIVE, SYNCHRONOUS = "adaptive", "S-SGD"
 
 
@@ -76,8 +76,10 @@ class Part:
     run: str
     rank: int
     num_workers: int
-    num_steps: int
-    is_last: bool
+    until_step: int
+    """By the count that workers agree on."""
+    last_step: int
+    """Of the whole run, at which the learning rate is zero."""
 
 
 def train(member: Member, samples: Samples, part: Part) -> tuple[float, list[str]]:
@@ -89,12 +91,12 @@ def train(member: Member, samples: Samples, part: Part) -> tuple[float, list[str
     else:
         member.kept["trainee"].optimizer.adopt(transport)
     trainee: _Trainee = member.kept["trainee"]
-    for _ in range(part.num_steps):
+    while trainee.optimizer.num_steps < part.until_step:
         chosen = torch.randint(len(samples.labels) - NUM_HELD_OUT, (BATCH,), generator=trainee.random)
         trainee.optimizer.zero_grad()
         nn.functional.cross_entropy(trainee.model(samples.pixels[chosen]), samples.labels[chosen]).backward()
         trainee.optimizer.step()
-    if not part.is_last:
+    if part.until_step < part.last_step:
         return 0.0, []
     trainee.optimizer.finish()
     return _accuracy(trainee.model, samples), trainee.reasons
@@ -107,11 +109,12 @@ def _trainee(part: Part, transport: PeerTransport) -> _Trainee:
     reasons: list[str] = []
     policy = WorkerCountPolicy({1: SynchronousSGD.name, MANY: PairwiseAveraging.name}) if part.run == ADAPTIVE else None
     optimizer = SynchronizedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9),
+        torch.optim.Adam(model.parameters(), lr=LEARNING_RATE),
         [SynchronousSGD(), PairwiseAveraging(seed=part.seed)],
         transport,
         policy=policy,
         on_switch=lambda switch: reasons.append(switch.reason),
+        learning_rate=lambda step: LEARNING_RATE * max(1.0 - step / part.last_step, 0.0),
     )
     return _Trainee(model, optimizer, reasons, torch.Generator().manual_seed(1000 * part.seed + part.rank))
 
@@ -129,7 +132,8 @@ def trained(members: LocalMembers, seed: int, run: str, num_steps: int) -> tuple
     for index, size in enumerate(SIZES):
         names = members.names[:size]
         members.build(names, ())
-        part = partial(Part, seed, run, num_workers=size, num_steps=num_steps, is_last=index + 1 == len(SIZES))
+        until, last = num_steps * (index + 1), num_steps * len(SIZES)
+        part = partial(Part, seed, run, num_workers=size, until_step=until, last_step=last)
         answers = members.ask({name: (train, (samples, part(rank=rank))) for rank, name in enumerate(names)})
     accuracies = {accuracy for accuracy, _ in answers.values()}
     assert len(accuracies) == 1, "all workers have the same model in the end"
@@ -150,7 +154,7 @@ def main() -> int:
     """Train all runs and compare; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=8, help="runs of each kind (default 8)")
-    parser.add_argument("--steps", type=int, default=60, help="of each worker in each interval (default 60)")
+    parser.add_argument("--steps", type=int, default=100, help="of each worker in each interval (default 100)")
     arguments = parser.parse_args()
     console, began = Console(stderr=True, highlight=False), time.monotonic()
     accuracies: dict[str, list[float]] = {SYNCHRONOUS: [], ADAPTIVE: []}
