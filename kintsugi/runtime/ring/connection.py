@@ -26,6 +26,7 @@ class Connection:
         self.patience_seconds = patience_seconds
         self.heard_at = time.monotonic()
         self.is_connecting = accepted is None
+        self.has_heard = False
         self._received = bytearray()
         self._unsent = bytearray()
 
@@ -84,7 +85,7 @@ class Connection:
             return
         if not chunk:
             raise ConnectionResetError(errno.ECONNRESET, f"{self.peer} closed the connection")
-        self.heard_at = time.monotonic()
+        self.heard_at, self.has_heard = time.monotonic(), True
         self._received += chunk
         yield from frames(self._received)
 

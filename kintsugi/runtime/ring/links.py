@@ -62,6 +62,10 @@ class Links:
         """Whoever is at the other end of a connection, or of an attempt at one."""
         return frozenset(connection.peer for connection in self._connections if connection.peer)
 
+    def hears(self, worker: str) -> bool:
+        """Whether there is a connection to a member over which it has said something."""
+        return any(connection.peer == worker and connection.has_heard for connection in self._connections)
+
     def send(self, worker: str, message: Message) -> None:
         """Send a message, over a new connection where there is none."""
         self.connect(worker)
@@ -130,20 +134,18 @@ class Links:
         self._selector.unregister(connection.socket)
         connection.close()
 
-    def _lose(self, worker: str, *, is_certain: bool = False) -> None:
-        self.leave((worker,))
-        self._signals.append(Lost(worker, is_certain=is_certain))
+    def _lose(self, connection: Connection, *, is_certain: bool = False) -> None:
+        """A connection is gone, and with the last one its peer."""
+        self._drop(connection)
+        if connection.peer and connection.peer not in self.peers:
+            self._signals.append(Lost(connection.peer, is_certain=is_certain))
 
     def _guarded(self, connection: Connection, action: Callable[[], None]) -> None:
         """Do something with a connection; what breaks it loses its peer."""
         try:
             action()
         except (OSError, CommunicationError) as error:
-            if connection.peer:
-                refused = connection.is_connecting and isinstance(error, ConnectionRefusedError)
-                self._lose(connection.peer, is_certain=refused)
-            else:
-                self._drop(connection)
+            self._lose(connection, is_certain=connection.is_connecting and isinstance(error, ConnectionRefusedError))
         else:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.wants_to_write else 0)
             if connection in self._connections and self._selector.get_key(connection.socket).events != events:
@@ -203,9 +205,7 @@ class Links:
         for connection in self._silent(now):
             if connection.peer:
                 self._fence(connection.peer)
-                self._lose(connection.peer)
-            else:
-                self._drop(connection)
+            self._lose(connection)
 
     def _silent(self, now: float) -> Iterator[Connection]:
         for connection in list(self._connections):

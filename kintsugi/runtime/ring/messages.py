@@ -47,6 +47,8 @@ class Proposal:
 
     ballot: Ballot
     agreement: Agreement
+    by_lease: bool
+    """Whether the lease has to decide: no majority stood behind this ballot, or behind one that it follows."""
 
 
 @dataclass(frozen=True, slots=True)

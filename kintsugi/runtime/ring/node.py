@@ -18,7 +18,7 @@ from kintsugi.runtime.ring.lease import Lease
 from kintsugi.runtime.ring.links import Links
 from kintsugi.runtime.ring.messages import Agreement, Hello
 from kintsugi.runtime.ring.options import RingOptions
-from kintsugi.runtime.ring.signals import Action, AskLease, Committed, Decided, Install, LeaveOut, Lost, Probe, Send, Signal
+from kintsugi.runtime.ring.signals import Action, AskLease, Committed, Decided, Found, Install, LeaveOut, Lost, Probe, Send, Signal
 from kintsugi.runtime.ring.state import State, following
 from kintsugi.runtime.ring.transition import transition
 
@@ -97,7 +97,7 @@ class RingNode(AbstractContextManager["RingNode"]):
         self._thread = threading.Thread(target=self._run, name=f"ring-{member}", daemon=True)
         self._is_closing = threading.Event()
         self._inquire_at = 0.0
-        """When to ask again while too few are left to decide anything, on the monotonic clock."""
+        """When to look round again while nothing is decided, on the monotonic clock."""
         self._log = structlog.get_logger("kintsugi.runtime").bind(member=member)
         self.num_sent = 0
         """Messages of the protocol that were sent, without greetings and signs of life."""
@@ -185,6 +185,7 @@ class RingNode(AbstractContextManager["RingNode"]):
             before = self._state
             self._state, actions = transition(before, signal, self._told.choose)
         if self._state.is_stopped and not before.is_stopped:
+            self._inquire_at = time.monotonic() + self._options.retry_seconds
             self._told.on_stop(before.agreement.generation)
         for action in actions:
             self._act(action)
@@ -212,12 +213,15 @@ class RingNode(AbstractContextManager["RingNode"]):
             self._links.connect(worker, patience_seconds=patience_seconds)
 
     def _inquire(self) -> None:
-        """While too few are left: see who of the others has ended, or is further, and whether the lease holds a decision."""
-        state = self._state
-        if state.held is None or time.monotonic() < self._inquire_at:
+        """While nothing is decided: see who of the others has ended, lives or is further, and what the lease holds."""
+        state, now = self._state, time.monotonic()
+        if state.promised is None or now < self._inquire_at:
             return
-        self._inquire_at = time.monotonic() + self._options.retry_seconds
-        for worker in sorted(state.excluded - state.dead):
+        self._inquire_at = now + self._options.retry_seconds
+        for worker in sorted((state.lost | state.excluded) - state.dead):
+            if worker in state.lost and self._links.hears(worker):
+                self._take(Found(worker))
+                return
             self._links.send(worker, Hello(state.agreement.generation))
         self._asking.submit(self._look_up, self._lease, state.agreement.generation + 1)
 

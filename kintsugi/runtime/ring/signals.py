@@ -39,7 +39,14 @@ class Decided:
     agreement: Agreement
 
 
-Signal = Lost | Received | Committed | Decided
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A member that this worker had given up answers, while nothing has been decided for long."""
+
+    worker: str
+
+
+Signal = Lost | Found | Received | Committed | Decided
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ class State:
     """What it said when it committed that step."""
     is_left_out: bool = False
     lost: frozenset[str] = frozenset()
-    """Members that it found to be gone itself; never taken back in this generation."""
+    """Members that it found to be gone itself."""
     dead: frozenset[str] = frozenset()
     """Of the lost ones those that ended for certain."""
     promised: Ballot | None = None

@@ -18,6 +18,7 @@ from kintsugi.runtime.ring.signals import (
     AskLease,
     Committed,
     Decided,
+    Found,
     Install,
     LeaveOut,
     Lost,
@@ -44,6 +45,8 @@ def transition(state: State, signal: Signal, choose: Choose) -> Step:
             return _decided(state, agreement, choose)
         case Lost():
             return _lost(state, signal, choose)
+        case Found(worker):
+            return _found(state, worker, choose)
         case Received(sender, message):
             return _received(state, sender, message, choose)
 
@@ -63,6 +66,13 @@ def _lost(state: State, signal: Lost, choose: Choose) -> Step:
     if worker not in state.lost and (worker in passes_on_to or signal.is_reported):
         return _begin(after, choose)
     return _propose(after, choose) if after.held is not None and after != state else (after, ())
+
+
+def _found(state: State, worker: str, choose: Choose) -> Step:
+    """Nothing could be decided without a member that lives: take it back."""
+    if state.is_left_out or state.promised is None or worker not in state.lost - state.dead:
+        return state, ()
+    return _begin(replace(state, lost=state.lost - {worker}), choose)
 
 
 def _received(state: State, sender: str, message: Message, choose: Choose) -> Step:
@@ -122,10 +132,16 @@ def _pass_on(state: State, message: Reconcile | Accept, choose: Choose) -> Step:
 
 
 def _close(state: State, message: Reconcile, choose: Choose) -> Step:
-    """All that are left have promised and know the same membership: propose it, or what may be decided already."""
+    """All that are left have promised and know the same membership: propose it, or what may be decided already.
+
+    Two halves may each have asked the lease for something else; so what the lease was asked for, the lease decides.
+    """
     earlier = [promise.accepted for promise in message.promises if promise.accepted is not None]
-    agreement = max(earlier, key=lambda proposal: proposal.ballot).agreement if earlier else _fresh(state, message, choose)
-    return _propose(replace(state, held=Proposal(message.ballot, agreement)), choose)
+    latest = max(earlier, key=lambda proposal: proposal.ballot, default=None)
+    agreement = latest.agreement if latest is not None else _fresh(state, message, choose)
+    is_minority = not is_majority(len(state.ring), len(state.agreement.members))
+    by_lease = is_minority or any(proposal.by_lease for proposal in earlier)
+    return _propose(replace(state, held=Proposal(message.ballot, agreement, by_lease)), choose)
 
 
 def _fresh(state: State, message: Reconcile, choose: Choose) -> Agreement:
@@ -151,11 +167,9 @@ def _propose(state: State, choose: Choose) -> Step:
 
 
 def _conclude(state: State, message: Accept, choose: Choose) -> Step:
-    """All that are left have accepted: decided, or for the lease to decide."""
-    agreement = message.proposal.agreement
-    if is_majority(len(message.accepted_by), len(state.agreement.members)):
-        return _install(state, agreement, choose)
-    return state, (AskLease(agreement),)
+    """All that are left have accepted: decided by their majority, or for the lease to decide."""
+    proposal = message.proposal
+    return (state, (AskLease(proposal.agreement),)) if proposal.by_lease else _install(state, proposal.agreement, choose)
 
 
 def _install(state: State, agreement: Agreement, choose: Choose) -> Step:

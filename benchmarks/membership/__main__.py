@@ -1,0 +1,86 @@
+"""The ring's protocol: visits every world of its model, or measures it over real sockets.
+
+Run: python -m benchmarks.membership --explore [--members 5 --faults 2 --kinds crash,freeze,cut --commits --hurries]
+     python -m benchmarks.membership --latency [--members 32 --losses 1 2 3 --repeats 11]
+"""
+
+import argparse
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.membership.exploration import explore
+from benchmarks.membership.latency import Setting, row
+from benchmarks.membership.network import Network
+
+EXPLORATIONS = (
+    (2, 2, "crash,freeze,cut", True, False),
+    (2, 1, "crash,freeze", True, True),
+    (3, 1, "crash,freeze,cut", True, False),
+    (3, 2, "crash", True, False),
+    (3, 2, "crash,freeze", False, False),
+    (4, 2, "crash", True, False),
+    (5, 2, "crash", True, False),
+)
+"""Members, faults, kinds of faults, whether steps are committed, whether members hurry: what is explored unless told otherwise."""
+
+
+def _explored(members: int, faults: int, kinds: str, commits: bool, hurries: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    network = Network(members, commits=commits, can_freeze="freeze" in kinds, can_cut="cut" in kinds, hurries=hurries)
+    report = explore(network, faults)
+    commit = "yes" if commits else "no"
+    figures = (f"{report.num_states:,}", f"{report.num_transitions:,}", report.violation or "none", f"{report.seconds:.1f}")
+    return (str(members), str(faults), kinds, commit, *figures), report.trace
+
+
+def _explore(options: argparse.Namespace) -> bool:
+    """Print what was found; whether every claim held."""
+    chosen = (options.members, options.faults, options.kinds, options.commits, options.hurries)
+    table = Table(title="Every world that can be reached")
+    for name in ("members", "faults", "kinds", "commits", "states", "transitions", "violations", "seconds"):
+        table.add_column(name, justify="right")
+    traces = []
+    for exploration in EXPLORATIONS if options.members is None else (chosen,):
+        figures, trace = _explored(*exploration)
+        table.add_row(*figures)
+        traces += trace
+    console = Console(width=160)
+    console.print(table)
+    for line in traces:
+        console.print(line)
+    return not traces
+
+
+def _latency(options: argparse.Namespace) -> None:
+    table = Table(title="From the losses to the last survivor's restart, milliseconds")
+    for name in ("members", "lost", "ring, median", "maximum", "coordinator, median", "maximum", "ratio"):
+        table.add_column(name, justify="right")
+    for losses in options.losses:
+        table.add_row(*row(Setting(options.members or 32, losses), options.repeats))
+    Console(width=120).print(table)
+
+
+def main() -> None:
+    """Do what was asked for; exit 1 where a claim does not hold."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--explore", action="store_true")
+    arguments.add_argument("--latency", action="store_true")
+    arguments.add_argument("--members", type=int, help="by default several sizes are explored, and 32 measured")
+    arguments.add_argument("--faults", type=int, default=2, help="explored: how many crashes, freezes and cuts")
+    arguments.add_argument("--kinds", default="crash", help="explored: crash, freeze, cut, with commas between them")
+    arguments.add_argument("--commits", action="store_true", help="explored: members may commit a step meanwhile")
+    arguments.add_argument("--hurries", action="store_true", help="explored: members take others back at any moment")
+    arguments.add_argument("--losses", type=int, nargs="+", default=[1, 2, 3], help="measured: losses at once")
+    arguments.add_argument("--repeats", type=int, default=11, help="measured: of each")
+    options = arguments.parse_args()
+    if not options.explore and not options.latency:
+        arguments.error("say what to do: --explore or --latency")
+    if options.latency:
+        _latency(options)
+    if options.explore and not _explore(options):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Visits every world that a model can come to, breadth first, and checks the protocol's claims in each."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.membership.network import Event, Network
+from benchmarks.membership.world import CRASHED, World
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an exploration found."""
+
+    num_states: int
+    num_transitions: int
+    num_final: int
+    violation: str
+    """The claim that does not hold; empty where all do."""
+    trace: tuple[str, ...]
+    """Shortest way to the violation."""
+    seconds: float
+
+
+def explore(network: Network, faults: int, *, most_states: int | None = None) -> Report:
+    """Visit every world that can be reached with so many faults, until a claim is violated."""
+    began = time.monotonic()
+    first = network.initial(faults)
+    parents: dict[bytes, tuple[bytes, Event] | None] = {first.packed(): None}
+    waiting = deque([first])
+    transitions = final = 0
+    while waiting:
+        world = waiting.popleft()
+        key, is_final = world.packed(), True
+        for event, after in network.next(world):
+            transitions += 1
+            is_final = is_final and event[0] in ("crash", "freeze", "cut")
+            packed = after.packed()
+            if packed not in parents:
+                parents[packed] = key, event
+                waiting.append(after)
+                if violation := violated(network, after):
+                    trace = tuple(_trace(network, parents, packed))
+                    return Report(len(parents), transitions, final, violation, trace, time.monotonic() - began)
+        final += is_final
+        if is_final and (violation := unfinished(network, world)):
+            return Report(
+                len(parents), transitions, final, violation, tuple(_trace(network, parents, key)), time.monotonic() - began
+            )
+        if most_states is not None and len(parents) > most_states:
+            break
+    return Report(len(parents), transitions, final, "", (), time.monotonic() - began)
+
+
+def violated(network: Network, world: World) -> str:
+    """Which safety claim does not hold in a world; empty where all do."""
+    by_generation: dict[int, int] = {}
+    for _, number in world.installed:
+        generation = network.agreements[number].generation
+        if by_generation.setdefault(generation, number) != number:
+            return f"two memberships of generation {generation}"
+    return "a survivor lost a step that it had committed" if network.is_commit_lost else ""
+
+
+def unfinished(network: Network, world: World) -> str:
+    """Whether members that could go on stand still although nothing more can happen. Broken links excuse everybody."""
+    living = [network.states[number] for number in world.states if number != CRASHED]
+    if world.cut or not living:
+        return ""
+    newest = max((state.agreement for state in living), key=lambda agreement: agreement.generation)
+    going_on = [state for state in living if not state.is_left_out]
+    if any(state.agreement != newest for state in going_on):
+        return "a member is behind for ever"
+    names = {state.member for state in going_on}
+    if not names:
+        return ""  # all that went on have ended: nobody is left who could
+    if any(state.is_stopped for state in going_on) or names != set(newest.members):
+        return "a membership is mended for ever"
+    return ""
+
+
+def _trace(network: Network, parents: dict[bytes, tuple[bytes, Event] | None], packed: bytes) -> Iterator[str]:
+    events = []
+    while (found := parents[packed]) is not None:
+        packed, event = found
+        events.append(event)
+    for event in reversed(events):
+        kind, *rest = event
+        if kind == "deliver":
+            yield f"deliver {rest[0]}->{rest[1]} {network.messages[rest[2]]}"
+        elif kind in ("serve", "answer", "look up"):
+            yield f"{kind} {rest[0]} {network.agreements[rest[1]]}"
+        else:
+            yield " ".join(event)

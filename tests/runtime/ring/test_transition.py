@@ -1,0 +1,131 @@
+"""The protocol on paper: worlds of `benchmarks.membership`, all of them, and what a seeded mistake does to them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.membership.exploration import explore
+from benchmarks.membership.network import Network
+from kintsugi.runtime.ring import quorum, transition
+from kintsugi.runtime.ring.messages import Agreement, Restart
+from kintsugi.runtime.ring.signals import Action, Decided, Install, Lost, Received, Send
+from kintsugi.runtime.ring.state import State
+
+
+@pytest.mark.parametrize(
+    ("network", "faults"),
+    [
+        (Network(2), 2),
+        (Network(3, can_cut=False), 1),
+        (Network(3), 1),
+        (Network(3, can_freeze=False, can_cut=False), 2),
+        (Network(4, can_freeze=False, can_cut=False, commits=False), 2),
+        (Network(2, can_cut=False, hurries=True), 1),
+    ],
+)
+def test_every_world_keeps_the_claims(network: Network, faults: int) -> None:
+    report = explore(network, faults)
+    assert (report.violation, report.trace) == ("", ())
+    assert report.num_states > 60
+
+
+def test_an_acceptance_without_a_majority_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transition, "is_majority", lambda *_: True)
+    report = explore(Network(2, can_cut=False), 1)
+    assert report.violation == "two memberships of generation 1"
+    assert report.trace[0].startswith("freeze")
+
+
+def test_asking_the_lease_for_a_minority_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transition, "may_propose", lambda *_: True)
+    report = explore(Network(3, commits=False), 1)
+    assert report.violation == "two memberships of generation 1"
+
+
+def test_a_restart_before_all_accepted_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(state: State, message: transition.Reconcile | transition.Accept, choose: transition.Choose) -> transition.Step:
+        if isinstance(message, transition.Accept):
+            return transition._install(state, message.proposal.agreement, choose)
+        return passed_on(state, message, choose)
+
+    passed_on = transition._pass_on
+    monkeypatch.setattr(transition, "_pass_on", hasty)
+    report = explore(Network(3, can_cut=False, commits=False), 2)
+    assert report.violation.startswith("two memberships of generation")
+
+
+def test_a_commit_after_the_contribution_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(State, "is_stopped", property(lambda state: state.is_left_out))
+    assert explore(Network(3, can_freeze=False, can_cut=False), 1).violation == "a survivor lost a step that it had committed"
+
+
+@given(st.integers(1, 9).flatmap(lambda size: st.tuples(st.just(range(size)), st.sets(st.integers(0, size - 1)))))
+def test_who_may_propose_meets_every_majority(case: tuple[range, set[int]]) -> None:
+    members, ring = case
+    others = set(members) - ring
+    assert quorum.may_propose(ring, (), members) == (not quorum.is_majority(len(others), len(members)))
+    assert quorum.may_propose(ring, others, members)
+
+
+class Post:
+    """Delivers all messages of a ring at once, in order, without losing any, and counts them."""
+
+    def __init__(self, size: int) -> None:
+        self.names = tuple(f"w{index:02d}" for index in range(size))
+        self.states = {name: State(name, Agreement(0, self.names), 7) for name in self.names}
+        self.sent = dict.fromkeys(self.names, 0)
+        self.on_the_way: list[tuple[str, Send]] = []
+
+    def feed(self, worker: str, signal: transition.Signal) -> None:
+        if worker in self.states:
+            self.states[worker], actions = transition.transition(self.states[worker], signal, lambda _: "")
+            self._act(worker, actions)
+
+    def _act(self, worker: str, actions: tuple[Action, ...]) -> None:
+        sends = [action for action in actions if isinstance(action, Send)]
+        self.sent[worker] += len(sends)
+        self.on_the_way += [(worker, send) for send in sends]
+
+    def lose(self, lost: set[str]) -> None:
+        """All at once; whoever talks to a lost one finds it gone."""
+        for name in lost:
+            del self.states[name]
+        for name in self.names:
+            if name in self.states:
+                for gone in sorted(self.states[name].neighbours & lost):
+                    self.feed(name, Lost(gone))
+        while self.on_the_way:
+            sender, send = self.on_the_way.pop(0)
+            if send.worker in self.states:
+                self.feed(send.worker, Received(sender, send.message))
+            else:
+                self.feed(sender, Lost(send.worker, is_certain=True))
+
+
+@given(
+    st.integers(3, 40).flatmap(lambda size: st.tuples(st.just(size), st.sets(st.integers(0, size - 1), max_size=(size - 1) // 2)))
+)
+def test_messages_of_a_worker_are_linear_in_the_losses(case: tuple[int, set[int]]) -> None:
+    size, indices = case
+    post = Post(size)
+    lost = {post.names[index] for index in indices}
+    post.lose(lost)
+    left = tuple(name for name in post.names if name not in lost)
+    assert {state.agreement.members for state in post.states.values()} == {left}
+    assert max(post.sent.values()) <= 4 * len(lost)  # however many members there are
+    if lost:
+        assert {state.committed_step for state in post.states.values()} == {7}
+
+
+def test_who_is_behind_is_told_the_generation_that_goes_on() -> None:
+    agreement = Agreement(0, ("a", "b", "c"))
+    following = Agreement(1, ("a", "b"))
+    ahead, _ = transition.transition(State("a", agreement, 0), Decided(following), lambda _: "")
+    _, actions = transition.transition(State("c", agreement, 0), Lost("a"), lambda _: "")
+    (asks,) = actions
+    assert isinstance(asks, Send)
+    after, (answer,) = transition.transition(ahead, Received("c", asks.message), lambda _: "")
+    assert (after, answer) == (ahead, Send("c", Restart(following)))
+    out, actions = transition.transition(State("c", agreement, 0), Received("a", Restart(following)), lambda _: "")
+    assert out.is_left_out
+    assert not any(isinstance(action, Install) for action in actions)
