@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.churn import figures
-from benchmarks.churn.campaign import Asked, Record, run
+from benchmarks.churn.campaign import Asked, Results, read, run
 from benchmarks.churn.capacity import capacity_bits_per_second
 from benchmarks.churn.summary import Figure, delay, figure_table, idle, table
 from benchmarks.churn.summary import figures as asked_figures
@@ -30,6 +30,8 @@ def asked_of(arguments: argparse.Namespace) -> Asked:
         num_nodes=tuple(arguments.nodes or ((6,) if quick else (6, 8, 10, 12))),
         num_events=arguments.events if arguments.events is not None else 1 if quick else 8,
         num_equal_events=arguments.equal_events if arguments.equal_events is not None else 1 if quick else 30,
+        num_product_events=arguments.product_events if arguments.product_events is not None else 1 if quick else 10,
+        num_product_nodes=4 if quick else 6,
         seed=arguments.seed,
         rate_ratio=arguments.rate_ratio,
         compute_seconds=arguments.compute_seconds,
@@ -37,28 +39,28 @@ def asked_of(arguments: argparse.Namespace) -> Asked:
     )
 
 
-def as_text(records: list[Record], found: list[Figure], capacity: float) -> str:
+def as_text(results: Results, found: list[Figure], capacity: float | None) -> str:
     """Tables, in Markdown."""
     return "\n".join(
         (
             *figure_table(found),
             "",
-            *table(records, delay, "delay (s)"),
+            *table(results.records, delay, "delay (s)"),
             "",
-            *table(records, idle, "idle time (s)"),
+            *table(results.records, idle, "idle time (s)"),
             "",
-            f"All links of a joiner at once, without shaping: {capacity / 1e9:.1f} Gbit/s.",
+            *([] if capacity is None else [f"All links of a joiner at once, without shaping: {capacity / 1e9:.1f} Gbit/s."]),
             f"Load of the machine at the end: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.",
         )
     )
 
 
-def as_json(records: list[Record], found: list[Figure], capacity: float) -> str:
+def as_json(results: Results, found: list[Figure], capacity: float | None) -> str:
     """One document."""
     content = {
         "capacity_bits_per_second": capacity,
         "figures": [asdict(one) for one in found],
-        "events": [{**asdict(record.case), "outcomes": [asdict(outcome) for outcome in record.outcomes]} for record in records],
+        **asdict(results),
     }
     return json.dumps(content, indent=2)
 
@@ -71,30 +73,40 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--nodes", type=int, nargs="+", help="that train when another joins (default 6 8 10 12)")
     own.add_argument("--events", type=int, help="of every size and number of nodes (default 8)")
     own.add_argument("--equal-events", type=int, help="joiners with two equal links (default 30)")
+    own.add_argument(
+        "--product-events", type=int, help="joins, leaves and changes of three links of the product itself (default 10)"
+    )
     own.add_argument("--seed", type=int, default=0)
     own.add_argument("--rate-ratio", type=float, default=1.0, help="multiplies all rates, for machines that cannot keep up")
     own.add_argument("--compute-seconds", type=float, default=0.1, help="of a step")
     own.add_argument("--gradient-bytes", type=int, default=1_782_579, help="reduced in every step (default: LoRA's 1.7 MiB)")
     own.add_argument("--results", type=Path, help="keep events in this file, and do not measure again what is in it")
+    own.add_argument("--no-run", action="store_true", help="measure nothing, report all that the file of results holds")
     own.add_argument("--figures", type=Path, help="folder to draw into")
     own.add_argument("--format", choices=("table", "json"), default="table")
     return own
 
 
 def main() -> None:
-    arguments = parser().parse_args()
-    if (reason := unavailable_reason()) is not None:
+    own = parser()
+    arguments = own.parse_args()
+    if arguments.no_run and (arguments.results is None or not arguments.results.exists()):
+        own.error("--no-run reports what --results holds: name a file that is there")
+    reason = None if arguments.no_run else unavailable_reason()
+    if reason is not None:
         print(json.dumps({"skipped": reason}) if arguments.format == "json" else f"Nothing was run: {reason}.")
         return
     console, began = Console(stderr=True, highlight=False), time.monotonic()
-    asked = asked_of(arguments)
-    capacity = capacity_bits_per_second()
-    console.print(f"without shaping the machine moves {capacity / 1e9:.1f} Gbit/s to a joiner")
-    records = run(asked, arguments.results, console)
-    found = asked_figures(records, asked.seed)
-    print((as_json if arguments.format == "json" else as_text)(records, found, capacity))
+    if arguments.no_run:
+        results, capacity = read(arguments.results), None
+    else:
+        capacity = capacity_bits_per_second()
+        console.print(f"without shaping the machine moves {capacity / 1e9:.1f} Gbit/s to a joiner")
+        results = run(asked_of(arguments), arguments.results, console)
+    found = asked_figures(results, arguments.seed)
+    print((as_json if arguments.format == "json" else as_text)(results, found, capacity))
     if arguments.figures is not None:
-        console.print(f"pictures: {', '.join(map(str, figures.draw(records, arguments.figures)))}")
+        console.print(f"pictures: {', '.join(map(str, figures.draw(results.records, arguments.figures)))}")
     console.print(f"{time.monotonic() - began:.0f} s")
 
 

@@ -4,17 +4,19 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from pydantic import TypeAdapter
 from rich.console import Console
 
 from benchmarks.churn.baselines import Method
 from benchmarks.churn.measure import Outcome, Setting, scale_out
 from benchmarks.churn.overlays import Drawn, drawn, scaled, with_equal_links
+from benchmarks.churn.product import ProductEvent, product
 
 MEBIBYTE = 2**20
 MODEL_MEBIBYTES = {1.7: "LoRA", 178.0: "ResNet101", 468.0: "GPT-2", 528.0: "VGG11", 3050.0: "GPT-2 large"}
 """The papers' states."""
+MIDDLE_MEBIBYTES = 178.0
 EQUAL_NODES, EQUAL_LINKS = 6, 2
 
 
@@ -30,11 +32,19 @@ class Asked:
     """Of every size and number of nodes."""
     num_equal_events: int
     """Joiners whose two links are alike, and only single source and greedy."""
+    num_product_events: int
+    """Of the product itself."""
+    num_product_nodes: int
     seed: int
     rate_ratio: float
     """Of what links carry to what was drawn."""
     compute_seconds: float
     gradient_bytes: int
+
+    @property
+    def middle_mebibytes(self) -> float:
+        """The size nearest to that of which most events are measured."""
+        return min(self.mebibytes, key=lambda mebibytes: abs(mebibytes - MIDDLE_MEBIBYTES))
 
     def setting(self, mebibytes: float) -> Setting:
         """Of the events with a state of that size."""
@@ -79,8 +89,7 @@ def cases(asked: Asked) -> Iterator[Case]:
                 for num_nodes in asked.num_nodes:
                     yield Case(part="unequal", num_nodes=num_nodes, mebibytes=mebibytes, seed=seed)
         if index < asked.num_equal_events:
-            size = min(asked.mebibytes, key=lambda mebibytes: abs(mebibytes - 178.0))
-            yield Case(part="equal", num_nodes=EQUAL_NODES, mebibytes=size, seed=seed)
+            yield Case(part="equal", num_nodes=EQUAL_NODES, mebibytes=asked.middle_mebibytes, seed=seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,36 +104,56 @@ class Record:
         return next(outcome for outcome in self.outcomes if outcome.method is method)
 
 
-def run(asked: Asked, kept: Path | None, console: Console) -> list[Record]:
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All that was measured."""
+
+    records: tuple[Record, ...]
+    product: tuple[ProductEvent, ...]
+
+
+def run(asked: Asked, kept: Path | None, console: Console) -> Results:
     """Measure what is not in the file `kept` yet, and put it there; all that was asked for."""
-    known = {record.case: record for record in read(kept)} if kept is not None and kept.exists() else {}
-    records = []
+    known = read(kept) if kept is not None and kept.exists() else Results((), ())
+    return Results(_scale_outs(asked, known, kept, console), _product_events(asked, known, kept, console))
+
+
+def _scale_outs(asked: Asked, known: Results, kept: Path | None, console: Console) -> tuple[Record, ...]:
+    by_case = {record.case: record for record in known.records}
     for case in cases(asked):
-        record = known.get(case)
-        if record is None:
+        if case not in by_case:
             console.print(f"{case.mebibytes:g} MiB to a joiner of {case.num_nodes} nodes, {case.part} links, seed {case.seed}")
-            record = Record(
-                case, tuple(scale_out(case.overlay(asked.rate_ratio), asked.setting(case.mebibytes), case.methods, case.seed))
-            )
-            if kept is not None:
-                _append(kept, record)
-        records.append(record)
-    return records
+            outcomes = scale_out(case.overlay(asked.rate_ratio), asked.setting(case.mebibytes), case.methods, case.seed)
+            by_case[case] = Record(case, tuple(outcomes))
+            _append(kept, by_case[case])
+    return tuple(by_case[case] for case in cases(asked))
 
 
-def read(path: Path) -> list[Record]:
+def _product_events(asked: Asked, known: Results, kept: Path | None, console: Console) -> tuple[ProductEvent, ...]:
+    setting, number = asked.setting(asked.middle_mebibytes), asked.num_product_nodes
+    events = {e.seed: e for e in known.product if (e.num_active, e.state_bytes) == (number, setting.state_bytes)}
+    seeds = range(asked.seed, asked.seed + asked.num_product_events)
+    missing = [seed for seed in seeds if seed not in events]
+    if missing:
+        with product(number, setting, asked.seed, console) as job:
+            for seed in missing:
+                console.print(f"the product, {number} workers, seed {seed}")
+                events[seed] = job.event(seed)
+                _append(kept, events[seed])
+    return tuple(events[seed] for seed in seeds)
+
+
+def read(path: Path) -> Results:
     """What earlier campaigns kept."""
-    return [_record(json.loads(line)) for line in path.read_text().splitlines()]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    records = TypeAdapter(tuple[Record, ...]).validate_python([line for line in lines if "case" in line])
+    return Results(records, TypeAdapter(tuple[ProductEvent, ...]).validate_python([line for line in lines if "joins" in line]))
 
 
-def _record(raw: dict[str, Any]) -> Record:
-    outcomes = (Outcome(**{**outcome, "method": Method(outcome["method"])}) for outcome in raw["outcomes"])
-    return Record(Case(**raw["case"]), tuple(outcomes))
-
-
-def _append(path: Path, record: Record) -> None:
-    with path.open("a") as file:
-        file.write(json.dumps({"case": asdict(record.case), "outcomes": [asdict(outcome) for outcome in record.outcomes]}) + "\n")
+def _append(path: Path | None, found: Record | ProductEvent) -> None:
+    if path is not None:
+        with path.open("a") as file:
+            file.write(json.dumps(asdict(found)) + "\n")
 
 
 def by(records: Sequence[Record], part: str) -> list[Record]:

@@ -23,6 +23,7 @@ SCHEDULER = "scheduler"
 _SCHEDULER_BITS_PER_SECOND = 1e9
 _SCHEDULER_LATENCY_SECONDS = 0.010
 _SETTLING_STEPS = 3
+_LINKS_PER_EVENT = 3
 _CALM_STEPS = 8
 """Before and behind what happens, to know how long a step takes without it."""
 
@@ -59,11 +60,15 @@ class Primitive:
     step_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProductEvent:
     """What one event gave."""
 
+    num_active: int
+    state_bytes: int
+    seed: int
     joins: tuple[Join, ...]
+    """With all neighbours, and with the one with the fastest link."""
     primitives: tuple[Primitive, ...]
 
 
@@ -85,7 +90,7 @@ class Product:
         self._calm_down()
 
     def event(self, seed: int) -> ProductEvent:
-        """The joiner comes with all neighbours, goes, comes with one, and goes; a link comes and goes."""
+        """The joiner comes with all neighbours, goes, comes with one, and goes; links come and go."""
         overlay = self._redraw(seed)
         self._workers.call(on_worker.forget, on=overlay.active)
         self._calm_down()
@@ -95,9 +100,15 @@ class Product:
         fastest = max(overlay.neighbors, key=lambda neighbor: overlay.wire(neighbor, overlay.joiner).bits_per_second)
         single = self._scale_out(overlay, (fastest,), seed)
         gone_again = self._scale_in(seed)
-        one, other = draw.choice(self._unlinked())
-        links = [self._change_link(one, other, is_wanted=is_wanted, seed=seed) for is_wanted in (True, False)]
-        return ProductEvent(joins=(together, single), primitives=(gone, gone_again, *links))
+        pairs = draw.sample(self._unlinked(), _LINKS_PER_EVENT)
+        links = [self._change_link(*pair, is_wanted=is_wanted, seed=seed) for pair in pairs for is_wanted in (True, False)]
+        return ProductEvent(
+            num_active=len(overlay.active),
+            state_bytes=self._setting.state_bytes,
+            seed=seed,
+            joins=(together, single),
+            primitives=(gone, gone_again, *links),
+        )
 
     def _redraw(self, seed: int) -> Drawn:
         """Draw all links anew; the joiner's are those that joiners of this seed have in any cluster."""
@@ -133,7 +144,7 @@ class Product:
         mine: Seen = seen[joiner]
         delay = mine.loaded_at - min(seen[source].sends_since[joiner] for source in neighbors)
         self._workers.call(on_worker.forget_joiner, joiner, on=active)
-        lengthened = [_lengthened(seen[node], began, mine.asked_at, mine.counted_at)[0] for node in active]
+        longer = [lengthened(seen[node], began, mine.asked_at, mine.counted_at)[0] for node in active]
         return Join(
             num_active=len(active),
             num_neighbors=len(neighbors),
@@ -143,7 +154,7 @@ class Product:
             delay_seconds=delay,
             bound_seconds=_named(overlay, neighbors).bound_seconds(self._setting.state_bytes),
             join_seconds=mine.counted_at - mine.asked_at,
-            idle_seconds=max(sum(lengthened), 0.0) + delay,
+            idle_seconds=max(sum(longer), 0.0) + delay,
         )
 
     def _scale_in(self, seed: int) -> Primitive:
@@ -153,22 +164,20 @@ class Product:
         told = self._workers.until(lambda answers: all(a[2] or a[3] for a in answers.values()), on_worker.brief, [joiner])
         if error := told[joiner][3]:
             raise RuntimeError(f"{joiner} did not leave: {error}")
-        return self._primitive("scale-in", began, told_at, told[joiner][2], seed)
+        return self._primitive("scale-in", began, told_at, seed)
 
     def _change_link(self, one: str, other: str, *, is_wanted: bool, seed: int) -> Primitive:
         began = self._calm_since
         asked_at = self._workers.call(on_worker.link, other, is_wanted, on=[one])[one]
         self._workers.until(lambda answers: _has(answers[one], one, other) == is_wanted, on_worker.known_links, [one])
-        return self._primitive("connect-link" if is_wanted else "disconnect-link", began, asked_at, asked_at, seed)
+        return self._primitive("connect-link" if is_wanted else "disconnect-link", began, asked_at, seed)
 
-    def _primitive(self, kind: str, began: int, asked_at: float, done_at: float, seed: int) -> Primitive:
+    def _primitive(self, kind: str, began: int, asked_at: float, seed: int) -> Primitive:
         self._calm_down()
         root = self._overlay.active[0]
         seen = self._workers.call(on_worker.look, on=[root])[root]
-        lengthened, usual = _lengthened(seen, began, asked_at, done_at)
-        return Primitive(
-            kind=kind, num_active=len(self._overlay.active), seed=seed, lengthened_seconds=lengthened, step_seconds=usual
-        )
+        longer, usual = lengthened(seen, began, asked_at, asked_at)
+        return Primitive(kind=kind, num_active=len(self._overlay.active), seed=seed, lengthened_seconds=longer, step_seconds=usual)
 
     def _calm_down(self) -> None:
         """Let some steps pass in which nothing happens, and remember since when nothing does."""
@@ -189,19 +198,19 @@ def _has(links: Sequence[tuple[str, str, str, float | None, float | None]], one:
     return any(link[:2] == (min(one, other), max(one, other)) and link[2] == "up" and link[4] is not None for link in links)
 
 
-def _lengthened(seen: Seen, began: int, asked_at: float, done_at: float) -> tuple[float, float]:
+def lengthened(seen: Seen, began: int, asked_at: float, done_at: float) -> tuple[float, float]:
     """What the steps around an event took more than usual, and what a step takes before it.
 
-    What is usual changes at the boundary at which another policy takes effect: up to there it is the median of the steps before
-    the event, from there on that of the steps behind it.
+    What is usual changes at the boundary at which another policy takes effect: up to there it is the mean of the steps before the
+    event, from there on that of the steps behind it; so it is 0 on average where an event costs nothing, however steps vary.
     """
     steps = sorted(step for step in seen.ends if step - 1 in seen.ends and step > began)
     times = {step: seen.ends[step] - seen.ends[step - 1] for step in steps}
     first = next(step for step in steps if seen.ends[step] > asked_at)
     changed = [step for step in seen.changes if step >= first]
     last = max(next(step for step in steps if seen.ends[step] >= done_at), *changed, first) + 1
-    before = statistics.median(times[step] for step in steps if step < first)
-    behind = statistics.median(times[step] for step in steps if step > last)
+    before = statistics.fmean(times[step] for step in steps if step < first)
+    behind = statistics.fmean(times[step] for step in steps if step > last)
     turn = changed[-1] if changed else last
     return sum(times[step] - (before if step <= turn else behind) for step in steps if first <= step <= last), before
 

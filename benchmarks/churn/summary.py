@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.churn.baselines import Method, searchable
-from benchmarks.churn.campaign import Record, by
+from benchmarks.churn.campaign import Record, Results, by
 from benchmarks.churn.measure import Outcome
 from benchmarks.churn.overlays import drawn
+from benchmarks.churn.product import ProductEvent
 from planner.sharding.baselines import brute_force
 from planner.sharding.exact import assign_shards
 
-ASKED_OVER_BOUND_RATIO = 1.10
-ASKED_GAIN = 1.8
-ASKED_IDLE_GAIN = 5.0
 _DRAWS = 200
 
 
@@ -43,9 +41,14 @@ def assignments_equal_to_brute_force(seed: int, num_draws: int) -> tuple[int, in
     return equal, num_draws
 
 
-def figures(records: Sequence[Record], seed: int, *, num_draws: int = _DRAWS) -> list[Figure]:
-    """The figures that were asked for, as far as the records tell them."""
-    found = [_assignment(seed, num_draws)]
+def figures(results: Results, seed: int, *, num_draws: int = _DRAWS) -> list[Figure]:
+    """The figures that were asked for, as far as the results tell them."""
+    return [_assignment(seed, num_draws), *_compared(results.records), *_of_product(results.product)]
+
+
+def _compared(records: Sequence[Record]) -> list[Figure]:
+    """Those of the methods that were compared."""
+    found = []
     large = [record for record in by(records, "unequal") if record.case.mebibytes > 100]
     if large:
         ours = [record.of(Method.GREEDY) for record in large]
@@ -58,6 +61,26 @@ def figures(records: Sequence[Record], seed: int, *, num_draws: int = _DRAWS) ->
         found.append(
             _figure("delay from the best single source over ours, two equal links", _gains(equal, Method.SINGLE, delay), ">= 1.8")
         )
+    return found
+
+
+def _of_product(events: Sequence[ProductEvent]) -> list[Figure]:
+    """Those of the product itself."""
+    if not events:
+        return []
+    together, single = [event.joins[0] for event in events], [event.joins[1] for event in events]
+    gains = [one.delay_seconds / both.delay_seconds for one, both in zip(single, together, strict=True)]
+    found = [
+        _figure(
+            "product: delay over the bound of the joiner's links", [j.delay_seconds / j.bound_seconds for j in together], "<= 1.1"
+        ),
+        _figure("product: delay from the fastest neighbour alone over that from all", gains, "> 1"),
+        _figure("product: from the call to a worker that counts (s)", [join.join_seconds for join in together], ""),
+        _figure("product: idle time of the cluster (s)", [join.idle_seconds for join in together], ""),
+    ]
+    for kind in ("scale-in", "connect-link", "disconnect-link"):
+        own = [one.lengthened_seconds for event in events for one in event.primitives if one.kind == kind]
+        found.append(_figure(f"product: {kind} lengthens training (s)", own, "<= 0.02"))
     return found
 
 

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from benchmarks.churn.baselines import Method, assignment, ready_seconds, searchable, sends, tree_of
-from benchmarks.churn.campaign import Asked, Case, Record, cases, read, run
+from benchmarks.churn.campaign import Asked, Case, Record, Results, cases, read, run
 from benchmarks.churn.measure import Outcome
 from benchmarks.churn.overlays import drawn, scaled, with_equal_links
+from benchmarks.churn.product import lengthened
 from benchmarks.churn.summary import assignments_equal_to_brute_force, figures
+from benchmarks.churn.workers import Seen
 from planner.sharding.baselines import brute_force
 from planner.sharding.exact import assign_shards
 
@@ -134,6 +136,8 @@ ASKED = Asked(
     num_nodes=(6, 12),
     num_events=2,
     num_equal_events=3,
+    num_product_events=0,
+    num_product_nodes=6,
     seed=5,
     rate_ratio=1.0,
     compute_seconds=0.1,
@@ -141,8 +145,11 @@ ASKED = Asked(
 )
 
 
+RESULTS = Results(tuple(recorded(case) for case in cases(ASKED)), ())
+
+
 def test_figures_are_medians_over_the_same_events():
-    found = {figure.name: figure for figure in figures([recorded(case) for case in cases(ASKED)], 0, num_draws=2)}
+    found = {figure.name: figure for figure in figures(RESULTS, 0, num_draws=2)}
     assert [round(figure.measured, 3) for figure in found.values()] == [1.0, 1.05, 1.0, 10.0, 2.0]
     assert [figure.num_events for figure in found.values()][1:] == [4, 2, 4, 3]
 
@@ -167,3 +174,17 @@ def test_what_was_kept_is_not_measured_again(tmp_path, monkeypatch):
 def test_greedy_is_never_slower_than_brute_force():
     equal, tried = assignments_equal_to_brute_force(7, num_draws=10)
     assert equal == tried == 10
+
+
+def seen(times: list[float], changes: list[int]) -> Seen:
+    """A worker whose steps took these times."""
+    ends = [sum(times[: index + 1]) for index in range(len(times))]
+    return Seen(ends=dict(enumerate(ends)), changes=changes)
+
+
+def test_steps_that_change_for_good_are_not_lengthened():
+    """From step 6 on, behind whose end another tree takes effect, steps take 0.3 s instead of 0.2 s."""
+    times = [0.2] * 7 + [0.3] * 8
+    assert lengthened(seen(times, [6]), 0, asked_at=1.1, done_at=1.1)[0] == pytest.approx(0.0)
+    times[6] += 0.05
+    assert lengthened(seen(times, [6]), 0, asked_at=1.1, done_at=1.1) == (pytest.approx(0.05), pytest.approx(0.2))
