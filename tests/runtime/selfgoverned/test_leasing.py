@@ -1,0 +1,43 @@
+"""A worker asks the agent for the lease, and waits for the answer to its own question."""
+
+import pytest
+
+from kintsugi.core.errors import UnavailableError
+from kintsugi.runtime.ring.messages import Agreement
+from kintsugi.runtime.selfgoverned import leasing
+from kintsugi.runtime.selfgoverned.leasing import AgentLease
+from kintsugi.runtime.selfgoverned.words import Asked, Leased
+
+WANTED, HELD = Agreement(3, ("w00",)), Agreement(3, ("w01",))
+
+
+def lease_of(*answers: Leased) -> tuple[AgentLease, list[Asked]]:
+    """A lease whose agent gives these answers to the first question."""
+    asked: list[Asked] = []
+
+    def answer(question: Asked) -> None:
+        asked.append(question)
+        for given in answers:
+            lease.take(given)
+
+    lease = AgentLease(answer)
+    return lease, asked
+
+
+def test_the_lease_decides():
+    lease, asked = lease_of(Leased(2, None), Leased(3, HELD))
+    assert lease.decide(WANTED) == HELD
+    assert asked == [Asked(3, WANTED)]
+
+
+def test_looking_asks_for_nothing():
+    lease, asked = lease_of(Leased(3, None))
+    assert lease.held(3) is None
+    assert asked == [Asked(3, None)]
+
+
+def test_an_agent_that_is_silent_is_not_waited_for_without_end(monkeypatch):
+    monkeypatch.setattr(leasing, "TIMEOUT_SECONDS", 0.01)
+    lease, _ = lease_of()
+    with pytest.raises(UnavailableError, match="generation"):
+        lease.decide(WANTED)
