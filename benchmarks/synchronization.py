@@ -45,8 +45,8 @@ NUM_LAYERS, PASS_SECONDS, WIDTH = 4, 0.012, 32_768
 BUCKET_BYTES = 4 * WIDTH
 MODEL_BYTES = NUM_LAYERS * 4 * WIDTH
 LINK_BYTES_PER_SECOND = 24e6
-NUM_SETTLING = 20
-"""Steps after a join that do not count: the policy has no full view yet."""
+NUM_TURNS, NUM_SETTLING, NUM_REJOINING = 6, 20, 3
+"""Turns that each run gets at a size; steps that do not count: in its first turn, in which policies decide, and in later ones."""
 
 FIXED = ("S-SGD", "AD-PSGD")
 ADAPTIVE, PUBLISHED = "adaptive", "adaptive, 40 %"
@@ -138,15 +138,16 @@ class Point:
 
 
 def point(members: Members, num_workers: int, num_steps: int) -> Point:
-    """One worker more joins every run; then all runs take their turns, in one order and in the other."""
+    """One worker more joins every run; all runs take turns, so that what else the machine does meets all of them."""
     names = members.names[:num_workers]
     seconds: dict[str, list[float]] = {run: [] for run in RUNS}
     strategies, reasons = {}, []
-    for run in itertools.chain(RUNS, reversed(RUNS)):
+    for turn, run in itertools.product(range(NUM_TURNS), RUNS):
+        skipped = NUM_REJOINING if turn else NUM_SETTLING
         members.connect(names)
-        answers = members.calls({name: (train, (run, rank, num_workers, num_steps)) for rank, name in enumerate(names)})
-        intervals: list[Interval] = list(answers.values())
-        steps = zip(*(interval.step_seconds[NUM_SETTLING:] for interval in intervals), strict=True)
+        calls = {name: (train, (run, rank, num_workers, skipped + num_steps)) for rank, name in enumerate(names)}
+        intervals: list[Interval] = list(members.calls(calls).values())
+        steps = zip(*(interval.step_seconds[skipped:] for interval in intervals), strict=True)
         seconds[run] += [statistics.median(of_workers) for of_workers in steps]
         strategies[run] = intervals[0].strategy
         reasons += [f"{run}: {switch.reason}" for switch in intervals[0].switches]
@@ -202,12 +203,7 @@ def main() -> int:
     """Measure, print and draw; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=8, help="at the end (default 8)")
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=40,
-        help=f"of each run in each of two turns at a size, of which {NUM_SETTLING} settle (default 40)",
-    )
+    parser.add_argument("--steps", type=int, default=10, help=f"that count in each of {NUM_TURNS} turns at a size (default 10)")
     parser.add_argument("--picture", type=Path, help="to write, without .png and .svg")
     arguments = parser.parse_args()
     if (reason := unavailable_reason()) is not None:
