@@ -17,7 +17,8 @@ from kintsugi.runtime.overlay.telling import PAUSE_SECONDS, Teller
 from kintsugi.runtime.overlay.tree import needed_links
 
 _POLL_SECONDS = 3.0
-_JOIN_SECONDS = 5.0
+_JOIN_SECONDS = 0.5
+"""For threads that may sit in a request; they end with it, and hold nothing."""
 
 Beat = Callable[[], OverlayHeartbeat]
 

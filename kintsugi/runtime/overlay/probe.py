@@ -18,10 +18,10 @@ ECHO, ECHOED, BURST, SEEN = "probe_echo", "probe_echoed", "probe_burst", "probe_
 KINDS = frozenset({ECHO, ECHOED, BURST, SEEN})
 NUM_ECHOES = 5
 FIRST_BURST_BYTES = 512 * 2**10
-MOST_BYTES = 8 * 2**20
+MOST_BYTES = 32 * 2**20
 """That one probe sends in all."""
 _FRAME_BYTES = 32 * 2**10
-_GROWTH = 1.15
+_GROWTH = 1.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

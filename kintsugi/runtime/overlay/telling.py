@@ -15,7 +15,7 @@ from kintsugi.runtime.overlay.scheduler import Scheduler
 
 PAUSE_SECONDS = 0.2
 """Before a scheduler that did not answer is asked again."""
-_JOIN_SECONDS = 5.0
+_JOIN_SECONDS = 0.5
 
 
 class Teller:

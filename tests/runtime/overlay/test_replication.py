@@ -1,0 +1,196 @@
+"""Shards from several sources: every byte once, each stretch proven, and lost sources replaced."""
+
+import hashlib
+import threading
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kintsugi.core.overlay import Replication, ReplicationShare
+from kintsugi.runtime.overlay.arrival import Arrival
+from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
+from kintsugi.runtime.overlay.options import OverlayOptions
+from kintsugi.runtime.overlay.ranges import length, stretches, united, within, without
+from kintsugi.runtime.overlay.shares import share_ranges
+from kintsugi.runtime.overlay.snapshot import Snapshot
+from kintsugi.runtime.overlay.sources import GONE, OPEN, SEAL, SHARD, Sources
+from restorer.packing import PackedState
+
+ranges = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda pair: tuple(sorted(pair))), max_size=4)
+
+
+def members(several) -> set[int]:
+    return {byte for begin, end in several for byte in range(begin, end)}
+
+
+@given(ranges, ranges)
+def test_ranges_are_sets_of_bytes(one, other):
+    assert members(united(one, other)) == members(one) | members(other)
+    assert members(without(one, other)) == members(one) - members(other)
+    assert members(within(one, other)) == members(one) & members(other)
+    assert length(one) == len(members(one))
+    assert members(stretches(united(one), 3)) == members(one)
+    assert all(end - begin <= 3 for begin, end in stretches(united(one), 3))
+
+
+def replication(state_bytes: int, shard_bytes: int, *counts: int, generation: int = 7) -> Replication:
+    """Consecutive shares of sources `s0`, `s1`, ..."""
+    firsts = [sum(counts[:index]) for index in range(len(counts))]
+    shares = tuple(
+        ReplicationShare(source=f"s{index}", first_shard=first, num_shards=count)
+        for index, (first, count) in enumerate(zip(firsts, counts, strict=True))
+        if count
+    )
+    return Replication(
+        joiner="x",
+        generation=generation,
+        state_bytes=state_bytes,
+        shard_bytes=shard_bytes,
+        shares=shares,
+        makespan_seconds=1.0,
+        lower_bound_seconds=1.0,
+    )
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=4).filter(any), st.integers(1, 9), st.integers(0, 200))
+def test_shares_cover_whatever_the_state_really_has(counts, shard_bytes, num_bytes):
+    shares = share_ranges(replication(sum(counts) * shard_bytes, shard_bytes, *counts), num_bytes)
+    assert members(part for several in shares.values() for part in several) == set(range(num_bytes))
+    assert sum(length(several) for several in shares.values()) == num_bytes
+
+
+def state(num_elements: int = 50) -> PackedState:
+    return PackedState({("buffer", "buffer"): torch.ones(3), ("weight", "parameter"): torch.arange(float(num_elements))})
+
+
+class Mailbox:
+    """Takes what a source sends; what `fetch` would answer can be looked at."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.sealed = threading.Condition()
+
+    def send(self, worker: str, message: Message) -> None:
+        with self.sealed:
+            self.messages.append(message)
+            self.sealed.notify_all()
+
+    def tell(self, worker: str, kind: str, fields) -> bool:
+        self.send(worker, Message(Channel.CONTROL, kind, fields))
+        return True
+
+    def until(self, num_bytes: int) -> list[Message]:
+        """What was sent, once stretches of so many bytes are complete."""
+        with self.sealed:
+            assert self.sealed.wait_for(lambda: self._sealed_bytes() >= num_bytes, 60.0)
+            return list(self.messages)
+
+    def _sealed_bytes(self) -> int:
+        return sum(one.fields["end"] - one.fields["begin"] for one in self.messages if one.kind == SEAL)
+
+
+OPTIONS = OverlayOptions(chunk_bytes=32)
+
+
+def sent_by(source: str, plan: Replication, packed: PackedState) -> tuple[Sources, Mailbox]:
+    box = Mailbox()
+    sources = Sources(source, box, OPTIONS)
+    sources.begin([plan], {(plan.joiner, plan.generation)}, 4, lambda: packed)
+    return sources, box
+
+
+def test_several_sources_send_every_byte_once():
+    original, plan = state(), replication(212, 4, 20, 0, 33)
+    arrival = Arrival(7, lambda: None)
+    for source in ("s0", "s2"):
+        sources, box = sent_by(source, plan, state())
+        messages = box.until(length(share_ranges(plan, original.num_bytes)[source]))
+        assert sources.joiners == ("x",)
+        for message in messages:
+            arrival.take(source, message)
+        sources.retain(())
+        assert sources.joiners == ()
+    assert arrival.is_complete
+    assert not arrival.failure
+    assert (arrival.number, arrival.received_bytes) == (4, 212)
+    assert all(torch.equal(arrival.state.entries[key], value) for key, value in original.entries.items())
+
+
+def test_what_a_lost_source_did_not_send_is_asked_of_the_others():
+    plan, asked = replication(212, 4, 20, 33), {}
+    arrival = Arrival(7, lambda: None)
+    sources, box = sent_by("s0", plan, state())
+    for message in box.until(80):
+        arrival.take("s0", message)
+    arrival.reconcile(plan, asked.__setitem__)
+    assert not asked
+    arrival.reconcile(replication(212, 4, 53), asked.__setitem__)
+    assert asked == {"s0": ((80, 212),)}
+    arrival.reconcile(replication(212, 4, 53), asked.__setitem__)
+    assert asked == {"s0": ((80, 212),)}
+    sources.fetch("x", {"replication": 7, "ranges": [[80, 212]]})
+    for message in box.until(212)[len(box.messages) - 6 :]:
+        arrival.take("s0", message)
+    sources.close()
+
+
+def test_a_source_keeps_its_copy_while_training_goes_on():
+    packed = state()
+    sources, box = sent_by("s0", replication(212, 4, 53), packed)
+    sources.finish_copies()
+    packed.entries["weight", "parameter"].fill_(-1.0)
+    sources.fetch("x", {"replication": 7, "ranges": [[12, 52]]})
+    last = [message for message in box.until(252) if message.kind == SHARD][-2:]
+    content = b"".join(bytes(message.payload) for message in last)
+    assert torch.equal(torch.frombuffer(bytearray(content), dtype=torch.float32), torch.arange(10.0))
+    sources.close()
+
+
+def test_a_source_that_copied_its_own_shares_alone_says_that_it_has_no_others(monkeypatch):
+    monkeypatch.setattr("kintsugi.runtime.overlay.flat_state._PIECE_BYTES", 4)
+    snapshot = Snapshot(state(), 1, ((0, 40),), is_whole=False)
+    assert snapshot.holds(((8, 40),))
+    assert not snapshot.holds(((8, 60),))
+    assert bytes(snapshot.read(12, 16, 30.0)) == torch.zeros(1).numpy().tobytes()
+    box = Mailbox()
+    Sources("s0", box, OPTIONS).fetch("x", {"replication": 3, "ranges": [[0, 4]]})
+    assert box.messages[0].kind == GONE
+
+
+@pytest.mark.parametrize(
+    ("messages", "why"),
+    [
+        ([("s0", SHARD, {"at": 0}, b"1234"), ("s0", SEAL, {"begin": 0, "end": 4, "sha256": "0" * 64}, b"")], "not what it sent"),
+        ([("s0", SHARD, {"at": 208}, b"12345678")], "does not belong"),
+        ([("s1", OPEN, {"header": "[]", "round": 4, "ranges": []}, b"")], "another state"),
+        ([("s1", GONE, {}, b"")], "has let go"),
+    ],
+)
+def test_what_cannot_be_right_is_a_failure(messages, why):
+    changes = []
+    arrival = Arrival(7, lambda: changes.append(1))
+    opened = {"header": state().header.decode(), "round": 4, "ranges": [[0, 212]]}
+    for source, kind, fields, payload in [("s0", OPEN, opened, b""), *messages]:
+        told = memoryview(bytearray(payload)) if payload else NO_BYTES
+        arrival.take(source, Message(Channel.SHARDS, kind, {"replication": 7, **fields}, told))
+    assert why in arrival.failure
+    assert changes
+
+
+def test_the_proof_is_the_same_whoever_sent_what():
+    proofs = set()
+    for order in (("s0", "s1"), ("s1", "s0")):
+        arrival = Arrival(7, lambda: None)
+        for source in order:
+            begin, content = (0, b"\1" * 8) if source == "s0" else (8, b"\2" * 8)
+            for kind, fields, payload in (
+                (OPEN, {"header": '[["w", "parameter", "int8", [16]]]', "round": 1, "ranges": [[begin, begin + 8]]}, b""),
+                (SHARD, {"at": begin}, content),
+                (SEAL, {"begin": begin, "end": begin + 8, "sha256": hashlib.sha256(content).hexdigest()}, b""),
+            ):
+                arrival.take(source, Message(Channel.SHARDS, kind, {"replication": 7, **fields}, memoryview(bytearray(payload))))
+        assert arrival.is_complete
+        proofs.add(arrival.proof())
+    assert len(proofs) == 1
