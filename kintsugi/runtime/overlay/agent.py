@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from uuid import uuid4
 
-from kintsugi.core.errors import KintsugiError, NotFoundError, StaleIncarnationError
+from kintsugi.core.errors import KintsugiError, StaleIncarnationError
 from kintsugi.core.overlay import Overlay, OverlayEventKind, OverlayHeartbeat, SynchronizationPolicy, WorkerState
 from kintsugi.runtime.overlay.inbox import Inbox
 from kintsugi.runtime.overlay.links import Identity, Links
@@ -166,7 +166,7 @@ class Agent:
         while not self._closing.wait(self._options.heartbeat_seconds):
             try:
                 self.scheduler.beat(self._beat())
-            except (StaleIncarnationError, NotFoundError) as error:
+            except StaleIncarnationError as error:
                 if not self._closing.is_set():
                     self.give_up(str(error))
                 return
