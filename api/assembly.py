@@ -66,6 +66,7 @@ class Parts:
         try:
             await run_sync(self.store.open)
             await run_sync(self.desk.access.open)
+            await run_sync(self.desk.overlays.restore, self.desk.settings)
             async with self._working():
                 yield
         finally:

@@ -29,6 +29,10 @@ class Settings(BaseSettings):
     """Longest silence on a stream of server-sent events."""
     overlay_timeout_seconds: float = Field(default=10.0, ge=0.1, le=3_600)
     """Silence after which a worker of an overlay counts as failed."""
+    overlay_log: Path | None = None
+    """Copy of another scheduler's log (JSON lines), played back at the start: this one goes on in its place."""
+    overlay_log_job: str | None = None
+    """The job whose log that is."""
     overlay_synchronization: str | None = None
     """Function that chooses the tree or ring over which an overlay reduces, as module:function; null: the one predicted fastest."""
     max_planning_threads: int = Field(default=4, ge=1, le=256)

@@ -9,9 +9,12 @@ from fastapi.sse import format_sse_event
 from api.overlay.book import Page
 from api.overlay.monitor import Monitor
 from api.overlay.scheduler import Scheduler
+from api.settings import Settings
 from api.waiting.streams import RETRY_MILLISECONDS
 from api.waiting.watch import Turns, Watch
-from kintsugi.core.overlay import OverlayEvent
+from kintsugi.core import codec
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.overlay import OverlayEntry, OverlayEvent
 
 
 class OverlayDesk:
@@ -22,6 +25,23 @@ class OverlayDesk:
         self.watch = Watch(scheduler.latest)
         self.monitor = Monitor(scheduler, self.post, timeout_seconds=timeout_seconds)
         self._turns = Turns()
+
+    def restore(self, settings: Settings) -> None:
+        """Go on from the copy of another scheduler's log, where the settings name one; before anybody is served.
+
+        Raises:
+            InvalidInputError: it cannot be read, or lines are missing.
+        """
+        path = settings.overlay_log
+        if path is None:
+            return
+        if settings.overlay_log_job is None:
+            raise InvalidInputError("is needed with overlay_log", field="overlay_log_job")
+        try:
+            lines = path.read_text().splitlines()
+        except OSError as error:
+            raise InvalidInputError(f"cannot be read: {error}", field="overlay_log", value=str(path)) from error
+        self.scheduler.restore(settings.overlay_log_job, (codec.loads(OverlayEntry, line) for line in lines))
 
     async def post(self, job: str, event: OverlayEvent) -> Page:
         """Take an event down, and tell everybody once it is durable.

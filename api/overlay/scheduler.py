@@ -1,13 +1,13 @@
 """The scheduler, without HTTP: events in, overlays out, each durable before anybody is told."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from api.jobs.clock import utc_now
 from api.overlay.book import Book, Page
 from api.problems import LimitReachedError
 from api.storage.database import Database, OvertakenError
-from kintsugi.core.errors import ConflictError, NotFoundError, StaleTermError
+from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError, StaleTermError
 from kintsugi.core.overlay import Overlay, OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
 from planner.overlay.negotiation import negotiate
 from planner.overlay.synchronization import SynchronizationPlanner, fastest
@@ -56,6 +56,25 @@ class Scheduler:
             except OvertakenError:
                 continue
         raise OvertakenError("other writers were first; try again", field="job", value=job)
+
+    def restore(self, job: str, entries: Iterable[OverlayEntry]) -> None:
+        """Play back the log of another scheduler, behind the lines that are here already.
+
+        Raises:
+            InvalidInputError: a line is missing.
+            KintsugiError: the lines are no log that this version wrote.
+        """
+        page = self._looked_up(job)
+        for entry in entries:
+            number = 0 if page is None else page.number
+            if entry.number <= number:
+                continue
+            if entry.number != number + 1:
+                raise InvalidInputError(f"lines behind {number} are missing", field="overlay_log", value=entry.number)
+            before = empty_overlay(job) if page is None else page.overlay
+            page = Page.of(entry.number, negotiate(before, entry.event, entry.at, self._planner))
+            self.book.append(job, entry, page)
+            self._remember(job, page)
 
     def page(self, job: str, term: int = 0) -> Page:
         """The present overlay.

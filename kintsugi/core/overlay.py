@@ -245,6 +245,8 @@ class OverlayEvent:
     """What the joining worker will add to each reduction; by default as much as its state."""
     synchronization_seconds: dict[str, float] = field(default_factory=dict)
     """What the scheduler had heard of everybody's all-reduces when it took this down; nobody else fills it in."""
+    overlay: Overlay | None = None
+    """The newest one that a new scheduler or its voters had seen: it goes on from there where its log ends earlier."""
 
     def __post_init__(self) -> None:
         checks.name("id", self.id)

@@ -13,6 +13,7 @@ from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayEventKind, Worke
 from planner.overlay import connections, membership
 from planner.overlay.replication import replicated
 from planner.overlay.standing import settled
+from planner.overlay.succession import is_newer
 from planner.overlay.synchronization import SynchronizationPlanner, fastest, synchronized
 from planner.overlay.topology import PRESENT, find_worker, put_worker
 
@@ -33,6 +34,8 @@ def negotiate(overlay: Overlay, event: OverlayEvent, now: str, planner: Synchron
         ConflictError: the overlay, as it stands, does not allow it.
         InvalidInputError: the event makes no sense; or the planner's answer.
     """
+    if event.overlay is not None and event.kind is OverlayEventKind.SCHEDULER_CHANGED and is_newer(event.overlay, overlay):
+        overlay = event.overlay
     if not overlay.workers and event.kind is not OverlayEventKind.WORKER_JOINED:
         raise NotFoundError("nobody is in the overlay; it begins with worker_joined", field="kind", value=event.kind.value)
     told = CHANGES[event.kind](overlay, event, now)
