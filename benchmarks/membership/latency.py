@@ -48,10 +48,11 @@ def ring_seconds(setting: Setting, seed: int) -> float:
     with ExitStack() as stack:
         pipes: dict[str, Connection] = {}
         processes: dict[str, ForkProcess] = {}
+        stack.callback(_end, processes)
         for name in names:
             pipes[name], theirs = _FORK.Pipe()
             arguments = (name, listening, addresses, theirs, tuple(pipes.values()))
-            processes[name] = _started(stack, _ring_member, arguments)
+            processes[name] = _started(_ring_member, arguments)
             theirs.close()
         for found in listening.values():
             found.close()  # whoever ends must leave nobody listening at its port
@@ -71,9 +72,10 @@ def coordinated_seconds(setting: Setting, seed: int) -> float:
     with ExitStack() as stack:
         pipes: dict[str, Connection] = {}
         processes: dict[str, ForkProcess] = {}
+        stack.callback(_end, processes)
         for name in names:
             pipes[name], theirs = _FORK.Pipe()
-            processes[name] = _started(stack, _told_member, (name, theirs, tuple(pipes.values())))
+            processes[name] = _started(_told_member, (name, theirs, tuple(pipes.values())))
             theirs.close()
         _heard(pipes.values(), len(pipes))
         lost = _chosen(names, setting.num_lost, seed)
@@ -151,12 +153,17 @@ def _ring_member(
         pipe.poll(WAIT_SECONDS)
 
 
-def _started(stack: ExitStack, target: Callable[..., None], arguments: tuple[object, ...]) -> ForkProcess:
+def _started(target: Callable[..., None], arguments: tuple[object, ...]) -> ForkProcess:
     process = _FORK.Process(target=target, args=arguments, daemon=True)
     process.start()
-    stack.callback(process.join, WAIT_SECONDS)
-    stack.callback(process.kill)
     return process
+
+
+def _end(processes: Mapping[str, ForkProcess]) -> None:
+    for process in processes.values():
+        process.kill()
+    for process in processes.values():
+        process.join(WAIT_SECONDS)
 
 
 def _chosen(names: Sequence[str], num_lost: int, seed: int) -> list[str]:

@@ -1,8 +1,10 @@
 """Rings of members in this process, that talk over loopback and can be struck."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kintsugi.core.errors import UnavailableError
@@ -10,6 +12,7 @@ from kintsugi.runtime.ring.links import listener
 from kintsugi.runtime.ring.messages import Agreement
 from kintsugi.runtime.ring.node import RingNode, Told
 from kintsugi.runtime.ring.options import RingOptions
+from kintsugi.runtime.ring.signals import Lost, Received
 
 PATIENCE = RingOptions(heartbeat_seconds=0.05, heartbeat_timeout_seconds=1.0, start_timeout_seconds=30.0, retry_seconds=0.05)
 WAIT_SECONDS = 60.0
@@ -68,6 +71,12 @@ class Ring:
             for name in self.names
         }
 
+        self._nowhere = listener("127.0.0.1")
+        self._moves = {name: threading.Event() for name in self.names}
+        for name in self.names:
+            self._moves[name].set()
+            self._held_up(name)
+
     def _told(self, name: str) -> Told:
         heard = self.heard[name]
         return Told(
@@ -78,17 +87,47 @@ class Ring:
             choose=lambda agreement: "+".join(agreement.members),
         )
 
+    def freeze(self, name: str) -> None:
+        """Its thread stands still until `thaw`; its sockets stay."""
+        self._moves[name].clear()
+
+    def thaw(self, name: str) -> None:
+        self._moves[name].set()
+
+    def cut(self, one: str, other: str) -> None:
+        """What is between two members breaks, and what they try to open anew leads nowhere, without a refusal."""
+        for name, peer in ((one, other), (other, one)):
+            links = self.nodes[name]._links
+            links._addresses[peer] = self._nowhere.getsockname()[:2]
+            for connection in list(links._connections):
+                if connection.peer == peer:
+                    with suppress(OSError):
+                        connection.socket.shutdown(socket.SHUT_RDWR)
+
+    def _held_up(self, name: str) -> None:
+        links, moves = self.nodes[name]._links, self._moves[name]
+        poll = links.poll
+
+        def paused_poll(timeout_seconds: float) -> list[Lost | Received]:
+            moves.wait(WAIT_SECONDS)
+            return poll(timeout_seconds)
+
+        links.poll = paused_poll  # type: ignore[method-assign]
+
     def __enter__(self) -> "Ring":
         for node in self.nodes.values():
             node.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for node in self.nodes.values():
+        for name, node in self.nodes.items():
+            self.thaw(name)
             node.close()
+        self._nowhere.close()
 
     def kill(self, *names: str) -> None:
         for name in names:
+            self.thaw(name)
             self.nodes[name].close()
 
     def wait(self, holds: Callable[[], bool]) -> None:

@@ -1,5 +1,11 @@
+import socket
+
 import pytest
 
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.ring.links import listener
+from kintsugi.runtime.ring.messages import Agreement
+from kintsugi.runtime.ring.node import RingNode, Told
 from tests.runtime.ring.rings import Ring
 
 
@@ -10,3 +16,60 @@ def test_survivors_agree_on_who_is_left(size: int, lost: str) -> None:
         left = [name for name in ring.names if name not in lost]
         ring.wait_for(left)
         assert len({ring.nodes[name].agreement for name in left}) == 1
+
+
+def test_a_frozen_member_is_left_out_and_learns_it_when_it_returns() -> None:
+    with Ring(4) as ring:
+        ring.freeze("b")
+        ring.wait_for("acd")
+        assert any("b" in heard.frozen for heard in ring.heard.values())
+        ring.thaw("b")
+        ring.wait(lambda: ring.nodes["b"].is_left_out)
+        assert ring.nodes["b"].agreement == ring.nodes["a"].agreement
+        assert not ring.nodes["b"].commit(0, 1)
+        assert not ring.nodes["b"].commit(1, 1)
+
+
+def test_successive_losses_down_to_one() -> None:
+    with Ring(5) as ring:
+        for count, name in enumerate("ecab", 1):
+            ring.kill(name)
+            ring.wait_for([other for other in ring.names if other not in "ecab"[:count]])
+        assert ring.nodes["d"].agreement.members == ("d",)
+        assert ring.nodes["d"].commit(ring.nodes["d"].agreement.generation, 1)
+
+
+def test_the_survivors_know_the_last_committed_step_and_what_was_said() -> None:
+    with Ring(3) as ring:
+        assert ring.nodes["a"].commit(0, 1, "of a")
+        ring.kill("c")
+        ring.wait_for("ab")
+        agreement = ring.nodes["b"].agreement
+        assert agreement.committed_step == 1
+        assert [(c.worker, c.committed_step, c.note) for c in agreement.contributions] == [("a", 1, "of a"), ("b", 0, "")]
+        assert agreement.note == "a+b"
+        assert not ring.nodes["a"].commit(0, 2)
+        assert ring.nodes["b"].commit(1, 2)
+
+
+def test_a_reported_loss_needs_no_broken_connection() -> None:
+    with Ring(4) as ring:
+        ring.nodes["a"].report_lost("c")
+        ring.wait_for("abd")
+        ring.wait(lambda: ring.nodes["c"].is_left_out)
+
+
+def test_a_stranger_disturbs_nobody() -> None:
+    with Ring(3) as ring:
+        address = ring.nodes["a"]._links._addresses["b"]
+        for said in (b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x02\xfex", b"\x00\x00\x00\x03\x01{}"):
+            with socket.create_connection(address, 10) as stranger:
+                stranger.sendall(said)
+                stranger.settimeout(10)
+                assert stranger.recv(1) == b""
+        assert all(heard.stopped == [] for heard in ring.heard.values())
+
+
+def test_a_member_without_an_address_is_refused() -> None:
+    with listener("127.0.0.1") as listening, pytest.raises(InvalidInputError, match="missing"):
+        RingNode("a", Agreement(0, ("a", "b")), listening, {"a": ("127.0.0.1", 1)}, Told(on_agreement=print))

@@ -1,7 +1,7 @@
 """The protocol on paper: worlds of `benchmarks.membership`, all of them, and what a seeded mistake does to them."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.membership.exploration import explore
@@ -59,6 +59,7 @@ def test_a_commit_after_the_contribution_is_found(monkeypatch: pytest.MonkeyPatc
     assert explore(Network(3, can_freeze=False, can_cut=False), 1).violation == "a survivor lost a step that it had committed"
 
 
+@settings(deadline=None)
 @given(st.integers(1, 9).flatmap(lambda size: st.tuples(st.just(range(size)), st.sets(st.integers(0, size - 1)))))
 def test_who_may_propose_meets_every_majority(case: tuple[range, set[int]]) -> None:
     members, ring = case

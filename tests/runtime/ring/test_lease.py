@@ -1,0 +1,52 @@
+from pathlib import Path
+from threading import Thread
+
+from kintsugi.runtime.ring.lease import FolderLease
+from kintsugi.runtime.ring.messages import Agreement, Contribution
+from tests.runtime.ring.rings import Ring
+
+
+def test_the_first_agreement_of_a_generation_is_kept(tmp_path: Path) -> None:
+    lease = FolderLease(tmp_path / "lease")
+    assert lease.held(1) is None
+    first = Agreement(1, ("a", "b"), (Contribution("a", 3, "note"),), "plan")
+    assert lease.decide(first) == first
+    assert lease.decide(Agreement(1, ("c",))) == first
+    assert FolderLease(tmp_path / "lease").held(1) == first
+    assert lease.held(2) is None
+    assert [path.name for path in (tmp_path / "lease").iterdir()] == ["generation-1.json"]
+
+
+def test_of_many_who_ask_at_once_one_wins(tmp_path: Path) -> None:
+    answers: list[Agreement] = []
+    threads = [
+        Thread(target=lambda name=name: answers.append(FolderLease(tmp_path).decide(Agreement(1, (name,))))) for name in "abcdefgh"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(answers) == 8
+    assert len(set(answers)) == 1
+
+
+def test_two_halves_of_a_cut_ring_get_one_answer() -> None:
+    with Ring(4) as ring:
+        for one in "ab":
+            for other in "cd":
+                ring.cut(one, other)
+        ring.wait(lambda: 1 in ring.lease.agreements)
+        winners = ring.lease.agreements[1].members
+        ring.wait_for(winners)
+        ring.wait(lambda: all(node.is_left_out or name in winners for name, node in ring.nodes.items()))
+
+
+def test_nothing_is_decided_while_the_lease_is_away() -> None:
+    with Ring(2) as ring:
+        ring.lease.is_away = True
+        ring.kill("a")
+        ring.wait(lambda: ring.heard["b"].stopped == [0])
+        assert not ring.nodes["b"].commit(0, 1)
+        assert ring.heard["b"].agreements == []
+        ring.lease.is_away = False
+        ring.wait_for("b")
