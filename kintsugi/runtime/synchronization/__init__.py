@@ -9,12 +9,13 @@
 | `transport` | sums over all workers, and messages between two |
 """
 
-from kintsugi.runtime.synchronization.optimizer import Switch, SynchronizedOptimizer
+from kintsugi.runtime.synchronization.optimizer import SynchronizedOptimizer
 from kintsugi.runtime.synchronization.policies import (
     Choice,
     Observation,
     Policy,
     SchedulePolicy,
+    Switch,
     ThroughputPolicy,
     WorkerCountPolicy,
 )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.synchronization.policies import Observation
 
 WINDOW_STEPS = 10
 RATE_TOLERANCE_RATIO = 1e-9
@@ -40,6 +41,19 @@ class Totals:
     def of(cls, total: Tensor) -> Self:
         """From the sum."""
         return cls(**dict(zip(_NAMES, total.tolist(), strict=True)))
+
+    def observation(self, strategy: str) -> Observation:
+        """What a policy is asked about, from the sum over all workers' reports."""
+        count = self.num_workers
+        return Observation(
+            strategy=strategy,
+            num_workers=int(count),
+            num_steps=int(self.num_steps / count),
+            steps_since_change=int(self.steps_since_change / count),
+            step_seconds=self.step_seconds / count,
+            throughput_ratio=self.own_seconds / self.step_seconds if self.step_seconds > 0 else 1.0,
+            is_settled=self.num_settled == count,
+        )
 
     def require_one_learning_rate(self) -> None:
         """Require that all workers step alike, which equal replicas depend on.

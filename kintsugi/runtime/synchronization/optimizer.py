@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,23 +15,11 @@ from kintsugi.runtime.synchronization.background import ROUND_STEPS, Rounds
 from kintsugi.runtime.synchronization.gradients import BUCKET_BYTES
 from kintsugi.runtime.synchronization.membership import RollCall, Standing, broadcast
 from kintsugi.runtime.synchronization.monitor import Totals
-from kintsugi.runtime.synchronization.policies import Observation, Policy
+from kintsugi.runtime.synchronization.policies import Policy, Switch
 from kintsugi.runtime.synchronization.replica import Replica
 from kintsugi.runtime.synchronization.strategies import Strategy
 from kintsugi.runtime.synchronization.transport import Transport
 from kintsugi.runtime.synchronization.wrapping import WrappingOptimizer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Switch:
-    """A change of strategy."""
-
-    step: int
-    """The first one under the new strategy, by this worker's count."""
-    before: str
-    after: str
-    reason: str
-    num_workers: int
 
 
 class SynchronizedOptimizer(WrappingOptimizer):
@@ -241,21 +228,9 @@ class SynchronizedOptimizer(WrappingOptimizer):
         """Do what the policy makes of what was agreed in or beside a step, unless somebody trains no further."""
         if agreed is None or agreed.num_done > 0 or self._policy is None:
             return
-        choice = self._policy.choose(self._observation(agreed))
+        choice = self._policy.choose(agreed.observation(self.strategy))
         if choice is not None and choice.strategy != self.strategy:
             self._change(self._known(choice.strategy), choice.reason)
-
-    def _observation(self, agreed: Totals) -> Observation:
-        count = agreed.num_workers
-        return Observation(
-            strategy=self.strategy,
-            num_workers=int(count),
-            num_steps=int(agreed.num_steps / count),
-            steps_since_change=int(agreed.steps_since_change / count),
-            step_seconds=agreed.step_seconds / count,
-            throughput_ratio=agreed.own_seconds / agreed.step_seconds if agreed.step_seconds > 0 else 1.0,
-            is_settled=agreed.num_settled == count,
-        )
 
     def _change(self, following: Strategy, reason: str) -> None:
         """All workers come here after the same agreement, each at the end of a step."""

@@ -47,6 +47,18 @@ class Choice:
     """For people: what was seen, and why that decides."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """A change of strategy."""
+
+    step: int
+    """The first one under the new strategy, by this worker's count."""
+    before: str
+    after: str
+    reason: str
+    num_workers: int
+
+
 class Policy(ABC):
     """Chooses a strategy by its name."""
 
