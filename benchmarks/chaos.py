@@ -50,8 +50,13 @@ from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.train import train
 
 DEFAULT = Path(__file__).parent / "campaigns" / "short.json"
-OPTIONS = AgentOptions(worker=WorkerOptions(operation_timeout_seconds=15.0))
-"""A message that a dead worker had sent in part holds a thread until then; steps of these jobs take a hundredth of it."""
+OPTIONS = AgentOptions(
+    worker=WorkerOptions(operation_timeout_seconds=15.0), heartbeat_timeout_seconds=60.0, quiesce_timeout_seconds=60.0
+)
+"""A message that a dead worker had sent in part holds a thread until 15 s are over; steps of these jobs take a hundredth of it.
+
+Whoever a campaign freezes is stopped, which the process table tells at once; mere silence is that of a machine with too much to do.
+"""
 NUM_BLOCKS = 6
 END_SECONDS = 10.0
 """For the last process of a run to be gone."""
