@@ -19,13 +19,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 from urllib.parse import urlsplit
 
 import torch
 from torch import nn
 
 from kintsugi.core import checks
+from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.overlay import Overlay, OverlayHeartbeat, WorkerState
 from kintsugi.runtime.overlay import exits, probe, sources
 from kintsugi.runtime.overlay.admission import Application, admit
@@ -33,6 +34,7 @@ from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.control import Control
 from kintsugi.runtime.overlay.deadline import Deadline
 from kintsugi.runtime.overlay.flat_state import Schedule, expected_bytes, smallest_vector_bytes
+from kintsugi.runtime.overlay.heard import HeardScheduler
 from kintsugi.runtime.overlay.inbox import Inbox
 from kintsugi.runtime.overlay.joining import Joiner
 from kintsugi.runtime.overlay.leaving import Leaver
@@ -44,6 +46,8 @@ from kintsugi.runtime.overlay.reconciling import Reconciler
 from kintsugi.runtime.overlay.rounds import Committed, GivenUpError, Rounds
 from kintsugi.runtime.overlay.scheduler import HttpScheduler, Scheduler
 from kintsugi.runtime.overlay.sources import Sources
+from kintsugi.runtime.overlay.standby import StandbyOptions
+from kintsugi.runtime.overlay.succeeding import Succession
 from kintsugi.runtime.overlay.trained import TrainedState
 
 _NUM_TIMES = 16
@@ -71,6 +75,7 @@ class Coordinator:
         before_step: called before each optimizer step, when `.grad` holds the mean: to clip it, say. The same on all workers.
         key: shared by the job's workers; without it anybody who reaches the port may become a neighbour.
         token: for the scheduler; by default what `KINTSUGI_TOKEN` holds.
+        standby: have this worker keep a copy of the scheduler's log, and go on in its place when a majority finds it dead.
         options: times and sizes.
 
     Raises:
@@ -94,6 +99,7 @@ class Coordinator:
         before_step: Callable[[], None] = _nothing,
         key: bytes = b"",
         token: str | None = None,
+        standby: StandbyOptions | None = None,
         options: OverlayOptions | None = None,
     ) -> None:
         self.options = options or OverlayOptions()
@@ -102,8 +108,11 @@ class Coordinator:
         self.worker = worker or f"{socket.gethostname()}-{os.getpid()}"
         checks.name("worker", self.worker)
         self.trained = TrainedState(model, optimizer, self.options, schedules=schedules, before_step=before_step)
-        scheduler = _scheduler(service, job, token)
-        host = host or _own_host(service)
+        urls = _urls(service)
+        if standby is not None and not urls:
+            raise InvalidInputError("needs the URL of the scheduler as service", field="standby")
+        scheduler = HeardScheduler(HttpScheduler(urls, job, token=token) if urls else cast("Scheduler", service))
+        host = host or _own_host(urls)
         identity = Identity(job=job, worker=self.worker, key=key)
         self.links = Links(identity, self.options, host=host, port=port)
         application = Application(
@@ -122,8 +131,10 @@ class Coordinator:
         self._has_left = False
         try:
             overlay = admit(scheduler, self.links, application, deadline)
-            self._assemble(scheduler, overlay)
+            self._assemble(scheduler, overlay, standby)
             self._begin(deadline)
+            if standby is not None:
+                self._succession.start(urls, token, standby)
         except BaseException:
             self.close()
             raise
@@ -207,11 +218,11 @@ class Coordinator:
         """End everything at once, without a word to the others (who notice); `request_node_exit` leaves in order."""
         self._has_left = True
         self._inbox.close()
-        for part in ("_reconciler", "_sources", "links", "agent"):
+        for part in ("_succession", "_reconciler", "_sources", "links", "agent"):
             if hasattr(self, part):
                 getattr(self, part).close()
 
-    def _assemble(self, scheduler: Scheduler, overlay: Overlay) -> None:
+    def _assemble(self, scheduler: HeardScheduler, overlay: Overlay, standby: StandbyOptions | None) -> None:
         """Put the parts together."""
         identity, options = self.links.identity, self.options
         self.agent = Agent(identity, self.links, self._inbox, scheduler, overlay, options=options)
@@ -225,6 +236,7 @@ class Coordinator:
         self.control.on(sources.GONE, self._joiner.hear)
         for kind in probe.KINDS:
             self.control.on(kind, prober.hear)
+        self._succession = Succession(self.agent, self.links, self.control, scheduler, standby)
         self.links.hear(Channel.CONTROL, self.control.hear)
         self.links.hear(Channel.SHARDS, self._joiner.hear)
         self.links.hear(Channel.REDUCTION, self._inbox.put)
@@ -269,17 +281,16 @@ def _keys(overlay: Overlay) -> frozenset[tuple[str, int]]:
     return frozenset((one.joiner, one.generation) for one in overlay.replications)
 
 
-def _scheduler(service: str | Sequence[str] | Scheduler, job: str, token: str | None) -> Scheduler:
+def _urls(service: str | Sequence[str] | Scheduler) -> tuple[str, ...]:
+    """Where the scheduler answers; none where it is an object of this process."""
     if isinstance(service, str):
-        return HttpScheduler([service], job, token=token)
-    if isinstance(service, Sequence):
-        return HttpScheduler(service, job, token=token)
-    return service
+        return (service,)
+    return tuple(service) if isinstance(service, Sequence) else ()
 
 
-def _own_host(service: str | Sequence[str] | Scheduler) -> str:
+def _own_host(urls: Sequence[str]) -> str:
     """The address from which this machine reaches the scheduler; loopback where that is no URL."""
-    first = service if isinstance(service, str) else service[0] if isinstance(service, Sequence) else ""
+    first = urls[0] if urls else ""
     place = urlsplit(first)
     if not place.hostname:
         return "127.0.0.1"

@@ -1,0 +1,66 @@
+"""A worker's part in there being a scheduler: it votes, and stands by for the scheduler where it is asked to."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from kintsugi.client import Client
+from kintsugi.runtime.overlay.agent import Agent
+from kintsugi.runtime.overlay.control import Control
+from kintsugi.runtime.overlay.election import BallotBox, Electorate
+from kintsugi.runtime.overlay.heard import HeardScheduler
+from kintsugi.runtime.overlay.links import Links
+from kintsugi.runtime.overlay.serving import HttpLog, ServiceProcess
+from kintsugi.runtime.overlay.standby import LOG_FILE, LogCopy, Standby, StandbyOptions
+
+LEASE_SECONDS = 10.0
+"""Silence after which a voter that does not stand by itself lets go of the scheduler, twice over."""
+
+
+class Succession:
+    """Votes, and the standby's thread; begun and closed with the coordinator."""
+
+    def __init__(
+        self, agent: Agent, links: Links, control: Control, scheduler: HeardScheduler, standby: StandbyOptions | None
+    ) -> None:
+        """Take part in votes from now on; a worker's last vote lies in a file, so that it votes once a term."""
+        own = agent.identity
+        lease_seconds = LEASE_SECONDS if standby is None else standby.lease_seconds
+        folder = Path(tempfile.gettempdir()) / "kintsugi-ballots" if standby is None else standby.folder
+        box = BallotBox(folder / f"{quote(f'{own.job}-{own.worker}', safe='')}.ballot.json")
+        electorate = Electorate(
+            own.worker,
+            links,
+            box,
+            lambda: agent.overlay,
+            is_silent=lambda: scheduler.silent_seconds > lease_seconds / 2,
+            on_scheduler=lambda url, _: scheduler.moved(url),
+        )
+        electorate.attach(control)
+        self._electorate, self._agent, self._scheduler = electorate, agent, scheduler
+        self._standby: Standby | None = None
+        self._client: Client | None = None
+
+    def start(self, urls: Sequence[str], token: str | None, standby: StandbyOptions) -> None:
+        """Stand by for the scheduler that answers at `urls`."""
+        own, agent, scheduler = self._agent.identity, self._agent, self._scheduler
+        client = self._client = Client(urls[0], token=token)
+        self._standby = Standby(
+            own.worker,
+            self._electorate,
+            source=HttpLog(client, own.job),
+            copy=LogCopy(standby.folder / LOG_FILE),
+            serve=lambda path: ServiceProcess(path, own.job, host=standby.host, token=token),
+            options=standby,
+            silent_seconds=lambda: scheduler.silent_seconds,
+            rank=lambda: sorted(agent.effective.order).index(own.worker) if own.worker in agent.effective.order else 0,
+        )
+        self._standby.start()
+
+    def close(self) -> None:
+        """Stand by no more; a service that this worker runs ends with it."""
+        if self._standby is not None:
+            self._standby.close()
+        if self._client is not None:
+            self._client.close()
