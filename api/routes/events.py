@@ -26,6 +26,7 @@ from api.http.bodies import EventBody, takes, tells
 from api.jobs.clock import seconds_between
 from api.jobs.history import Entry
 from api.pages import event_page, event_record
+from api.routes.listing import Listing
 from api.schemas import EventBatch
 from api.storage.wording import Detail
 from kintsugi.core.membership import Event, EventKind
@@ -37,6 +38,12 @@ GatheringSeconds = Annotated[
     float | None,
     Query(ge=0, allow_inf_nan=False, description="Longest wait for further events of a job that coalesces them; then 202."),
 ]
+
+LISTING = Listing(
+    kind=Event,
+    page=event_page,
+    last=lambda entries: EventPage(events=tuple(event_record(entry) for entry in entries), next_cursor=None),
+)
 
 
 @router.post(
@@ -84,13 +91,7 @@ async def list_events(
     limit: Limit = 100,
 ) -> Response:
     """Events of a job in the order of its log; behind `after`, with `wait_seconds`, as soon as there are any."""
-    desk.check_wait(wait_seconds)
-    page = await desk.read(event_page, desk.service, job, cursor, limit, after)
-    if not page.events and after is not None and wait_seconds > 0:
-        with desk.access.places.one():
-            entries = await desk.streams.awaited(job, Event, after, limit, wait_seconds)
-        page = EventPage(events=tuple(event_record(entry) for entry in entries), next_cursor=None)
-    return reply(page)
+    return await LISTING.told(desk, job, cursor=cursor, after=after, wait_seconds=wait_seconds, limit=limit)
 
 
 async def _waited(desk: Desk, job: str, longest: float | None) -> bool:

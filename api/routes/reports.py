@@ -7,9 +7,16 @@ from fastapi import APIRouter, Response
 from api.deps import BODY_PROBLEMS, READ_PROBLEMS, After, Cursor, DeskDep, IdempotencyKey, JobPath, Limit, WaitSeconds, reply
 from api.http.bodies import ReportBody, takes, tells
 from api.pages import report_page, report_record
+from api.routes.listing import Listing
 from kintsugi.core.messages import Report, ReportPage, ReportRecord
 
 router = APIRouter(prefix="/v1/jobs/{job}/reports", tags=["reports"])
+
+LISTING = Listing(
+    kind=Report,
+    page=report_page,
+    last=lambda entries: ReportPage(reports=tuple(report_record(entry) for entry in entries), next_cursor=None),
+)
 
 
 @router.post(
@@ -40,10 +47,4 @@ async def list_reports(
     limit: Limit = 100,
 ) -> Response:
     """Reports of a job in the order of its log; behind `after`, with `wait_seconds`, as soon as there are any."""
-    desk.check_wait(wait_seconds)
-    page = await desk.read(report_page, desk.service, job, cursor, limit, after)
-    if not page.reports and after is not None and wait_seconds > 0:
-        with desk.access.places.one():
-            entries = await desk.streams.awaited(job, Report, after, limit, wait_seconds)
-        page = ReportPage(reports=tuple(report_record(entry) for entry in entries), next_cursor=None)
-    return reply(page)
+    return await LISTING.told(desk, job, cursor=cursor, after=after, wait_seconds=wait_seconds, limit=limit)

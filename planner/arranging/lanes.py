@@ -1,0 +1,163 @@
+"""Pipelines as chains of named workers: how they may be changed by one worker, and about how long they take."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from estimator.pipeline import Floats
+from estimator.split import scheduled_times
+from kintsugi.core.plan import Schedule
+from kintsugi.core.profile import LinkCost, OptimizerSharding
+from planner.arranging.request import Request
+from planner.batches import distribute
+from planner.pipelines.kinds import WorkerKind, kind_of
+from planner.pipelines.partition import Partitioner
+from planner.pipelines.tails import tail_seconds
+from planner.pipelines.zero_bubble import partitioner_for
+from planner.placing.links import Links
+
+MOST_TIMED = 2000
+"""Pipelines that are timed, at most."""
+
+Lane = tuple[str, ...]
+"""Workers of a pipeline, first stage first."""
+
+Lanes = tuple[Lane, ...]
+
+Likeness = tuple[tuple[WorkerKind, ...], tuple[LinkCost, ...]]
+"""All that a lane's time depends on: its workers' kinds, and the links between neighbours."""
+
+
+class Timing:
+    """Times lanes; those that are alike are timed once, whatever their workers are called."""
+
+    def __init__(self, request: Request, schedule: Schedule) -> None:
+        self._costs, self._schedule = request.costs, schedule
+        self._num_microbatches = request.settings.num_microbatches
+        self._links = Links(request.workers, request.costs.cluster, request.costs.profile.network)
+        by_id, profile = request.costs.cluster.by_id, request.costs.profile
+        self._kinds = {worker: kind_of(by_id[worker], profile) for worker in request.workers}
+        self._partitioners: dict[int, Partitioner] = {}
+        self._tails: dict[int, Floats] = {}
+        self._numbers: dict[Likeness, int] = {}
+        self._number_of: dict[Lane, int] = {}
+        self._alike: list[Lane] = []
+        """One lane of each likeness, by number."""
+        self._seconds: dict[tuple[int, ...], float] = {}
+        self._split: dict[tuple[int, int, int], tuple[float, tuple[int, ...]]] = {}
+
+    def seconds(self, lanes: Lanes) -> float:
+        """About when the last pipeline is through with its reductions; infinite where something does not fit.
+
+        Pipelines are timed for as many micro-batches as their speed is worth; more or fewer count as passes of the busiest stage.
+        """
+        alike = tuple(sorted(map(self._likeness, lanes)))
+        if alike not in self._seconds:
+            self._seconds[alike] = self._about([self._alike[number] for number in alike])
+        return self._seconds[alike]
+
+    def shares(self, lanes: Lanes) -> tuple[int, ...]:
+        """Micro-batches of each lane, so that all are through together."""
+        return distribute(len(lanes), self._num_microbatches, lambda k, m: self._time(len(lanes), lanes[k], m)[0])
+
+    def cuts(self, dp: int, lane: Lane, num_microbatches: int) -> tuple[int, ...]:
+        """Stage boundaries of one of `dp` lanes."""
+        return self._time(dp, lane, num_microbatches)[1]
+
+    def _likeness(self, lane: Lane) -> int:
+        """Equal for lanes that take equally long."""
+        if lane not in self._number_of:
+            cluster, network = self._costs.cluster, self._costs.profile.network
+            links = tuple(cluster.link(a, b, network) for a, b in pairwise(lane))
+            likeness = tuple(self._kinds[worker] for worker in lane), links
+            number = self._number_of[lane] = self._numbers.setdefault(likeness, len(self._numbers))
+            if number == len(self._alike):
+                self._alike.append(lane)
+        return self._number_of[lane]
+
+    def _about(self, lanes: Sequence[Lane]) -> float:
+        if len(self._split) > MOST_TIMED:
+            return math.inf
+        dp, total = len(lanes), self._num_microbatches
+        speeds = [sum(self._kinds[worker].speed_ratio for worker in lane) for lane in lanes]
+        counts = [max(1, round(total * speed / sum(speeds))) for speed in speeds]
+        timed = [self._time(dp, lane, count) for lane, count in zip(lanes, counts, strict=True)]
+        if any(math.isinf(seconds) for seconds, _ in timed):
+            return math.inf
+        busiest = [self._busiest_seconds(lane, cuts) for lane, (_, cuts) in zip(lanes, timed, strict=True)]
+
+        def about(k: int, num_microbatches: int) -> float:
+            return timed[k][0] + (num_microbatches - counts[k]) * busiest[k]
+
+        shares = distribute(dp, total, about)
+        return max(about(k, share) for k, share in enumerate(shares))
+
+    def _busiest_seconds(self, lane: Lane, cuts: tuple[int, ...]) -> float:
+        """What one micro-batch takes on the busiest worker."""
+        stages = [self._costs.stage(worker, a, b) for worker, (a, b) in zip(lane, pairwise(cuts), strict=True)]
+        return max(stage.forward_seconds + stage.backward_seconds for stage in stages)
+
+    def _time(self, dp: int, lane: Lane, num_microbatches: int) -> tuple[float, tuple[int, ...]]:
+        """The objective of one of `dp` pipelines over its own links, and its stage boundaries."""
+        key = dp, self._likeness(lane), num_microbatches
+        if key not in self._split:
+            self._split[key] = self._timed(dp, lane, num_microbatches)
+        return self._split[key]
+
+    def _timed(self, dp: int, lane: Lane, num_microbatches: int) -> tuple[float, tuple[int, ...]]:
+        costs = self._costs
+        kinds = [self._kinds[worker] for worker in lane]
+        tail = self._tail(dp)
+        split = self._partitioner(dp).best(self._partitioner(dp).attain(kinds, num_microbatches, tail))
+        if split is None:
+            return math.inf, ()
+        ranges = list(pairwise(split.cuts))
+        stages = [costs.stage(worker, a, b) for worker, (a, b) in zip(lane, ranges, strict=True)]
+        delays = [costs.boundary_seconds(a, b, cut) for a, b, cut in zip(lane, lane[1:], split.cuts[1:-1], strict=False)]
+        ends = scheduled_times(self._schedule, stages, delays, num_microbatches).stage_end_seconds
+        return max(end + float(tail[b] - tail[a] + tail[0]) for end, (a, b) in zip(ends, ranges, strict=True)), split.cuts
+
+    def _tail(self, dp: int) -> Floats:
+        if dp not in self._tails:
+            self._tails[dp] = tail_seconds(self._costs.profile, self._links.pacing(dp), dp)
+        return self._tails[dp]
+
+    def _partitioner(self, dp: int) -> Partitioner:
+        replicas = dp if self._costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
+        if replicas not in self._partitioners:
+            made = partitioner_for(self._schedule)(self._costs.sums, self._schedule, self._links.fastest, replicas)
+            self._partitioners[replicas] = made
+        return self._partitioners[replicas]
+
+
+def changes(lanes: Lanes, idle: Sequence[str]) -> Iterator[Lanes]:
+    """All lanes that come of one change: two workers exchanged, or one moved to any place, left out, taken in or set apart."""
+    places = [(k, i) for k, lane in enumerate(lanes) for i in range(len(lane))]
+    for index, (k, i) in enumerate(places):
+        yield from (_exchanged(lanes, (k, i), place) for place in places[index + 1 :])
+        yield from (_put(lanes, (k, i), (worker,)) for worker in idle)
+        without = _put(lanes, (k, i), ())
+        yield without
+        yield from _joined(without, lanes[k][i])
+    for worker in idle:
+        yield from _joined(lanes, worker)
+
+
+def _exchanged(lanes: Lanes, one: tuple[int, int], other: tuple[int, int]) -> Lanes:
+    first, second = lanes[one[0]][one[1]], lanes[other[0]][other[1]]
+    return _put(_put(lanes, one, (second,)), other, (first,))
+
+
+def _put(lanes: Lanes, place: tuple[int, int], workers: Lane) -> Lanes:
+    """Other workers in one place; a lane without workers is gone."""
+    k, i = place
+    lane = (*lanes[k][:i], *workers, *lanes[k][i + 1 :])
+    return (*lanes[:k], *((lane,) if lane else ()), *lanes[k + 1 :])
+
+
+def _joined(lanes: Lanes, worker: str) -> Iterator[Lanes]:
+    """The worker in every place between others, and in a lane of its own."""
+    for k, lane in enumerate(lanes):
+        for i in range(len(lane) + 1):
+            yield (*lanes[:k], (*lane[:i], worker, *lane[i:]), *lanes[k + 1 :])
+    yield (*lanes, (worker,))
