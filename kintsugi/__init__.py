@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kintsugi.runtime.models import Layer as Layer
     from kintsugi.runtime.models import TrainingJob as TrainingJob
     from kintsugi.runtime.overlay.coordinator import Coordinator as Coordinator
+    from kintsugi.runtime.overlay.exits import capture_exit_event as capture_exit_event
     from kintsugi.runtime.overlay.options import OverlayOptions as OverlayOptions
     from kintsugi.runtime.recording import CheckpointOptions as CheckpointOptions
     from kintsugi.runtime.train import train as train
@@ -26,6 +27,7 @@ _EXPORTS = {
     "Layer": "kintsugi.runtime.models",
     "OverlayOptions": "kintsugi.runtime.overlay.options",
     "TrainingJob": "kintsugi.runtime.models",
+    "capture_exit_event": "kintsugi.runtime.overlay.exits",
     "fail_at": "kintsugi.runtime.faults",
     "train": "kintsugi.runtime.train",
 }

@@ -1,0 +1,171 @@
+"""Links between two workers over real sockets: greetings, priorities, bounds and losses."""
+
+import socket
+import threading
+from contextlib import ExitStack
+from queue import SimpleQueue
+
+import pytest
+
+from kintsugi.core.errors import CommunicationError, ForbiddenError, InvalidInputError
+from kintsugi.runtime.overlay.inbox import CalledOffError, Inbox, Pass, Phase
+from kintsugi.runtime.overlay.links import Identity, Links
+from kintsugi.runtime.overlay.messages import Channel, Message, read, write
+from kintsugi.runtime.overlay.options import OverlayOptions
+from kintsugi.runtime.overlay.outbox import Outbox
+from kintsugi.runtime.overlay.probe import KINDS, Prober
+
+OPTIONS = OverlayOptions(link_timeout_seconds=60.0)
+
+
+@pytest.fixture
+def stack():
+    with ExitStack() as opened:
+        yield opened
+
+
+def links(stack: ExitStack, worker: str, job: str = "job", key: bytes = b"") -> Links:
+    found = Links(Identity(job=job, worker=worker, key=key), OPTIONS, host="127.0.0.1")
+    found.start()
+    stack.callback(found.close)
+    return found
+
+
+def address(of: Links) -> str:
+    return f"127.0.0.1:{of.port}"
+
+
+def test_messages_arrive_in_the_order_of_their_channels(stack):
+    one, other = links(stack, "a"), links(stack, "b")
+    heard: SimpleQueue = SimpleQueue()
+    for channel in Channel:
+        other.hear(
+            channel, lambda worker, message: heard.put((worker, message.channel, message.fields["n"], bytes(message.payload)))
+        )
+    one.connect("b", address(other))
+    for number in range(3):
+        one.send("b", Message(Channel.REDUCTION, "x", {"n": number}, memoryview(b"abc")))
+    assert [heard.get(timeout=30.0) for _ in range(3)] == [("a", Channel.REDUCTION, number, b"abc") for number in range(3)]
+    assert one.up == ("b",)
+
+
+def test_strangers_are_refused(stack):
+    one, other = links(stack, "a", key=b"secret"), links(stack, "b", key=b"guessed")
+    with pytest.raises(ForbiddenError, match="does not know the job's key"):
+        one.connect("b", address(other))
+    with pytest.raises(ForbiddenError, match="this is worker b"):
+        one.connect("c", address(other))
+    with pytest.raises(ForbiddenError, match="this is job other"):
+        one.connect("d", address(links(stack, "d", job="other")))
+    assert one.up == ()
+    assert other.up == ()
+
+
+def test_nobody_is_there(stack):
+    one, gone = links(stack, "a"), links(stack, "b")
+    gone.close()
+    with pytest.raises(CommunicationError, match="cannot be reached"):
+        one.connect("b", address(gone))
+    with pytest.raises(CommunicationError, match="no link"):
+        one.send("b", Message(Channel.CONTROL, "x"))
+    assert not one.tell("b", "x", {})
+    with pytest.raises(InvalidInputError, match="cannot listen there"):
+        Links(Identity(job="job", worker="c"), OPTIONS, host="127.0.0.1", port=one.port)
+
+
+def test_a_loss_is_told_once_and_a_hang_up_not_at_all(stack):
+    one, other = links(stack, "a"), links(stack, "b")
+    lost: SimpleQueue = SimpleQueue()
+    one.on_loss = other.on_loss = lambda link, why: lost.put((link.peer.worker, link.peer.number, why))
+    one.connect("b", address(other))
+    other.disconnect("a")
+    assert lost.get(timeout=30.0) == ("b", 1, "link: the other end closed the connection")
+    assert one.await_none(30.0)
+    assert one.connect("b", address(other)).peer.number == 2
+    assert lost.empty()
+
+
+def test_damage_is_noticed():
+    one, other = socket.socketpair()
+    with one, other:
+        write(one, Message(Channel.CONTROL, "x", {"n": 1}, memoryview(b"content")))
+        frame = bytearray(other.recv(65_536))
+        frame[-1] ^= 1
+        one.sendall(frame)
+        with pytest.raises(CommunicationError, match="damaged"):
+            read(other)
+        one.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        with pytest.raises(CommunicationError, match="language"):
+            read(other)
+
+
+def test_the_urgent_goes_first_and_a_full_window_holds_reductions_back():
+    outbox = Outbox(window_bytes=8)
+    for channel in (Channel.REDUCTION, Channel.SHARDS, Channel.REDUCTION, Channel.REDUCTION, Channel.CONTROL):
+        outbox.put(Message(channel, "x", {}, memoryview(bytes(4))), 1.0)
+    taken = [outbox.take(0.0) for _ in range(5)]
+    assert [message and message.channel for message in taken] == [
+        Channel.CONTROL,
+        Channel.SHARDS,
+        Channel.REDUCTION,
+        Channel.REDUCTION,
+        None,
+    ]
+    outbox.taken(4)
+    assert outbox.take(0.0) is not None
+    assert outbox.await_empty(0.0) is False
+    assert outbox.take(0.0) is None
+    assert outbox.await_empty(0.0)
+    outbox.close()
+    with pytest.raises(CommunicationError):
+        outbox.put(Message(Channel.CONTROL, "x"), 1.0)
+
+
+def message(restarts: int, phase: Phase, number: int, num_bytes: int = 2) -> Message:
+    return Message(Channel.REDUCTION, "x", {"pass": [restarts, int(phase), number]}, memoryview(bytes(num_bytes)))
+
+
+def test_an_inbox_keeps_what_is_to_come_and_drops_what_is_over():
+    taken: list[tuple[str, int]] = []
+    inbox = Inbox(lambda worker, num_bytes: taken.append((worker, num_bytes)))
+    inbox.put("a", message(0, Phase.REDUCE, 1))
+    inbox.put("b", message(0, Phase.REDUCE, 2, 3))
+    assert inbox.await_pass(0, 0.0) == Pass(0, Phase.REDUCE, 1)
+    assert inbox.take(Pass(0, Phase.REDUCE, 2), 1.0)[0] == "b"
+    inbox.put("c", message(0, Phase.REDUCE, 1, 4))
+    assert taken == [("a", 2), ("b", 3), ("c", 4)]
+    assert inbox.waiting_bytes() == 0
+
+
+def test_a_restart_calls_off_who_waits_but_a_patient_one_takes_what_is_there():
+    inbox, raised = Inbox(lambda _worker, _num_bytes: None), []
+
+    def wait() -> None:
+        try:
+            inbox.take(Pass(0, Phase.REDUCE, 1), 60.0)
+        except CalledOffError as error:
+            raised.append(error)
+
+    waiter = threading.Thread(target=wait, daemon=True)
+    waiter.start()
+    inbox.restart(1)
+    waiter.join(30.0)
+    assert len(raised) == 1
+    inbox.put("a", message(0, Phase.REDUCE, 1))
+    assert inbox.take(Pass(0, Phase.REDUCE, 1), 1.0, is_patient=True)[0] == "a"
+    with pytest.raises(CalledOffError):
+        inbox.take(Pass(0, Phase.REDUCE, 1), 1.0, is_patient=True)
+    with pytest.raises(CalledOffError):
+        inbox.await_pass(0, 0.0)
+    assert inbox.await_restart(0, 0.0)
+
+
+def test_a_probe_tells_latency_and_rate(stack):
+    one, other = links(stack, "a"), links(stack, "b")
+    probers = [Prober(each, 60.0) for each in (one, other)]
+    for each, prober in zip((one, other), probers, strict=True):
+        each.hear(Channel.CONTROL, lambda worker, message, prober=prober: message.kind in KINDS and prober.hear(worker, message))
+    one.connect("b", address(other))
+    found = probers[0].measure("b")
+    assert found.alpha_seconds > 0
+    assert found.beta_seconds_per_byte > 0
