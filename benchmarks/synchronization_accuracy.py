@@ -1,4 +1,4 @@
-"""What switching costs in accuracy: a residual network learns handwritten digits while workers join, and two leave again.
+"""What switching costs in accuracy: a residual network learns handwritten digits while workers join, and leave again.
 
 The adaptive run follows the number of workers: synchronous SGD for few, AD-PSGD for many, and back when workers leave. The
 other run is synchronous SGD with the same workers, samples and steps. Real processes, data that come with scikit-learn, a
@@ -36,7 +36,7 @@ from kintsugi.runtime.synchronization import (
 )
 
 ALLOWED_POINTS = 0.5
-SIZES = (1, 2, 3, 4, 5, 6, 4, 3)
+SIZES = (1, 2, 3, 4, 5, 6, 4, 3, 2)
 """Workers by interval."""
 MANY = 4
 """Workers from which the adaptive run does not wait."""

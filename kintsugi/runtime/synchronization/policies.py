@@ -150,10 +150,10 @@ class ThroughputPolicy(Policy):
             )
 
     def choose(self, seen: Observation) -> Choice | None:
-        """By throughput while synchronous, by occasions for a trial while asynchronous."""
+        """By throughput while synchronous, by occasions for a trial while asynchronous; one worker waits for nobody."""
         if seen.strategy == self.asynchronous:
             return self._occasion(seen)
-        return self._judgement(seen) if seen.is_settled else None
+        return self._judgement(seen) if seen.is_settled and seen.num_workers > 1 else None
 
     def _judgement(self, seen: Observation) -> Choice | None:
         is_trial = bool(self.memory.get("is_trial"))

@@ -59,6 +59,7 @@ def test_synchronising_is_given_up_where_it_leaves_too_little():
     policy = ThroughputPolicy()
     assert policy.choose(seen(throughput_ratio=0.4)) is None
     assert policy.choose(seen(throughput_ratio=0.2, is_settled=False)) is None, "too few steps in view"
+    assert policy.choose(seen(throughput_ratio=0.2, num_workers=1)) is None, "nobody to wait for"
     choice = policy.choose(seen(throughput_ratio=0.37, num_workers=13))
     assert choice.strategy == ASYNCHRONOUS
     assert choice.reason == "13 workers have 37.0% of the throughput that they would have alone, below 40.0%"
