@@ -41,8 +41,11 @@ class Setting:
 
 
 def ring_seconds(setting: Setting, seed: int) -> float:
-    """From the losses to the last survivor's restart, by the ring, in seconds."""
-    names = tuple(worker_name(index) for index in range(setting.num_members))
+    """From the losses to the last survivor's restart, by the ring, in seconds.
+
+    One member more is lost before: freshly forked processes copy every page of memory that they touch for the first time.
+    """
+    names = tuple(worker_name(index) for index in range(setting.num_members + 1))
     listening = {name: listener("127.0.0.1") for name in names}
     addresses = {name: found.getsockname()[:2] for name, found in listening.items()}
     with ExitStack() as stack:
@@ -58,12 +61,19 @@ def ring_seconds(setting: Setting, seed: int) -> float:
             found.close()  # whoever ends must leave nobody listening at its port
         _heard(pipes.values(), len(pipes))
         time.sleep(SETTLE_SECONDS)
-        lost = _chosen(names, setting.num_lost, seed)
-        left = tuple(name for name in names if name not in lost)
-        began = time.monotonic()
-        for name in lost:
-            os.kill(processes[name].pid or 0, signal.SIGKILL)
-        return _last(pipes, left) - began
+        left = _without(names[-1:], names, processes, pipes)[0]
+        time.sleep(SETTLE_SECONDS)
+        return _without(_chosen(left, setting.num_lost, seed), left, processes, pipes)[1]
+
+
+def _without(
+    lost: Sequence[str], names: Sequence[str], processes: Mapping[str, ForkProcess], pipes: Mapping[str, Connection]
+) -> tuple[tuple[str, ...], float]:
+    """End some members; who is left once all of them know that, and after how many seconds."""
+    left = tuple(name for name in names if name not in lost)
+    began = time.monotonic()
+    _strike([processes[name].pid or 0 for name in lost])
+    return left, _last(pipes, left) - began
 
 
 def coordinated_seconds(setting: Setting, seed: int) -> float:

@@ -184,11 +184,11 @@ class RingNode(AbstractContextManager["RingNode"]):
         with self._lock:
             before = self._state
             self._state, actions = transition(before, signal, self._told.choose)
+        for action in actions:
+            self._act(action)
         if self._state.is_stopped and not before.is_stopped:
             self._inquire_at = time.monotonic() + self._options.retry_seconds
             self._told.on_stop(before.agreement.generation)
-        for action in actions:
-            self._act(action)
 
     def _act(self, action: Action) -> None:
         match action:

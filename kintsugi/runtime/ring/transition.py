@@ -180,12 +180,12 @@ def _install(state: State, agreement: Agreement, choose: Choose) -> Step:
     told = (Send(others[0], Restart(agreement)),) if others else ()
     after = State(state.member, agreement, agreement.committed_step, is_left_out=not is_member)
     if not is_member:
-        return after, (LeaveOut(agreement), *told)
+        return after, (*told, LeaveOut(agreement))
     members = frozenset(agreement.members)
     after = replace(after, lost=state.lost & members, dead=state.dead & members)
     is_broken = _next(after, frozenset()) in after.lost
     rest = _begin(after, choose) if is_broken else (after, ())
-    return rest[0], (Install(agreement), *told, *rest[1])
+    return rest[0], (*told, Install(agreement), *rest[1])  # the next one need not wait for this one
 
 
 def _then(step: Step, then: Callable[[State], Step]) -> Step:
