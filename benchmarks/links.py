@@ -58,7 +58,7 @@ class EmulatedLinks(AbstractContextManager["EmulatedLinks"]):
             raise UnavailableError(reason, field="links")
         self._before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         try:
-            _delete_leftovers()
+            delete_leftovers()
             self._make()
         except BaseException:
             self.close()
@@ -111,7 +111,7 @@ class EmulatedLinks(AbstractContextManager["EmulatedLinks"]):
             run_command("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *shaper)
 
 
-def _delete_leftovers() -> None:
+def delete_leftovers() -> None:
     """Delete the namespaces of processes that were killed before they could."""
     for name in Path("/run/netns").glob(f"{_NAME}-*"):
         owner = name.name.split("-")[1]

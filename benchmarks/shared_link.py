@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
-from benchmarks.links import run_command, unavailable_reason
+from benchmarks.links import delete_leftovers, run_command, unavailable_reason
 from kintsugi.core.errors import UnavailableError
 
 _BURST_BYTES = 256 * 1024
@@ -30,6 +30,7 @@ class SharedLink(AbstractContextManager["SharedLink"]):
         reason = unavailable_reason()
         if reason is not None:
             raise UnavailableError(reason, field="links")
+        delete_leftovers()
         try:
             run_command("ip", "netns", "add", self._name)
             run_command("ip", "-n", self._name, "link", "set", "lo", "up")
