@@ -89,21 +89,30 @@ def _has_messages(plan: Plan, worker: str) -> bool:
 
 
 class Growths:
-    """Footprints of every process that lives through a run, whenever the job is at rest and at full strength."""
+    """Footprints of every process whenever the job is at rest.
+
+    What a recovery puts off, as what messages between survivors still hold, is over at the last look only: growth is that of
+    the processes which are there then.
+    """
 
     def __init__(self) -> None:
         self._samples: dict[tuple[str, int], list[Footprint]] = defaultdict(list)
+        self._latest: set[tuple[str, int]] = set()
+        """Processes of the latest look."""
 
     def sample(self, processes: Iterable[tuple[str, int, Footprint]]) -> None:
         """Look at processes, given by name, id and what the present plan explains, which does not count."""
         listening = listening_sockets()
+        self._latest.clear()
         for name, pid, explained in processes:
             if (found := Footprint.of(pid, listening)) is not None:
                 self._samples[name, pid].append(Footprint(*map(operator.sub, astuple(found), astuple(explained))))
+                self._latest.add((name, pid))
 
     def growth(self, name: str) -> Footprint | None:
-        """The most that any process of a name gained; None where none was there for long enough."""
-        lasting = [samples for (own, _), samples in self._samples.items() if own == name and len(samples) >= FEWEST_SAMPLES]
+        """The most that any process of a name gained until the latest look; None where none was there for long enough."""
+        there = [samples for key, samples in self._samples.items() if key[0] == name and key in self._latest]
+        lasting = [samples for samples in there if len(samples) >= FEWEST_SAMPLES]
         gains = [_gain(samples) for samples in lasting]
         return None if not gains else Footprint(*(max(column) for column in zip(*map(astuple, gains), strict=True)))
 

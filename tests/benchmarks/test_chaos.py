@@ -95,6 +95,8 @@ def test_growth_is_that_of_a_process_that_stays(monkeypatch):
         growths.sample([("worker", 1, Footprint(0, 5, 0, 0))])
     assert growths.growth("worker") == Footprint(0, 3, 0, 0)
     assert growths.growth("agent") is None
+    growths.sample([])
+    assert growths.growth("worker") is None, "of a process that is gone it is not known what was put off only"
 
 
 def require_for_ever(service: ServiceProcess) -> None:
