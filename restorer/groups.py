@@ -12,6 +12,7 @@ before it died is waited for to the timeout.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,6 +25,9 @@ from restorer.gloo import GlooGroup, Store, connect
 from restorer.sockets import Sockets, open_sockets, shut_down, shut_down_once_quiet
 from restorer.transport import GlooTransport, UnderWay, to_host
 from restorer.waiter import Waiter, Waiting
+
+TEARDOWN_DELAY_SECONDS = 0.5
+"""From letting go of groups to tearing them down."""
 
 
 class Rendezvous(Store):
@@ -250,7 +254,13 @@ def _drain(sockets: Sockets, under_way: UnderWay) -> None:
 
 
 def _let_go(groups: list[GlooGroup], name: str) -> None:
-    threading.Thread(target=groups.clear, name=f"teardown-{name}", daemon=True).start()
+    threading.Thread(target=_tear_down, args=(groups,), name=f"teardown-{name}", daemon=True).start()
+
+
+def _tear_down(groups: list[GlooGroup]) -> None:
+    """Once training has resumed: a destructor keeps the interpreter from all other threads for as long as it takes."""
+    time.sleep(TEARDOWN_DELAY_SECONDS)
+    groups.clear()
 
 
 def group_prefix(name: str, members: Sequence[str]) -> str:

@@ -13,14 +13,14 @@ from planner.contingency import plans_ahead
 
 _BATCH = 16
 """Plans that are handed out at once."""
-LOWEST_PRIORITY = 19
-"""Of a thread, as Linux has them."""
+LOW_PRIORITY = 5
+"""Of a thread, as Linux has them: a third of the others' share of a core."""
 _CLOSE_SECONDS = 10.0
 """For the plan that is being made to be ready."""
 
 
 class Foresight:
-    """One thread, of the lowest priority: training has the cores first."""
+    """One thread, of low priority: training has the cores first."""
 
     def __init__(self) -> None:
         self._courses: queue.SimpleQueue[Course | None] = queue.SimpleQueue()
@@ -49,7 +49,7 @@ class Foresight:
             self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
         while (course := self._courses.get()) is not None:
             ahead = plans_ahead(course.base())
             while self._latest == course.generation and (batch := list(islice(ahead, _BATCH))):

@@ -19,7 +19,7 @@ from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.ring.links import listener
 from kintsugi.runtime.ring.messages import Agreement
 from kintsugi.runtime.ring.node import RingNode, Told
-from kintsugi.runtime.selfgoverned.foresight import LOWEST_PRIORITY
+from kintsugi.runtime.selfgoverned.foresight import LOW_PRIORITY
 from kintsugi.runtime.selfgoverned.held import HeldPlans
 from kintsugi.runtime.selfgoverned.inward import Inward
 from kintsugi.runtime.selfgoverned.leasing import AgentLease
@@ -104,13 +104,9 @@ class Governor:
         if isinstance(message, Ready):
             self._post(self._steering.ready, message)
 
-    def _turn(self, agreement: Agreement) -> None:
-        try:
-            course = self._logbook.turn(agreement)
-        except KintsugiError as error:
-            self._post(_raise, error)
-        else:
-            self._post(self._steering.agreed, course)
+    def _agreed(self, agreement: Agreement) -> None:
+        self._logbook.enter(agreement)
+        self._post(lambda: self._steering.agreed(self._logbook.latest()))
 
     def _hear_switchboard(self, message: FromSwitchboard) -> None:
         if isinstance(message, Delivered):
@@ -170,7 +166,7 @@ class Governor:
 
     def _told(self) -> Told:
         return Told(
-            on_agreement=self._turn,
+            on_agreement=self._agreed,
             on_left_out=lambda _: leave(),
             on_stop=lambda generation: self._post(self._steering.unsettled, generation),
             choose=self._logbook.choose,
@@ -184,9 +180,5 @@ class Governor:
 
 def _warm_up() -> None:
     """Where the fork server has not done so; beside the training, which has the cores first."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
     import_module(PLANNER)
-
-
-def _raise(error: KintsugiError) -> None:
-    raise error

@@ -1,4 +1,7 @@
-"""What a worker's ring knows of the job: the course so far, and the plan for what comes next. Used by the ring's thread alone."""
+"""What a worker knows of its job: the course so far, and the plan for what comes next."""
+
+import threading
+from collections import deque
 
 from kintsugi.core.errors import KintsugiError
 from kintsugi.runtime.ring.messages import Agreement
@@ -8,25 +11,34 @@ from kintsugi.runtime.selfgoverned.notes import told_decision, told_error
 
 
 class Logbook:
-    """Always at the generation that the ring is in, however far behind the worker itself is."""
+    """The ring enters agreements, which takes no time; they are read by whoever needs the course next."""
 
     def __init__(self, course: Course, held: HeldPlans) -> None:
+        self._lock = threading.Lock()
         self._course = course
         self._held = held
+        self._entered: deque[Agreement] = deque()
+
+    def enter(self, agreement: Agreement) -> None:
+        """A generation was agreed on."""
+        self._entered.append(agreement)
+
+    def latest(self) -> Course:
+        """The course up to the latest agreement.
+
+        Raises:
+            KintsugiError: there is no plan for it.
+        """
+        with self._lock:
+            while self._entered:
+                self._course = self._course.after(self._entered[0])
+                self._entered.popleft()
+            return self._course
 
     def choose(self, agreement: Agreement) -> str:
         """What an agreement is to tell: the plan for what happened, or why there is none."""
         is_untrained = agreement.committed_step < 0
         try:
-            return told_decision(self._held.answer(self._course.snapshot(agreement), is_untrained=is_untrained))
+            return told_decision(self._held.answer(self.latest().snapshot(agreement), is_untrained=is_untrained))
         except KintsugiError as error:
             return told_error(error)
-
-    def turn(self, agreement: Agreement) -> Course:
-        """Go on to the generation that was agreed on.
-
-        Raises:
-            KintsugiError: there is no plan for it.
-        """
-        self._course = self._course.after(agreement)
-        return self._course

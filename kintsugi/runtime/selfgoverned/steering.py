@@ -81,7 +81,9 @@ class Steering:
             self._call_off(generation + 1)
 
     def agreed(self, course: Course) -> None:
-        """Move on to a generation that was agreed on."""
+        """Move on to a generation that was agreed on; those before it that nobody came to are passed over."""
+        if course.generation <= self.course.generation:
+            return
         if self._ready == course.applied.generation > self._applied:
             self._swap(is_over=True)
         self._call_off(course.generation)
