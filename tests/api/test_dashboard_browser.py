@@ -13,8 +13,10 @@ from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement, Report, ReportStatus
+from kintsugi.core.overlay import OverlayEvent, OverlayEventKind, OverlayHeartbeat, WorkerState
 from kintsugi.core.plan import Policy
 from tests.builders import uniform_profile
+from tests.planner.overlay_world import mesh
 from tests.processes import service
 
 playwright_api = pytest.importorskip("playwright.sync_api")
@@ -28,7 +30,8 @@ pytestmark = [
 
 PATIENCE_MILLISECONDS = 30_000
 HOME = "/dashboard/jobs/rerouted"
-PAGES = ("/dashboard", HOME, f"{HOME}/schedule", f"{HOME}/why", f"{HOME}/history", f"{HOME}/whatif?fail=w00&slow=w02")
+OVERLAY = "/dashboard/jobs/hospitals/overlay"
+PAGES = ("/dashboard", HOME, OVERLAY, f"{HOME}/schedule", f"{HOME}/why", f"{HOME}/history", f"{HOME}/whatif?fail=w00&slow=w02")
 LARGE, STRANDED = "/dashboard/jobs/large", "/dashboard/jobs/stranded"
 PHONE = {"width": 360, "height": 740}
 
@@ -60,6 +63,21 @@ def tell(client):
     client.create_job(job="stranded", profile=profile, workers=2, settings=grid_of(4, 1, 2))
     with pytest.raises(InfeasibleError):
         lose(client, "stranded", "w01")
+    tell_of_an_overlay(client)
+
+
+def tell_of_an_overlay(client):
+    """Workers that are active, fetch the state, connect, were asked to leave, and failed: the log of a world in short words."""
+    world = mesh("w00", "w01", "w02", "w03")
+    world.join("w04", "w00", "w02")
+    world.measure("w00", "w04")
+    world.measure("w02", "w04")
+    world.join("w05", "w01")
+    world.tell("worker_draining", worker="w03", detail="maintenance")
+    world.grow("w06", "w00")
+    world.tell("worker_failed", worker="w06", detail="power")
+    for event, _ in world.log:
+        client.post_overlay_event("hospitals", event)
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +215,22 @@ def test_the_list_shows_new_jobs(visit, site):
     visitor.go("/dashboard")
     client.create_job(job="brand-new", profile=uniform_profile(4), workers=2, settings=grid_of(4, 1, 2))
     visitor.page.locator("#job-brand-new").wait_for()
+
+
+def test_a_worker_is_asked_to_leave_and_the_page_tells_at_once(visit, site):
+    _, client = site
+    visitor = visit()
+    page = visitor.page
+    visitor.go(OVERLAY)
+    page.evaluate("window.isTheSamePage = true")
+    client.overlay_heartbeat("hospitals", OverlayHeartbeat(worker="w04", received_bytes=32 << 20))
+    page.locator("progress").wait_for()
+    client.post_overlay_event("hospitals", OverlayEvent(kind=OverlayEventKind.STATE_REPLICATED, id="here", worker="w04"))
+    page.locator("progress").wait_for(state="detached")
+    assert page.evaluate("window.isTheSamePage")
+    page.locator("#leave-w02").click()
+    page.locator(".detail-row", has_text="sked to leave on the dashboard").wait_for()
+    assert client.overlay("hospitals").worker("w02").state is WorkerState.DRAINING
 
 
 def test_keys_alone_lead_through_a_page(visit):
