@@ -186,9 +186,15 @@ class RingNode(AbstractContextManager["RingNode"]):
             self._state, actions = transition(before, signal, self._told.choose)
         for action in actions:
             self._act(action)
-        if self._state.is_stopped and not before.is_stopped:
+        self._tell_stopped(before)
+
+    def _tell_stopped(self, before: State) -> None:
+        """Have the step left, also that of a generation which is mended from its first moment on."""
+        state = self._state
+        began = state.agreement.generation > before.agreement.generation and not state.is_left_out
+        if state.is_stopped and (began or not before.is_stopped):
             self._inquire_at = time.monotonic() + self._options.retry_seconds
-            self._told.on_stop(before.agreement.generation)
+            self._told.on_stop((state if began else before).agreement.generation)
 
     def _act(self, action: Action) -> None:
         match action:

@@ -6,6 +6,7 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.ring.links import listener
 from kintsugi.runtime.ring.messages import Agreement
 from kintsugi.runtime.ring.node import RingNode, Told
+from kintsugi.runtime.ring.signals import Decided, Lost
 from tests.runtime.ring.rings import Ring
 
 
@@ -73,3 +74,21 @@ def test_a_stranger_disturbs_nobody() -> None:
 def test_a_member_without_an_address_is_refused() -> None:
     with listener("127.0.0.1") as listening, pytest.raises(InvalidInputError, match="missing"):
         RingNode("a", Agreement(0, ("a", "b")), listening, {"a": ("127.0.0.1", 1)}, Told(on_agreement=print))
+
+
+def test_a_generation_that_is_mended_from_the_beginning_is_told_and_stopped() -> None:
+    with Ring(3) as ring:
+        ring.kill("b", "c")
+        ring.wait(lambda: ring.nodes["a"].agreement.members == ("a",))
+        generation = ring.nodes["a"].agreement.generation
+        ring.nodes["a"].adopt(Agreement(generation + 1, ("a", "b")))
+        ring.wait(lambda: ring.nodes["a"].agreement.generation == generation + 2)
+        assert ring.heard["a"].stopped[-1] == generation + 1
+    stopped: list[int] = []
+    listening = listener("127.0.0.1")
+    addresses = dict.fromkeys("abc", listening.getsockname()[:2])
+    told = Told(on_agreement=print, on_stop=stopped.append)
+    with RingNode("a", Agreement(0, ("a", "b", "c")), listening, addresses, told) as node:
+        node._take(Lost("b"))
+        node._take(Decided(Agreement(1, ("a", "b", "c"))))
+    assert stopped == [0, 1]
