@@ -19,11 +19,14 @@ from tests.runtime.runs import PATIENCE_SECONDS, assert_same, gpt_request, leave
 
 pytestmark = pytest.mark.processes
 
-PATIENCE = RingOptions(heartbeat_seconds=0.2, heartbeat_timeout_seconds=2.0)
+SHORT_PATIENCE = RingOptions(heartbeat_seconds=0.2, heartbeat_timeout_seconds=3.0)
+"""For workers that freeze; whoever is starved by other tests must not be taken for one."""
 
 
-def governed(dp: int, pp: int, *faults: Fault, num_steps: int = NUM_STEPS, observer: Observer | None = None) -> RunResult:
-    options = AgentOptions(governance=Governance.RING, worker=WorkerOptions(faults=faults, ring=PATIENCE))
+def governed(
+    dp: int, pp: int, *faults: Fault, num_steps: int = NUM_STEPS, ring: RingOptions | None = None, observer: Observer | None = None
+) -> RunResult:
+    options = AgentOptions(governance=Governance.RING, worker=WorkerOptions(faults=faults, ring=ring or RingOptions()))
     job = partial(tiny_gpt, num_steps=num_steps)
     with leaves_nothing(), Agent(job, gpt_request(dp, pp, min_dp=1), LocalDecisions(), options=options, observer=observer) as agent:
         return agent.run()
@@ -40,7 +43,7 @@ def test_nothing_happens():
     assert len(reference().losses) == NUM_STEPS
 
 
-@pytest.mark.parametrize("point", ["step", "forward", "reduce", "commit", "applied"])
+@pytest.mark.parametrize("point", ["forward", "commit", "applied"])
 def test_a_worker_is_killed_in_a_step(point):
     result = governed(4, 1, fail_at(2, "w01", point))
     assert_same(result, reference())
@@ -48,7 +51,7 @@ def test_a_worker_is_killed_in_a_step(point):
     assert "w01" not in survivors(result).workers
 
 
-@pytest.mark.parametrize("point", ["regroup", "transfer", "ready"])
+@pytest.mark.parametrize("point", ["regroup", "ready"])
 def test_a_second_loss_in_the_recovery_from_the_first(point):
     second = Fault(worker="w04", at=FaultPoint(point), generation=1)
     result = governed(4, 2, fail_at(2, "w01", "backward"), second)
@@ -95,6 +98,6 @@ class Thaw:
 
 def test_a_frozen_worker_that_returns_ends_itself():
     thaw = Thaw("w01")
-    result = governed(4, 1, fail_at(2, "w01", "backward", "freeze"), observer=thaw)
+    result = governed(4, 1, fail_at(2, "w01", "backward", "freeze"), ring=SHORT_PATIENCE, observer=thaw)
     assert_same(result, reference())
     assert thaw.exit_code == 0
