@@ -129,6 +129,8 @@ class Links:
             link = self._links.pop(worker, None)
         if link is not None:
             link.close()
+        with self._ended:
+            self._ended.notify_all()
 
     def drop(self, is_stale: Callable[[Message], bool]) -> None:
         """Forget what waits to be sent of reductions that were called off."""

@@ -105,7 +105,9 @@ class Reconciler:
         )
 
     def _let_go(self, overlay: Overlay, own: str) -> None:
-        """End links that neither the overlay wants nor the next reduction needs."""
+        """End links that neither the overlay wants nor the next reduction needs; who has left waits for the others to do so."""
+        if all(one.id != own for one in overlay.workers):
+            return
         kept = {*overlay.neighbors(own), *needed_links(self._agent.effective, own)}
         for other in self._links.up:
             link = self._links.get(other)
@@ -119,7 +121,7 @@ class Reconciler:
         """Tell what became of a link that was lost: its other end is gone, or only the way to it."""
         own, other, overlay = self._agent.identity, link.peer.worker, self._agent.overlay
         is_needed = other in needed_links(self._agent.effective, own.worker)
-        if not is_needed and other not in overlay.neighbors(own.worker):
+        if other not in overlay.neighbors(own.worker):  # given up on purpose, by who is past the step that needed it
             return
         known = next((one for one in overlay.workers if one.id == other), None)
         if known is not None and known.state is WorkerState.DRAINING and not is_needed:

@@ -169,10 +169,13 @@ class Rounds:
     def _catch_up(self, place: Position, newest: int | None, holder: str | None) -> None:
         """Pass the last committed gradient on to those that lack it, this worker among them."""
         newest = newest or 0
+        if holder is not None:
+            self._forward(place, newest, holder)
         if 0 < self.number < newest - 1:
             raise LostTrackError(f"has heard {self.number} of {newest} reductions", field="worker", value=self._worker)
-        if holder is None:
-            return
+
+    def _forward(self, place: Position, newest: int, holder: str) -> None:
+        """Take part in passing on the last committed gradient, also where it is of no use here: others wait for it."""
         header = own = None
         if holder == self._worker:
             assert self.last is not None

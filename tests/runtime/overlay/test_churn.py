@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from kintsugi.core.overlay import OverlayEventKind
+from kintsugi.runtime.overlay.rounds import GivenUpError
 from tests.runtime.overlay.crew import Crew, Line, cut, replayed
 
 
@@ -71,3 +72,37 @@ def test_a_link_is_cut_and_the_reduction_goes_around_it():
     crew.finish()
     check(crew)
     assert all(line.contributors == ("a", "b", "c") for line in crew.lines if line.worker == "c")
+
+
+def test_links_are_asked_for_and_given_up_at_the_end_of_a_step():
+    crew = Crew()
+    crew.start("a").await_steps(1)
+    crew.start("b", ("a",)).await_steps(1)
+    crew.start("c", ("a",)).await_steps(1)
+    crew.members["b"].coordinator.connect_link("c")
+    crew.desk.until(lambda overlay: any(link.between == ("b", "c") and link.is_measured for link in overlay.links))
+    crew.members["c"].coordinator.disconnect_link("a")
+    crew.desk.until(lambda overlay: all(link.between != ("a", "c") for link in overlay.links))
+    for member in crew.members.values():
+        member.await_steps(member.num_steps + 3)
+    assert crew.members["a"].coordinator.links.await_none(0.0) is False
+    crew.finish()
+    check(crew)
+    assert all(line.contributors == ("a", "b", "c") for line in crew.lines if line.worker == "c")
+
+
+def test_a_worker_that_was_cut_off_is_told_so_and_joins_again():
+    crew = Crew()
+    crew.start("a").await_steps(1)
+    crew.start("b", ("a",)).await_steps(1)
+    lost = crew.start("c", ("a",))
+    lost.await_steps(1)
+    cut(crew, "a", "c")
+    lost.join(60)
+    assert isinstance(lost.error, GivenUpError)
+    lost.coordinator.close()
+    again = crew.start("c", ("b",))
+    again.await_steps(2)
+    crew.finish()
+    check(crew)
+    assert again.coordinator.links.identity.incarnation == 1
