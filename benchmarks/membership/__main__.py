@@ -16,11 +16,10 @@ from benchmarks.membership.network import Network
 
 EXPLORATIONS = (
     (2, 2, "crash,freeze,cut", True, False),
-    (2, 1, "crash,freeze", True, True),
     (3, 1, "crash,freeze,cut", True, False),
     (3, 2, "crash", True, False),
-    (3, 2, "crash,freeze", False, False),
     (4, 2, "crash", True, False),
+    (5, 2, "crash", False, False),
     (5, 2, "crash", True, False),
 )
 """Members, faults, kinds of faults, whether steps are committed, whether members hurry: what is explored unless told otherwise."""

@@ -3,7 +3,7 @@
 The members run `transition` itself; its results are kept, and worlds hold their numbers, so that millions of worlds can be visited.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +74,7 @@ class Network:
             is_quiet = False
             yield step
         if is_quiet or self.hurries:
+            yield from self._inquiries(world, lambda state: state.held is None)
             yield from self._takings_back(world)
         yield from self._faults(world)
 
@@ -82,7 +83,7 @@ class Network:
         for member, other in sorted(world.broken):
             yield from self._lost(Draft(world), member, other, "lost")
         yield from self._lease(world)
-        yield from self._inquiries(world)
+        yield from self._inquiries(world, lambda state: state.held is not None)
 
     def state(self, world: World, member: int) -> State | None:
         """What a member knows; null once its process has ended."""
@@ -117,11 +118,11 @@ class Network:
                 draft.answered.remove((member, agreement))
                 yield self._applied(draft, member, outcome, ("answer", self.names[member], agreement))
 
-    def _inquiries(self, world: World) -> Iterator[tuple[Event, World]]:
+    def _inquiries(self, world: World, asks: Callable[[State], bool]) -> Iterator[tuple[Event, World]]:
         """Members that cannot decide find out who has ended, greet the others, and look at what the lease holds."""
         for member in range(self.num_members):
             state = self.state(world, member)
-            if state is None or state.promised is None:
+            if state is None or state.promised is None or not asks(state):
                 continue
             for name in sorted((state.lost | state.excluded) - state.dead):
                 yield from self._inquire(world, member, state, self.names.index(name))
