@@ -54,7 +54,12 @@ def settle(app):
 
 
 @pytest.mark.parametrize(
-    "failure", [event("a", 0, "w03"), event("a", 0, kind="host_failed", host="h01"), event("a", 0, "w03", "worker_draining")]
+    "failure",
+    [
+        event("a", 0, "w03"),
+        event("a", 0, kind="host_failed", host="h01"),
+        event("a", 0, "w03", "worker_draining", deadline_seconds=0),
+    ],
 )
 def test_an_event_is_answered_with_the_plan_made_ahead_which_is_the_fresh_one(app, tmp_path, failure):
     alone = create_app(Settings(database_url=f"sqlite:///{tmp_path}/alone.sqlite3", plans_ahead=False))

@@ -36,9 +36,10 @@ def test_two_halves_of_a_cut_ring_get_one_answer() -> None:
             for other in "cd":
                 ring.cut(one, other)
         ring.wait(lambda: 1 in ring.lease.agreements)
-        winners = ring.lease.agreements[1].members
-        ring.wait_for(winners)
-        ring.wait(lambda: all(node.is_left_out or name in winners for name, node in ring.nodes.items()))
+        decided = ring.lease.agreements[1]
+        ring.wait(lambda: all(decided in ring.heard[name].agreements for name in decided.members))
+        told = {one for heard in ring.heard.values() for one in heard.agreements if one.generation == 1}
+        assert told == {decided}
 
 
 def test_nothing_is_decided_while_the_lease_is_away() -> None:
