@@ -56,7 +56,7 @@ def test_the_end_of_the_process_is_told_and_the_next_plan_has_another():
     child = process()
     child.kill()
     child.join(30.0)
-    with pytest.raises(UnavailableError, match="plans ahead"):
+    with pytest.raises(UnavailableError, match="the process that plans"):
         ahead.make(codec.dumps(BASE), LOSSES[0])
     assert ahead.make(codec.dumps(BASE), LOSSES[0]) is not None
 

@@ -296,11 +296,15 @@ def count_descriptors(_: Member) -> int:
 def test_generations_that_were_closed_leave_no_descriptors(crew):
     crew.build("g0")
     crew.call(close)
-    before = crew.call(count_descriptors)
+    before = crew.call(count_descriptors)  # the first generation may still be there: groups are torn down a little later
+
+    def is_no_more(now: dict[str, int]) -> bool:
+        return all(now[worker] <= before[worker] for worker in before)
+
     for generation in range(1, 6):
         crew.build(f"g{generation}", subgroups=[("w0", "w1"), ("w1", "w2")])
         crew.call(close)
-    assert eventually(lambda: crew.call(count_descriptors), lambda now: now == before) == before
+    assert is_no_more(eventually(lambda: crew.call(count_descriptors), is_no_more))
 
 
 def test_names_may_hold_any_character():

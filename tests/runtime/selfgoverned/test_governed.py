@@ -71,11 +71,6 @@ def test_workers_are_lost_one_by_one_down_to_one():
     assert survivors(result).workers == ("w01",)
 
 
-def test_before_the_first_step_everything_comes_from_the_seed():
-    result = governed(1, 3, Fault(worker="w01", at=FaultPoint.REGROUP))
-    assert_same(result, reference())
-
-
 def test_a_layer_whose_only_holder_is_lost_ends_the_job():
     with pytest.raises(StateLostError):
         governed(1, 3, fail_at(2, "w01", "forward"))
