@@ -41,11 +41,11 @@ from kintsugi.core.errors import InvalidInputError, KintsugiError
 from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.profile import LinkCost, Profile
-from kintsugi.runtime.compare import difference
 from kintsugi.runtime.gpt import GptShape, gpt_job
+from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
-from kintsugi.runtime.profiler import profile_job
+from kintsugi.runtime.records.compare import difference
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.train import train
 

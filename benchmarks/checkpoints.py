@@ -20,10 +20,10 @@ from rich.table import Table
 from scipy import stats
 from torch import nn
 
-from kintsugi.runtime.audit import audit
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
+from kintsugi.runtime.checkpoints.snapshots import SnapshotPool
 from kintsugi.runtime.plain import PlainRun
-from kintsugi.runtime.recording import CheckpointOptions, Strategy
-from kintsugi.runtime.snapshots import SnapshotPool
+from kintsugi.runtime.records.audit import audit
 
 BATCH_SIZE = 16
 NUM_SAMPLES = 4_000

@@ -31,9 +31,9 @@ from benchmarks.validation.troubles import DP, PP, Troubles
 from kintsugi.core.job import Ranges
 from kintsugi.core.profile import Profile
 from kintsugi.reporting.pictures import pyplot, save
-from kintsugi.runtime.agent import Agent, Observer
-from kintsugi.runtime.compare import difference
-from kintsugi.runtime.profiler import profile_job
+from kintsugi.runtime.control.agent import Agent, Observer
+from kintsugi.runtime.measuring.profiler import profile_job
+from kintsugi.runtime.records.compare import difference
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.train import train
 

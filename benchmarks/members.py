@@ -5,7 +5,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn, Protocol
 
 from benchmarks.links import enter
-from kintsugi.runtime.crew import Crew, CrewMember
+from kintsugi.runtime.measuring.crew import Crew, CrewMember
 from kintsugi.runtime.options import WorkerOptions
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]

@@ -26,12 +26,12 @@ from kintsugi.cli.demo import service
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy
 from kintsugi.core.profile import Profile
-from kintsugi.runtime.agent import Agent
-from kintsugi.runtime.attempt import Phase
-from kintsugi.runtime.compare import difference
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.attempt import Phase
+from kintsugi.runtime.control.recovery import RecoveryTimeline
 from kintsugi.runtime.gpt import GptShape, gpt_job
-from kintsugi.runtime.profiler import profile_job
-from kintsugi.runtime.recovery import RecoveryTimeline
+from kintsugi.runtime.measuring.profiler import profile_job
+from kintsugi.runtime.records.compare import difference
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.train import train
 

@@ -33,9 +33,9 @@ from kintsugi.core.job import JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Reduction
 from kintsugi.core.profile import Device, LayerProfile, LinkCost, Network, Profile, Provenance, ProvenanceKind, Recovery
 from kintsugi.runtime.emulation import EmulatedTimes, emulated_job
-from kintsugi.runtime.executor import Executor
 from kintsugi.runtime.models import model_shape
-from kintsugi.runtime.state import ModelState
+from kintsugi.runtime.workers.executor import Executor
+from kintsugi.runtime.workers.state import ModelState
 from planner.replan import replan
 from restorer.rounds import fastest_rounds
 

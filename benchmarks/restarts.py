@@ -25,13 +25,13 @@ from rich.table import Table
 from benchmarks.checkpoints import interval
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.profile import Device, LayerProfile, LinkCost, Network, Profile, Provenance, ProvenanceKind, Recovery
-from kintsugi.runtime.agent import Agent
-from kintsugi.runtime.audit import audit
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
+from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.emulation import EmulatedTimes, emulated_job
 from kintsugi.runtime.models import TrainingJob
-from kintsugi.runtime.recording import CheckpointOptions, Strategy
-from kintsugi.runtime.supervision import SupervisorPolicy, SupervisorState
-from kintsugi.runtime.supervisor import Supervisor
+from kintsugi.runtime.records.audit import audit
+from kintsugi.runtime.supervising.supervision import SupervisorPolicy, SupervisorState
+from kintsugi.runtime.supervising.supervisor import Supervisor
 from kintsugi.runtime.train import train
 
 PASS_SECONDS = 0.004

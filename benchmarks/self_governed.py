@@ -21,14 +21,14 @@ from rich.table import Table
 
 from kintsugi.core.job import Ranges
 from kintsugi.core.profile import Profile
-from kintsugi.runtime.agent import Agent
-from kintsugi.runtime.attempt import Phase
-from kintsugi.runtime.compare import difference
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.attempt import Phase
+from kintsugi.runtime.control.recovery import RecoveryTimeline
 from kintsugi.runtime.gpt import GptShape, gpt_job
+from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.options import AgentOptions, Governance
 from kintsugi.runtime.processes import preload
-from kintsugi.runtime.profiler import profile_job
-from kintsugi.runtime.recovery import RecoveryTimeline
+from kintsugi.runtime.records.compare import difference
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.selfgoverned.governor import PLANNER
 from kintsugi.runtime.train import train

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.plain import PlainRun
-from kintsugi.runtime.recording import CheckpointOptions, Strategy
 
 NUM_SAMPLES, NUM_FEATURES, NUM_CLASSES, GLOBAL_BATCH_SIZE = 500, 16, 4, 16
 

@@ -10,17 +10,17 @@ from kintsugi.core.version import __version__ as __version__
 if TYPE_CHECKING:
     from kintsugi.client import Client as Client
     from kintsugi.core.cluster import Cluster as Cluster
+    from kintsugi.runtime.checkpoints.recording import CheckpointOptions as CheckpointOptions
     from kintsugi.runtime.faults import fail_at as fail_at
     from kintsugi.runtime.models import Layer as Layer
     from kintsugi.runtime.models import TrainingJob as TrainingJob
     from kintsugi.runtime.overlay.coordinator import Coordinator as Coordinator
     from kintsugi.runtime.overlay.exits import capture_exit_event as capture_exit_event
     from kintsugi.runtime.overlay.options import OverlayOptions as OverlayOptions
-    from kintsugi.runtime.recording import CheckpointOptions as CheckpointOptions
     from kintsugi.runtime.train import train as train
 
 _EXPORTS = {
-    "CheckpointOptions": "kintsugi.runtime.recording",
+    "CheckpointOptions": "kintsugi.runtime.checkpoints.recording",
     "Client": "kintsugi.client",
     "Cluster": "kintsugi.core.cluster",
     "Coordinator": "kintsugi.runtime.overlay.coordinator",

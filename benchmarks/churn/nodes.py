@@ -21,7 +21,7 @@ from benchmarks.churn.plane import Lines, Send
 from benchmarks.churn.testbed import Testbed
 from benchmarks.links import enter
 from benchmarks.members import Member
-from kintsugi.runtime.crew import Crew
+from kintsugi.runtime.measuring.crew import Crew
 
 _PATIENCE_SECONDS = 600.0
 _READ_BYTES = 64 * 2**20

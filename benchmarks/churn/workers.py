@@ -19,7 +19,7 @@ from benchmarks.churn.testbed import Testbed
 from benchmarks.links import enter
 from benchmarks.members import Member
 from kintsugi.core.errors import KintsugiError
-from kintsugi.runtime.crew import Crew
+from kintsugi.runtime.measuring.crew import Crew
 from kintsugi.runtime.overlay.coordinator import Coordinator
 from kintsugi.runtime.overlay.options import OverlayOptions
 

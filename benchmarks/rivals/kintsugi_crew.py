@@ -10,10 +10,10 @@ from torch import Tensor
 
 from benchmarks.rivals.model import BATCH, NUM_LAYERS, Square, optimizer, width_for
 from kintsugi.core.job import Ranges
-from kintsugi.runtime.agent import Agent
-from kintsugi.runtime.attempt import Phase
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.attempt import Phase
+from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import Activations, Batch, Layer, NamedParameters, TrainingJob
-from kintsugi.runtime.profiler import profile_job
 from kintsugi.runtime.train import train
 
 NUM_REPLICAS = 3

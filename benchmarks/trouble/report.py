@@ -9,7 +9,7 @@ from rich.table import Table
 
 from benchmarks.trouble.campaign import Growth, Kind
 from benchmarks.trouble.footprint import Footprint
-from kintsugi.runtime.recovery import RecoveryTimeline
+from kintsugi.runtime.control.recovery import RecoveryTimeline
 
 PHASES = ("detected", "planned", "quiesced", "regrouped", "transferred", "resumed", "first_step")
 JOIN = "join"

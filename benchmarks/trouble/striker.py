@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from benchmarks.trouble.campaign import IN_RECOVERY, Fault, Kind, Run, Strike
 from benchmarks.trouble.service import ServiceProcess
 from benchmarks.trouble.victims import Victims
-from kintsugi.runtime.agent import Agent
-from kintsugi.runtime.attempt import Phase
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.attempt import Phase
 from kintsugi.runtime.faults import Fault as ArmedFault
 from kintsugi.runtime.faults import FaultKind, FaultPoint
 from kintsugi.runtime.messages import Arm

@@ -13,8 +13,8 @@ from benchmarks.trouble.campaign import Campaign, Run
 from benchmarks.trouble.footprint import NOTHING, Growths, explained_by, start_ticks
 from benchmarks.trouble.service import ServiceProcess
 from benchmarks.trouble.striker import Striker
-from kintsugi.runtime.agent import Agent
-from kintsugi.runtime.recovery import RecoveryTimeline
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.recovery import RecoveryTimeline
 
 PROGRESS_SECONDS = 5.0
 SETTLE_SECONDS = 3.0

@@ -13,8 +13,8 @@ from kintsugi.core.decision import Decision
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy
 from kintsugi.core.profile import Profile
-from kintsugi.runtime.agent import Agent
-from kintsugi.runtime.decisions import JobRequest, LocalDecisions
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.decisions import JobRequest, LocalDecisions
 from kintsugi.runtime.faults import fail_at
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from kintsugi.cli.output import Format, print_json
 from kintsugi.core.codec import encode
-from kintsugi.runtime.audit import AuditReport
-from kintsugi.runtime.audit import audit as prove
+from kintsugi.runtime.records.audit import AuditReport
+from kintsugi.runtime.records.audit import audit as prove
 
 
 def register(app: typer.Typer) -> None:

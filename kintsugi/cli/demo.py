@@ -21,11 +21,11 @@ from kintsugi.core.errors import UnavailableError
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy
 from kintsugi.core.profile import Profile
-from kintsugi.runtime.compare import Difference, difference
 from kintsugi.runtime.faults import Fault, fail_at
 from kintsugi.runtime.gpt import gpt_job
+from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob
-from kintsugi.runtime.profiler import profile_job
+from kintsugi.runtime.records.compare import Difference, difference
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.train import train
 

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from kintsugi.core.plan import Plan, Stage
-from kintsugi.runtime.agent import Agent
-from kintsugi.runtime.attempt import Phase
-from kintsugi.runtime.recovery import RecoveryTimeline
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.attempt import Phase
+from kintsugi.runtime.control.recovery import RecoveryTimeline
 
 _REFRESH_SECONDS = 0.1
 

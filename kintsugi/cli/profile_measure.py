@@ -16,8 +16,8 @@ from kintsugi.cli.output import write_text
 from kintsugi.core.codec import encode
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.profile import Profile
+from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob
-from kintsugi.runtime.profiler import profile_job
 
 
 def profile(

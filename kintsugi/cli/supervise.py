@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from kintsugi.runtime.supervision import SupervisorPolicy, SupervisorState
-from kintsugi.runtime.supervisor import Supervisor
+from kintsugi.runtime.supervising.supervision import SupervisorPolicy, SupervisorState
+from kintsugi.runtime.supervising.supervisor import Supervisor
 
 
 def register(app: typer.Typer) -> None:

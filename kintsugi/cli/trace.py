@@ -15,7 +15,7 @@ from kintsugi.cli.replan import cluster_around, load_plan
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.runtime.tracing_files import MeasuredRun, read_run
+from kintsugi.runtime.records.tracing_files import MeasuredRun, read_run
 
 
 def register(app: typer.Typer) -> None:

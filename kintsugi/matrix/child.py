@@ -18,9 +18,9 @@ from kintsugi.matrix.outcome import OUTCOME, PARAMETERS, Outcome, digest_of
 from kintsugi.matrix.trace import TRACE
 from kintsugi.matrix.watcher import Watcher
 from kintsugi.matrix.workload import Orders, job_of
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.faults import Fault, fail_at
-from kintsugi.runtime.recording import CheckpointOptions, Strategy
-from kintsugi.runtime.supervisor import ATTEMPT_VARIABLE
+from kintsugi.runtime.supervising.supervisor import ATTEMPT_VARIABLE
 from kintsugi.runtime.train import train
 
 

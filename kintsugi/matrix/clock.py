@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from kintsugi.matrix.events import Event, Kind
 from kintsugi.matrix.record import WallTime
-from kintsugi.runtime.advice import CheckpointRecord
-from kintsugi.runtime.recording import Strategy
+from kintsugi.runtime.checkpoints.advice import CheckpointRecord
+from kintsugi.runtime.checkpoints.recording import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kintsugi.matrix.record import StepRecord, Verdict
-from kintsugi.runtime.audit import audit, read_history
-from kintsugi.runtime.history import AttemptRecord
-from kintsugi.runtime.journal import Pass
+from kintsugi.runtime.records.audit import audit, read_history
+from kintsugi.runtime.records.history import AttemptRecord
+from kintsugi.runtime.records.journal import Pass
 
 _HASH_DIGITS = 16
 

@@ -22,10 +22,10 @@ from kintsugi.matrix.record import CellRecord, CheckpointTotals, Failure, Qualit
 from kintsugi.matrix.store import write_record
 from kintsugi.matrix.watcher import EXIT_CODE
 from kintsugi.matrix.workload import Orders, held_out, job_of, target_of
-from kintsugi.runtime.advice import CheckpointRecord
+from kintsugi.runtime.checkpoints.advice import CheckpointRecord
 from kintsugi.runtime.layout import CHECKPOINTS, RECORDS
-from kintsugi.runtime.supervision import EndReason, SupervisorPolicy, SupervisorRecord, SupervisorState
-from kintsugi.runtime.supervisor import Supervisor
+from kintsugi.runtime.supervising.supervision import EndReason, SupervisorPolicy, SupervisorRecord, SupervisorState
+from kintsugi.runtime.supervising.supervisor import Supervisor
 
 ORDERS = "orders.json"
 NO_CHECKPOINTS = "none"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from kintsugi.matrix.cell import Cell, Part, Suite, Variant
 from kintsugi.matrix.record import CellRecord
 from kintsugi.matrix.results import Results
-from kintsugi.runtime.supervision import EndReason
+from kintsugi.runtime.supervising.supervision import EndReason
 
 CLOCK_TOLERANCE = 0.01
 """By what share of the wall time its parts may come out too long: they are read from several processes' clocks."""

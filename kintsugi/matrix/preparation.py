@@ -20,8 +20,8 @@ from kintsugi.matrix.data import DataFile, export
 from kintsugi.matrix.store import write_whole
 from kintsugi.matrix.suites import Matrix
 from kintsugi.matrix.workload import Model, job_of
-from kintsugi.runtime.machine import memory_bytes, processor_name
-from kintsugi.runtime.profiler import profile_job
+from kintsugi.runtime.measuring.machine import memory_bytes, processor_name
+from kintsugi.runtime.measuring.profiler import profile_job
 from planner.replan import replan
 
 DATA, PROFILES, SETTINGS = "data", "profiles", "settings.json"

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kintsugi.matrix.record import Quality
 from kintsugi.runtime.models import Activations, Dataset, TrainingJob, collate, run_layer
-from kintsugi.runtime.state import ModelState
+from kintsugi.runtime.workers.state import ModelState
 
 BATCH_SIZE = 64
 

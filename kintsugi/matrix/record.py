@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.matrix.cell import Cell
-from kintsugi.runtime.supervision import SupervisedAttempt
+from kintsugi.runtime.supervising.supervision import SupervisedAttempt
 
 SCHEMA_VERSION = 1
 

@@ -5,8 +5,8 @@ import time
 from collections.abc import Sequence
 
 from kintsugi.matrix.events import Event, EventLog, Kind
-from kintsugi.runtime.agent import Agent
-from kintsugi.runtime.attempt import Phase
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.attempt import Phase
 
 EXIT_CODE = 137
 """Of a job that is struck as a whole, as a shell tells of SIGKILL (ECRL, section 4.5)."""

@@ -7,11 +7,11 @@ from typing import Any
 
 from kintsugi.core.decision import Migration
 from kintsugi.core.plan import Plan, Reduction
-from kintsugi.runtime.checkpoint import FileRecord
-from kintsugi.runtime.commit import CommitRecord, StepStatus
+from kintsugi.runtime.checkpoints.checkpoint import FileRecord
 from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.reach import Address
 from kintsugi.runtime.selfgoverned.words import FromGovernor, ToGovernor
+from kintsugi.runtime.workers.commit import CommitRecord, StepStatus
 
 # From the agent to a worker. `attempt` counts reconfigurations that were begun; a higher one supersedes all lower ones.
 

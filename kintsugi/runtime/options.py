@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kintsugi.runtime.checkpoints.recording import RunOptions
 from kintsugi.runtime.faults import Fault
-from kintsugi.runtime.recording import RunOptions
+from kintsugi.runtime.records.tracing import TraceOptions
 from kintsugi.runtime.ring.options import RingOptions
-from kintsugi.runtime.tracing import TraceOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,15 +27,15 @@ from torch import Tensor, nn
 
 from kintsugi.core.codec import dumps
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
-from kintsugi.runtime.advice import CheckpointCosts, CheckpointRecord, append_record, checkpoint_record
-from kintsugi.runtime.checkpoint import Checkpoint, CheckpointStore, Manifest
-from kintsugi.runtime.journal import Geometry, Journal, Pass, Source, next_life
+from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord, append_record, checkpoint_record
+from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, CheckpointStore, Manifest
+from kintsugi.runtime.checkpoints.recording import Cadence, CheckpointOptions
+from kintsugi.runtime.checkpoints.snapshots import Entries, random_entries, read_part, restore_random, worker_part
+from kintsugi.runtime.checkpoints.writer import PartWriter
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
-from kintsugi.runtime.recording import Cadence, CheckpointOptions
+from kintsugi.runtime.records.journal import Geometry, Journal, Pass, Source, next_life
 from kintsugi.runtime.sampler import Sampler
-from kintsugi.runtime.snapshots import Entries, random_entries, read_part, restore_random, worker_part
-from kintsugi.runtime.writer import PartWriter
 
 _ATTEMPT = 1
 _STATE = "state"

@@ -21,10 +21,10 @@ from kintsugi.runtime.messages import FromWorker, ToWorker
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.reach import Address
-from kintsugi.runtime.worker import worker_main
+from kintsugi.runtime.workers.worker import worker_main
 
 # The last but one is what main modules of jobs import, which every worker imports again; the last readies all of it.
-_PRELOAD = ["torch", "torch._dynamo", "kintsugi.runtime.worker", "kintsugi.runtime.train", "kintsugi.runtime.warm"]
+_PRELOAD = ["torch", "torch._dynamo", "kintsugi.runtime.workers.worker", "kintsugi.runtime.train", "kintsugi.runtime.workers.warm"]
 
 
 def preload(module: str) -> None:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from kintsugi.core.decision import Decision, StateKind
-from kintsugi.runtime.advice import CheckpointRecord, IntervalAdvice
-from kintsugi.runtime.keeper import Keeper
+from kintsugi.runtime.checkpoints.advice import CheckpointRecord, IntervalAdvice
+from kintsugi.runtime.checkpoints.keeper import Keeper
+from kintsugi.runtime.control.progress import Progress
+from kintsugi.runtime.control.recovery import RecoveryTimeline
 from kintsugi.runtime.messages import Collect, Collected
-from kintsugi.runtime.progress import Progress
-from kintsugi.runtime.recovery import RecoveryTimeline
-from kintsugi.runtime.state import ModelState
+from kintsugi.runtime.workers.state import ModelState
 from restorer.packing import pack, unpack
 
 

@@ -14,17 +14,17 @@ from kintsugi.core.handling import Handling
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy
 from kintsugi.core.profile import Profile
-from kintsugi.runtime.agent import Agent, Observer
-from kintsugi.runtime.decisions import Decisions, JobRequest, LocalDecisions, ServiceDecisions
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions, expected_recovery
+from kintsugi.runtime.control.agent import Agent, Observer
+from kintsugi.runtime.control.decisions import Decisions, JobRequest, LocalDecisions, ServiceDecisions
 from kintsugi.runtime.faults import Fault
+from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, Governance
 from kintsugi.runtime.processes import preload
-from kintsugi.runtime.profiler import profile_job
-from kintsugi.runtime.recording import CheckpointOptions, RunOptions, expected_recovery
+from kintsugi.runtime.records.tracing import TraceOptions
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.selfgoverned.governor import PLANNER
-from kintsugi.runtime.tracing import TraceOptions
 from planner.replan import replan
 
 E = TypeVar("E", bound=StrEnum)

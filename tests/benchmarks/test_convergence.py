@@ -3,7 +3,7 @@ from rich.console import Console
 
 from benchmarks.convergence import all_runs, draw, loss_differences, report
 from benchmarks.validation.learning import SHAPE, help_job, learning_rate_factor
-from kintsugi.runtime.compare import difference
+from kintsugi.runtime.records.compare import difference
 from tests.builders import transformer_profile
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kintsugi.cli import main
-from kintsugi.runtime.journal import Source
+from kintsugi.runtime.records.journal import Source
 from tests.runtime.journals import Scribe
 
 

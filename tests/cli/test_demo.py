@@ -10,9 +10,9 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import UnavailableError
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy
-from kintsugi.runtime.compare import Difference
+from kintsugi.runtime.control.recovery import RecoveryTimeline
 from kintsugi.runtime.faults import FaultKind
-from kintsugi.runtime.recovery import RecoveryTimeline
+from kintsugi.runtime.records.compare import Difference
 from planner.replan import replan
 from tests.builders import snapshot_of, uniform_profile
 

@@ -9,7 +9,7 @@ from kintsugi.matrix.manifest import CellStatus, Manifest, ManifestEntry
 from kintsugi.matrix.record import CellRecord, CheckpointTotals, Failure, Quality, StepRecord, Verdict, WallTime
 from kintsugi.matrix.results import Results
 from kintsugi.matrix.store import write_manifest, write_record
-from kintsugi.runtime.supervision import EndReason, SupervisedAttempt
+from kintsugi.runtime.supervising.supervision import EndReason, SupervisedAttempt
 
 NUM_STEPS = 100
 BATCH_SIZE = 8

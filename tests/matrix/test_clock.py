@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kintsugi.matrix.clock import accounts, step_seconds
 from kintsugi.matrix.events import Event, Kind
-from kintsugi.runtime.advice import CheckpointRecord
+from kintsugi.runtime.checkpoints.advice import CheckpointRecord
 
 step = partial(Event, kind=Kind.STEP, loss=0.0)
 training = partial(Event, kind=Kind.TRAINING, workers=4)

@@ -14,7 +14,7 @@ from kintsugi.matrix.divergence import Band, band, divergence
 from kintsugi.matrix.findings import findings
 from kintsugi.matrix.gates import CHECKS, acceptances
 from kintsugi.matrix.results import Results
-from kintsugi.runtime.supervision import EndReason
+from kintsugi.runtime.supervising.supervision import EndReason
 from tests.matrix import records
 from tests.matrix.records import SUITES, WALLS, cell
 from tests.matrix.test_published import rows

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kintsugi.runtime.journal import Geometry, Journal, Pass, Source
+from kintsugi.runtime.records.journal import Geometry, Journal, Pass, Source
 from kintsugi.runtime.sampler import Sampler
 
 GEOMETRY = Geometry(num_samples=26, global_batch_size=8, seed=5, num_layers=3, num_steps=7)

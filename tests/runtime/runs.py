@@ -17,8 +17,8 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.plan import Plan, Policy, Schedule
 from kintsugi.runtime import processes
-from kintsugi.runtime.agent import Agent, Observer
-from kintsugi.runtime.decisions import Decisions, JobRequest, LocalDecisions
+from kintsugi.runtime.control.agent import Agent, Observer
+from kintsugi.runtime.control.decisions import Decisions, JobRequest, LocalDecisions
 from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions

@@ -12,15 +12,15 @@ from torch import nn
 
 from kintsugi.core.codec import loads
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.runtime.advice import CheckpointRecord
-from kintsugi.runtime.audit import audit
-from kintsugi.runtime.journal import Source
+from kintsugi.runtime.checkpoints.advice import CheckpointRecord
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
+from kintsugi.runtime.checkpoints.snapshots import read_part
 from kintsugi.runtime.layout import RECORDS
 from kintsugi.runtime.plain import PlainRun
-from kintsugi.runtime.recording import CheckpointOptions, Strategy
-from kintsugi.runtime.snapshots import read_part
-from kintsugi.runtime.supervision import EndReason, SupervisorPolicy, SupervisorState
-from kintsugi.runtime.supervisor import Supervisor
+from kintsugi.runtime.records.audit import audit
+from kintsugi.runtime.records.journal import Source
+from kintsugi.runtime.supervising.supervision import EndReason, SupervisorPolicy, SupervisorState
+from kintsugi.runtime.supervising.supervisor import Supervisor
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "plain_ddp.py")
 

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from kintsugi.client import Client, Patience
-from kintsugi.runtime.agent import Agent
-from kintsugi.runtime.decisions import ServiceDecisions
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.decisions import ServiceDecisions
 from kintsugi.runtime.faults import fail_at
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from tests.processes import service

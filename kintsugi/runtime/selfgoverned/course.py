@@ -8,9 +8,9 @@ from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.membership import Event, EventKind, Membership
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
-from kintsugi.runtime.commit import CommitRecord
 from kintsugi.runtime.ring.messages import Agreement
 from kintsugi.runtime.selfgoverned.notes import Note, heard
+from kintsugi.runtime.workers.commit import CommitRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,6 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 
 from kintsugi.core.errors import KintsugiError
-from kintsugi.runtime.commit import CommitRecord
-from kintsugi.runtime.listener import leave
 from kintsugi.runtime.messages import Delivered, Failed, FromWorker, Heartbeat, Published, Ready, Started, Stop, ToWorker
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import WorkerOptions
@@ -27,7 +25,9 @@ from kintsugi.runtime.selfgoverned.logbook import Logbook
 from kintsugi.runtime.selfgoverned.steering import Steering
 from kintsugi.runtime.selfgoverned.switchboard import AllReady, FromSwitchboard, Switchboard
 from kintsugi.runtime.selfgoverned.words import Begin, FromGovernor, Here, Hold, Leased, Reachable, ToGovernor
-from kintsugi.runtime.worker import worker_main
+from kintsugi.runtime.workers.commit import CommitRecord
+from kintsugi.runtime.workers.listener import leave
+from kintsugi.runtime.workers.worker import worker_main
 
 PLANNER = "kintsugi.runtime.selfgoverned.warm"
 """For fork servers to load: workers that plan by themselves then have the planner's compiled loops."""

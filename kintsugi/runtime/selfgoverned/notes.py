@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from kintsugi.core import codec
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import KintsugiError, error_from
-from kintsugi.runtime.commit import CommitRecord
 from kintsugi.runtime.selfgoverned.packed import packed, unpacked
+from kintsugi.runtime.workers.commit import CommitRecord
 
 _ERROR = "error:"
 

@@ -10,21 +10,21 @@ import structlog
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import ConflictError, KintsugiError, ReconfigurationError, UnavailableError
 from kintsugi.core.membership import Event, Membership
-from kintsugi.runtime.attempt import Attempt, Phase
-from kintsugi.runtime.decider import Decider
-from kintsugi.runtime.decisions import JobRequest
-from kintsugi.runtime.fleet import Fleet
-from kintsugi.runtime.hearing import Hearing
-from kintsugi.runtime.keeper import Keeper
+from kintsugi.runtime.checkpoints.keeper import Keeper
+from kintsugi.runtime.control.attempt import Attempt, Phase
+from kintsugi.runtime.control.decider import Decider
+from kintsugi.runtime.control.decisions import JobRequest
+from kintsugi.runtime.control.fleet import Fleet
+from kintsugi.runtime.control.hearing import Hearing
+from kintsugi.runtime.control.preparation import is_same_work
+from kintsugi.runtime.control.progress import Progress
+from kintsugi.runtime.control.recovery import Recoveries
+from kintsugi.runtime.control.roster import Roster
 from kintsugi.runtime.messages import Collect, FromWorker
 from kintsugi.runtime.options import AgentOptions
-from kintsugi.runtime.preparation import is_same_work
 from kintsugi.runtime.processes import WorkerHandle
-from kintsugi.runtime.progress import Progress
-from kintsugi.runtime.recovery import Recoveries
 from kintsugi.runtime.result import RunResult, run_result
 from kintsugi.runtime.ring.messages import Agreement
-from kintsugi.runtime.roster import Roster
 from kintsugi.runtime.selfgoverned.course import Course
 from kintsugi.runtime.selfgoverned.foresight import Foresight
 from kintsugi.runtime.selfgoverned.words import Adopted, Asked, Begin, FromGovernor, Here, Leased, Reachable

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kintsugi.core.errors import CommunicationError
-from kintsugi.runtime.commit import CommitRecord
+from kintsugi.runtime.control.preparation import Settlement, preparation
 from kintsugi.runtime.messages import CallOff, Go, Prepare, Ready, ToWorker
-from kintsugi.runtime.preparation import Settlement, preparation
 from kintsugi.runtime.reach import Address
 from kintsugi.runtime.selfgoverned.course import Course
 from kintsugi.runtime.selfgoverned.notes import Note
 from kintsugi.runtime.selfgoverned.words import Adopted
+from kintsugi.runtime.workers.commit import CommitRecord
 
 
 class Commits(Protocol):

@@ -8,8 +8,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from kintsugi.runtime.commit import CommitRecord, StepStatus, resolve
 from kintsugi.runtime.synchronization.transport import Transport
+from kintsugi.runtime.workers.commit import CommitRecord, StepStatus, resolve
 
 _NONE = -1
 

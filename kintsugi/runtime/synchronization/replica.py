@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError, ReconfigurationError
-from kintsugi.runtime.commit import StepStatus
 from kintsugi.runtime.synchronization.gradients import BUCKET_BYTES, GradientSum
 from kintsugi.runtime.synchronization.membership import record_of
 from kintsugi.runtime.synchronization.monitor import Monitor, Totals
 from kintsugi.runtime.synchronization.transport import Summing, Transport
+from kintsugi.runtime.workers.commit import StepStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from kintsugi.core.job import Snapshot
 from kintsugi.core.membership import Membership
-from kintsugi.runtime.commit import CommitRecord
 from kintsugi.runtime.ring.messages import Agreement, Contribution
 from kintsugi.runtime.selfgoverned.course import Course
 from kintsugi.runtime.selfgoverned.held import decided
 from kintsugi.runtime.selfgoverned.notes import Note, told
+from kintsugi.runtime.workers.commit import CommitRecord
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import request_for
 

@@ -7,7 +7,7 @@ import pytest
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import StateLostError
 from kintsugi.core.membership import EventKind
-from kintsugi.runtime.decisions import LocalDecisions
+from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.ring.messages import Contribution
 from kintsugi.runtime.selfgoverned.notes import told_error
 from planner.contingency import after, losses

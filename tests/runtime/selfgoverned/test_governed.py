@@ -8,8 +8,8 @@ from multiprocessing.connection import wait
 import pytest
 
 from kintsugi.core.errors import StateLostError
-from kintsugi.runtime.agent import Agent, Observer
-from kintsugi.runtime.decisions import LocalDecisions
+from kintsugi.runtime.control.agent import Agent, Observer
+from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
 from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
 from kintsugi.runtime.result import RunResult

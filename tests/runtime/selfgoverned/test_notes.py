@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kintsugi.core.errors import InfeasibleError
-from kintsugi.runtime.commit import CommitRecord
 from kintsugi.runtime.selfgoverned.notes import Note, heard, told, told_error
+from kintsugi.runtime.workers.commit import CommitRecord
 from tests.runtime.selfgoverned.courses import course_of
 
 RECORDS = st.builds(

@@ -1,0 +1,1 @@
+"""State on disk: written beside the training, found again whole."""

@@ -1,0 +1,186 @@
+"""The agent's side of checkpoints: commits one once all its parts are written, finds one again, and says how often is best."""
+
+import time
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord, append_record, checkpoint_record
+from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, Manifest
+from kintsugi.runtime.checkpoints.recording import RunOptions
+from kintsugi.runtime.control.progress import Progress
+from kintsugi.runtime.messages import PartFailed, PartWritten
+from kintsugi.runtime.records.audit import read_history
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A checkpoint of which parts are being written."""
+
+    expected: frozenset[str]
+    parts: dict[str, PartWritten] = field(default_factory=dict)
+
+
+class Keeper:
+    """Keeps the checkpoints of one job; does nothing where it has no folder. All but the commits is done by one thread."""
+
+    def __init__(self, options: RunOptions | None, progress: Progress) -> None:
+        self._options = options
+        self._progress = progress
+        self._log = structlog.get_logger("kintsugi.runtime")
+        self._writers: dict[int, frozenset[str]] = {}
+        self._pending: dict[tuple[int, int], _Pending] = {}
+        self._over: set[tuple[int, int]] = set()
+        """Attempt and step of checkpoints that are complete, or never will be."""
+        self._thread: ThreadPoolExecutor | None = None
+        self._commits: list[Future[CheckpointRecord | None]] = []
+        self.costs = CheckpointCosts()
+        self._told: int | None = None
+        if options is not None:
+            self._store = options.store
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="keeper")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether checkpoints are written."""
+        return self._options is not None
+
+    @property
+    def every_steps(self) -> int | None:
+        """The interval as it is known now."""
+        if self._options is None:
+            return None
+        return self._options.checkpoints.every_steps or self.costs.every_steps
+
+    def begin(self) -> Checkpoint | None:
+        """What an earlier life of the job left: its newest checkpoint, and the losses of the steps in it."""
+        if self._options is None:
+            return None
+        self._store.clear()
+        found = self._store.newest()
+        if found is not None:
+            history = read_history(self._options.folder)
+            for step in range(found.step):
+                self._progress.adopt(step, history.losses.get(step, float("nan")), history.microbatches.get(step, ()))
+        return found
+
+    def newest(self) -> Checkpoint | None:
+        """The newest undamaged checkpoint, once those that are complete are committed."""
+        self._settle()
+        return self._store.newest() if self._options is not None else None
+
+    def is_hopeful(self, writing: Mapping[str, Collection[tuple[int, int]]]) -> bool:
+        """Whether survivors are about to complete a checkpoint: every part is there or being written.
+
+        Args:
+            writing: attempt and step of what survivors were writing when they were asked.
+        """
+        keys = {key for keys in writing.values() for key in keys} | self._pending.keys()
+        return any(self._can_complete(key, writing) for key in keys)
+
+    def _can_complete(self, key: tuple[int, int], writing: Mapping[str, Collection[tuple[int, int]]]) -> bool:
+        if key in self._over or key[0] not in self._writers:
+            return False
+        written = self._pending[key].parts.keys() if key in self._pending else set[str]()
+        return all(worker in written or key in writing.get(worker, ()) for worker in self._writers[key[0]])
+
+    def expect(self, attempt: int, workers: Collection[str]) -> None:
+        """An attempt trains: who writes its checkpoints."""
+        self._writers[attempt] = frozenset(workers)
+
+    def written(self, worker: str, message: PartWritten) -> None:
+        """A part is on the disk; the last one completes its checkpoint."""
+        key = (message.attempt, message.step)
+        if self._thread is None or message.attempt not in self._writers or key in self._over:
+            return
+        pending = self._pending.setdefault(key, _Pending(self._writers[message.attempt]))
+        pending.parts[worker] = message
+        if pending.parts.keys() >= pending.expected:
+            del self._pending[key]
+            self._over.add(key)
+            self._commits.append(self._thread.submit(self._commit, message, pending.parts))
+
+    def failed(self, worker: str, message: PartFailed) -> None:
+        """A part could not be written: that checkpoint will not be; the previous one stays."""
+        self._log.warning(
+            "a checkpoint could not be written; the previous one stays", worker=worker, step=message.step, reason=message.reason
+        )
+        self._discard(message.attempt, message.step)
+
+    def lost(self, worker: str) -> None:
+        """A worker's parts that are not written will never be."""
+        for (attempt, step), pending in list(self._pending.items()):
+            if worker in pending.expected and worker not in pending.parts:
+                self._discard(attempt, step)
+
+    def forget(self) -> None:
+        """The job goes back: what is still being written is of steps that are undone."""
+        for attempt, step in list(self._pending):
+            self._discard(attempt, step)
+        self._writers.clear()
+
+    def look(self) -> int | None:
+        """Take in commits that are done; an interval that is to be told to the workers, if there is a new one."""
+        done = [commit for commit in self._commits if commit.done()]
+        self._commits = [commit for commit in self._commits if not commit.done()]
+        for commit in done:
+            self._take(commit.result())
+        if self._options is None or self._options.checkpoints.every_steps is not None or self.every_steps == self._told:
+            return None
+        self._told = self.every_steps
+        return self._told
+
+    def close(self) -> None:
+        """Commit what is complete, and remove the rest."""
+        self._settle()
+        self.forget()
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
+
+    def _settle(self) -> None:
+        for commit in self._commits:
+            self._take(commit.result())
+        self._commits.clear()
+
+    def _take(self, record: CheckpointRecord | None) -> None:
+        if record is None:
+            return
+        assert self._options is not None
+        self.costs.take(record, step_seconds=self._progress.median_seconds, mtbf_seconds=self._options.mtbf_seconds)
+
+    def _discard(self, attempt: int, step: int) -> None:
+        self._over.add((attempt, step))
+        self._pending.pop((attempt, step), None)
+        self._store.discard(self._temporary(attempt, step))
+
+    def _temporary(self, attempt: int, step: int) -> Path:
+        assert self._options is not None
+        return self._store.temporary(step, self._options.tag(attempt))
+
+    def _commit(self, message: PartWritten, parts: dict[str, PartWritten]) -> CheckpointRecord | None:
+        """In a thread of its own."""
+        assert self._options is not None
+        began = time.monotonic()
+        state = self._options.sampler.state(message.step)
+        manifest = Manifest(
+            step=message.step,
+            job=self._options.job,
+            epoch=state.epoch,
+            cursor=state.cursor,
+            seed=str(state.seed),
+            files={name: record for part in parts.values() for name, record in part.files.items()},
+        )
+        try:
+            self._store.commit(self._temporary(message.attempt, message.step), manifest)
+        except OSError as error:
+            self._log.warning("a checkpoint could not be committed; the previous one stays", step=message.step, reason=str(error))
+            self._discard(message.attempt, message.step)
+            return None
+        record = checkpoint_record(
+            parts.values(), strategy=self._options.checkpoints.strategy.value, commit_seconds=time.monotonic() - began
+        )
+        append_record(self._options.folder, record)
+        return record

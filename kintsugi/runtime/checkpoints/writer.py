@@ -1,0 +1,144 @@
+"""Writes a worker's part of a checkpoint, beside the training or before it goes on.
+
+Either way the state is copied first and written by a thread of its own, so a worker whose step is called off is free at
+once, and what is written is of one step. At most so many copies are in flight; the next one waits for room.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from kintsugi.runtime.checkpoints.checkpoint import FileRecord
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
+from kintsugi.runtime.checkpoints.snapshots import Entries, SnapshotPool, write_part
+from kintsugi.runtime.messages import PartFailed, PartWritten
+
+_LOOK_SECONDS = 0.01
+"""How often who waits looks whether its step was called off."""
+_NICENESS = 10
+"""How far what is written beside the training goes behind it where both want a processor."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Order:
+    """A copy that is to be written."""
+
+    attempt: int
+    step: int
+    temporary: Path
+    parts: dict[str, Entries]
+    snapshot_seconds: float
+    backpressure_seconds: float
+
+
+class PartWriter:
+    """One worker's writes, in order, by one thread."""
+
+    def __init__(
+        self,
+        options: CheckpointOptions,
+        tell: Callable[[PartWritten | PartFailed], None],
+        *,
+        before_part: Callable[[Path, int, bool], None],
+        sync: Callable[[], None],
+    ) -> None:
+        """`before_part` is told folder, step, and whether it is the last, of every part; `sync` precedes the end of every write."""
+        self._options = options
+        self._tell = tell
+        self._before_part = before_part
+        self._sync = sync
+        self._pool = SnapshotPool()
+        self._orders: SimpleQueue[_Order] = SimpleQueue()
+        self._changed = threading.Condition()
+        self._in_flight: list[_Order] = []
+        self._thread: threading.Thread | None = None
+
+    def take(
+        self, attempt: int, step: int, temporary: Path, parts: Mapping[str, Entries], require_current: Callable[[], None]
+    ) -> float:
+        """Copy `parts` and have them written; seconds that training stood still for it.
+
+        Raises:
+            CommunicationError: `require_current` said that the step was called off.
+        """
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="checkpoint", daemon=True)
+            self._thread.start()
+        began = time.monotonic()
+        self._wait_for(self._options.max_in_flight - 1, require_current)
+        has_room = time.monotonic()
+        copied = self._pool.copy(parts)
+        is_copied = time.monotonic()
+        order = _Order(attempt, step, temporary, copied, is_copied - has_room, has_room - began)
+        with self._changed:
+            self._in_flight.append(order)
+        self._orders.put(order)
+        if self._options.strategy is Strategy.BLOCKING:
+            self.drain(require_current)
+        return time.monotonic() - began
+
+    def drain(self, require_current: Callable[[], None]) -> None:
+        """Wait until nothing is in flight.
+
+        Raises:
+            CommunicationError: `require_current` said that the step was called off.
+        """
+        self._wait_for(0, require_current)
+
+    @property
+    def in_flight(self) -> tuple[tuple[int, int], ...]:
+        """Attempt and step of what is being written."""
+        with self._changed:
+            return tuple((order.attempt, order.step) for order in self._in_flight)
+
+    def _wait_for(self, at_most: int, require_current: Callable[[], None]) -> None:
+        with self._changed:
+            while len(self._in_flight) > at_most:
+                require_current()
+                self._changed.wait(_LOOK_SECONDS)
+
+    def _work(self) -> None:
+        if self._options.strategy is Strategy.OVERLAPPED:
+            _give_way()
+        while True:
+            order = self._orders.get()
+            try:
+                self._tell(self._written(order))
+            except Exception as error:  # whatever it is, who waits for the part must learn of it
+                self._tell(PartFailed(order.attempt, order.step, f"{type(error).__name__}: {error}"))
+            finally:
+                self._pool.give_back(order.parts)
+                with self._changed:
+                    self._in_flight.remove(order)
+                    self._changed.notify_all()
+
+    def _written(self, order: _Order) -> PartWritten:
+        began = time.monotonic()
+        files: dict[str, FileRecord] = {}
+        for number, (part, entries) in enumerate(order.parts.items()):
+            self._before_part(order.temporary, order.step, number == len(order.parts) - 1)
+            files |= write_part(order.temporary, part, entries)
+        self._sync()
+        write_seconds = time.monotonic() - began
+        is_blocking = self._options.strategy is Strategy.BLOCKING
+        stall = order.snapshot_seconds + order.backpressure_seconds + (write_seconds if is_blocking else 0.0)
+        return PartWritten(
+            attempt=order.attempt,
+            step=order.step,
+            files=files,
+            snapshot_seconds=order.snapshot_seconds,
+            backpressure_seconds=order.backpressure_seconds,
+            write_seconds=write_seconds,
+            stall_seconds=stall,
+        )
+
+
+def _give_way() -> None:
+    """Lower this thread's priority, where threads have one of their own."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS)

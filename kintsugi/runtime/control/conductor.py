@@ -1,0 +1,263 @@
+"""Conducts the workers of a job from plan to plan. One thread runs it; a loss at any moment begins a new attempt.
+
+    lost -> fence -> call off (all survivors) -> quiesced (all)  -> prepare (all) -> ready (all) -> go -> training
+                  -> decisions.after(events), in a thread        /
+
+An attempt supersedes whatever was under way. A worker that joins is started and planned for while the others train; only
+then they are called off.
+"""
+
+import itertools
+import time
+from collections.abc import Sequence
+
+import structlog
+
+from kintsugi.core.decision import Decision
+from kintsugi.core.errors import KintsugiError, ReconfigurationError, StateLostError, UnavailableError
+from kintsugi.core.plan import Plan
+from kintsugi.runtime.checkpoints.keeper import Keeper
+from kintsugi.runtime.control.attempt import Attempt, Phase
+from kintsugi.runtime.control.decider import Decider
+from kintsugi.runtime.control.decisions import JobRequest
+from kintsugi.runtime.control.farewell import Farewells
+from kintsugi.runtime.control.fleet import Fleet
+from kintsugi.runtime.control.hearing import Hearing
+from kintsugi.runtime.control.patience import Patience
+from kintsugi.runtime.control.preparation import Settlement, is_same_work
+from kintsugi.runtime.control.preparer import Preparer
+from kintsugi.runtime.control.progress import Progress
+from kintsugi.runtime.control.recovery import Recoveries
+from kintsugi.runtime.control.roster import Roster
+from kintsugi.runtime.messages import CallOff, CheckpointEvery, Collect, Go
+from kintsugi.runtime.options import AgentOptions
+from kintsugi.runtime.processes import WorkerHandle
+from kintsugi.runtime.result import RunResult, run_result
+
+
+class Conductor:
+    """The protocol between one job's workers and its decisions."""
+
+    def __init__(self, request: JobRequest, fleet: Fleet, decider: Decider, options: AgentOptions) -> None:
+        self._request = request
+        self._fleet = fleet
+        self._decider = decider
+        self._options = options
+        self._log = structlog.get_logger("kintsugi.runtime")
+        self._roster = Roster(request)
+        self._numbers = itertools.count(1)
+        self._attempt = Attempt(0)
+        self._idle_attempts = 0
+        self._decision: Decision | None = None
+        self._applied: Plan | None = None
+        """Says where the state lies; null before any was made."""
+        self.phase = Phase.STARTING
+        self.progress = Progress()
+        self.recoveries = Recoveries()
+        self._patience = Patience(options, fleet, self.progress)
+        self.keeper = Keeper(options.worker.run, self.progress)
+        self._preparer = Preparer(request, self._roster, fleet, self.keeper, self.progress, options)
+        self._farewells = Farewells(fleet, self._roster, decider)
+        self._hearing = Hearing(fleet, decider, self.progress, self.recoveries, self.keeper)
+
+    @property
+    def decision(self) -> Decision:
+        """The decision that the workers carry out, or move to."""
+        assert self._decision is not None
+        return self._decision
+
+    def start(self) -> None:
+        """Get the first decision, see what an earlier life left, and start all workers."""
+        self._preparer.begin()
+        self._decision = self._decider.start(self._request)
+        self._fleet.start([worker.id for worker in self._request.cluster.workers])
+        self._begin_attempt(Phase.STARTING)
+
+    def invite(self, worker: str, host: str | None) -> None:
+        """Start a process for a worker that comes back or is new; it is taken in once it knows its model."""
+        self._fleet.invite(worker)
+        self._roster.live(worker, host)
+
+    def conclude(self) -> None:
+        """Have all workers leave what they do, and regroup with no step left to train; once."""
+        if not self._preparer.is_concluding and self.phase in (Phase.PREPARING, Phase.TRAINING):
+            self._begin_attempt(Phase.QUIESCING)
+        self._preparer.is_concluding = True
+
+    def is_done(self) -> bool:
+        """Whether everything is trained and collected."""
+        return self.phase is Phase.COLLECTING and set(self.decision.plan.workers) <= self._attempt.collected.keys()
+
+    def close(self) -> None:
+        """End every thread."""
+        self.keeper.close()
+
+    def result(self) -> RunResult:
+        """What came of the run, once it is done."""
+        self.close()
+        return run_result(self.progress, self._attempt.collected, self.recoveries.all, self._decider.decisions, self.keeper)
+
+    def poll(self) -> None:
+        """Take in one batch of messages, losses and deadlines, and do what follows from them."""
+        news = self._fleet.listen(self._decider.wake, self._options.worker.heartbeat_seconds)
+        for handle, message in news.messages:
+            if self._hearing.hear(message, handle, self._attempt):
+                self._idle_attempts = 0
+        silent = dict.fromkeys([*news.ended, *self._fleet.frozen(self._options)])
+        missing = [handle for handle in silent if not self._fleet.dismiss(handle) and self._fleet.counts_on(handle)]
+        if lost := [handle for handle in missing if not self._farewells.has_gone(handle)]:
+            self._lose(lost)
+        self._farewells.announce()
+        self._check_deadlines()
+        self._advance()
+        if (every := self.keeper.look()) is not None:
+            for handle in self._fleet.handles.values():
+                handle.send(CheckpointEvery(every))
+
+    def _lose(self, handles: Sequence[WorkerHandle], detail: str = "") -> None:
+        """Fence workers, and begin to recover from their loss; those who train go on where none of them was lost."""
+        for handle in handles:
+            self._fleet.remove(handle)
+            self.keeper.lost(handle.worker)
+        self._decider.submit([self._roster.failed(handle.worker, detail) for handle in handles])
+        busy = self._applied.workers if self._applied is not None else ()
+        if self.phase is Phase.TRAINING and not {handle.worker for handle in handles} & set(busy):
+            return
+        for handle in handles:
+            self.recoveries.lost(handle.worker, handle.struck_at, time.monotonic())
+        self._idle_attempts = 0
+        self._begin_attempt(Phase.QUIESCING)
+
+    def _begin_attempt(self, phase: Phase) -> None:
+        self._attempt = Attempt(next(self._numbers))
+        self._enter(phase)
+        for handle in self._fleet.handles.values():
+            handle.send(CallOff(self._attempt.number))
+
+    def _regroup(self, why: str) -> None:
+        """Try again with the same workers."""
+        self._idle_attempts += 1
+        if self._idle_attempts >= self._options.max_idle_attempts:
+            raise ReconfigurationError(f"gave up after {self._idle_attempts} attempts without a loss between them: {why}")
+        self._begin_attempt(Phase.QUIESCING)
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self._attempt.phase_began_at = time.monotonic()
+
+    def _advance(self) -> None:
+        """Take the step of the protocol that everything is there for."""
+        if self.phase in (Phase.STARTING, Phase.QUIESCING):
+            if self._attempt.statuses.keys() >= self._fleet.handles.keys() and self._decider.is_done():
+                self._prepare()
+        elif self.phase is Phase.PREPARING and self._attempt.ready.keys() >= set(self._attempt.members):
+            self._go()
+        elif self.phase is Phase.TRAINING:
+            self._look_after_training()
+
+    def _look_after_training(self) -> None:
+        """See to joining workers once all members train again, and to the end."""
+        workers = set(self.decision.plan.workers)
+        if not self._attempt.resumed.keys() >= workers - self._attempt.finished:
+            return
+        self.recoveries.note(resumed_at=max(self._attempt.resumed.values(), default=None))
+        self.recoveries.end()
+        self._farewells.release(workers)
+        if self._attempt.finished >= workers:
+            self._collect()
+        elif self._decider.has_answer():
+            self._take_up()
+        elif self._decider.is_done() and (admitted := self._fleet.admit()):
+            self._decider.submit([self._roster.joined(handle.worker) for handle in admitted])
+
+    def _check_deadlines(self) -> None:
+        overdue = self._patience.overdue(self.phase, self._attempt, self.decision, self._applied)
+        if overdue is None:
+            return
+        if overdue.lost:
+            self._log.warning("going on without workers", workers=[h.worker for h in overdue.lost], reason=overdue.reason)
+            self._lose(overdue.lost, overdue.reason)
+        else:
+            self._regroup(overdue.reason)
+
+    # The messages that move all members.
+
+    def _prepare(self) -> None:
+        """Settle the interrupted step, and have all members stage the plan."""
+        settlement = Settlement.of(self._attempt.statuses.values())
+        try:
+            planned_at = self._decider.finish()
+        except StateLostError:
+            if self.progress.losses or settlement.start_step > 0:
+                raise
+            self._applied = None
+            self._decider.start_over(self._roster.restart(self._fleet.handles))  # every layer starts from its seed again
+            return
+        except UnavailableError:
+            raise
+        except KintsugiError as error:
+            if not self._refuse_joining(error):
+                raise
+            return
+        self.recoveries.note(quiesced_at=time.monotonic(), planned_at=planned_at)
+        self._decision = decision = self._decider.decisions[-1]
+        if strangers := [worker for worker in decision.plan.workers if worker not in self._fleet.handles]:
+            self._decider.submit([self._roster.failed(worker) for worker in strangers])
+            self._regroup(f"the plan names workers that are not here: {', '.join(strangers)}")
+            return
+        if self._preparer.awaits_checkpoint(decision, self._attempt):
+            return
+        self._enter(Phase.PREPARING)
+        for worker, message in self._preparer.messages(decision, self._attempt, settlement, self._applied).items():
+            self._fleet.handles[worker].send(message)
+
+    def _refuse_joining(self, error: KintsugiError) -> bool:
+        """Ask again without those who joined since the last decision: they must not end the job; False where nobody did."""
+        refused = self._decider.refuse_joining()
+        for worker in refused:
+            self._log.warning("refused a worker that joined: no plan with it", worker=worker, error=str(error))
+            if (handle := self._fleet.handles.get(worker)) is not None:
+                self._fleet.remove(handle)
+        return bool(refused)
+
+    def _go(self) -> None:
+        """Have all members swap the staged state in: from here on it lies where the plan puts it."""
+        self.recoveries.note(
+            regrouped_at=max(ready.regrouped_at for ready in self._attempt.ready.values()),
+            transferred_at=max(ready.transferred_at for ready in self._attempt.ready.values()),
+            generation=self.decision.plan.generation,
+            policy=self.decision.plan.policy.value,
+        )
+        self._enter(Phase.TRAINING)
+        for worker in self._attempt.members:
+            self._fleet.handles[worker].send(Go(self._attempt.number))
+        self._note_applied(self.decision.plan)
+        self.keeper.expect(self._attempt.number, self.decision.plan.workers)
+
+    def _note_applied(self, plan: Plan) -> None:
+        self._applied = plan
+        self._decider.tell_applied(plan.generation)
+
+    def _take_up(self) -> None:
+        """A decision that came while the job trains: leave the step for it, unless it changes nothing for those who train."""
+        try:
+            planned_at = self._decider.finish()
+        except KintsugiError as error:  # told again with the next events
+            self._log.warning("those who joined, leave, or left without a slot, change no plan", error=str(error))
+            return
+        decision, applied = self._decider.decisions[-1], self.decision.plan
+        if is_same_work(decision.plan, applied):
+            self._decision = decision
+            self._note_applied(decision.plan)
+            return
+        joined = [worker for worker in decision.plan.workers if worker not in applied.workers]
+        self.recoveries.changed(joined, self._farewells.leaving(), time.monotonic(), planned_at)
+        self._begin_attempt(Phase.QUIESCING)
+
+    def _collect(self) -> None:
+        """Ask all holders for digests, and the first holder of each layer for its parameters."""
+        self._enter(Phase.COLLECTING)
+        plan = self.decision.plan
+        for worker in plan.workers:
+            layers = tuple(layer for layer in plan.layers_of[worker] if plan.holders[layer][0] == worker)
+            self._fleet.handles[worker].send(Collect(self._attempt.number, layers))

@@ -1,0 +1,143 @@
+"""Asks for decisions in a thread of its own, so that the agent's protocol never waits for the service."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing import Pipe
+
+import structlog
+
+from kintsugi.core.decision import Decision
+from kintsugi.core.errors import KintsugiError, UnavailableError
+from kintsugi.core.membership import Event, EventKind
+from kintsugi.core.messages import Measurement
+from kintsugi.runtime.control.decisions import Decisions, JobRequest
+
+_REPEAT_SECONDS = 0.5
+"""Between two times that a source which does not answer is asked."""
+
+
+class Decider:
+    """Calls `Decisions` in the order of the agent's words: one thread, nothing overtakes."""
+
+    def __init__(self, decisions: Decisions, timeout_seconds: float) -> None:
+        """`timeout_seconds`: how long a decision may take that the source cannot give at once, as while it restarts."""
+        self._source = decisions
+        self._timeout_seconds = timeout_seconds
+        self._is_closing = threading.Event()
+        self._log = structlog.get_logger("kintsugi.runtime")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decider")
+        self._pending: Future[float] | None = None
+        self._unanswered: list[Event] = []
+        self._untold: list[int] = []
+        self.wake, self._wake_sender = Pipe(duplex=False)
+        """Readable once a decision is there."""
+        self.decisions: list[Decision] = []
+
+    def start(self, request: JobRequest) -> Decision:
+        """Get the first decision; blocks."""
+        self.decisions.append(self._source.start(request))
+        return self.decisions[-1]
+
+    def start_over(self, request: JobRequest) -> None:
+        """Ask for the first decision of a job that begins anew; what was to be told about the old one is over."""
+        self._unanswered.clear()
+        self._untold.clear()
+        self._ask(lambda: self.start(request))
+
+    def submit(self, events: Sequence[Event]) -> None:
+        """Ask for the decision after `events` and all that no decision answered yet; generations are filled in at their turn."""
+        self._unanswered.extend(events)
+        self._ask(self._decide_once)
+
+    def refuse_joining(self) -> list[str]:
+        """Take back, of what no decision answered, that workers joined, and ask again without it; their names."""
+        joined = [event for event in self._unanswered if event.kind is EventKind.WORKER_JOINED]
+        if joined:
+            self._unanswered = [event for event in self._unanswered if event not in joined]
+            self._ask(self._decide_once)
+        return [event.worker for event in joined if event.worker is not None]
+
+    def _ask(self, question: Callable[[], object]) -> None:
+        self._pending = self._thread.submit(self._decide, question)
+        self._pending.add_done_callback(lambda _: self._wake_sender.send(None))
+
+    def is_done(self) -> bool:
+        """Whether the decision that was asked for last is there, or failed."""
+        return self._pending is None or self._pending.done()
+
+    def has_answer(self) -> bool:
+        """Whether a decision is there to be taken."""
+        return self._pending is not None and self._pending.done()
+
+    def finish(self) -> float | None:
+        """Take the decision that is done: when it came, on the monotonic clock; None where none was asked for.
+
+        Raises:
+            KintsugiError: why there is none.
+        """
+        pending, self._pending = self._pending, None
+        return None if pending is None else pending.result()
+
+    def tell_applied(self, generation: int) -> None:
+        """Report that the state lies where the plan of `generation` puts it; kept until it is told."""
+        self._untold.append(generation)
+        self._thread.submit(self._tell)
+
+    def tell_measured(self, generation: int, measured: Measurement) -> None:
+        """Report what was measured; lost when the service does not answer."""
+        self._thread.submit(self._tell_measured, generation, measured)
+
+    def close(self) -> None:
+        """Tell what is left to tell, as far as the source answers, and end the thread."""
+        self._is_closing.set()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._tell()
+        self.wake.close()
+        self._wake_sender.close()
+
+    def _decide(self, question: Callable[[], object]) -> float:
+        """The decision's instant, on the monotonic clock.
+
+        Raises:
+            UnavailableError: the source did not answer within the time.
+            KintsugiError: there is no decision.
+        """
+        deadline = time.monotonic() + self._timeout_seconds
+        while True:
+            try:
+                question()
+                return time.monotonic()
+            except UnavailableError:
+                if self._is_closing.wait(_REPEAT_SECONDS) or time.monotonic() > deadline:
+                    raise
+
+    def _decide_once(self) -> None:
+        self._tell_all()
+        events = tuple(self._unanswered)
+        if events:
+            generation = self.decisions[-1].plan.generation
+            self.decisions.append(self._source.after([replace(event, generation=generation) for event in events]))
+            del self._unanswered[: len(events)]
+
+    def _tell_measured(self, generation: int, measured: Measurement) -> None:
+        with suppress(KintsugiError):
+            self._source.measured(generation, measured)
+
+    def _tell(self) -> None:
+        with suppress(UnavailableError):
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        """A decision must not be asked for before the service knows where the state lies."""
+        while self._untold:
+            try:
+                self._source.applied(self._untold[0])
+            except UnavailableError:
+                raise
+            except KintsugiError as error:
+                self._log.warning("the report of an applied plan was refused", generation=self._untold[0], error=str(error))
+            self._untold.pop(0)

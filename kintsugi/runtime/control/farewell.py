@@ -1,0 +1,49 @@
+"""Workers that were asked to leave: they train on, hand their state over with the next plan, and end by themselves."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import structlog
+
+from kintsugi.runtime.control.decider import Decider
+from kintsugi.runtime.control.fleet import Fleet
+from kintsugi.runtime.control.roster import Roster
+from kintsugi.runtime.messages import Stop
+from kintsugi.runtime.processes import WorkerHandle
+
+
+@dataclass(frozen=True, slots=True)
+class Farewells:
+    """Of one job's workers, from the notice (SIGTERM, or the agent's word) to the end of their processes."""
+
+    fleet: Fleet
+    roster: Roster
+    decider: Decider
+    _announced: set[WorkerHandle] = field(default_factory=set)
+    _released: set[WorkerHandle] = field(default_factory=set)
+
+    def announce(self) -> None:
+        """Ask for the plan without those who were asked to leave since; meanwhile they go on."""
+        asked = [handle for handle in self.fleet.handles.values() if handle.is_leaving and handle not in self._announced]
+        if asked:
+            self._announced.update(asked)
+            self.decider.submit([self.roster.draining(handle.worker) for handle in asked])
+
+    def leaving(self) -> list[str]:
+        """Workers that go as soon as a plan without them runs."""
+        return [handle.worker for handle in self._announced - self._released]
+
+    def release(self, busy: Collection[str]) -> None:
+        """Let those go that are not among the `busy` workers, now that their state lies with others."""
+        for handle in self._announced - self._released:
+            if handle.worker not in busy and self.fleet.counts_on(handle):
+                structlog.get_logger("kintsugi.runtime").info("a worker leaves; its state is handed over", worker=handle.worker)
+                self._released.add(handle)
+                handle.send(Stop())
+
+    def has_gone(self, handle: WorkerHandle) -> bool:
+        """Whether a process that ended, or does not answer, had been let go: nothing is lost with it, and it is forgotten."""
+        if handle not in self._released:
+            return False
+        self.fleet.remove(handle)
+        return True

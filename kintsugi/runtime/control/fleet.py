@@ -1,0 +1,157 @@
+"""All workers of this host as the agent sees them: listened to together, ended on every path."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+
+from kintsugi.core.errors import ConflictError, ReconfigurationError
+from kintsugi.runtime.messages import FromWorker, Stop
+from kintsugi.runtime.models import TrainingJob
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
+from kintsugi.runtime.processes import WorkerHandle, WorkerMain, forkserver
+from kintsugi.runtime.workers.worker import worker_main
+
+_AWAY_SECONDS = 1.0
+"""Longer than this between two looks at the workers, and the agent itself was away."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What happened since the fleet was last listened to."""
+
+    messages: tuple[tuple[WorkerHandle, FromWorker], ...]
+    ended: tuple[WorkerHandle, ...]
+    """Processes that are gone; what they said before is among the messages."""
+
+
+class Fleet:
+    """Living workers by id, in the order in which they were taken in, and those that are still arriving."""
+
+    def __init__(self, make_job: Callable[[], TrainingJob], options: WorkerOptions, main: WorkerMain = worker_main) -> None:
+        self._make_job = make_job
+        self._main = main
+        self._options = options
+        self._listened_at = time.monotonic()
+        self.handles: dict[str, WorkerHandle] = {}
+        self.arrivals: dict[str, WorkerHandle] = {}
+        """Started while the job trains; nobody counts on them yet."""
+
+    def start(self, workers: Sequence[str]) -> None:
+        """Start one process per worker; returns before they know their model."""
+        context = forkserver()
+        for worker in workers:
+            self.handles[worker] = WorkerHandle(worker, self._make_job, self._options, context, self._main)
+
+    def invite(self, worker: str) -> None:
+        """Start a process for a worker that comes back or is new; the failure script was its predecessor's.
+
+        Raises:
+            ConflictError: the worker is here already.
+        """
+        if worker in self.handles or worker in self.arrivals:
+            raise ConflictError("is here already", field="worker", value=worker)
+        self.arrivals[worker] = WorkerHandle(worker, self._make_job, replace(self._options, faults=()), forkserver(), self._main)
+
+    def admit(self) -> list[WorkerHandle]:
+        """Take in the arrivals that know their model."""
+        admitted = [handle for handle in self.arrivals.values() if handle.started_at is not None]
+        for handle in admitted:
+            self.handles[handle.worker] = self.arrivals.pop(handle.worker)
+        return admitted
+
+    def dismiss(self, handle: WorkerHandle) -> bool:
+        """Fence an arrival; False where it is none."""
+        if self.arrivals.get(handle.worker) is not handle:
+            return False
+        del self.arrivals[handle.worker]
+        handle.fence()
+        return True
+
+    def counts_on(self, handle: WorkerHandle) -> bool:
+        """Whether this very process is one that was taken in and not removed since."""
+        return self.handles.get(handle.worker) is handle
+
+    @property
+    def _everybody(self) -> list[WorkerHandle]:
+        return [*self.handles.values(), *self.arrivals.values()]
+
+    def listen(self, wake: Connection, timeout_seconds: float) -> News:
+        """Wait for messages, ends of processes or the `wake` pipe; at most `timeout_seconds`."""
+        connections = {handle.connection: handle for handle in self._everybody}
+        sentinels = {handle.process.sentinel: handle for handle in self._everybody}
+        ready = wait([*connections, *sentinels, wake], timeout=timeout_seconds)
+        self._forgive_own_absence(timeout_seconds)
+        ended = tuple(sentinels[item] for item in ready if isinstance(item, int))
+        if wake in ready:
+            wake.recv()
+        speakers = [connections[item] for item in ready if isinstance(item, Connection) and item in connections]
+        messages = tuple((handle, message) for handle in dict.fromkeys([*speakers, *ended]) for message in _drain(handle))
+        return News(messages, ended)
+
+    def _forgive_own_absence(self, timeout_seconds: float) -> None:
+        """Silence counts from now where this very process was away: paused with its workers, or starved as they were."""
+        now = time.monotonic()
+        if now - self._listened_at > timeout_seconds + _AWAY_SECONDS:
+            for handle in self._everybody:
+                handle.last_heard_at = now
+        self._listened_at = now
+
+    def frozen(self, options: AgentOptions) -> list[WorkerHandle]:
+        """Workers that do not act any more although their process is there.
+
+        Stopped processes (SIGSTOP, a debugger) are told from starved ones by their state in the process table, so that
+        they need not be waited for as long; starting workers are silent for other reasons and only looked at for that.
+        """
+        now = time.monotonic()
+        return [handle for handle in self._everybody if _is_frozen(handle, options, now)]
+
+    def remove(self, handle: WorkerHandle) -> None:
+        """Fence a worker and forget it."""
+        del self.handles[handle.worker]
+        handle.fence()
+
+    def close(self, *, grace_seconds: float = 0.0) -> None:
+        """End all processes: by themselves within `grace_seconds`, else by SIGKILL.
+
+        Raises:
+            ReconfigurationError: the operating system could not end some of them; all were tried.
+        """
+        self.handles |= self.arrivals
+        self.arrivals.clear()
+        for handle in self.handles.values():
+            handle.send(Stop())
+        deadline = time.monotonic() + grace_seconds
+        for handle in self.handles.values():
+            handle.process.join(max(0.0, deadline - time.monotonic()))
+        for handle in self.handles.values():
+            handle.strike()
+        immortal = []
+        while self.handles:
+            worker, handle = self.handles.popitem()
+            try:
+                handle.fence()
+            except ReconfigurationError:
+                immortal.append(worker)
+        if immortal:
+            raise ReconfigurationError("did not end after SIGKILL", field="workers", value=immortal)
+
+
+def _drain(handle: WorkerHandle) -> Iterator[FromWorker]:
+    """All messages that are there; the end of the pipe is noticed by the process's sentinel."""
+    while not handle.is_broken and handle.connection.poll():
+        message = handle.receive()
+        if message is None:
+            return
+        yield message
+
+
+def _is_frozen(handle: WorkerHandle, options: AgentOptions, now: float) -> bool:
+    silent_seconds = now - handle.last_heard_at
+    if handle.is_broken:
+        return True
+    if silent_seconds <= options.stopped_timeout_seconds or handle.connection.poll():
+        return False
+    if handle.is_stopped():
+        return True
+    return handle.started_at is not None and silent_seconds > options.heartbeat_timeout_seconds

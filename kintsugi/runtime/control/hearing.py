@@ -1,0 +1,104 @@
+"""What workers say about themselves, and what is noted of it; the rest is about the attempt."""
+
+import logging
+import time
+from dataclasses import dataclass
+from functools import singledispatchmethod
+
+import structlog
+
+from kintsugi.core.errors import WorkerError, error_from
+from kintsugi.core.messages import Measurement
+from kintsugi.runtime.checkpoints.keeper import Keeper
+from kintsugi.runtime.control.attempt import Attempt
+from kintsugi.runtime.control.decider import Decider
+from kintsugi.runtime.control.fleet import Fleet
+from kintsugi.runtime.control.progress import Progress
+from kintsugi.runtime.control.recovery import Recoveries
+from kintsugi.runtime.messages import (
+    Delivered,
+    Failed,
+    FaultInjected,
+    FromWorker,
+    Heartbeat,
+    PartFailed,
+    PartWritten,
+    Published,
+    Started,
+    StepDone,
+)
+from kintsugi.runtime.processes import WorkerHandle
+from restorer.groups import members_of
+
+EVENTS = logging.getLogger("kintsugi.recovery")
+"""Told under the names of NVIDIA's resiliency extension; silent unless the trainer configures it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """Hears the workers of one job."""
+
+    fleet: Fleet
+    decider: Decider
+    progress: Progress
+    recoveries: Recoveries
+    keeper: Keeper
+
+    def hear(self, message: FromWorker, handle: WorkerHandle, attempt: Attempt) -> bool:
+        """Take a message in; whether it tells of a step that the present attempt led to.
+
+        Raises:
+            KintsugiError: why the worker that says so cannot go on, and with it the job.
+        """
+        self._on(message, handle, attempt)
+        return isinstance(message, StepDone) and message.attempt == attempt.number
+
+    @singledispatchmethod
+    def _on(self, message: FromWorker, handle: WorkerHandle, attempt: Attempt) -> None:
+        attempt.hear(message, handle.worker)
+
+    @_on.register
+    def _(self, message: Heartbeat, handle: WorkerHandle, _: Attempt) -> None:
+        handle.is_leaving |= message.is_leaving
+
+    @_on.register
+    def _(self, message: Started, handle: WorkerHandle, _: Attempt) -> None:
+        handle.started_at, handle.address = time.monotonic(), message.address
+
+    @_on.register
+    def _(self, message: Published, _: WorkerHandle, attempt: Attempt) -> None:
+        if message.attempt == attempt.number:
+            for member in members_of(message.key):
+                if member in self.fleet.handles:
+                    self.fleet.handles[member].send(Delivered(message.attempt, message.key, message.value))
+
+    @_on.register
+    def _(self, message: StepDone, _: WorkerHandle, attempt: Attempt) -> None:
+        self.progress.take(message)
+        if message.attempt == attempt.number and (recovery := self.recoveries.committed(message.at)) is not None:
+            measured = Measurement(step=message.step, phase_seconds=recovery.phase_seconds())
+            self.decider.tell_measured(recovery.generation, measured)
+            for event, seconds in recovery.event_seconds().items():
+                EVENTS.info("%s generation=%d seconds=%.6f", event, recovery.generation, seconds)
+
+    @_on.register
+    def _(self, message: PartWritten, handle: WorkerHandle, _: Attempt) -> None:
+        self.keeper.written(handle.worker, message)
+
+    @_on.register
+    def _(self, message: PartFailed, handle: WorkerHandle, _: Attempt) -> None:
+        self.keeper.failed(handle.worker, message)
+
+    @_on.register
+    def _(self, message: Failed, handle: WorkerHandle, _: Attempt) -> None:
+        if self.fleet.dismiss(handle):
+            log = structlog.get_logger("kintsugi.runtime")
+            log.warning("a worker that joined failed", worker=handle.worker, traceback=message.traceback)
+            return
+        if message.error is not None:
+            raise error_from(message.error)
+        raise WorkerError(f"{handle.worker} raised:\n{message.traceback}", field="worker", value=handle.worker)
+
+    @_on.register
+    def _(self, message: FaultInjected, handle: WorkerHandle, _: Attempt) -> None:
+        handle.struck_at = message.at

@@ -1,0 +1,84 @@
+"""What every member of an attempt is told so that all of them come to run one plan."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from estimator.program import compile_program
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Decision, Migration
+from kintsugi.core.plan import Plan
+from kintsugi.core.profile import Profile
+from kintsugi.runtime.messages import Prepare, Restore
+from kintsugi.runtime.workers.commit import CommitRecord, StepStatus, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What becomes of the interrupted step."""
+
+    record: CommitRecord | None
+    """With which survivors that have not applied it roll forward; null discards the step."""
+    start_step: int
+
+    @classmethod
+    def of(cls, statuses: Iterable[StepStatus | None]) -> "Settlement":
+        """From how far the survivors are; null is one that holds no stage."""
+        known = [status for status in statuses if status is not None]
+        record = resolve(known)
+        start = max([status.step for status in known] + ([record.step + 1] if record else []), default=0)
+        return cls(record, start)
+
+
+def is_same_work(plan: Plan, other: Plan) -> bool:
+    """Whether nobody who trains under one plan would do anything else under the other."""
+    return (plan.pipelines, plan.routes, plan.rounds) == (other.pipelines, other.routes, other.rounds)
+
+
+def preparation(
+    attempt: int,
+    decision: Decision,
+    members: tuple[str, ...],
+    settlement: Settlement,
+    *,
+    applied: Plan | None,
+    profile: Profile,
+    cluster: Cluster,
+    restore: Restore | None = None,
+    checkpoint_every: int | None = None,
+    stop_step: int | None = None,
+) -> dict[str, Prepare]:
+    """The message for every member.
+
+    Args:
+        attempt: number of the attempt.
+        decision: with the plan and the migration that leads to it.
+        members: who takes part, in rank order.
+        settlement: of the interrupted step.
+        applied: the plan that says where the state lies; null before any state was made.
+        profile: of the job.
+        cluster: all workers that the plan may name.
+        restore: state that comes from a checkpoint.
+        checkpoint_every: interval in steps; null where it is not known yet.
+        stop_step: before which the job ends early; null where it does not.
+    """
+    program = compile_program(decision.plan, profile, cluster)
+    is_in_place = applied is not None and applied.generation == decision.plan.generation
+    return {
+        worker: Prepare(
+            attempt=attempt,
+            plan=decision.plan,
+            actions=program.texts.get(worker, ()),
+            digests=program.digests,
+            reductions=program.reductions,
+            checksum=program.checksum,
+            members=members,
+            migration=Migration() if is_in_place else decision.migration,
+            record=settlement.record,
+            start_step=settlement.start_step,
+            is_initial=settlement.start_step == 0,
+            restore=restore,
+            checkpoint_every=checkpoint_every,
+            stop_step=stop_step,
+        )
+        for worker in members
+    }

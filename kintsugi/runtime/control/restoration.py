@@ -1,0 +1,78 @@
+"""Where the state comes from that an attempt begins with: survivors as far as they have it, the last checkpoint, or the seed."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import structlog
+
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Decision, Migration
+from kintsugi.core.plan import Plan, Policy
+from kintsugi.core.profile import Profile
+from kintsugi.runtime.checkpoints.checkpoint import Checkpoint
+from kintsugi.runtime.checkpoints.keeper import Keeper
+from kintsugi.runtime.control.preparation import Settlement
+from kintsugi.runtime.messages import Restore
+from restorer.migration import plan_migration
+
+
+@dataclass(frozen=True, slots=True)
+class Restoration:
+    """A decision with what it takes to begin with the state that there is."""
+
+    decision: Decision
+    settlement: Settlement
+    restore: Restore | None = None
+    is_rewound: bool = False
+    """Whether steps that were committed are trained again."""
+
+
+def restoration(
+    decision: Decision,
+    settlement: Settlement,
+    keeper: Keeper,
+    *,
+    applied: Plan | None,
+    found: Checkpoint | None,
+    survivors: Collection[str],
+    profile: Profile,
+    cluster: Cluster,
+) -> Restoration:
+    """Settle where to begin.
+
+    Args:
+        decision: to be carried out.
+        settlement: of the interrupted step.
+        keeper: of the checkpoints.
+        applied: the plan that says where the state lies; null before any was made.
+        found: the checkpoint that an earlier life of the job left, while nothing was trained in this one.
+        survivors: workers that are here.
+        profile: of the job.
+        cluster: all workers that the plan may name.
+    """
+    is_in_place = applied is not None and applied.generation == decision.plan.generation
+    if applied is None and found is not None and settlement.start_step == 0:
+        return Restoration(replace(decision, migration=Migration()), Settlement(None, found.step), _all(found, decision.plan))
+    if decision.policy is not Policy.CHECKPOINT_RESTART or is_in_place or applied is None:
+        return Restoration(decision, settlement)
+    checkpoint = keeper.newest()
+    lost = tuple(layer for layer, holders in enumerate(applied.holders) if not set(holders) & set(survivors))
+    if checkpoint is not None and checkpoint.step == settlement.start_step:
+        living = [worker for worker in applied.workers if worker in survivors]
+        migration = plan_migration(applied, decision.plan, profile, cluster, living, elsewhere=lost)
+        partial = Restore(checkpoint.folder, lost, is_whole=False)
+        return Restoration(replace(decision, migration=migration), settlement, partial)
+    start = checkpoint.step if checkpoint is not None else 0
+    structlog.get_logger("kintsugi.runtime").warning(
+        "state is lost; steps are trained again",
+        layers=lost,
+        trained=settlement.start_step,
+        again_from=start,
+        checkpoint=checkpoint.folder.name if checkpoint is not None else "none",
+    )
+    whole = _all(checkpoint, decision.plan) if checkpoint is not None else None
+    return Restoration(decision, Settlement(None, start), whole, is_rewound=True)
+
+
+def _all(checkpoint: Checkpoint, plan: Plan) -> Restore:
+    return Restore(checkpoint.folder, tuple(range(plan.num_layers)), is_whole=True)

@@ -1,0 +1,1 @@
+"""Layers, links and recoveries of this machine, measured for a profile."""

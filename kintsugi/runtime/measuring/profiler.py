@@ -1,0 +1,109 @@
+"""Measures a training job on this machine, layer by layer, and its network and recovery between real processes."""
+
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from kintsugi.core import checks
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.profile import LayerProfile, Profile, Provenance, ProvenanceKind
+from kintsugi.runtime.measuring.machine import description, device_of
+from kintsugi.runtime.measuring.probe import probe
+from kintsugi.runtime.measuring.sweeper import Progress, Samples, Sweeper
+from kintsugi.runtime.models import Layer, TrainingJob, model_shape
+from restorer.transport import TensorSpec
+
+
+def profile_job(
+    make_job: Callable[[], TrainingJob],
+    *,
+    name: str,
+    repeats: int = 20,
+    num_workers: int = 4,
+    num_threads: int = 1,
+    progress: Progress | None = None,
+) -> Profile:
+    """Measure a job's layers on this machine, and the network and recovery of real processes.
+
+    Args:
+        make_job: module-level function (or a partial of one); the processes of the probe call it too.
+        name: of the profile.
+        repeats: pairs of sweeps over the model: one times the whole backward pass, one the part for the inputs' gradients.
+        num_workers: worker processes that this machine runs at once; on the CPU they share its memory.
+        num_threads: for torch's own arithmetic, as workers have.
+        progress: learns how far the sweeps are.
+
+    Raises:
+        InvalidInputError: the job cannot be profiled, or an argument is out of range.
+        UnavailableError: a process of the probe did not answer in time.
+    """
+    checks.positive("repeats", repeats)
+    job = make_job()
+    with _threads(num_threads):
+        samples = Sweeper(job).run(repeats, progress)
+    layers = _layer_profiles(job, samples)
+    probed = probe(make_job, num_workers=num_workers)
+    spread = max(sample.spread_ratio for sample in samples)
+    detail = (
+        f"{description()}. Medians of {repeats} pairs of sweeps with one micro-batch, {str(job.dtype).removeprefix('torch.')}, "
+        f"{num_threads} thread(s) per worker; widest interquartile range of a layer {spread:.0%} of its median. {probed.detail}"
+    )
+    if torch.device(job.device).type == "cpu":
+        detail += f" device.memory_bytes is the machine's memory over {num_workers} workers."
+    return Profile(
+        name=name,
+        microbatch_size=job.microbatch_size,
+        provenance=Provenance(kind=ProvenanceKind.MEASURED, detail=detail),
+        layers=layers,
+        device=device_of(job.device, num_workers),
+        network=probed.network,
+        recovery=probed.recovery,
+    )
+
+
+def _layer_profiles(job: TrainingJob, samples: list[Samples]) -> tuple[LayerProfile, ...]:
+    boundaries = model_shape(job).boundaries
+    return tuple(
+        _layer_profile(layer, sample, boundaries[index + 1])
+        for index, (layer, sample) in enumerate(zip(job.layers, samples, strict=True))
+    )
+
+
+def _layer_profile(layer: Layer, sample: Samples, outputs: tuple[TensorSpec, ...]) -> LayerProfile:
+    backward = statistics.median(sample.backward)
+    backward_input = min(statistics.median(sample.backward_input), backward)
+    return LayerProfile(
+        name=layer.name,
+        forward_seconds=statistics.median(sample.forward),
+        backward_input_seconds=backward_input,
+        backward_weight_seconds=backward - backward_input,
+        optimizer_seconds=statistics.median(sample.optimizer),
+        parameter_bytes=sample.parameter_bytes,
+        gradient_bytes=sample.gradient_bytes,
+        optimizer_bytes=sample.optimizer_bytes,
+        activation_bytes=sample.activation_bytes,
+        output_bytes=sum(torch.Size(spec.shape).numel() * spec.dtype.itemsize for spec in outputs),
+        tied_to=_owner(layer),
+    )
+
+
+def _owner(layer: Layer) -> str | None:
+    owners = sorted({target.partition(".")[0] for target in layer.tied.values()})
+    if len(owners) > 1:
+        raise InvalidInputError(
+            f"layer {layer.name!r} shares parameters with several layers; a profile can name one", field="tied", value=owners
+        )
+    return owners[0] if owners else None
+
+
+@contextmanager
+def _threads(num_threads: int) -> Iterator[None]:
+    """Torch's arithmetic on so many threads, for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,226 @@
+"""Runs micro-batches through a whole model as the executor does, each layer as a stage of its own, and times every layer.
+
+On CUDA devices passes are timed by events; everything else is the same there.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from kintsugi.runtime.models import (
+    Activations,
+    Batch,
+    TrainingJob,
+    canonical_name,
+    collate,
+    model_shape,
+    run_layer,
+    seed_generators,
+)
+from kintsugi.runtime.sampler import Sampler
+from kintsugi.runtime.workers.state import ModelState
+
+WARMUP = 3
+"""Sweeps over the model before the first one that counts."""
+
+Progress = Callable[[int, int], None]
+"""Called with the sweeps that are done and with their number."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Samples:
+    """What was seen of one layer: seconds, one per sweep, and bytes."""
+
+    forward: list[float] = field(default_factory=list)
+    """Every sweep."""
+    backward: list[float] = field(default_factory=list)
+    """Sweeps that run the whole backward pass alone, as the executor does."""
+    backward_input: list[float] = field(default_factory=list)
+    """The other sweeps."""
+    optimizer: list[float] = field(default_factory=list)
+    activation_bytes: int = 0
+    parameter_bytes: int = 0
+    gradient_bytes: int = 0
+    optimizer_bytes: int = 0
+
+    @property
+    def spread_ratio(self) -> float:
+        """Interquartile ranges of forward and backward pass over their medians."""
+        middle = statistics.median(self.forward) + statistics.median(self.backward)
+        return (_interquartile_range(self.forward) + _interquartile_range(self.backward)) / middle if middle else 0.0
+
+
+@dataclass(slots=True)
+class _Passed:
+    """One layer's forward pass of one micro-batch."""
+
+    inputs: Activations
+    outputs: Activations
+    loss: Tensor | None
+
+
+class Sweeper:
+    """Runs micro-batches through the whole model, forward and backward, each layer as a stage of its own."""
+
+    def __init__(self, job: TrainingJob) -> None:
+        self._job = job
+        self._boundaries = model_shape(job).boundaries
+        self._state = ModelState.initial(job, range(len(job.layers)))
+        self._optimizers = [self._optimizer(index) for index in range(len(job.layers))]
+        self._sampler = Sampler(
+            num_samples=len(job.dataset),
+            microbatch_size=job.microbatch_size,
+            num_microbatches=job.num_microbatches,
+            seed=job.seed,
+        )
+        self._timed = _cuda_seconds if torch.device(job.device).type == "cuda" else _clock_seconds
+
+    def run(self, repeats: int, progress: Progress | None) -> list[Samples]:
+        """What `repeats` sweeps after the warm-up saw. Shape [layers]."""
+        for number in range(WARMUP):
+            self._sweep([Samples() for _ in self._job.layers], number, is_split=True)
+        samples = self._bytes()
+        for number in range(repeats):
+            self._sweep(samples, WARMUP + 2 * number, is_split=False)
+            self._sweep(samples, WARMUP + 2 * number + 1, is_split=True)
+            if progress is not None:
+                progress(number + 1, repeats)
+        return samples
+
+    def _sweep(self, samples: list[Samples], number: int, *, is_split: bool) -> None:
+        """One micro-batch through all layers and back, and one update of each layer.
+
+        Args:
+            samples: take what is seen. Shape [layers].
+            number: of the sweep.
+            is_split: time the part of the backward pass that the inputs' gradients need, in the place of the whole.
+        """
+        batch = self._batch(number)
+        passes: list[_Passed] = []
+        for index, sample in enumerate(samples):
+            inputs = self._inputs(index, passes)
+            seconds, passed = self._timed(partial(self._forward, index, inputs, batch, number))
+            sample.forward.append(seconds)
+            passes.append(passed)
+        gradients: Activations = ()
+        for passed, sample in zip(reversed(passes), reversed(samples), strict=True):
+            gradients = self._backward(passed, gradients, sample, is_split=is_split)
+        for optimizer, sample in zip(self._optimizers, samples, strict=True):
+            sample.optimizer.append(self._timed(optimizer.step)[0] if optimizer is not None else 0.0)
+        for parameter in self._state.parameters.values():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+
+    def _batch(self, number: int) -> Batch:
+        indices = self._sampler.indices(number, 0)
+        return collate([self._job.dataset[index] for index in indices], self._job.device)
+
+    def _inputs(self, index: int, passes: list[_Passed]) -> Activations:
+        arrived = passes[-1].outputs if passes else ()
+        specs = self._boundaries[index]
+        return tuple(t.detach().requires_grad_(spec.requires_grad) for t, spec in zip(arrived, specs, strict=True))
+
+    def _forward(self, index: int, inputs: Activations, batch: Batch, number: int) -> _Passed:
+        seed_generators(self._job, 2, number, 0, index)
+        outputs = run_layer(self._job.layers[index], self._state.modules[index], inputs, batch)
+        is_last = index + 1 == len(self._job.layers)
+        return _Passed(inputs, outputs, self._job.loss(outputs, batch) / self._job.num_microbatches if is_last else None)
+
+    def _backward(self, passed: _Passed, gradients: Activations, sample: Samples, *, is_split: bool) -> Activations:
+        roots = [tensor for tensor in passed.outputs if tensor.requires_grad] if passed.loss is None else [passed.loss]
+        grown = list(gradients) if passed.loss is None else None
+        wanted = [tensor for tensor in passed.inputs if tensor.requires_grad]
+        if is_split:
+            part = partial(torch.autograd.grad, roots, wanted, grown, retain_graph=True, allow_unused=True)
+            sample.backward_input.append(self._timed(part)[0] if roots and wanted else 0.0)
+        seconds = self._timed(partial(torch.autograd.backward, roots, grown))[0] if roots else 0.0
+        if not is_split:
+            sample.backward.append(seconds)
+        return tuple(tensor.grad if tensor.grad is not None else torch.zeros_like(tensor) for tensor in wanted)
+
+    def _optimizer(self, index: int) -> torch.optim.Optimizer | None:
+        layer, module = self._job.layers[index], self._state.modules[index]
+        trained = [(canonical_name(layer, name), p) for name, p in module.named_parameters() if p.requires_grad]
+        return self._job.optimizer(trained) if trained else None
+
+    def _bytes(self) -> list[Samples]:
+        """Every layer's bytes, once its optimizer has made a step; times are to come. Shape [layers]."""
+        activation_bytes = self._activation_bytes()
+        result = []
+        for index, layer in enumerate(self._job.layers):
+            module, optimizer = self._state.modules[index], self._optimizers[index]
+            own = [p for name, p in module.named_parameters() if p.requires_grad and name not in layer.tied]
+            states = optimizer.state.values() if optimizer is not None else ()
+            samples = Samples(
+                parameter_bytes=_total_bytes(*module.parameters(), *module.buffers()),
+                gradient_bytes=_total_bytes(*own),
+                optimizer_bytes=_total_bytes(*(v for state in states for v in state.values() if isinstance(v, Tensor))),
+                activation_bytes=activation_bytes[index],
+            )
+            result.append(samples)
+        return result
+
+    def _activation_bytes(self) -> list[int]:
+        """Memory that autograd keeps from each layer's forward to its backward pass, each storage once. Shape [layers].
+
+        What both a layer and the next one keep counts in both, as if a stage ended between them.
+        """
+        batch = self._batch(0)
+        passes: list[_Passed] = []
+        result = []
+        for index, module in self._state.modules.items():
+            saved: list[Tensor] = []
+            with saved_tensors_hooks(partial(_keep, saved), _same):
+                passes.append(self._forward(index, self._inputs(index, passes), batch, 0))
+            lasting = {_address(tensor) for tensor in (*module.parameters(), *module.buffers())}
+            sizes = {_address(tensor): tensor.untyped_storage().nbytes() for tensor in saved}
+            result.append(sum(size for address, size in sizes.items() if address not in lasting))
+        return result
+
+
+def _keep(saved: list[Tensor], tensor: Tensor) -> Tensor:
+    saved.append(tensor.detach())
+    return saved[-1]
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _interquartile_range(values: list[float]) -> float:
+    low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else (0.0, 0.0, 0.0)
+    return high - low
+
+
+def _total_bytes(*tensors: Tensor) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _clock_seconds(action: Callable[[], T]) -> tuple[float, T]:
+    """Seconds that `action` takes, and its result."""
+    began = time.perf_counter()
+    result = action()
+    return time.perf_counter() - began, result
+
+
+def _cuda_seconds(action: Callable[[], T]) -> tuple[float, T]:
+    """Seconds that `action` takes on the current CUDA device, and its result."""
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    began.record()
+    result = action()
+    ended.record()
+    ended.synchronize()
+    return began.elapsed_time(ended) / 1e3, result

@@ -1,0 +1,170 @@
+"""Starts a command again until it ends well, or a policy says that it is no use (ECRL, section 4.7).
+
+    launching -> running -> completed
+                 running -> waiting -> launching     it failed; the next attempt goes on from the latest checkpoint
+                 running -> failed                   the policy says stop
+
+The supervisor changes nothing that the command wrote; it looks at the pointer to the latest checkpoint to see whether the
+command gets anywhere. Its states and attempts are in a file that is always whole, and that the next supervisor of the run goes
+on in: attempts are numbered through, limits hold for one session.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import structlog
+
+from kintsugi.core.codec import dumps
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.disk import replace_whole
+from kintsugi.runtime.layout import CHECKPOINTS, LATEST, SUPERVISOR
+from kintsugi.runtime.supervising.supervision import (
+    EndReason,
+    SupervisedAttempt,
+    SupervisorPolicy,
+    SupervisorRecord,
+    SupervisorState,
+    ending,
+    idle_restarts,
+    read_record,
+    verdict,
+)
+
+ATTEMPT_VARIABLE = "KINTSUGI_ATTEMPT"
+"""Tells the command which attempt it is, counted from 0 over all sessions."""
+_LOOK_SECONDS = 0.2
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Supervises one command."""
+
+    command: Sequence[str]
+    run: Path
+    """Folder of the run: its checkpoints, and the supervisor's file."""
+    policy: SupervisorPolicy = field(default_factory=SupervisorPolicy)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    _stop_signal: int | None = None
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def file(self) -> Path:
+        """States and attempts, as JSON."""
+        return self.run / SUPERVISOR
+
+    def supervise(self) -> SupervisorRecord:
+        """Run the command to its end, however often that takes; SIGINT and SIGTERM end it and the command.
+
+        Raises:
+            InvalidInputError: there is no command.
+        """
+        if not self.command:
+            raise InvalidInputError("is missing; write it after --", field="command")
+        self.run.mkdir(parents=True, exist_ok=True)
+        record = self._session()
+        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            while True:
+                record = self._attempt(record)
+                record = replace(record, **verdict(record, self.policy))
+                self._write(record)
+                if record.state is not SupervisorState.WAITING:
+                    return record
+                self._pause(idle_restarts(record.own_attempts))
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _session(self) -> SupervisorRecord:
+        """The next session of the run, with the attempts of the earlier ones; a damaged record of them is set aside."""
+        record = SupervisorRecord(state=SupervisorState.LAUNCHING, command=tuple(self.command))
+        if not self.file.exists():
+            return record
+        try:
+            earlier = read_record(self.run)
+        except InvalidInputError as error:
+            aside = self.file.replace(self.file.with_suffix(".json.damaged"))
+            structlog.get_logger("kintsugi.supervisor").warning(
+                "the record of earlier attempts is damaged; it is set aside", reason=str(error), file=str(aside)
+            )
+            return record
+        return replace(record, session=earlier.session + 1, attempts=earlier.attempts)
+
+    def _attempt(self, record: SupervisorRecord) -> SupervisorRecord:
+        """Run the command once, and note how it ended."""
+        number = len(record.attempts)
+        attempt = SupervisedAttempt(
+            number=number, session=record.session, started_at=time.time(), step_before=latest_step(self.run)
+        )
+        self._write(replace(record, state=SupervisorState.LAUNCHING, attempts=(*record.attempts, attempt)))
+        environment = {**os.environ, **self.environment, ATTEMPT_VARIABLE: str(number)}
+        try:
+            self._process = subprocess.Popen(self.command, env=environment, start_new_session=True)  # noqa: S603
+        except OSError as error:
+            structlog.get_logger("kintsugi.supervisor").warning("the command cannot be started", reason=str(error))
+            attempt = replace(attempt, ended_at=time.time(), reason=EndReason.NOT_STARTED)
+            return replace(record, attempts=(*record.attempts, attempt))
+        attempt = replace(attempt, pid=self._process.pid)
+        self._write(replace(record, state=SupervisorState.RUNNING, attempts=(*record.attempts, attempt)))
+        code = self._wait(self._process)
+        ended = replace(attempt, ended_at=time.time(), step_after=latest_step(self.run), **ending(code))
+        if self._stop_signal is not None:
+            ended = replace(ended, reason=EndReason.STOPPED)
+        structlog.get_logger("kintsugi.supervisor").info("attempt ended", **_shown(ended))
+        return replace(record, attempts=(*record.attempts, ended))
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        """Its exit code; no process of its group is left. It is waited for first and buried last, so that its id stays its own."""
+        if self._stop_signal is not None:
+            self._pass_on(self._stop_signal)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        _kill_group(process.pid)
+        return process.wait()
+
+    def _stop(self, number: int, _: FrameType | None) -> None:
+        """Pass the signal on; who asks twice means it."""
+        is_second, self._stop_signal = self._stop_signal is not None, number
+        self._pass_on(signal.SIGKILL if is_second else number)
+
+    def _pass_on(self, number: int) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(number)
+
+    def _pause(self, num_idle: int) -> None:
+        longest = self.policy.longest_pause_seconds
+        deadline = time.monotonic() + min(self.policy.pause_seconds * 2.0 ** max(num_idle - 1, 0), longest)
+        while self._stop_signal is None and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, _LOOK_SECONDS))
+
+    def _write(self, record: SupervisorRecord) -> None:
+        replace_whole(self.file, dumps(record))
+
+
+def latest_step(run: Path) -> int | None:
+    """The step that the run's latest checkpoint goes on at, as its pointer says; None where there is none."""
+    try:
+        match = re.search(r"step-(\d+)", (run / CHECKPOINTS / LATEST).read_text())
+    except OSError:
+        return None
+    return int(match[1]) if match else None
+
+
+def _shown(attempt: SupervisedAttempt) -> dict[str, Any]:
+    names = ("number", "reason", "exit_code", "signal", "step_before", "step_after")
+    return {name: value for name in names if (value := getattr(attempt, name)) is not None}
+
+
+def _kill_group(leader: int) -> None:
+    """End what is left of a command's process group."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return

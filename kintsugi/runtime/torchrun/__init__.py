@@ -1,0 +1,1 @@
+"""How torchrun's agents meet at the service."""

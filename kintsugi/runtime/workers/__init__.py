@@ -1,0 +1,1 @@
+"""A worker process: what it holds, how it carries out its actions, and how a step commits."""

@@ -1,0 +1,273 @@
+"""Interprets a worker's action list: one step of training, up to and through the commit point."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from estimator.program import RECEIVES, Action, ActionKind
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.plan import Plan, Reduction
+from kintsugi.runtime.checkpoints.recording import Cadence, Recorder
+from kintsugi.runtime.models import Activations, Batch, ModelShape, TrainingJob, collate, run_layer, seed_for, seed_generators
+from kintsugi.runtime.records.tracing import ActionTrace
+from kintsugi.runtime.sampler import Sampler
+from kintsugi.runtime.workers.backward import PassedStage
+from kintsugi.runtime.workers.buckets import BucketInFlight, taken_gradients
+from kintsugi.runtime.workers.commit import CommitRecord, Permit, StepStatus, anything, require_each_once
+from kintsugi.runtime.workers.ownership import owned_parameters, require_reduced
+from kintsugi.runtime.workers.state import ModelState
+from restorer.groups import Groups
+from restorer.transport import Receiving, Sending
+
+ActionHook = Callable[[int, Action], None]
+"""Called with step and action before each action; raises to leave the step."""
+
+
+class Executor:
+    """Runs the steps of one generation on one worker."""
+
+    def __init__(
+        self,
+        *,
+        worker: str,
+        job: TrainingJob,
+        shape: ModelShape,
+        state: ModelState,
+        plan: Plan,
+        actions: Sequence[Action],
+        reductions: Sequence[Reduction],
+        groups: Groups,
+        before_action: ActionHook,
+        recorder: Recorder | None = None,
+        trace: ActionTrace | None = None,
+        permit: Permit = anything,
+    ) -> None:
+        self.state = state
+        self._permit = permit
+        self.groups = groups
+        self.status = StepStatus(step=0)
+        self._job = job
+        self._shape = shape
+        self._plan = plan
+        self._actions = tuple(actions)
+        self._reductions = tuple(reductions)
+        self._transport = groups.transport(torch.device(job.device), plan.workers)
+        self._before_action = before_action
+        require_reduced(plan, shape, reductions)
+        self._owned = owned_parameters(worker, plan, shape)
+        self._sampler = Sampler(
+            num_samples=len(job.dataset),
+            microbatch_size=job.microbatch_size,
+            num_microbatches=job.num_microbatches,
+            seed=seed_for(job, 1),
+        )
+        self._recorder = recorder or Recorder(None, Cadence(), self._sampler, 0, range(0))
+        self._trace = trace or ActionTrace(worker, None)
+        self._tags_per_message = max(map(len, shape.boundaries))
+        self._begin(0)
+
+    def _begin(self, step: int) -> None:
+        self._step = step
+        self._loss = torch.zeros((), dtype=torch.float64)
+        self._counted = torch.zeros(self._job.num_microbatches, dtype=torch.float64)
+        self._in_flight: dict[tuple[int, int], PassedStage] = {}
+        self._activations: dict[tuple[int, int], Activations] = {}
+        self._gradients: dict[tuple[int, int], Activations] = {}
+        self._receiving: dict[Action, list[Receiving]] = {}
+        self._sending: list[Sending] = []
+        self._reducing: list[tuple[Action, BucketInFlight]] = []
+
+    def run(self, step: int) -> CommitRecord:
+        """Train one step: every action in order, through the commit point.
+
+        Raises:
+            CommunicationError: a peer broke or the step was called off; `status` says how far it came.
+        """
+        self._begin(step)
+        self.status = StepStatus(step=step, last_record=self.status.last_record)
+        self._recorder.begin()
+        for parameter in self.state.parameters.values():
+            parameter.grad = None
+        self._post_receives()
+        self._trace.begin()
+        for action in self._actions:
+            self._before_action(step, action)
+            _PERFORM[action.kind](self, action)
+            self._trace.did(action)
+        self._trace.committed(step)
+        assert self.status.last_record is not None
+        return self.status.last_record
+
+    def leave(self) -> None:
+        """Let go of what a step that was called off holds; its gradients stay, in case another worker has committed it."""
+        self._begin(self._step)
+
+    def roll_forward(self, record: CommitRecord) -> None:
+        """Apply the gradients of a step whose commit point another worker has passed."""
+        self._apply(record)
+
+    def _post_receives(self) -> None:
+        for action in self._actions:
+            if action.kind in RECEIVES:
+                specs = self._shape.boundaries[action.boundary]
+                if action.kind is ActionKind.RECEIVE_GRADIENT:
+                    specs = tuple(spec for spec in specs if spec.requires_grad)
+                self._receiving[action] = [
+                    self._transport.receive(spec, action.peer, self._tag(action, index)) for index, spec in enumerate(specs)
+                ]
+
+    def _tag(self, action: Action, index: int) -> int:
+        is_gradient = action.kind in (ActionKind.SEND_GRADIENT, ActionKind.RECEIVE_GRADIENT)
+        message = action.microbatch * len(self._shape.boundaries) + action.boundary
+        return (2 * message + is_gradient) * self._tags_per_message + index
+
+    def _batch(self, action: Action) -> Batch:
+        """The fields of a micro-batch; nothing where neither a layer nor the loss of this stage looks at them."""
+        layers = self._job.layers[action.layer_start : action.layer_stop]
+        if action.layer_stop < len(self._job.layers) and not any(layer.inputs for layer in layers):
+            return {}
+        samples = [self._job.dataset[index] for index in self._sampler.indices(self._step, action.microbatch)]
+        return collate(samples, self._job.device)
+
+    def _forward(self, action: Action) -> None:
+        batch = self._batch(action)
+        arrived = self._activations.pop((action.microbatch, action.layer_start), ())
+        inputs = tuple(
+            tensor.detach().requires_grad_(spec.requires_grad)
+            for tensor, spec in zip(arrived, self._shape.boundaries[action.layer_start], strict=True)
+        )
+        values = inputs
+        for index in range(action.layer_start, action.layer_stop):
+            seed_generators(self._job, 2, self._step, action.microbatch, index)
+            with self._unchanged_buffers(index):
+                values = run_layer(self._job.layers[index], self.state.modules[index], values, batch)
+        loss = None
+        if action.layer_stop == len(self._job.layers):
+            loss = self._job.loss(values, batch) / self._job.num_microbatches
+            self._loss += loss.detach().double().cpu()
+            self._counted[action.microbatch] += 1
+        samples = self._sampler.indices(self._step, action.microbatch)
+        self._recorder.passed(self._sampler.offset(action.microbatch), samples, action.layer_start, action.layer_stop)
+        self._in_flight[action.microbatch, action.layer_start] = PassedStage(inputs, values, loss)
+        self._activations[action.microbatch, action.layer_stop] = values
+
+    @contextmanager
+    def _unchanged_buffers(self, layer: int) -> Iterator[None]:
+        """Refuse a layer whose forward pass changes its buffers: a step that is discarded could not be run again exactly.
+
+        Raises:
+            InvalidInputError: with the layer and the buffer.
+        """
+        before = {name: (id(value), value._version) for name, value in self.state.modules[layer].named_buffers()}
+        yield
+        for name, value in self.state.modules[layer].named_buffers():
+            if before.get(name) != (id(value), value._version):
+                raise InvalidInputError(
+                    f"layer {self._job.layers[layer].name!r} changes its buffer {name!r} in forward (as batch norm does); "
+                    f"replicas and repeated steps would differ: use a layer without running state",
+                    field="layers",
+                    value=name,
+                )
+
+    def _backward(self, action: Action) -> None:
+        """The whole backward pass or its input part; either way the stage before gets its gradient."""
+        place = (action.microbatch, action.layer_start)
+        gradients = self._gradients.pop((action.microbatch, action.layer_stop), ())
+        self._activations.pop((action.microbatch, action.layer_stop), None)
+        if action.kind is ActionKind.BACKWARD:
+            self._gradients[place] = self._in_flight.pop(place).backward(gradients)
+        else:
+            self._gradients[place] = self._in_flight[place].backward_input(gradients)
+
+    def _backward_weight(self, action: Action) -> None:
+        self._in_flight.pop((action.microbatch, action.layer_start)).backward_weight()
+
+    def _send(self, action: Action) -> None:
+        store = self._activations if action.kind is ActionKind.SEND_ACTIVATION else self._gradients
+        for index, tensor in enumerate(store.pop((action.microbatch, action.boundary))):
+            self._sending.append(self._transport.send(tensor, action.peer, self._tag(action, index)))
+
+    def _receive(self, action: Action) -> None:
+        store = self._activations if action.kind is ActionKind.RECEIVE_ACTIVATION else self._gradients
+        store[action.microbatch, action.boundary] = tuple(receiving.wait() for receiving in self._receiving.pop(action))
+
+    def _reduce(self, action: Action) -> None:
+        """Begin to sum one bucket's gradients over its holders; `_commit` waits for the sum."""
+        reduction = self._reductions[action.reduction]
+        shapes = {name: shape for layer in reduction.layers for name, shape in self._shape.parameters[layer].items()}
+        if not shapes:
+            return
+        flat = taken_gradients(self.state.parameters, shapes, dtype=self._job.dtype, device=self._job.device)
+        self._reducing.append((action, BucketInFlight(self.groups.begin_all_reduce(flat, reduction.workers), flat, shapes)))
+
+    def _commit(self, _: Action) -> None:
+        for sending in self._sending:
+            sending.wait()
+        self._sending.clear()
+        for begun, bucket in self._reducing:
+            bucket.settle(self.state.parameters)
+            self._trace.settled(begun, bucket.reducing.span)
+        self._reducing.clear()
+        self._complete_gradients()
+        squared_norm = self._owned_squared_norm()
+        self.status = StepStatus(step=self._step, is_reduced=True, last_record=self.status.last_record)
+        asks = torch.tensor(float(self._recorder.asks_for_checkpoint(self._step)), dtype=torch.float64)
+        total = torch.cat([torch.stack([squared_norm, self._loss, asks]), self._counted])
+        self._recorder.before_commit(self._step)
+        self.groups.all_reduce(total, self._plan.workers)
+        self._trace.waited()
+        squared, loss, asking, *counts = total.tolist()
+        record = CommitRecord(
+            step=self._step,
+            squared_norm=squared,
+            loss=loss,
+            microbatches=tuple(map(int, counts)),
+            asks_for_checkpoint=asking > 0,
+        )
+        require_each_once(record)
+        self._permit(record)
+        self.status = StepStatus(step=self._step, is_reduced=True, last_record=record)
+        self._apply(record)
+
+    def _complete_gradients(self) -> None:
+        """A parameter that no micro-batch reached has a gradient of zero, with one holder as with many."""
+        for parameter in self.state.parameters.values():
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
+    def _owned_squared_norm(self) -> Tensor:
+        """Sum of squares of the gradients that this worker answers for."""
+        gradients = [parameter.grad for name, parameter in self.state.parameters.items() if name in self._owned]
+        squares = [gradient.double().square().sum() for gradient in gradients if gradient is not None]
+        return torch.stack(squares).sum().cpu() if squares else torch.zeros((), dtype=torch.float64)
+
+    def _apply(self, record: CommitRecord) -> None:
+        limit = self._job.max_grad_norm
+        if limit is not None:
+            scale = min(1.0, limit / (math.sqrt(record.squared_norm) + 1e-6))
+            if scale < 1.0:
+                for parameter in self.state.parameters.values():
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(scale)
+        self.state.set_learning_rate(record.step)
+        self.state.optimizer.step()
+        self.status = StepStatus(step=record.step + 1, last_record=record)
+        self._recorder.committed(record)
+
+
+_PERFORM: dict[ActionKind, Callable[[Executor, Action], None]] = {
+    ActionKind.FORWARD: Executor._forward,
+    ActionKind.BACKWARD: Executor._backward,
+    ActionKind.BACKWARD_INPUT: Executor._backward,
+    ActionKind.BACKWARD_WEIGHT: Executor._backward_weight,
+    ActionKind.SEND_ACTIVATION: Executor._send,
+    ActionKind.SEND_GRADIENT: Executor._send,
+    ActionKind.RECEIVE_ACTIVATION: Executor._receive,
+    ActionKind.RECEIVE_GRADIENT: Executor._receive,
+    ActionKind.REDUCE: Executor._reduce,
+    ActionKind.APPLY: Executor._commit,
+}
+"""By function, not by bound method: an executor that held itself would outlive its generation."""

@@ -1,0 +1,110 @@
+"""Stages what a plan gives a worker to do: its state, moved, built or read, and the executor of its actions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NoReturn
+
+import torch
+
+from estimator.program import Action, checksum, list_digest, parse_action
+from kintsugi.core.decision import StateKind
+from kintsugi.core.errors import ReconfigurationError
+from kintsugi.runtime.checkpoints.bookkeeper import Bookkeeper
+from kintsugi.runtime.messages import Prepare
+from kintsugi.runtime.models import ModelShape, TrainingJob, model_shape
+from kintsugi.runtime.records.tracing import ActionTrace
+from kintsugi.runtime.workers.commit import Permit, StepStatus, anything
+from kintsugi.runtime.workers.executor import ActionHook, Executor
+from kintsugi.runtime.workers.state import ModelState
+from restorer.groups import Groups
+from restorer.reconfigure import migrate
+from restorer.staging import Staging
+
+
+@dataclass(slots=True)
+class Stager:
+    """One worker's; what it has, and trains with, stays as it is."""
+
+    worker: str
+    job: TrainingJob
+    books: Bookkeeper
+    require_current: Callable[[int], None]
+    """Raises CommunicationError where an attempt was called off."""
+    before_action: ActionHook
+    trace: ActionTrace
+    permit: Permit = anything
+    staging: Staging = field(init=False)
+    """State on its way here, over all attempts."""
+    _shape: ModelShape = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._shape = model_shape(self.job)
+        self.staging = Staging(is_pinned=torch.device(self.job.device).type == "cuda")
+
+    def state(self, message: Prepare, groups: Groups, present: ModelState | None) -> ModelState | None:
+        """The state for the worker's slots; null where it has none. Sends what others need of the present one.
+
+        Raises:
+            CommunicationError: the attempt was called off, or a peer is gone.
+            ReconfigurationError: state is missing, or sources disagree.
+        """
+        layers = message.plan.layers_of.get(self.worker)
+        restore = message.restore
+        old = present if not (restore and restore.is_whole) else None
+        require_current = partial(self.require_current, message.attempt)
+        if message.is_initial:
+            return ModelState.initial(self.job, layers, require_current) if layers is not None else None
+        arrived = migrate(
+            message.migration,
+            self.worker,
+            self.staging,
+            version=message.start_step,
+            export=old.export if old is not None else _holds_nothing,
+            open_transport=partial(groups.transport, torch.device("cpu")),
+        )
+        if layers is None:
+            return None
+        if restore is not None:
+            arrived |= self.books.read(restore, layers, old, require_current)
+        return (old or ModelState(self.job, {}, {})).rebuilt(layers, arrived, require_current)
+
+    def executor(self, message: Prepare, actions: tuple[Action, ...], groups: Groups, state: ModelState | None) -> Executor | None:
+        """What runs the plan's steps here; null without a slot."""
+        if state is None:
+            return None
+        executor = Executor(
+            worker=self.worker,
+            job=self.job,
+            shape=self._shape,
+            state=state,
+            plan=message.plan,
+            actions=actions,
+            reductions=message.reductions,
+            groups=groups,
+            before_action=self.before_action,
+            recorder=self.books.recorder(message, self.job),
+            trace=self.trace,
+            permit=self.permit,
+        )
+        executor.status = StepStatus(step=message.start_step, last_record=message.record)
+        self.trace.follow(message.plan)
+        return executor
+
+
+def checked_actions(worker: str, message: Prepare) -> tuple[Action, ...]:
+    """A worker's actions.
+
+    Raises:
+        ReconfigurationError: the list is not the one that the checksum was made of.
+    """
+    own_is_right = worker not in message.digests or message.digests[worker] == list_digest(message.actions)
+    if not own_is_right or checksum(message.digests, message.reductions) != message.checksum:
+        raise ReconfigurationError("the program does not have the checksum it came with", field="checksum", value=message.checksum)
+    return tuple(parse_action(text) for text in message.actions)
+
+
+def _holds_nothing(layer: int, kind: StateKind) -> NoReturn:
+    raise ReconfigurationError(
+        f"this worker was asked for the {kind.value} state of layer {layer} and holds none", field="migration"
+    )

@@ -1,0 +1,224 @@
+"""Checkpoints are whole or not there, damage is found, and the previous one is used, whatever happens to the files."""
+
+import itertools
+import json
+import os
+import resource
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime import disk
+from kintsugi.runtime.checkpoints import checkpoint
+from kintsugi.runtime.checkpoints.checkpoint import CheckpointStore, DamagedCheckpointError, FileRecord, Manifest
+from kintsugi.runtime.checkpoints.snapshots import read_part, write_part
+from kintsugi.runtime.sampler import SamplerState
+
+MANIFEST = Manifest(step=0, job="a", epoch=1, cursor=2, seed=str(2**62 + 1))
+
+
+def store_at(folder: Path, keep: int = 2) -> CheckpointStore:
+    return CheckpointStore(folder / "checkpoints", job="a", keep=keep)
+
+
+def write(store: CheckpointStore, step: int):
+    """A checkpoint with two parts whose values tell its step."""
+    temporary = store.temporary(step, "test")
+    files = {}
+    for part in ("layer-00000", "worker-w00"):
+        files |= write_part(temporary, part, {"value": torch.full((50,), float(step)), "plain": step})
+    return store.commit(temporary, replace(MANIFEST, step=step, files=files))
+
+
+def value(found) -> float:
+    return float(read_part(found.folder, "layer-00000")["value"][0])
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = store_at(tmp_path)
+    write(made, 3)
+    write(made, 5)
+    return made
+
+
+def folder(store: CheckpointStore) -> Path:
+    return store.newest().folder.parent
+
+
+def test_the_newest_is_found_again(store, tmp_path):
+    newest = store_at(tmp_path).newest()
+    assert (newest.step, value(newest)) == (5, 5.0)
+    assert newest.manifest.sampler == SamplerState(epoch=1, cursor=2, seed=2**62 + 1)
+    assert newest.manifest.num_bytes == sum(
+        p.stat().st_size for p in newest.folder.rglob("*") if p.is_file() and p.name != "manifest.json"
+    )
+
+
+def test_there_may_be_none(tmp_path):
+    assert store_at(tmp_path).newest() is None
+
+
+def test_so_many_are_kept(tmp_path):
+    store = store_at(tmp_path, keep=3)
+    for step in (1, 2, 3, 4, 5):
+        write(store, step)
+    assert sorted(path.name for path in folder(store).iterdir()) == [
+        "latest.json",
+        "step-00000003",
+        "step-00000004",
+        "step-00000005",
+    ]
+    with pytest.raises(InvalidInputError, match="keep"):
+        store_at(tmp_path, keep=0)
+
+
+@given(st.data())
+@settings(max_examples=12, deadline=None)
+def test_any_damage_to_any_file_leads_to_the_previous_one(tmp_path_factory, data):
+    made = store_at(tmp_path_factory.mktemp("run"))
+    write(made, 3)
+    newest = write(made, 5)
+    path = data.draw(st.sampled_from(sorted(p for p in newest.folder.rglob("*") if p.is_file())))
+    content = path.read_bytes()
+    how = data.draw(st.sampled_from(["flip", "truncate", "tear", "lose"]))
+    position = data.draw(st.integers(0, 10**6)) % len(content)
+    if how == "flip":
+        path.write_bytes(
+            content[:position] + bytes([content[position] ^ (1 << data.draw(st.integers(0, 7)))]) + content[position + 1 :]
+        )
+    elif how == "truncate":
+        path.write_bytes(content[:position])
+    elif how == "tear":  # the right length, and nothing from some block on
+        torn = content[:position] + bytes(len(content) - position)
+        path.write_bytes(torn)
+        if torn == content:
+            return
+    else:
+        path.unlink()
+    with capture_logs() as logs:
+        found = made.newest()
+    assert (found.step, value(found)) == (3, 3.0)
+    (warning,) = [log for log in logs if "damaged" in log]
+    assert (warning["damaged"], warning["used"]) == ("step-00000005", "step-00000003")
+    assert path.name in warning["reason"]
+
+
+def test_when_all_are_damaged_there_is_none(store):
+    for path in folder(store).rglob("*.distcp"):
+        path.write_bytes(b"")
+    with capture_logs() as logs:
+        assert store.newest() is None
+    assert [(log["damaged"], log["used"]) for log in logs] == [("step-00000005", "none"), ("step-00000003", "none")]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b'{"name": "somewhere"}'])
+def test_a_damaged_pointer_does_not_lose_the_checkpoints(store, content):
+    pointer = folder(store) / "latest.json"
+    pointer.unlink() if content is None else pointer.write_bytes(content)
+    assert store.newest().step == 5
+
+
+def test_what_the_pointer_does_not_know_yet_does_not_count(store):
+    pointer = folder(store) / "latest.json"
+    before = pointer.read_bytes()
+    write(store, 7)
+    pointer.write_bytes(before)
+    assert store.newest().step == 5
+
+
+def test_a_step_that_was_undone_is_written_anew(store):
+    next((folder(store) / "step-00000005").rglob("*.distcp")).write_bytes(b"")
+    assert store.newest().step == 3
+    write(store, 5)
+    assert (store.newest().step, value(store.newest())) == (5, 5.0)
+    write(store, 4)  # after going back to 3
+    assert store.newest().step == 4
+    assert not (folder(store) / "step-00000005").exists()
+
+
+def test_what_was_being_written_is_never_found_and_cleared(store, tmp_path):
+    write_part(store.temporary(9, "test"), "layer-00000", {"value": torch.zeros(1)})
+    assert store.newest().step == 5
+    store.clear()
+    assert not store.temporary(9, "test").exists()
+
+
+def test_checkpoints_of_another_job_are_refused(store, tmp_path):
+    with pytest.raises(InvalidInputError, match="run: holds checkpoints of another job"):
+        CheckpointStore(tmp_path / "checkpoints", job="b").newest()
+
+
+def test_a_file_says_what_is_wrong_with_it(store):
+    found = store.newest()
+    name = next(iter(found.manifest.files))
+    wrong = replace(found.manifest, files={name: FileRecord(num_bytes=1, sha256="")})
+    with pytest.raises(DamagedCheckpointError, match=r"has \d+ bytes where 1 were written"):
+        replace(found, manifest=wrong).verify()
+
+
+def in_a_child(act) -> int:
+    """The wait status of a copy of this process that acts."""
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+        finally:
+            os._exit(7 if sys.exc_info()[0] is not None else 0)
+    return os.waitpid(child, 0)[1]
+
+
+def test_a_full_disk_is_an_error_and_keeps_the_previous_one(tmp_path):
+    store = store_at(tmp_path)
+    write(store, 3)
+
+    def act():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (700, resource.RLIM_INFINITY))
+        with pytest.raises(OSError, match="too large"):
+            write(store, 5)
+
+    assert in_a_child(act) == 0
+    assert store.newest().step == 3
+
+
+@pytest.mark.parametrize("call", [1, 3, 5, 6, 7, 8, 9])
+def test_a_kill_between_any_two_names_leaves_a_whole_checkpoint(tmp_path, call):
+    store = store_at(tmp_path)
+    write(store, 3)
+    calls = itertools.count(1)
+
+    def struck(real):
+        def strike(*arguments, **named):
+            if next(calls) == call:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments, **named)
+
+        return strike
+
+    def act():
+        steps = ("sync_folder", "write_synced")
+        for owner, names in ((checkpoint, steps), (disk, steps), (Path, ("rename", "replace"))):
+            for name in names:
+                setattr(owner, name, struck(getattr(owner, name)))
+        write(store, 5)
+
+    status = in_a_child(act)
+    found = store.newest()
+    assert status in (0, signal.SIGKILL)
+    assert value(found) == float(found.step)
+    assert found.step == 5 if status == 0 else found.step in (3, 5)
+    store.clear()
+    assert write(store, 6).step == store.newest().step == 6
+
+
+def test_pointers_are_json_for_other_tools(store):
+    assert json.loads((folder(store) / "latest.json").read_text()) == {"name": "step-00000005"}

@@ -1,0 +1,83 @@
+"""Run in a network namespace of its own: cuts the link between two workers in silence while they train; prints what came of it.
+
+Packets between the two are dropped by routing rules, on every connection that they have and on any that they may try;
+both go on living, and both can talk to all others.
+"""
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.decisions import LocalDecisions
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
+from tests.runtime.jobs import tiny_gpt
+from tests.runtime.runs import gpt_request
+
+NUM_STEPS = 12
+PAIR = ("w00", "w01")
+"""Neighbours in the first pipeline of a 2 x 2 grid."""
+ADDRESSES = {f"w{n:02d}": f"127.0.0.{n + 2}" for n in range(4)}
+ESTABLISHED = "01"
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+def prepare_namespace() -> None:
+    """Loopback alone, and the table of local addresses after the rules that cut."""
+    ip("link", "set", "lo", "up")
+    ip("rule", "add", "pref", "100", "lookup", "local")
+    ip("rule", "del", "pref", "0")
+
+
+def ports_of(pid: int) -> set[tuple[int, int]]:
+    """Local and remote port of every connection of a process."""
+    held = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return {
+        (int(row[1].partition(":")[2], 16), int(row[2].partition(":")[2], 16))
+        for row in rows
+        if row[3] == ESTABLISHED and f"socket:[{row[9]}]" in held
+    }
+
+
+def cut(first: int, second: int) -> int:
+    """Drop everything between two processes; how many connections they had."""
+    shared = {(local, remote) for local, remote in ports_of(first) if (remote, local) in ports_of(second)}
+    for local, remote in shared:
+        for sport, dport in ((local, remote), (remote, local)):
+            ip("rule", "add", "pref", "10", "ipproto", "tcp", "sport", str(sport), "dport", str(dport), "blackhole")
+    for source, target in (PAIR, PAIR[::-1]):
+        ip("rule", "add", "pref", "10", "from", ADDRESSES[source], "to", ADDRESSES[target], "blackhole")
+    return len(shared)
+
+
+def main() -> None:
+    prepare_namespace()
+    cuts: list[int] = []
+
+    def observe(agent: Agent) -> None:
+        if len(agent.losses) == 2 and not cuts:
+            cuts.append(cut(*(agent.handle(worker).pid for worker in PAIR)))
+
+    options = AgentOptions(
+        worker=WorkerOptions(addresses=ADDRESSES),
+        stall_timeout_seconds=1.0,
+        probe_timeout_seconds=1.0,
+        heartbeat_timeout_seconds=30.0,
+    )
+    job = partial(tiny_gpt, num_steps=NUM_STEPS)
+    request = replace(gpt_request(2, 2), name="cut")
+    with Agent(job, request, LocalDecisions(), options=options, observer=observe) as agent:
+        result = agent.run()
+    lost = [recovery.lost for recovery in result.recoveries]
+    print(json.dumps({"cuts": cuts, "lost": lost, "losses": result.losses, "workers": result.decisions[-1].plan.workers}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""The agent's part: what it sees, what it tells, and how long it waits."""
+
+import signal
+from functools import partial
+
+import pytest
+
+from kintsugi.core.decision import Decision
+from kintsugi.core.errors import ReconfigurationError
+from kintsugi.core.plan import Policy
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.attempt import Phase
+from kintsugi.runtime.control.decisions import LocalDecisions
+from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
+from tests.runtime.jobs import tiny_gpt
+from tests.runtime.runs import gpt_request, leaves_nothing, options_with, run
+
+pytestmark = pytest.mark.processes
+
+
+class Recording(LocalDecisions):
+    """The planner in this process, and what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, object]] = []
+
+    def after(self, events) -> Decision:
+        self.told.append(("lost", tuple((event.worker, event.generation) for event in events)))
+        return super().after(events)
+
+    def applied(self, generation: int) -> None:
+        self.told.append(("applied", generation))
+        super().applied(generation)
+
+    def measured(self, generation, measured) -> None:
+        self.told.append(("measured", (generation, tuple(measured.phase_seconds))))
+
+
+def run_with(*arguments, **keywords):
+    with leaves_nothing(), Agent(*arguments, **keywords) as agent:
+        return agent.run()
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_struck_from_outside_is_noticed(signal_number):
+    struck = []
+
+    def strike(agent: Agent) -> None:
+        if len(agent.losses) == 2 and not struck:
+            struck.append("w03")
+            agent.handle("w03").strike(signal_number)
+
+    request = gpt_request(2, 2, Policy.DATA_REROUTING)
+    result = run_with(tiny_gpt, request, LocalDecisions(), options=options_with(), observer=strike)
+    (timeline,) = result.recoveries
+    assert timeline.lost == ["w03"]
+    assert len(result.losses) == 4
+    assert timeline.failed_at <= timeline.detected_at
+
+
+def test_the_timeline_of_a_recovery_is_complete_and_in_order():
+    result = run(tiny_gpt, gpt_request(2, 2, Policy.DYNAMIC_PARALLELISM), fail_at(1, "w02", "forward"))
+    (timeline,) = result.recoveries
+    phases = timeline.phase_seconds()
+    assert list(phases) == ["detected", "planned", "quiesced", "regrouped", "transferred", "resumed", "first_step"]
+    assert timeline.failed_at is not None
+    for earlier, later in (
+        ("detected", "planned"),
+        ("detected", "quiesced"),
+        ("planned", "regrouped"),
+        ("quiesced", "regrouped"),
+        ("regrouped", "transferred"),
+        ("transferred", "resumed"),
+        ("resumed", "first_step"),
+    ):
+        assert phases[earlier] <= phases[later]
+    assert (timeline.generation, timeline.policy) == (1, "dynamic_parallelism")
+
+
+def test_decisions_are_told_what_happened_in_order():
+    decisions = Recording()
+    faults = (fail_at(1, "w02", "forward"), Fault(worker="w01", at=FaultPoint.STEP, generation=1))
+    request = gpt_request(4, 1, Policy.DYNAMIC_PARALLELISM)
+    run_with(tiny_gpt, request, decisions, options=options_with(*faults))
+    told = [entry for entry in decisions.told if entry[0] != "measured"]
+    assert told == [
+        ("applied", 0),
+        ("lost", (("w02", 0),)),
+        ("applied", 1),
+        ("lost", (("w01", 1),)),
+        ("applied", 2),
+    ]
+    assert [entry[1][0] for entry in decisions.told if entry[0] == "measured"] == [2]
+
+
+def test_the_observer_sees_every_phase():
+    seen = []
+
+    def observe(agent: Agent) -> None:
+        if not seen or seen[-1] is not agent.phase:
+            seen.append(agent.phase)
+
+    faults = (fail_at(2, "w01", "forward"),)
+    request = gpt_request(2, 2, Policy.DATA_REROUTING)
+    run_with(tiny_gpt, request, LocalDecisions(), options=options_with(*faults), observer=observe)
+    once = [Phase.PREPARING, Phase.TRAINING]
+    assert seen[seen[0] is Phase.STARTING :] == [*once, Phase.QUIESCING, *once, Phase.COLLECTING]
+
+
+def test_workers_that_cannot_connect_are_given_up_after_a_few_attempts():
+    """An address that no host has: every attempt fails without a loss."""
+    options = AgentOptions(worker=WorkerOptions(address="192.0.2.1"), link_grace_seconds=0.1)
+    with pytest.raises(ReconfigurationError, match="gave up after 3 attempts without a loss between them"):
+        run_with(tiny_gpt, gpt_request(2, 1), LocalDecisions(), options=options)
+
+
+def test_many_steps_and_many_losses():
+    points = ("forward", "applied", "reduce", "commit", "step")
+    faults = [fail_at(2 * n + 1, f"w{n:02d}", point) for n, point in enumerate(points)]
+    result = run(partial(tiny_gpt, num_steps=12), gpt_request(8, 1, Policy.DATA_REROUTING), *faults)
+    assert len(result.losses) == len(result.step_seconds) == 12
+    assert [decision.plan.generation for decision in result.decisions] == list(range(6))
+    assert result.decisions[-1].plan.workers == ("w05", "w06", "w07")
+    assert result.has_equal_replicas

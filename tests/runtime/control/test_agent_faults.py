@@ -1,0 +1,120 @@
+"""What ends a job, and that nothing is left of it: lost state, the user's own errors, a killed agent."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kintsugi.core.errors import InfeasibleError, StateLostError, WorkerError
+from kintsugi.core.plan import Policy
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.decisions import LocalDecisions
+from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
+from tests.runtime.jobs import raising_job, tiny_gpt, unbuildable_job
+from tests.runtime.runs import PATIENCE_SECONDS, children_of, eventually, gpt_request, leaves_nothing, run
+
+pytestmark = pytest.mark.processes
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_no_holder_left_says_which_layers():
+    faults = (fail_at(1, "w01", "backward"), fail_at(2, "w04", "backward"))
+    with pytest.raises(StateLostError, match=r"no survivor holds layers \[3, 4, 5\]") as caught:
+        run(tiny_gpt, gpt_request(2, 3, Policy.DATA_REROUTING), *faults)
+    assert caught.value.layers == (3, 4, 5)
+
+
+def test_the_only_worker_dies():
+    with pytest.raises(InfeasibleError, match="no worker is left"):
+        run(tiny_gpt, gpt_request(1, 1), fail_at(1, "w00", "forward"))
+
+
+def test_a_pinned_policy_that_does_not_apply_says_so():
+    faults = (fail_at(1, "w01", "backward"),)
+    with pytest.raises(InfeasibleError, match="no living worker is idle"):
+        run(tiny_gpt, gpt_request(2, 3, Policy.SPARE_SUBSTITUTION), *faults)
+
+
+def test_an_error_of_the_users_own_code_comes_with_its_traceback():
+    with pytest.raises(WorkerError, match="the user's own mistake") as caught:
+        run(raising_job, gpt_request(2, 3))
+    assert "jobs.py" in str(caught.value)
+    assert "ZeroDivisionError" in str(caught.value)
+    assert caught.value.value in {"w01", "w04"}
+
+
+def test_a_job_that_cannot_be_made_says_why():
+    with pytest.raises(WorkerError, match="no such data set"):
+        run(unbuildable_job, gpt_request(2, 3))
+
+
+def test_a_worker_that_freezes_during_start_is_lost_before_the_first_step():
+    fault = Fault(worker="w01", at=FaultPoint.START, how=FaultKind.FREEZE)
+    options = AgentOptions(worker=WorkerOptions(faults=(fault,)))
+    with leaves_nothing(), Agent(tiny_gpt, gpt_request(2, 1), LocalDecisions(), options=options) as agent:
+        result = agent.run()
+    assert [recovery.lost for recovery in result.recoveries] == [["w01"]]
+    assert result.decisions[-1].plan.workers == ("w00",)
+
+
+def test_an_error_in_the_observer_ends_everything():
+    def observer(agent: Agent) -> None:
+        if agent.losses:
+            raise RuntimeError("the view broke")
+
+    with (
+        leaves_nothing(),
+        pytest.raises(RuntimeError, match="the view broke"),
+        Agent(tiny_gpt, gpt_request(2, 1), LocalDecisions(), observer=observer) as agent,
+    ):
+        agent.run()
+
+
+SCRIPT = """
+import os, signal, sys
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.decisions import LocalDecisions
+from tests.runtime.jobs import tiny_gpt
+from tests.runtime.runs import gpt_request
+from functools import partial
+
+def show(agent):
+    if len(agent.losses) == 2 and not shown:
+        shown.append(True)
+        agent.handle("w01").strike(signal.SIGSTOP)
+        print(*(agent.handle(worker).pid for worker in agent.alive), flush=True)
+
+if __name__ == "__main__":
+    shown = []
+    with Agent(partial(tiny_gpt, num_steps=100_000), gpt_request(2, 2), LocalDecisions(), observer=show) as agent:
+        agent.run()
+"""
+
+
+def test_a_killed_agent_leaves_no_worker_not_even_a_frozen_one():
+    agent = subprocess.Popen([sys.executable, "-c", SCRIPT], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        workers = [int(pid) for pid in agent.stdout.readline().split()]
+        assert len(workers) == 4
+        helpers = children_of(agent.pid)
+    finally:
+        agent.kill()
+        agent.wait(PATIENCE_SECONDS)
+        agent.stdout.close()
+    left = eventually(lambda: [pid for pid in (*workers, *helpers) if is_alive(pid)], lambda left: not left)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

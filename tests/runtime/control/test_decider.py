@@ -1,0 +1,142 @@
+import pytest
+
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Decision
+from kintsugi.core.errors import InfeasibleError, NotFoundError, UnavailableError
+from kintsugi.core.membership import Event, EventKind
+from kintsugi.core.messages import Measurement
+from kintsugi.runtime.control.decider import Decider
+from kintsugi.runtime.control.decisions import JobRequest, LocalDecisions
+from tests.builders import snapshot_of, uniform_profile
+
+
+def lost(worker: str) -> Event:
+    return Event(kind=EventKind.WORKER_FAILED, id=f"lost-{worker}", generation=0, worker=worker)
+
+
+def joined(worker: str) -> Event:
+    return Event(kind=EventKind.WORKER_JOINED, id=f"joined-{worker}", generation=0, worker=worker)
+
+
+class Flaky(LocalDecisions):
+    """Fails as told, and remembers every call."""
+
+    def __init__(self, failures):
+        self.failures = list(failures)
+        self.calls = []
+
+    def after(self, events) -> Decision:
+        self.calls.append([event.worker for event in events])
+        if self.failures and (failure := self.failures.pop(0)) is not None:
+            raise failure
+        return super().after(events)
+
+    def applied(self, generation: int) -> None:
+        self.calls.append(generation)
+        super().applied(generation)
+
+    def measured(self, generation: int, measured: Measurement) -> None:
+        raise UnavailableError("gone", field="url")
+
+
+@pytest.fixture
+def request_():
+    snapshot = snapshot_of(uniform_profile(12), Cluster.uniform(6), 12)
+    return JobRequest(name="job", profile=snapshot.profile, cluster=snapshot.cluster, settings=snapshot.settings)
+
+
+def started(source, request_) -> Decider:
+    decider = Decider(source, timeout_seconds=0.0)
+    decider.start(request_)
+    return decider
+
+
+def wait_for(decider: Decider):
+    assert decider.wake.poll(10)
+    decider.wake.recv()
+    return decider.finish()
+
+
+def test_a_decision_carries_the_next_generation(request_):
+    decider = started(Flaky([]), request_)
+    decider.submit([lost("w01")])
+    assert wait_for(decider) is not None
+    assert [decision.plan.generation for decision in decider.decisions] == [0, 1]
+    assert "w01" not in decider.decisions[-1].plan.workers
+    decider.close()
+
+
+def test_events_that_nobody_answered_are_told_again_with_the_next_ones(request_):
+    source = Flaky([UnavailableError("gone", field="url"), None])
+    decider = started(source, request_)
+    decider.submit([lost("w01")])
+    with pytest.raises(UnavailableError):
+        wait_for(decider)
+    decider.submit([lost("w02")])
+    wait_for(decider)
+    assert source.calls == [["w01"], ["w01", "w02"]]
+    assert not {"w01", "w02"} & set(decider.decisions[-1].plan.workers)
+    decider.close()
+
+
+def test_who_joined_is_refused_where_no_decision_comes_with_it(request_):
+    """A loss that is told together with it is answered all the same."""
+    source = Flaky([InfeasibleError("no room", field="worker", value="w09")])
+    decider = started(source, request_)
+    decider.submit([joined("w09"), lost("w01")])
+    with pytest.raises(InfeasibleError):
+        wait_for(decider)
+    assert decider.refuse_joining() == ["w09"]
+    assert wait_for(decider) is not None
+    assert decider.refuse_joining() == []
+    assert source.calls == [["w09", "w01"], ["w01"]]
+    assert not {"w01", "w09"} & set(decider.decisions[-1].plan.workers)
+    decider.close()
+
+
+def test_a_source_that_returns_in_time_is_waited_for(request_):
+    source = Flaky([UnavailableError("restarting", field="url"), None])
+    decider = Decider(source, timeout_seconds=30.0)
+    decider.start(request_)
+    decider.submit([lost("w01")])
+    wait_for(decider)
+    assert source.calls == [["w01"], ["w01"]]
+    decider.close()
+
+
+def test_a_report_that_is_refused_does_not_stand_in_the_way(request_):
+    class Refusing(Flaky):
+        def applied(self, generation: int) -> None:
+            raise NotFoundError("no such generation", field="generation", value=generation)
+
+    decider = started(Refusing([]), request_)
+    decider.tell_applied(7)
+    decider.submit([lost("w01")])
+    assert wait_for(decider) is not None
+    decider.close()
+
+
+def test_where_the_state_lies_is_told_before_the_next_decision_is_asked_for(request_):
+    source = Flaky([])
+    decider = started(source, request_)
+    decider.tell_applied(0)
+    decider.submit([lost("w03")])
+    wait_for(decider)
+    assert source.calls == [0, ["w03"]]
+    decider.close()
+
+
+def test_an_infeasible_job_says_so_and_the_thread_ends(request_):
+    decider = started(Flaky([]), request_)
+    decider.submit([lost(worker.id) for worker in request_.cluster.workers])
+    with pytest.raises(InfeasibleError):
+        wait_for(decider)
+    decider.close()
+
+
+def test_a_lost_measurement_does_no_harm(request_):
+    decider = started(Flaky([]), request_)
+    decider.tell_measured(0, Measurement(step=1))
+    decider.submit([lost("w00")])
+    assert wait_for(decider) is not None
+    decider.close()

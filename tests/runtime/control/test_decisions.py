@@ -1,0 +1,90 @@
+"""Both sources of decisions give the same plans, and the service's survives others who report too."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from kintsugi.client import Client
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import ConflictError, InfeasibleError
+from kintsugi.core.handling import Handling, PlanStatus
+from kintsugi.core.membership import Event, EventKind
+from kintsugi.core.messages import Measurement
+from kintsugi.runtime.control.decisions import JobRequest, LocalDecisions, ServiceDecisions
+from tests.builders import snapshot_of, uniform_profile
+from tests.processes import service
+
+
+def lost(worker: str, generation: int, name: str = "") -> Event:
+    return Event(kind=EventKind.WORKER_FAILED, id=f"{name or 'lost'}-{worker}", generation=generation, worker=worker)
+
+
+@pytest.fixture
+def job() -> JobRequest:
+    snapshot = snapshot_of(uniform_profile(12), Cluster.uniform(6), 12)
+    return JobRequest(name="job", profile=snapshot.profile, cluster=snapshot.cluster, settings=snapshot.settings)
+
+
+@pytest.mark.processes
+def test_service_and_planner_decide_alike(job, tmp_path):
+    local = LocalDecisions()
+    with service(tmp_path / "kintsugi.sqlite3") as running, Client(running.url) as client:
+        remote = ServiceDecisions(client)
+        assert remote.start(job).plan == local.start(job).plan
+        for generation, worker in enumerate(["w04", "w01"]):
+            for source in (remote, local):
+                source.applied(generation)
+                source.measured(generation, Measurement(step=generation))
+            events = [lost(worker, generation)]
+            mine, theirs = local.after(events), remote.after(events)
+            assert (mine.plan, mine.migration, mine.policy) == (theirs.plan, theirs.migration, theirs.policy)
+
+
+@pytest.mark.processes
+def test_a_name_that_has_run_is_refused(job, tmp_path):
+    with service(tmp_path / "kintsugi.sqlite3") as running, Client(running.url) as client:
+        first = ServiceDecisions(client)
+        first.start(job)
+        first.after([lost("w05", 0)])
+        with pytest.raises(ConflictError, match="name: has run before"):
+            ServiceDecisions(client).start(job)
+
+
+@pytest.mark.processes
+def test_events_are_told_again_when_somebody_else_moved_the_generation_on(job, tmp_path):
+    with service(tmp_path / "kintsugi.sqlite3") as running, Client(running.url) as client:
+        source = ServiceDecisions(client)
+        source.start(job)
+        client.post_event("job", lost("w00", 0, "operator"))
+        decision = source.after([lost("w05", 0)])
+        assert decision.plan.generation == 2
+        assert not {"w00", "w05"} & set(decision.plan.workers)
+
+
+@pytest.mark.processes
+def test_plans_that_need_approval_are_waited_for(job, tmp_path, monkeypatch):
+    monkeypatch.setattr("kintsugi.runtime.control.decisions._LOOK_SECONDS", 0.2)
+    with service(tmp_path / "kintsugi.sqlite3") as running, Client(running.url) as client, ThreadPoolExecutor(1) as thread:
+        source = ServiceDecisions(client)
+        source.start(replace(job, handling=Handling(requires_approval=True)))
+        asked = thread.submit(source.after, [lost("w05", 0)])
+        with Client(running.url) as operator:
+            proposed(operator, 1)
+            assert not asked.done()
+            operator.approve("job", 1, by="Ada")
+            assert asked.result(30).plan.generation == 1
+            source.applied(1)
+            asked = thread.submit(source.after, [lost("w04", 1)])
+            proposed(operator, 2)
+            operator.refuse("job", 2, by="Ada", reason="the rack goes down tonight")
+            with pytest.raises(InfeasibleError, match="the rack goes down tonight"):
+                asked.result(30)
+
+
+def proposed(client: Client, generation: int) -> None:
+    """Wait until a plan of this generation waits for approval."""
+    for _ in client.follow("job", after=0):
+        if client.job("job").summary.generation >= generation:
+            assert client.plan_at("job", generation).status is PlanStatus.PROPOSED
+            return

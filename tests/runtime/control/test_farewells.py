@@ -1,0 +1,108 @@
+"""Workers that are told in advance that they have to go hand their state over first; the run stays exact."""
+
+from dataclasses import replace
+from functools import cache, partial
+
+import pytest
+
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import NotFoundError
+from kintsugi.core.job import Ranges
+from kintsugi.core.membership import EventKind
+from kintsugi.core.plan import IdleWorker
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.decisions import JobRequest, LocalDecisions
+from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
+from kintsugi.runtime.result import RunResult
+from tests.runtime.jobs import tiny_gpt
+from tests.runtime.runs import assert_same, gpt_request, run, run_slowly, survivors
+
+pytestmark = pytest.mark.processes
+
+NUM_STEPS = 24
+TOLERANCE = 1e-9
+"""AdamW divides rounding differences by tiny second moments, step by step."""
+
+
+def with_spare(request: JobRequest) -> JobRequest:
+    """One worker more than the plan uses."""
+    num_workers = len(request.cluster.workers)
+    assert request.plan is not None
+    spare = IdleWorker(worker=f"w{num_workers:02d}", reason="spare")
+    return replace(request, cluster=Cluster.uniform(num_workers + 1), plan=replace(request.plan, idle_workers=(spare,)))
+
+
+@cache
+def reference(dp: int, pp: int) -> RunResult:
+    return run(partial(tiny_gpt, num_steps=NUM_STEPS), gpt_request(dp, pp))
+
+
+def left(agent: Agent) -> bool:
+    """Whether somebody has handed over and gone, and the job trains again."""
+    is_committed = bool(agent.recoveries) and agent.recoveries[-1].committed_at is not None
+    return is_committed and all(worker not in agent.alive for worker in agent.recoveries[-1].left)
+
+
+def nothing(_: Agent) -> None: ...
+
+
+def test_the_only_holder_of_layers_hands_them_over(tmp_path):
+    preempted = fail_at(1, "w01", "backward", "preempt")
+    result = run_slowly(tmp_path / "gate", NUM_STEPS, with_spare(gpt_request(1, 3)), nothing, preempted, is_over=left)
+    assert_same(result, reference(1, 3), TOLERANCE)
+    assert [(recovery.lost, recovery.left) for recovery in result.recoveries] == [([], ["w01"])]
+    assert "w01" not in survivors(result).workers
+    assert "w01" in {transfer.source for transfer in result.decisions[-1].migration.transfers}
+    assert all(counts == (1,) * 8 for counts in result.microbatches)
+
+
+def test_a_worker_that_is_taken_away_before_its_turn_is_an_ordinary_loss(tmp_path):
+    faults = (fail_at(1, "w01", "backward", "preempt"), Fault(worker="w01", at=FaultPoint.REGROUP, generation=1))
+    result = run_slowly(
+        tmp_path / "gate", NUM_STEPS, gpt_request(2, 2), nothing, *faults, is_over=lambda agent: "w01" not in agent.alive
+    )
+    assert_same(result, reference(2, 2), TOLERANCE)
+    assert [(recovery.lost, recovery.left) for recovery in result.recoveries] == [(["w01"], ["w01"])]
+
+
+def test_others_are_lost_while_one_leaves(tmp_path):
+    faults = (fail_at(1, "w01", "backward", "preempt"), Fault(worker="w02", at=FaultPoint.REGROUP, generation=1))
+    request = with_spare(gpt_request(2, 2))
+    result = run_slowly(tmp_path / "gate", NUM_STEPS, request, nothing, *faults, is_over=lambda agent: "w02" not in agent.alive)
+    assert_same(result, reference(2, 2), TOLERANCE)
+    assert not {"w01", "w02"} & set(survivors(result).workers)
+
+
+def test_a_worker_that_nobody_can_replace_stays(tmp_path):
+    asked: list[bool] = []
+
+    def ask_once(agent: Agent) -> None:
+        if agent.losses and not asked:
+            asked.append(True)
+            agent.drain("w01")
+
+    class Counting(LocalDecisions):
+        def after(self, events):
+            kinds.extend(event.kind for event in events)
+            return super().after(events)
+
+    kinds: list[EventKind] = []
+    result = run_slowly(
+        tmp_path / "gate", NUM_STEPS, in_pairs(gpt_request(1, 2)), ask_once, is_over=lambda _: bool(kinds), decisions=Counting()
+    )
+    assert not result.recoveries
+    assert kinds == [EventKind.WORKER_DRAINING]
+
+
+def in_pairs(request: JobRequest) -> JobRequest:
+    """No pipeline of one worker is wanted."""
+    return replace(request, settings=replace(request.settings, ranges=Ranges(min_pp=2)))
+
+
+def test_only_workers_of_the_job_leave(tmp_path):
+    def ask(agent: Agent) -> None:
+        with pytest.raises(NotFoundError, match="does not take part"):
+            agent.drain("w09")
+
+    result = run_slowly(tmp_path / "gate", 2, gpt_request(1, 2), ask, is_over=lambda _: True)
+    assert not result.recoveries

@@ -1,0 +1,186 @@
+"""Healthy workers are not struck: slow starts, slow steps of the protocol, a job that is paused as a whole."""
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from torch import Tensor, nn
+
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.attempt import Attempt, Phase
+from kintsugi.runtime.control.decisions import LocalDecisions
+from kintsugi.runtime.control.patience import Patience
+from kintsugi.runtime.control.progress import Progress
+from kintsugi.runtime.faults import Fault, FaultPoint
+from kintsugi.runtime.messages import StepDone
+from kintsugi.runtime.models import Layer, TrainingJob
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
+from tests.runtime.jobs import tiny_gpt
+from tests.runtime.runs import gpt_request, leaves_nothing
+
+pytestmark = pytest.mark.processes
+
+
+def slow_job(seconds: float) -> TrainingJob:
+    """Takes its time to be made."""
+    time.sleep(seconds)
+    return tiny_gpt()
+
+
+def test_who_starts_slowly_is_not_taken_for_silent_when_another_dies():
+    fault = Fault(worker="w00", at=FaultPoint.START)
+    options = AgentOptions(worker=WorkerOptions(faults=(fault,)), quiesce_timeout_seconds=1.0)
+    with leaves_nothing(), Agent(partial(slow_job, 2.5), gpt_request(2, 2), LocalDecisions(), options=options) as agent:
+        result = agent.run()
+    assert [recovery.lost for recovery in result.recoveries] == [["w00"]]
+
+
+def test_a_job_that_was_paused_as_a_whole_goes_on():
+    """As a job that is suspended and resumed: for longer than both timeouts nobody acts, the agent included."""
+    paused = []
+
+    def pause(agent: Agent) -> None:
+        if agent.losses and not paused:
+            workers = [agent.handle(worker).pid for worker in agent.alive]
+            paused.extend(workers)
+            for pid in workers:
+                os.kill(pid, signal.SIGSTOP)
+            resume = threading.Timer(2.0, lambda: [os.kill(pid, signal.SIGCONT) for pid in workers])
+            resume.start()
+            resume.join()
+
+    options = AgentOptions(heartbeat_timeout_seconds=1.0, stopped_timeout_seconds=0.5)
+    with leaves_nothing(), Agent(tiny_gpt, gpt_request(2, 2), LocalDecisions(), options=options, observer=pause) as agent:
+        result = agent.run()
+    assert paused
+    assert result.recoveries == ()
+
+
+def test_a_survivor_may_leave_its_step_as_slowly_as_steps_were_seen_to_be():
+    """Not only as the profile says, which may be of another machine, or of this one when it had nothing else to do."""
+    decision = LocalDecisions().start(gpt_request(2, 2))
+    options = AgentOptions(quiesce_timeout_seconds=1.0)
+    handle = SimpleNamespace(worker="w00", started_at=0.0, created_at=0.0)
+    fleet = SimpleNamespace(handles={"w00": handle}, arrivals={})
+    progress = Progress()
+    patience = Patience(options, fleet, progress)
+    attempt = Attempt(2, phase_began_at=time.monotonic() - 60.0)
+    silent = patience.overdue(Phase.QUIESCING, attempt, decision, None)
+    assert silent is not None
+    assert silent.lost == (handle,)
+    progress.take(StepDone(attempt=1, step=0, loss=0.0, seconds=3600.0, at=0.0, microbatches=(1,)))
+    assert patience.overdue(Phase.QUIESCING, attempt, decision, None) is None
+
+
+def waiting(*workers: str) -> SimpleNamespace:
+    """A fleet of workers that started long ago; what they are told is kept."""
+    handles = {}
+    for worker in workers:
+        told: list = []
+        handles[worker] = SimpleNamespace(worker=worker, started_at=0.0, created_at=0.0, address=None, told=told, send=told.append)
+    return SimpleNamespace(handles=handles, arrivals={})
+
+
+def test_a_holder_that_does_not_tell_what_it_trained_is_gone_on_without():
+    decision = LocalDecisions().start(gpt_request(2, 2))
+    workers = decision.plan.workers
+    fleet = waiting(*workers)
+    patience = Patience(AgentOptions(collect_timeout_seconds=30.0), fleet, Progress())
+    attempt = Attempt(2, phase_began_at=time.monotonic() - 20.0)
+    attempt.collected = dict.fromkeys(workers[1:])
+    assert patience.overdue(Phase.COLLECTING, attempt, decision, decision.plan) is None
+    attempt.phase_began_at -= 20.0
+    overdue = patience.overdue(Phase.COLLECTING, attempt, decision, decision.plan)
+    assert overdue is not None
+    assert overdue.lost == (fleet.handles[workers[0]],)
+
+
+def test_late_answers_to_an_earlier_question_do_not_count():
+    decision = LocalDecisions().start(gpt_request(2, 2))
+    fleet = waiting(*decision.plan.workers)
+    patience = Patience(AgentOptions(), fleet, Progress())
+    attempt = Attempt(2, members=decision.plan.workers, broken=(0.0, "w00: a message failed"))
+    for _ in range(2):
+        assert patience.overdue(Phase.TRAINING, attempt, decision, decision.plan) is None
+        attempt.probe = None
+    first, second = (message.number for message in fleet.handles["w00"].told)
+    assert first != second
+
+
+class Counting(nn.Module):
+    """Changes a buffer in its forward pass, as batch norm does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(nn.init.ones_(nn.Parameter(Tensor(1))))
+        self.register_buffer("seen", Tensor(1).zero_())
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        self.seen += 1
+        return hidden * self.scale
+
+
+def counting_job() -> TrainingJob:
+    job = tiny_gpt()
+    layers = [*job.layers[:1], Layer(name="counting", build=Counting), *job.layers[2:]]
+    return TrainingJob(
+        layers=layers,
+        optimizer=job.optimizer,
+        loss=job.loss,
+        dataset=job.dataset,
+        microbatch_size=job.microbatch_size,
+        num_microbatches=job.num_microbatches,
+        num_steps=job.num_steps,
+        dtype=job.dtype,
+    )
+
+
+def test_a_layer_that_changes_its_buffers_is_refused_with_its_name():
+    with (
+        leaves_nothing(),
+        pytest.raises(InvalidInputError, match=r"layer 'counting' changes its buffer 'seen'"),
+        Agent(counting_job, gpt_request(1, 2), LocalDecisions()) as agent,
+    ):
+        agent.run()
+
+
+class SlowBuild:
+    """Builds a layer as slowly as a large one, where the flag is."""
+
+    def __init__(self, build, flag: Path) -> None:
+        self.build, self.flag = build, flag
+
+    def __call__(self) -> nn.Module:
+        if self.flag.exists():
+            time.sleep(0.5)
+        return self.build()
+
+
+def slowly_built_job(flag: Path) -> TrainingJob:
+    job = tiny_gpt()
+    return replace(job, layers=[replace(layer, build=SlowBuild(layer.build, flag)) for layer in job.layers])
+
+
+def test_who_builds_its_layers_is_not_silent_when_another_dies(tmp_path):
+    """Four layers take two seconds, and who is called off has one: it looks up between them."""
+    flag = tmp_path / "flag"
+
+    def observer(agent: Agent) -> None:
+        if agent.phase is Phase.PREPARING and not flag.exists() and not agent.recoveries:
+            flag.touch()
+        if agent.recoveries and agent.phase is not Phase.QUIESCING:
+            flag.unlink(missing_ok=True)
+
+    fault = Fault(worker="w00", at=FaultPoint.TRANSFER)
+    options = AgentOptions(worker=WorkerOptions(faults=(fault,)), quiesce_timeout_seconds=1.0)
+    job = partial(slowly_built_job, flag)
+    with leaves_nothing(), Agent(job, gpt_request(2, 2), LocalDecisions(), options=options, observer=observer) as agent:
+        result = agent.run()
+    assert [recovery.lost for recovery in result.recoveries] == [["w00"]]

@@ -1,0 +1,49 @@
+from kintsugi.runtime.control.recovery import Recoveries
+
+
+def test_losses_during_a_recovery_belong_to_it():
+    recoveries = Recoveries()
+    recoveries.lost("w01", 1.0, 2.0)
+    recoveries.lost("w02", 3.0, 4.0)
+    recoveries.note(planned_at=5.0, quiesced_at=None, generation=2)
+    recoveries.note(planned_at=None)
+    recoveries.end()
+    (timeline,) = recoveries.all
+    assert (timeline.lost, timeline.failed_at, timeline.detected_at, timeline.planned_at) == (["w01", "w02"], 1.0, 2.0, 5.0)
+    recoveries.lost("w03", None, 9.0)
+    assert [timeline.lost for timeline in recoveries.all] == [["w01", "w02"], ["w03"]]
+    assert recoveries.all[1].began_at == 9.0
+
+
+def test_a_loss_while_workers_join_begins_a_recovery_of_both():
+    recoveries = Recoveries()
+    recoveries.changed(["w04"], [], 1.0, 0.5)
+    recoveries.lost("w01", 2.0, 3.0)
+    (timeline,) = recoveries.all
+    assert (timeline.joined, timeline.lost, timeline.began_at, timeline.planned_at) == (["w04"], ["w01"], 2.0, None)
+
+
+def test_the_first_step_belongs_to_the_latest_recovery_alone():
+    recoveries = Recoveries()
+    assert recoveries.committed(1.0) is None
+    recoveries.lost("w01", 2.0, 3.0)
+    recoveries.end()
+    assert recoveries.committed(4.0) is recoveries.all[0]
+    assert recoveries.committed(5.0) is None
+    assert recoveries.all[0].phase_seconds() == {"detected": 1.0, "first_step": 2.0}
+
+
+def test_events_have_the_names_of_the_resiliency_extension():
+    recoveries = Recoveries()
+    recoveries.lost("w01", 1.0, 1.5)
+    recoveries.note(quiesced_at=2.0, regrouped_at=3.0, transferred_at=4.0, resumed_at=5.0)
+    assert recoveries.all[0].event_seconds() == {
+        "failure_detected": 0.5,
+        "rendezvous_started": 1.0,
+        "rendezvous_completed": 2.0,
+        "worker_start_started": 3.0,
+        "worker_start_completed": 4.0,
+    }
+    recoveries.end()
+    recoveries.changed(["w04"], [], 9.0, 9.5)
+    assert recoveries.all[1].event_seconds() == {}

@@ -1,0 +1,205 @@
+"""What fails while a recovery is under way, and what looks like no failure: a newer generation always supersedes."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.job import Ranges
+from kintsugi.core.plan import IdleWorker, Policy
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.attempt import Phase
+from kintsugi.runtime.control.decisions import LocalDecisions
+from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
+from kintsugi.runtime.result import RunResult
+from tests.runtime.control import cut_link
+from tests.runtime.jobs import NUM_STEPS, tiny_gpt
+from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, options_with, run, survivors
+
+pytestmark = pytest.mark.processes
+
+ROOT = Path(__file__).parents[3]
+
+
+@cache
+def reference(num_steps: int = NUM_STEPS) -> RunResult:
+    return run(partial(tiny_gpt, num_steps=num_steps), gpt_request(1, 1))
+
+
+def observed(request, observer, *faults: Fault, num_steps: int = NUM_STEPS) -> RunResult:
+    job = partial(tiny_gpt, num_steps=num_steps)
+    with leaves_nothing(), Agent(job, request, LocalDecisions(), options=options_with(*faults), observer=observer) as agent:
+        return agent.run()
+
+
+def test_nothing_is_lost_with_the_only_holder_before_anything_was_trained():
+    """One pipeline of one worker, and a spare that holds nothing: both start from the same seed."""
+    request = gpt_request(1, 1)
+    idle = IdleWorker(worker="w01", reason="kept for later")
+    request = replace(request, cluster=Cluster.uniform(2), plan=replace(request.plan, idle_workers=(idle,)))
+    result = run(tiny_gpt, request, fail_at(0, "w00", "forward"))
+    assert_same(result, reference())
+    assert survivors(result).workers == ("w01",)
+    assert [recovery.lost for recovery in result.recoveries] == [["w00"]]
+
+
+def test_a_job_that_is_concluded_is_one_of_so_many_steps():
+    def conclude(agent: Agent) -> None:
+        if len(agent.losses) >= NUM_STEPS:
+            agent.conclude()
+
+    result = observed(gpt_request(2, 2), conclude, num_steps=100_000)
+    assert len(result.losses) >= NUM_STEPS
+    assert_same(result, reference(len(result.losses)), 1e-9)
+
+
+def test_a_job_that_is_concluded_trains_no_further_whoever_is_lost_then():
+    """Once while it recovers, and once more when all that is left to do is to collect."""
+    seen: set[Phase] = set()
+
+    def conclude(agent: Agent) -> None:
+        if agent.recoveries and agent.phase not in seen:
+            seen.add(agent.phase)
+            agent.conclude()
+            if agent.phase is Phase.COLLECTING:
+                agent.handle("w02").strike()
+
+    result = observed(gpt_request(2, 2), conclude, fail_at(2, "w01", "applied"), num_steps=100_000)
+    assert Phase.COLLECTING in seen
+    assert [recovery.lost for recovery in result.recoveries] == [["w01"], ["w02"]]
+    assert len(result.losses) == 3
+    assert_same(result, reference(3))
+
+
+def test_that_holds_for_a_second_loss_before_the_first_step_too():
+    request = gpt_request(1, 2)
+    idle = tuple(IdleWorker(worker=worker, reason="kept for later") for worker in ("w02", "w03"))
+    request = replace(request, cluster=Cluster.uniform(4), plan=replace(request.plan, idle_workers=idle))
+    faults = [Fault(worker=worker, at=FaultPoint.FORWARD) for worker in ("w00", "w01")]
+    result = run(tiny_gpt, request, *faults)
+    assert_same(result, reference())
+    assert set(survivors(result).workers) <= {"w02", "w03"}
+
+
+def test_a_worker_that_a_new_beginning_leaves_idle_has_no_step_to_settle():
+    """Four stages on four workers, then one stage on two: the third is left without any, and later one of the two is lost."""
+    request = gpt_request(1, 4)
+    request = replace(request, settings=replace(request.settings, ranges=Ranges(min_dp=1, max_dp=2, max_pp=1)))
+    result = run(tiny_gpt, request, fail_at(0, "w00"), fail_at(3, "w01"))
+    assert_same(result, reference())
+    assert [recovery.lost for recovery in result.recoveries] == [["w00"], ["w01"]]
+    assert set(survivors(result).workers) == {"w02", "w03"}
+
+
+@pytest.mark.parametrize("how", [FaultKind.KILL, FaultKind.FREEZE])
+def test_a_survivor_is_struck_while_it_leaves_the_step(how):
+    second = Fault(worker="w02", at=FaultPoint.QUIESCE, step=2, how=how)
+    result = run(tiny_gpt, gpt_request(2, 3), fail_at(2, "w04"), second)
+    assert_same(result, reference())
+    assert sorted(result.recoveries[0].lost) == ["w02", "w04"]
+
+
+@pytest.mark.parametrize(
+    ("second", "third"),
+    [("quiesce", "regroup"), ("regroup", "transfer"), ("transfer", "ready"), ("ready", "step"), ("transfer", "commit")],
+)
+def test_a_second_and_a_third_failure_in_one_recovery(second, third):
+    faults = [
+        fail_at(1, "w05", "backward"),
+        fail_at(1, "w02", second) if second == "quiesce" else Fault(worker="w02", at=FaultPoint(second), generation=1),
+        Fault(worker="w00", at=FaultPoint(third), generation=2),
+    ]
+    result = run(tiny_gpt, gpt_request(4, 2), *faults)
+    assert_same(result, reference())
+    assert [worker for recovery in result.recoveries for worker in recovery.lost] == ["w05", "w02", "w00"]
+    assert not {"w05", "w02", "w00"} & set(survivors(result).workers)
+
+
+def test_all_workers_of_a_host_die_at_once():
+    request = gpt_request(4, 2)
+    request = replace(request, cluster=Cluster.uniform(8, workers_per_host=2))
+
+    def strike(agent: Agent) -> None:
+        if len(agent.losses) == 2 and not struck:
+            struck.extend(request.cluster.workers_on("h01"))
+            for worker in struck:
+                agent.handle(worker).strike()
+
+    struck: list[str] = []
+    result = observed(request, strike)
+    assert_same(result, reference())
+    assert sorted(worker for recovery in result.recoveries for worker in recovery.lost) == ["w02", "w03"]
+
+
+@pytest.mark.parametrize("asleep_seconds", [0.1, 0.4, 0.5, 0.55, 2.0])
+def test_a_frozen_worker_that_wakes_up_is_one_of_the_others_or_fenced(asleep_seconds):
+    """Before it is missed, in the moment when it is, and long after: nothing that it says or sends afterwards counts."""
+
+    def strike(agent: Agent) -> None:
+        if len(agent.losses) == 2 and not wakes:
+            handle = agent.handle("w04")
+            descriptor = os.pidfd_open(handle.pid)
+            handle.strike(signal.SIGSTOP)
+            wakes.append(threading.Thread(target=wake, args=(descriptor, asleep_seconds)))
+            wakes[0].start()
+
+    wakes: list[threading.Thread] = []
+    try:
+        result = observed(gpt_request(2, 3), strike, num_steps=12)
+    finally:
+        wakes[0].join()
+    assert_same(result, reference(12), 1e-10)
+    lost = [recovery.lost for recovery in result.recoveries]
+    assert lost in ([], [["w04"]])
+    assert ("w04" in survivors(result).workers) == (lost == [])
+    if asleep_seconds == 2.0:
+        assert lost == [["w04"]]
+
+
+def wake(descriptor: int, after_seconds: float) -> None:
+    time.sleep(after_seconds)
+    try:
+        signal.pidfd_send_signal(descriptor, signal.SIGCONT)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def test_a_worker_dies_in_every_phase_that_the_agent_is_in():
+    """As seen from outside: whoever is left is struck once in each phase of the protocol, at a moment nobody chose."""
+
+    def strike(agent: Agent) -> None:
+        if agent.phase in left and (agent.losses or agent.phase is not Phase.TRAINING):
+            left.remove(agent.phase)
+            agent.handle(agent.alive[-1]).strike()
+
+    left = [Phase.PREPARING, Phase.TRAINING, Phase.QUIESCING]
+    result = observed(gpt_request(8, 1, Policy.DYNAMIC_PARALLELISM), strike)
+    assert_same(result, reference())
+    assert left == []
+    assert set(survivors(result).workers) == {"w00", "w01", "w02", "w03", "w04"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a network namespace")
+@pytest.mark.skipif(shutil.which("unshare") is None or shutil.which("ip") is None, reason="needs unshare and ip")
+def test_a_link_between_two_living_workers_is_cut_in_silence():
+    """Nobody is dead and no connection breaks: the two find out whom they cannot reach, and one of them goes."""
+    command = ["unshare", "--net", sys.executable, "-m", "tests.runtime.control.cut_link"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["cuts"][0] >= 1
+    assert [len(lost) for lost in seen["lost"]] == [1]
+    assert seen["lost"][0][0] in cut_link.PAIR
+    assert seen["losses"] == pytest.approx(reference(cut_link.NUM_STEPS).losses, rel=1e-11, abs=0)

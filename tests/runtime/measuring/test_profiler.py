@@ -1,0 +1,194 @@
+"""What is measured of a job's layers: times on a clock that only sleeping moves, bytes against counts made by hand."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from kintsugi.core import codec
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.profile import LinkCost, Network, Profile, ProvenanceKind, Recovery
+from kintsugi.runtime import emulation
+from kintsugi.runtime.emulation import EmulatedTimes, emulated_job, mean_square, sgd
+from kintsugi.runtime.gpt import GptShape, adamw, gpt_job
+from kintsugi.runtime.measuring import profiler, sweeper
+from kintsugi.runtime.measuring.machine import memory_bytes
+from kintsugi.runtime.measuring.probe import Probed
+from kintsugi.runtime.measuring.profiler import profile_job
+from kintsugi.runtime.models import Layer, TrainingJob
+
+LINK = LinkCost(alpha_seconds=1e-4, beta_seconds_per_byte=1e-9)
+PROBED = Probed(
+    network=Network(intra_host=LINK, inter_host=LINK),
+    recovery=Recovery(detect_seconds=0.01, regroup_seconds=0.02, restart_seconds=0.5),
+    commit_seconds=1e-3,
+    detail="made up for tests",
+)
+TIMES = [
+    EmulatedTimes(forward_seconds=0.010 + 0.001 * n, backward_input_seconds=0.013, backward_weight_seconds=0.008 + 0.001 * n)
+    for n in range(3)
+]
+
+
+@pytest.fixture(autouse=True)
+def no_processes(monkeypatch):
+    monkeypatch.setattr(profiler, "probe", lambda *_, **__: PROBED)
+
+
+@pytest.fixture
+def virtual_clock(monkeypatch):
+    """Time stands still but for sleeping."""
+    now = [0.0]
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    monkeypatch.setattr(emulation.time, "sleep", sleep)
+    monkeypatch.setattr(sweeper.time, "perf_counter", lambda: now[0])
+
+
+def job_of(*modules, tied=None, **changes):
+    """A job of the given modules, [8] numbers in, fp32."""
+    layers = [
+        Layer(name=f"layer{n}", build=partial(_build, module), inputs=() if n else ("values",), tied=(tied or {}).get(n, {}))
+        for n, module in enumerate(modules)
+    ]
+    job = TrainingJob(
+        layers=layers,
+        optimizer=sgd,
+        loss=mean_square,
+        dataset=[{"values": torch.full((8,), float(n))} for n in range(64)],
+        microbatch_size=4,
+        num_microbatches=2,
+        num_steps=1,
+    )
+    return replace(job, **changes)
+
+
+class Start(nn.Module):
+    """Passes the micro-batch on."""
+
+    def forward(self, values):
+        return values
+
+
+class Frozen(nn.Linear):
+    """A linear layer that is not trained, with a buffer."""
+
+    def __init__(self):
+        super().__init__(8, 8)
+        self.requires_grad_(False)
+        self.register_buffer("seen", torch.zeros(5))
+
+
+def _build(make):
+    return make()
+
+
+LINEAR = partial(nn.Linear, 8, 8)
+
+
+def profile_of(job, **settings):
+    return profile_job(lambda: job, name="test", repeats=2, **settings)
+
+
+def test_times_are_those_that_the_layers_take(virtual_clock):
+    profile = profile_of(emulated_job(TIMES, num_microbatches=2, num_steps=1))
+    for index, (layer, times) in enumerate(zip(profile.layers, TIMES, strict=True)):
+        assert layer.forward_seconds == pytest.approx(times.forward_seconds)
+        assert layer.backward_input_seconds == pytest.approx(times.backward_input_seconds if index else 0.0)
+        assert layer.backward_weight_seconds == pytest.approx(times.backward_weight_seconds)
+
+
+def test_median_is_not_moved_by_one_slow_sweep(monkeypatch):
+    seconds = iter([0.01] * 7 + [5.0] + [0.01] * 1000)
+    monkeypatch.setattr(sweeper, "_clock_seconds", lambda action: (next(seconds), action()))
+    profile = profile_job(partial(job_of, Start, LINEAR), name="test", repeats=9)
+    assert all(layer.forward_seconds == pytest.approx(0.01) for layer in profile.layers)
+
+
+def test_bytes_of_a_linear_layer_are_those_counted_by_hand():
+    start, linear = profile_of(job_of(Start, LINEAR)).layers
+    parameters = 4 * (8 * 8 + 8)
+    assert (start.parameter_bytes, start.gradient_bytes, start.optimizer_bytes, start.activation_bytes) == (0, 0, 0, 0)
+    assert start.output_bytes == linear.output_bytes == 4 * 4 * 8
+    assert linear.parameter_bytes == linear.gradient_bytes == linear.optimizer_bytes == parameters
+    # The input is saved for the weight's gradient, the output for the mean square's; the weight itself does not count.
+    assert linear.activation_bytes == 2 * 4 * 4 * 8
+
+
+def test_adamw_keeps_two_moments_and_a_counter_per_parameter():
+    linear = profile_of(job_of(Start, LINEAR, optimizer=adamw)).layers[1]
+    assert linear.optimizer_bytes == 2 * linear.parameter_bytes + 2 * 4
+
+
+def test_frozen_layers_and_buffers_are_held_but_not_reduced():
+    frozen = profile_of(job_of(Start, Frozen, LINEAR)).layers[1]
+    assert frozen.parameter_bytes == 4 * (8 * 8 + 8 + 5)
+    assert frozen.gradient_bytes == frozen.optimizer_bytes == 0
+    assert frozen.backward_seconds == 0
+
+
+def test_tied_layer_reduces_only_what_it_does_not_share():
+    first, second = profile_of(job_of(LINEAR_IN, LINEAR, tied={1: {"weight": "layer0.weight"}})).layers
+    assert second.tied_to == "layer0"
+    assert second.gradient_bytes == 4 * 8
+    assert second.parameter_bytes == first.parameter_bytes == 4 * (8 * 8 + 8)
+    assert first.tied_to is None
+
+
+class LinearOfValues(nn.Linear):
+    """A first layer with parameters."""
+
+    def forward(self, values):
+        return super().forward(values)
+
+
+LINEAR_IN = partial(LinearOfValues, 8, 8)
+
+
+def test_layer_tied_to_several_is_refused():
+    job = job_of(LINEAR_IN, LINEAR, LINEAR, tied={2: {"weight": "layer0.weight", "bias": "layer1.bias"}})
+    with pytest.raises(InvalidInputError, match="several layers") as caught:
+        profile_of(job)
+    assert caught.value.field == "tied"
+
+
+def test_reduced_bytes_of_a_gpt_are_every_parameter_once():
+    shape = GptShape(num_blocks=2, width=16, num_heads=2, sequence_length=8)
+    job = gpt_job(num_microbatches=2, num_steps=1, shape=shape, text_bytes=2000)
+    profile = profile_of(job)
+    blocks = 2 * (12 * 16 * 16 + 13 * 16)
+    assert sum(layer.gradient_bytes for layer in profile.layers) == 8 * (256 * 16 + 8 * 16 + blocks + 2 * 16)
+    assert profile.layers[-1].tied_to == "embedding"
+    assert profile.microbatch_size == 2
+    assert all(layer.activation_bytes > 0 for layer in profile.layers)
+
+
+def test_profile_says_where_it_comes_from_and_survives_the_codec():
+    profile = profile_of(job_of(Start, LINEAR), num_workers=3)
+    assert codec.loads(Profile, codec.dumps(profile)) == profile
+    assert profile.provenance.kind is ProvenanceKind.MEASURED
+    for fact in (torch.__version__, "float32", "made up for tests", "3 workers"):
+        assert fact in profile.provenance.detail
+    assert profile.device.memory_bytes == memory_bytes() // 3
+    assert (profile.network, profile.recovery) == (PROBED.network, PROBED.recovery)
+
+
+def test_number_of_threads_is_put_back():
+    before = torch.get_num_threads()
+    profile_of(job_of(Start, LINEAR), num_threads=before + 1)
+    assert torch.get_num_threads() == before
+
+
+def test_progress_is_told():
+    told = []
+    profile_of(job_of(Start, LINEAR), progress=lambda done, total: told.append((done, total)))
+    assert told == [(1, 2), (2, 2)]
+
+
+def test_zero_repeats_are_refused():
+    with pytest.raises(InvalidInputError, match="repeats"):
+        profile_job(partial(job_of, Start, LINEAR), name="test", repeats=0)

@@ -1,0 +1,175 @@
+"""Commands that fail in every way, and what the supervisor makes of it."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kintsugi.core.codec import dumps
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.layout import SUPERVISOR
+from kintsugi.runtime.supervising.supervision import (
+    EndReason,
+    SupervisedAttempt,
+    SupervisorPolicy,
+    SupervisorRecord,
+    SupervisorState,
+    ending,
+    read_record,
+)
+from kintsugi.runtime.supervising.supervisor import Supervisor, latest_step
+
+AT_ONCE = SupervisorPolicy(pause_seconds=0.0)
+PROGRESS = "p = pathlib.Path('checkpoints'); p.mkdir(exist_ok=True); (p / 'latest.json').write_text('step-%08d' % (n + 1));"
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def supervised(code: str, policy: SupervisorPolicy = AT_ONCE) -> SupervisorRecord:
+    """Supervise a line of Python; `n` is the number of its attempt."""
+    script = f"import os, pathlib, signal, sys; n = int(os.environ['KINTSUGI_ATTEMPT']); {code}"
+    return Supervisor(command=[sys.executable, "-c", script], run=Path(), policy=policy).supervise()
+
+
+def test_a_command_that_ends_well_is_run_once():
+    record = supervised("pass")
+    assert record.state is SupervisorState.COMPLETED
+    (attempt,) = record.attempts
+    assert (attempt.reason, attempt.exit_code, attempt.signal) == (EndReason.COMPLETED, 0, None)
+    assert attempt.started_at <= attempt.ended_at
+    assert read_record(Path()) == record
+
+
+def test_exit_code_signal_and_reason_are_told_apart():
+    record = supervised(PROGRESS + "[lambda: sys.exit(3), lambda: os.kill(os.getpid(), 9), lambda: sys.exit(137), lambda: 0][n]()")
+    assert record.state is SupervisorState.COMPLETED
+    assert [(a.reason, a.exit_code, a.signal) for a in record.attempts] == [
+        (EndReason.EXITED, 3, None),
+        (EndReason.KILLED, None, "SIGKILL"),
+        (EndReason.KILLED, 137, "SIGKILL"),
+        (EndReason.COMPLETED, 0, None),
+    ]
+    assert [(a.step_before, a.step_after) for a in record.attempts] == [(None, 1), (1, 2), (2, 3), (3, 4)]
+    assert record.num_restarts == 3
+
+
+def test_a_second_session_keeps_the_first_on_record_and_counts_its_own_restarts():
+    at_most_two = SupervisorPolicy(pause_seconds=0.0, max_restarts=2, max_idle_restarts=1)
+    first = supervised("sys.exit(n + 10)", at_most_two)
+    second = supervised("sys.exit(n + 10)", at_most_two)
+    assert second.attempts[:2] == first.attempts
+    assert [(a.session, a.number, a.exit_code) for a in second.attempts] == [(1, 0, 10), (1, 1, 11), (2, 2, 12), (2, 3, 13)]
+    assert second.num_restarts == 1
+    assert second.stopped_because == first.stopped_because == "2 attempts in a row brought no newer checkpoint"
+    assert read_record(Path()) == second
+
+
+def test_an_attempt_whose_supervisor_was_killed_stays_on_record():
+    left = SupervisorRecord(
+        state=SupervisorState.RUNNING, command=("train",), attempts=(SupervisedAttempt(number=0, started_at=1.0, pid=7),)
+    )
+    Path(SUPERVISOR).write_text(dumps(left))
+    record = supervised("pass")
+    assert record.attempts[0] == left.attempts[0]
+    assert record.attempts[1].number == 1
+    assert record.num_restarts == 0
+
+
+def test_a_damaged_record_is_set_aside():
+    Path(SUPERVISOR).write_text('{"state": "runn')
+    assert len(supervised("pass").attempts) == 1
+    assert Path(f"{SUPERVISOR}.damaged").read_text() == '{"state": "runn'
+
+
+def test_the_record_is_on_the_disk_before_it_has_its_name(monkeypatch):
+    done = []
+    fsync, move = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda file: (done.append(Path(os.readlink(f"/proc/self/fd/{file}")).name), fsync(file)))
+    monkeypatch.setattr(Path, "replace", lambda old, new: (done.append("renamed"), move(old, new))[1])
+    supervised("pass")
+    one_write = [f"{SUPERVISOR}.new", "renamed", Path().absolute().name]
+    assert done == one_write * (len(done) // 3)
+    assert done
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (0, (0, None, EndReason.COMPLETED)),
+        (1, (1, None, EndReason.EXITED)),
+        (2, (2, None, EndReason.REFUSED)),
+        (128, (128, None, EndReason.EXITED)),
+        (143, (143, "SIGTERM", EndReason.KILLED)),
+        (255, (255, None, EndReason.EXITED)),
+        (-11, (None, "SIGSEGV", EndReason.KILLED)),
+    ],
+)
+def test_endings(code, expected):
+    assert tuple(ending(code).values()) == expected
+
+
+def test_a_command_that_gets_nowhere_is_given_up():
+    record = supervised("sys.exit(1)", SupervisorPolicy(pause_seconds=0.0, max_idle_restarts=2))
+    assert record.state is SupervisorState.FAILED
+    assert record.num_restarts == 2
+    assert record.stopped_because == "3 attempts in a row brought no newer checkpoint"
+
+
+def test_a_command_that_gets_somewhere_is_given_up_at_the_limit():
+    record = supervised(PROGRESS + "sys.exit(1)", SupervisorPolicy(pause_seconds=0.0, max_restarts=4, max_idle_restarts=0))
+    assert record.num_restarts == 4
+    assert record.stopped_because == "4 restarts were allowed"
+
+
+def test_what_would_be_refused_again_is_not_repeated():
+    assert supervised("sys.exit(2)").attempts[-1].reason is EndReason.REFUSED
+    record = Supervisor(command=["/no/such/command"], run=Path(), policy=AT_ONCE).supervise()
+    assert record.num_restarts == 0
+    assert record.stopped_because == "there is no such command"
+    with pytest.raises(InvalidInputError, match="command: is missing"):
+        Supervisor(command=[], run=Path()).supervise()
+
+
+def test_nothing_of_an_attempt_is_left():
+    supervised("import subprocess; child = subprocess.Popen(['sleep', '60']); pathlib.Path('pid').write_text(str(child.pid))")
+    stat = Path(f"/proc/{Path('pid').read_text()}/stat")
+    deadline = time.monotonic() + 20
+    while is_running(stat) and time.monotonic() < deadline:
+        threading.Event().wait(0.01)
+    assert not is_running(stat)
+
+
+def is_running(stat: Path) -> bool:
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_the_supervisor_ends_with_its_command_when_told_to():
+    def tell():
+        deadline = time.monotonic() + 20
+        while not Path("up").exists() and time.monotonic() < deadline:
+            threading.Event().wait(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=tell).start()
+    record = supervised("pathlib.Path('up').touch(); signal.pause()")
+    assert record.state is SupervisorState.FAILED
+    (attempt,) = record.attempts
+    assert (attempt.reason, attempt.signal) == (EndReason.STOPPED, "SIGTERM")
+
+
+def test_a_run_that_was_not_supervised_says_so(tmp_path):
+    with pytest.raises(InvalidInputError, match="run: was not supervised"):
+        read_record(tmp_path)
+    assert latest_step(tmp_path) is None
+
+
+def test_limits_are_checked():
+    with pytest.raises(InvalidInputError, match="max_restarts"):
+        SupervisorPolicy(max_restarts=-1)

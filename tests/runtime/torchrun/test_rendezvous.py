@@ -1,0 +1,208 @@
+"""torchrun's agents meet at the service: two train together, one dies, the other goes on in the next generation."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from datetime import timedelta
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+from torch.distributed import DistStoreError
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousParameters, RendezvousStateError
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _RendezvousState
+
+from kintsugi.core.resiliency import RecoveryEvent
+from kintsugi.runtime.torchrun import rendezvous_store
+from kintsugi.runtime.torchrun.rendezvous import STATE, ServiceBackend, create, url_of
+from kintsugi.runtime.torchrun.rendezvous_store import Keys, ServiceStore
+from tests.processes import service
+
+START_SECONDS = 100.0
+WORKER = Path(__file__).with_name("rendezvous_worker.py")
+PATIENCE = "join_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3,close_timeout=5"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    with service(tmp_path_factory.mktemp("service") / "kintsugi.sqlite3") as running:
+        yield running.url
+
+
+@pytest.fixture
+def keys(url, request):
+    keys = Keys(url, request.node.name)
+    yield keys
+    keys.close()
+
+
+def state(round_):
+    """Torch's own state of a round."""
+    made = _RendezvousState()
+    made.round = round_
+    return pickle.dumps(made)
+
+
+@pytest.mark.processes
+def test_the_state_is_changed_by_those_who_know_it_alone(keys):
+    first, second = ServiceBackend(keys), ServiceBackend(keys)
+    assert first.get_state() is None
+    _, token, is_ours = first.set_state(state(0))
+    assert is_ours
+    _, _, is_ours = second.set_state(state(5))
+    assert not is_ours
+    assert second.generation == 0
+    content, seen = second.get_state()
+    assert seen == token
+    _, later, is_ours = second.set_state(state(1), seen)
+    assert is_ours
+    content, found, is_ours = first.set_state(state(9), token)
+    assert not is_ours
+    assert found == later
+    assert pickle.loads(content).round == first.generation == 1
+
+
+@pytest.mark.processes
+def test_a_state_that_is_none_of_torchs_is_refused(keys):
+    keys.put(STATE, b"nothing")
+    with pytest.raises(RendezvousStateError):
+        ServiceBackend(keys).get_state()
+
+
+@pytest.mark.processes
+def test_the_store_is_torchs_key_value_store(keys):
+    store = ServiceStore(keys, timeout_seconds=20.0)
+    store.set("a/b", "1")
+    assert store.get("a/b") == b"1"
+    assert store.add("count", 2) == 2
+    assert store.add("count", 3) == 5
+    assert store.compare_set("new", "", "x") == b"x"
+    assert store.compare_set("new", "y", "z") == b"x"
+    assert store.compare_set("new", "x", "z") == b"z"
+    assert store.check(["a/b", "count"])
+    assert not store.check(["a/b", "absent"])
+    assert store.delete_key("a/b")
+    assert not store.delete_key("a/b")
+    with pytest.raises(DistStoreError, match="did not come"):
+        store.wait(["absent"], timedelta(seconds=0))
+
+
+@pytest.mark.processes
+def test_counting_together_loses_nothing(url):
+    with ExitStack() as closing:
+        stores = []
+        for _ in range(2):
+            own = Keys(url, "together")
+            closing.callback(own.close)
+            stores.append(ServiceStore(own, timeout_seconds=20.0))
+        threads = [threading.Thread(target=lambda store=store: [store.add("count", 1) for _ in range(3)]) for store in stores]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert stores[0].get("count") == b"6"
+
+
+def test_a_service_that_is_away_is_told_to_torch(monkeypatch):
+    monkeypatch.setattr(rendezvous_store, "ATTEMPTS", 1)
+    keys = Keys("http://127.0.0.1:9", "run")
+    with pytest.raises(RendezvousConnectionError, match="does not answer"):
+        ServiceBackend(keys).get_state()
+    keys.close()
+
+
+def parameters(endpoint, **config):
+    return RendezvousParameters("kintsugi", endpoint, "run", 1, 2, local_addr="127.0.0.1", **config)
+
+
+def test_the_endpoint_is_the_service():
+    assert url_of(parameters("host:9000")) == "http://host:9000"
+    assert url_of(parameters("host", scheme="https")) == "https://host:8000"
+    with pytest.raises(ValueError, match="rdzv-endpoint"):
+        url_of(parameters(""))
+    with pytest.raises(ValueError, match="http or https"):
+        url_of(parameters("host", scheme="ftp"))
+
+
+def test_the_plug_in_is_registered():
+    (found,) = entry_points(group="torchrun.handlers", name="kintsugi")
+    assert found.load()() is create
+
+
+def test_events_have_the_names_of_the_resiliency_extension():
+    assert [event.value for event in RecoveryEvent] == [
+        "failure_detected",
+        "worker_terminated",
+        "rendezvous_started",
+        "rendezvous_completed",
+        "worker_start_started",
+        "worker_start_completed",
+    ]
+
+
+def agent(name, url, folder):
+    """One torchrun, in a process group of its own."""
+    options = {"--rdzv-backend": "kintsugi", "--rdzv-endpoint": url.removeprefix("http://"), "--rdzv-id": "two", "--nnodes": "1:2"}
+    options |= {"--rdzv-conf": PATIENCE, "--nproc-per-node": "1", "--max-restarts": "3", "--monitor-interval": "0.1"}
+    command = [sys.executable, "-m", "torch.distributed.run", *[f"{key}={value}" for key, value in options.items()]]
+    log = (folder / f"{name}.log").open("wb")
+    with log:
+        return subprocess.Popen(
+            [*command, "--local-addr=127.0.0.1", str(WORKER), str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "AGENT": name, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+
+
+def end(process):
+    """Kill an agent and its worker."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(30)
+
+
+def reports(folder):
+    return {path.name: path.read_text() for path in folder.glob("*-life*")}
+
+
+def awaited(folder, is_right):
+    """What workers have written once it is right, or patience is over: interpreters with torch start slowly on a busy machine."""
+    deadline, pause = time.monotonic() + START_SECONDS, threading.Event()
+    while not is_right(seen := reports(folder)) and time.monotonic() < deadline:
+        pause.wait(0.1)
+    return seen
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(300)
+def test_two_agents_train_and_one_goes_on_alone(url, tmp_path):
+    with ExitStack() as closing:
+        agents = {}
+        for name in ("a", "b"):
+            agents[name] = agent(name, url, tmp_path)
+            closing.callback(end, agents[name])
+        together = awaited(tmp_path, lambda seen: len(seen) >= 2)
+        assert sorted(name.partition("rank")[2] for name in together) == ["0-of2", "1-of2"], logs(tmp_path)
+        assert set(together.values()) == {"2"}
+        end(agents["b"])
+        alone = awaited(tmp_path, lambda seen: any(name.endswith("-of1") for name in seen))
+        assert [text for name, text in alone.items() if name.startswith("a-") and name.endswith("rank0-of1")] == ["1"], logs(
+            tmp_path
+        )
+        (tmp_path / "end").touch()
+        assert agents["a"].wait(60) == 0, logs(tmp_path)
+        told = logs(tmp_path)
+        assert "rendezvous_started" in told
+        assert "rendezvous_completed" in told
+
+
+def logs(folder):
+    return "\n".join(path.read_text()[-3000:] for path in sorted(folder.glob("*.log")))

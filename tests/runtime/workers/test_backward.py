@@ -1,0 +1,271 @@
+"""Both parts of a backward pass give what one pass gives, and each does its own part only."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kintsugi.runtime.emulation import EmulatedLayer, EmulatedTimes
+from kintsugi.runtime.models import as_activations, collate, run_layer
+from kintsugi.runtime.workers.backward import PassedStage
+from kintsugi.runtime.workers.state import ModelState
+from tests.runtime.jobs import frozen_job, odd_job, tiny_gpt
+
+WIDTH = 4
+
+
+class Residual(nn.Module):
+    """Norm, two linear layers and the way round them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 8), nn.Linear(8, WIDTH, bias=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + self.down(functional.gelu(self.up(self.norm(hidden))))
+
+
+class View(nn.Linear):
+    """Its output is a view, of a wider tensor."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(hidden).chunk(2, dim=-1)[1].transpose(0, 1)
+
+
+class Chunks(nn.Module):
+    """Parts of one weight are used one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2 * WIDTH, WIDTH))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        first, second = self.weight.chunk(2)
+        return functional.linear(torch.tanh(functional.linear(hidden, first)), second)
+
+
+class Twice(nn.Module):
+    """One weight in two places, as it is and transposed; a scalar that is broadcast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+        self.scale = nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return (hidden @ self.weight).sin() @ self.weight.t() * self.scale
+
+
+class Tied(nn.Module):
+    """One weight in two linear layers, which transpose it each for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return functional.linear(functional.linear(hidden, self.weight).sin(), self.weight)
+
+
+class Shared(nn.Module):
+    """One bias added on the way twice, so that its gradient branches off in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(WIDTH))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return (hidden * self.bias).cos() * self.bias
+
+
+class Positions(nn.Module):
+    """A second output that no input reaches, and that meets the input in the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.frozen = nn.Parameter(torch.randn(WIDTH)), nn.Parameter(torch.randn(WIDTH), requires_grad=False)
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        positions = self.table.exp()
+        return hidden * self.frozen + positions, positions * 2, hidden
+
+
+class Unused(nn.Module):
+    """The input leads nowhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, WIDTH))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.weight * len(hidden)
+
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "residual": Residual,
+    "view": lambda: View(WIDTH, 2 * WIDTH),
+    "chunks": Chunks,
+    "twice": Twice,
+    "tied": Tied,
+    "shared": Shared,
+    "positions": Positions,
+    "unused": Unused,
+    "no_weights": nn.Tanh,
+    "attention": lambda: nn.TransformerEncoderLayer(WIDTH, 2, 8, dropout=0.0, batch_first=True),
+}
+WHOLE = {"twice", "shared", "unused"}
+"""These cannot be split, nor can positions whose two outputs meet in a loss: all is done in the input part."""
+
+
+def stage(module: nn.Module, hidden: Tensor, *, is_last: bool) -> PassedStage:
+    inputs = (hidden.clone().requires_grad_(),)
+    outputs = as_activations(module(*inputs))
+    loss = sum((output.square().mean() for output in outputs), torch.zeros(())) if is_last else None
+    return PassedStage(inputs, outputs, loss)
+
+
+def gradients_for(passed: PassedStage) -> list[Tensor]:
+    if passed.loss is not None:
+        return []
+    return [torch.cos(output.detach()) for output in passed.outputs if output.requires_grad]
+
+
+def passes(module: nn.Module, hidden: Tensor, *, is_last: bool) -> tuple[list[Tensor], dict[str, Tensor | None]]:
+    """Input and weight gradients of one whole pass."""
+    module.zero_grad()
+    passed = stage(module, hidden, is_last=is_last)
+    return list(passed.backward(gradients_for(passed))), weights(module)
+
+
+def weights(module: nn.Module) -> dict[str, Tensor | None]:
+    return {name: None if p.grad is None else p.grad.clone() for name, p in module.named_parameters()}
+
+
+def assert_same(found: Tensor | None, expected: Tensor | None) -> None:
+    if expected is None:
+        assert found is None
+    else:
+        torch.testing.assert_close(found, expected, rtol=1e-15, atol=1e-15)
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+@pytest.mark.parametrize("name", LAYERS)
+def test_both_parts_are_the_whole(name, is_last):
+    torch.manual_seed(1)
+    module, hidden = LAYERS[name]().double(), torch.randn(3, 2, WIDTH, dtype=torch.float64)
+    expected_inputs, expected = passes(module, hidden, is_last=is_last)
+    module.zero_grad()
+    passed = stage(module, hidden, is_last=is_last)
+    found = passed.backward_input(gradients_for(passed))
+    if name in WHOLE or (name == "positions" and is_last):
+        assert any(p.grad is not None for p in module.parameters())
+    else:
+        assert all(p.grad is None for p in module.parameters())
+    passed.backward_weight()
+    assert len(found) == len(expected_inputs)
+    for one, other in zip(found, expected_inputs, strict=True):
+        assert torch.equal(one, other)
+    for key, value in weights(module).items():
+        assert_same(value, expected[key])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.sampled_from(["residual", "chunks", "twice", "tied", "no_weights", "attention", "shared"]), min_size=1, max_size=5),
+    st.data(),
+)
+def test_microbatches_whose_weight_parts_wait_add_up(names, data):
+    torch.manual_seed(2)
+    module = nn.Sequential(*(LAYERS[name]() for name in names)).double()
+    batches = [torch.randn(2, 3, WIDTH, dtype=torch.float64) for _ in range(3)]
+    module.zero_grad()
+    for hidden in batches:
+        passed = stage(module, hidden, is_last=True)
+        passed.backward([])
+    expected = weights(module)
+    module.zero_grad()
+    waiting = []
+    for hidden in batches:
+        waiting.append(stage(module, hidden, is_last=True))
+        waiting[-1].backward_input([])
+        if data.draw(st.booleans()):
+            waiting.pop(0).backward_weight()
+    for passed in waiting:
+        passed.backward_weight()
+    for key, value in weights(module).items():
+        torch.testing.assert_close(value, expected[key], rtol=1e-13, atol=1e-15)
+
+
+class Counted(torch.autograd.Function):
+    """The identity; counts its backward passes."""
+
+    @staticmethod
+    def forward(ctx, value, calls):
+        ctx.calls = calls
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.calls.append(1)
+        return gradient, None
+
+
+def test_each_part_computes_its_own_gradients_only_and_once():
+    on_way, on_weight = [], []
+    weight = torch.randn(WIDTH, WIDTH, requires_grad=True)
+    entered = torch.randn(3, WIDTH, requires_grad=True)
+    output = Counted.apply(entered, on_way) @ Counted.apply(weight, on_weight)
+    passed = PassedStage((entered,), (output,), None)
+    passed.backward_input([torch.ones_like(output)])
+    assert (len(on_way), len(on_weight)) == (1, 0)
+    passed.backward_weight()
+    assert (len(on_way), len(on_weight)) == (1, 1)
+    assert torch.equal(weight.grad, entered.detach().t() @ torch.ones_like(output))
+
+
+@pytest.mark.parametrize("make_job", [tiny_gpt, odd_job, frozen_job])
+@pytest.mark.parametrize(("start", "stop"), [(0, 3), (1, 4), (3, 8), (0, 8)])
+def test_stages_of_whole_models(make_job, start, stop):
+    job = make_job()
+    modules = list(ModelState.initial(job, range(len(job.layers))).modules.values())
+    batch = collate([job.dataset[0], job.dataset[1]], "cpu")
+
+    def run() -> PassedStage:
+        values = ()
+        for index in range(stop):
+            if index == start:
+                values = inputs = tuple(v.detach().requires_grad_(v.requires_grad) for v in values)
+            torch.manual_seed(index)
+            values = run_layer(job.layers[index], modules[index], values, batch)
+        return PassedStage(inputs, values, job.loss(values, batch) if stop == len(job.layers) else None)
+
+    def gradients() -> list[Tensor | None]:
+        return [p.grad for module in modules for p in module.parameters()]
+
+    passed = run()
+    expected_inputs, expected = passed.backward(gradients_for(passed)), gradients()
+    for module in modules:
+        module.zero_grad()
+    passed = run()
+    found = passed.backward_input(gradients_for(passed))
+    passed.backward_weight()
+    assert all(torch.equal(one, other) for one, other in zip(found, expected_inputs, strict=True))
+    for one, other in zip(gradients(), expected, strict=True):
+        assert_same(one, other)
+
+
+def test_emulated_layers_take_each_part_at_its_time(monkeypatch):
+    slept: list[float] = []
+    monkeypatch.setattr("kintsugi.runtime.emulation.time.sleep", slept.append)
+    times = EmulatedTimes(forward_seconds=0.1, backward_input_seconds=0.2, backward_weight_seconds=0.3)
+    module = nn.Sequential(EmulatedLayer(times, WIDTH), EmulatedLayer(times, WIDTH))
+    passed = stage(module, torch.randn(2, WIDTH), is_last=False)
+    slept.clear()
+    passed.backward_input(gradients_for(passed))
+    assert slept == [0.2, 0.2]
+    passed.backward_weight()
+    assert slept == [0.2, 0.2, 0.3, 0.3]

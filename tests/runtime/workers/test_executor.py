@@ -1,0 +1,168 @@
+"""The executor trains what a plain loop over the whole model trains."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from estimator.program import Program, compile_program
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import CommunicationError
+from kintsugi.core.plan import Plan
+from kintsugi.runtime.models import TrainingJob, collate, model_shape, run_layer, seed_for
+from kintsugi.runtime.sampler import Sampler
+from kintsugi.runtime.workers.commit import CommitRecord, StepStatus
+from kintsugi.runtime.workers.executor import Executor
+from kintsugi.runtime.workers.state import ModelState
+from tests.builders import grid_plan
+from tests.runtime.jobs import NUM_MICROBATCHES, frozen_job, odd_job, profile_for, tiny_gpt
+
+JOBS = {"gpt": tiny_gpt, "odd": odd_job, "frozen": frozen_job}
+
+
+class Alone:
+    """The groups of a worker without peers; may break at an all-reduce."""
+
+    def __init__(self, breaks_at: int | None = None) -> None:
+        self.count = 0
+        self.breaks_at = breaks_at
+
+    def transport(self, device: torch.device, members: tuple[str, ...] | None = None) -> None:
+        return None
+
+    def all_reduce(self, tensor: torch.Tensor, members: tuple[str, ...] | None = None) -> None:
+        self.count += 1
+        if self.count == self.breaks_at:
+            tensor.fill_(math.nan)
+            raise CommunicationError("a peer is gone")
+
+
+def executor_of(job: TrainingJob, groups: Alone, before_action=lambda *_: None) -> Executor:
+    plan: Plan = grid_plan(len(job.layers), [1], [NUM_MICROBATCHES])
+    program: Program = compile_program(plan, profile_for(job), Cluster.uniform(1))
+    return Executor(
+        worker="w00",
+        job=job,
+        shape=model_shape(job),
+        state=ModelState.initial(job, range(len(job.layers))),
+        plan=plan,
+        actions=program.actions["w00"],
+        reductions=program.reductions,
+        groups=groups,
+        before_action=before_action,
+    )
+
+
+def plain_training(job: TrainingJob) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Losses and parameters of a loop as one would write it without any of this."""
+    state = ModelState.initial(job, range(len(job.layers)))
+    sampler = Sampler(
+        num_samples=len(job.dataset),
+        microbatch_size=job.microbatch_size,
+        num_microbatches=job.num_microbatches,
+        seed=seed_for(job, 1),
+    )
+    trained = [p for p in state.parameters.values() if p.requires_grad]
+    losses = []
+    for step in range(job.num_steps):
+        for parameter in trained:
+            parameter.grad = torch.zeros_like(parameter)
+        total = 0.0
+        for microbatch in range(job.num_microbatches):
+            batch = collate([job.dataset[i] for i in sampler.indices(step, microbatch)], job.device)
+            values = ()
+            for index, layer in enumerate(job.layers):
+                torch.manual_seed(seed_for(job, 2, step, microbatch, index))
+                values = run_layer(layer, state.modules[index], values, batch)
+            loss = job.loss(values, batch) / job.num_microbatches
+            loss.backward()
+            total += loss.item()
+        losses.append(total)
+        torch.nn.utils.clip_grad_norm_(trained, job.max_grad_norm)
+        state.set_learning_rate(step)
+        state.optimizer.step()
+    return losses, {name: p.detach() for name, p in state.parameters.items()}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_trains_as_a_plain_loop(name):
+    job = JOBS[name]()
+    losses, parameters = plain_training(job)
+    executor = executor_of(job, Alone())
+    records = [executor.run(step) for step in range(job.num_steps)]
+    assert [record.loss for record in records] == pytest.approx(losses, rel=1e-12)
+    assert [record.step for record in records] == list(range(job.num_steps))
+    for key, value in parameters.items():
+        assert torch.allclose(executor.state.parameters[key], value, rtol=1e-11, atol=1e-13), key
+    assert executor.status == StepStatus(step=job.num_steps, last_record=records[-1])
+
+
+def snapshot(executor: Executor) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in executor.state.parameters.items()}
+
+
+def is_as(executor: Executor, values: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(p, values[name]) for name, p in executor.state.parameters.items())
+
+
+def test_nothing_is_applied_before_the_commit_point_and_the_step_can_be_rolled_forward():
+    job = odd_job()
+    whole, broken = executor_of(job, Alone()), executor_of(job, Alone(breaks_at=2))
+    records = [whole.run(step) for step in range(2)]
+    first = broken.run(0)
+    before = snapshot(broken)
+    with pytest.raises(CommunicationError):
+        broken.run(1)
+    assert is_as(broken, before)
+    assert broken.status == StepStatus(step=1, is_reduced=True, last_record=first)
+    broken.roll_forward(records[1])
+    assert is_as(broken, snapshot(whole))
+    assert broken.status == StepStatus(step=2, last_record=records[1])
+
+
+def test_a_step_may_be_left_before_any_of_its_actions():
+    job, place = odd_job(), {"leave_at": 0, "count": 0}
+
+    def leave(_: int, __: object) -> None:
+        place["count"] += 1
+        if place["count"] == place["leave_at"]:
+            raise CommunicationError("called off")
+
+    whole, executor = executor_of(job, Alone()), executor_of(job, Alone(), leave)
+    expected = [whole.run(step) for step in range(2)]
+    assert executor.run(0) == expected[0]
+    before = snapshot(executor)
+    for leave_at in range(1, 2 * NUM_MICROBATCHES + 2):
+        place.update(leave_at=leave_at, count=0)
+        with pytest.raises(CommunicationError):
+            executor.run(1)
+        assert is_as(executor, before)
+        assert executor.status == StepStatus(step=1, last_record=expected[0])
+    place.update(leave_at=0)
+    assert executor.run(1) == expected[1]
+    assert is_as(executor, snapshot(whole))
+
+
+@pytest.mark.parametrize("limit", [None, 1e-3, 1e3])
+def test_gradients_are_clipped_by_the_norm_of_the_whole_model(limit):
+    job = replace(tiny_gpt(num_steps=1), max_grad_norm=limit)
+    executor = executor_of(job, Alone())
+    record = executor.run(0)
+    squares = sum(float(p.grad.square().sum()) for p in executor.state.parameters.values() if p.grad is not None)
+    norm = math.sqrt(record.squared_norm)
+    expected = norm if limit is None or norm <= limit else limit * norm / (norm + 1e-6)
+    assert math.sqrt(squares) == pytest.approx(expected, rel=1e-9)
+
+
+def test_rolling_forward_follows_the_record_not_the_own_reckoning():
+    job = replace(odd_job("stateless"), max_grad_norm=1.0, learning_rate_factor=None)
+    executor = executor_of(job, Alone(breaks_at=1))
+    with pytest.raises(CommunicationError):
+        executor.run(0)
+    before = snapshot(executor)
+    gradients = {name: p.grad.clone() for name, p in executor.state.parameters.items() if p.grad is not None}
+    executor.roll_forward(CommitRecord(step=0, squared_norm=10_000.0, loss=0.0))
+    for name, gradient in gradients.items():
+        moved = before[name] - executor.state.parameters[name].detach()
+        assert torch.allclose(moved, 0.05 * gradient / 100, rtol=1e-6), name

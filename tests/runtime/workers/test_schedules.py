@@ -1,0 +1,61 @@
+"""Real processes train alike under every schedule, with whole and with split backward passes, healthy and mended."""
+
+from dataclasses import replace
+from functools import cache, partial
+
+import pytest
+
+from estimator.program import ActionKind, compile_program
+from kintsugi.core.plan import Policy, Schedule
+from kintsugi.runtime.control.decisions import JobRequest
+from kintsugi.runtime.faults import fail_at
+from kintsugi.runtime.result import RunResult
+from tests.runtime.jobs import frozen_job, odd_job, tiny_gpt
+from tests.runtime.runs import assert_same, gpt_request, request_for, run, survivors
+
+pytestmark = pytest.mark.processes
+
+
+def under(schedule: Schedule, request: JobRequest) -> JobRequest:
+    """The same request with another schedule."""
+    return replace(request, plan=replace(request.plan, schedule=schedule), settings=replace(request.settings, schedule=schedule))
+
+
+def kinds(result: RunResult, request: JobRequest) -> set[ActionKind]:
+    """Kinds of actions in the program that the job ended on."""
+    program = compile_program(survivors(result), request.profile, request.cluster)
+    return {action.kind for actions in program.actions.values() for action in actions}
+
+
+@cache
+def reference() -> RunResult:
+    return run(tiny_gpt, gpt_request(2, 3))
+
+
+@pytest.mark.parametrize("schedule", [Schedule.GPIPE, Schedule.ZB_H1])
+def test_schedules_train_as_1f1b_does(schedule):
+    request = under(schedule, gpt_request(2, 3))
+    result = run(tiny_gpt, request)
+    assert_same(result, reference())
+    assert (ActionKind.BACKWARD_WEIGHT in kinds(result, request)) == (schedule is Schedule.ZB_H1)
+
+
+@pytest.mark.parametrize("policy", [Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM])
+def test_a_job_under_zb_h1_is_mended(policy):
+    request = under(Schedule.ZB_H1, gpt_request(2, 3, policy))
+    result = run(tiny_gpt, request, fail_at(2, "w04", "backward"))
+    assert_same(result, reference())
+    assert survivors(result).schedule is Schedule.ZB_H1
+
+
+def test_a_rerouted_job_under_1f1b_splits_its_backward_passes():
+    request = gpt_request(2, 3, Policy.DATA_REROUTING)
+    result = run(tiny_gpt, request, fail_at(1, "w01", "forward"))
+    assert_same(result, reference())
+    assert ActionKind.BACKWARD_WEIGHT in kinds(result, request)
+
+
+@pytest.mark.parametrize("make_job", [odd_job, partial(odd_job, "stateless"), frozen_job])
+def test_odd_models_train_alike_under_zb_h1(make_job):
+    request = request_for(make_job(), 2, 3)
+    assert_same(run(make_job, under(Schedule.ZB_H1, request)), run(make_job, request))

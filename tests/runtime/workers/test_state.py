@@ -1,0 +1,140 @@
+"""A worker's layers: the same initial values everywhere, ties, and what moves when layers change hands."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from kintsugi.core.decision import StateKind
+from kintsugi.core.errors import ReconfigurationError
+from kintsugi.runtime.models import TrainingJob, canonical_name
+from kintsugi.runtime.workers.state import ModelState
+from tests.runtime.jobs import odd_job, tiny_gpt
+
+JOBS = {"gpt": tiny_gpt, "odd": odd_job, "stateless": partial(odd_job, "stateless")}
+
+
+@pytest.fixture(params=JOBS, name="job")
+def any_job(request) -> TrainingJob:
+    return JOBS[request.param]()
+
+
+def layers_of(job: TrainingJob) -> range:
+    return range(len(job.layers))
+
+
+def trained(job: TrainingJob, layers: range) -> ModelState:
+    """A state after two updates with gradients that depend on the parameter's name alone."""
+    state = ModelState.initial(job, layers)
+    for step in range(2):
+        for name, parameter in state.parameters.items():
+            generator = torch.Generator().manual_seed(step + sum(name.encode()))
+            parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+        state.set_learning_rate(step)
+        state.optimizer.step()
+    return state
+
+
+def exported(state: ModelState, layers: range):
+    return {(layer, kind): state.export(layer, kind) for layer in layers for kind in (StateKind.PARAMETER, StateKind.OPTIMIZER)}
+
+
+def copied(entries):
+    return {
+        place: {k: v.detach().clone() if isinstance(v, torch.Tensor) else v for k, v in named.items()}
+        for place, named in entries.items()
+    }
+
+
+def assert_equal(one, other):
+    assert one.keys() == other.keys()
+    for place, named in one.items():
+        assert named.keys() == other[place].keys(), place
+        for key, value in named.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(other[place][key])), (place, key)
+
+
+def test_layers_start_alike_wherever_they_are(job):
+    whole = ModelState.initial(job, layers_of(job))
+    for layer in layers_of(job):
+        alone = ModelState.initial(job, range(layer, layer + 1))
+        assert_equal({layer: alone.export(layer, StateKind.PARAMETER)}, {layer: whole.export(layer, StateKind.PARAMETER)})
+
+
+def test_tied_parameters_are_one_object_and_stand_once(job):
+    state = ModelState.initial(job, layers_of(job))
+    assert len({id(parameter) for parameter in state.parameters.values()}) == len(state.parameters)
+    for index, layer in enumerate(job.layers):
+        for name, parameter in state.modules[index].named_parameters():
+            assert parameter is state.parameters[canonical_name(layer, name)]
+
+
+def test_the_optimizer_gets_what_is_trained(job):
+    state = ModelState.initial(job, layers_of(job))
+    given = {id(p) for group in state.optimizer.param_groups for p in group["params"]}
+    assert given == {id(p) for p in state.parameters.values() if p.requires_grad}
+
+
+def test_the_same_layers_need_nothing(job):
+    state = trained(job, range(2, 5))
+    before = copied(exported(state, range(2, 5)))
+    new = state.rebuilt(range(2, 5), {})
+    assert_equal(exported(new, range(2, 5)), before)
+
+
+def test_any_change_of_layers_keeps_every_bit(job):
+    whole = trained(job, layers_of(job))
+    truth = copied(exported(whole, layers_of(job)))
+    for start, stop in ((0, 3), (2, 6), (5, 8)):
+        held = ModelState(job, {}, {}).rebuilt(range(start, stop), truth)
+        for new_start, new_stop in ((0, 8), (0, 2), (3, 7), (7, 8)):
+            wanted = range(new_start, new_stop)
+            arrived = {place: copied({0: named})[0] for place, named in truth.items() if place[0] not in range(start, stop)}
+            moved = held.rebuilt(wanted, arrived)
+            assert_equal(exported(moved, wanted), {place: truth[place] for place in truth if place[0] in wanted})
+            assert_equal(exported(held, range(start, stop)), {p: truth[p] for p in truth if p[0] in range(start, stop)})
+
+
+def test_staging_and_giving_up_changes_nothing(job):
+    """A tied layer arrives beside its partner; the present state must go on as if nothing had been."""
+    whole = trained(job, layers_of(job))
+    truth = copied(exported(whole, layers_of(job)))
+    last = range(len(job.layers) - 1, len(job.layers))
+    held = ModelState(job, {}, {}).rebuilt(last, truth)
+    objects = {name: id(parameter) for name, parameter in held.modules[last.start].named_parameters()}
+    held.rebuilt(layers_of(job), truth)
+    assert {name: id(parameter) for name, parameter in held.modules[last.start].named_parameters()} == objects
+    again = held.rebuilt(last, {})
+    assert_equal(exported(again, last), {place: truth[place] for place in truth if place[0] in last})
+
+
+def test_training_goes_on_the_same_after_a_move():
+    job = odd_job()
+    whole, held = trained(job, layers_of(job)), trained(job, range(3))
+    moved = held.rebuilt(layers_of(job), copied(exported(whole, range(3, len(job.layers)))))
+    for state in (whole, moved):
+        for parameter in state.parameters.values():
+            parameter.grad = torch.ones_like(parameter)
+        state.set_learning_rate(2)
+        state.optimizer.step()
+    assert_equal(exported(moved, layers_of(job)), exported(whole, layers_of(job)))
+
+
+def test_a_layer_that_nobody_sent_is_named(job):
+    with pytest.raises(ReconfigurationError, match="layer 3 is new here, and nobody sent"):
+        trained(job, range(3)).rebuilt(range(4), {})
+
+
+def test_buffers_travel_under_their_layers_name():
+    state = trained(odd_job(), range(1, 3))
+    assert {key[0] for key in state.export(1, StateKind.BUFFER)} == {"mixer0.offset", "mixer0.count"}
+    assert {key[0] for key in state.export(2, StateKind.BUFFER)} == {"mixer1.offset", "mixer1.count"}
+
+
+def test_the_learning_rate_follows_the_step():
+    state = ModelState.initial(odd_job(), range(2))
+    rates = []
+    for step in (0, 1, 2, 5):
+        state.set_learning_rate(step)
+        rates += [group["lr"] for group in state.optimizer.param_groups]
+    assert rates == pytest.approx([0.05 / 3, 0.1 / 3, 0.05, 0.05])
