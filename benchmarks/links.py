@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -33,24 +33,21 @@ def unavailable_reason() -> str | None:
     missing = [program for program in ("ip", "tc") if shutil.which(program) is None]
     if missing:
         return f"{' and '.join(missing)} of iproute2 not found"
-    probe = f"{_NAME}-{os.getpid()}-probe"
+    probe = name_of("probe")
     made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
     subprocess.run(["ip", "netns", "delete", probe], capture_output=True, check=False)
     return None if made.returncode == 0 else f"network namespaces cannot be made: {made.stderr.strip()}"
 
 
-class EmulatedLinks(AbstractContextManager["EmulatedLinks"]):
-    """One namespace and address for each member."""
+class Namespaces(AbstractContextManager["Namespaces"]):
+    """Named network namespaces with what links them: made as the block is entered, deleted however it is left."""
 
-    def __init__(self, payload_bytes_per_second: Mapping[str, float]) -> None:
-        """Nothing is made before the block is entered.
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = tuple(names)
 
-        Args:
-            payload_bytes_per_second: of each member (at most 200), each way, headers not counted.
-        """
-        self._prefix = f"{_NAME}-{os.getpid()}"
-        self._rates = dict(payload_bytes_per_second)
-        self.addresses = {member: f"10.77.0.{index + 1}" for index, member in enumerate(self._rates)}
+    def make(self) -> None:
+        """Make the namespaces and their links."""
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         reason = unavailable_reason()
@@ -58,8 +55,8 @@ class EmulatedLinks(AbstractContextManager["EmulatedLinks"]):
             raise UnavailableError(reason, field="links")
         self._before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         try:
-            delete_leftovers()
-            self._make()
+            _delete_leftovers()
+            self.make()
         except BaseException:
             self.close()
             raise
@@ -68,21 +65,33 @@ class EmulatedLinks(AbstractContextManager["EmulatedLinks"]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def namespace(self, member: str) -> str:
-        """Name of the member's network namespace."""
-        return f"{self._prefix}-{member}"
-
     def close(self) -> None:
         """Delete all namespaces, and with them links and shapers."""
-        for name in (*map(self.namespace, self._rates), self._hub):
+        for name in self._names:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
         signal.signal(signal.SIGTERM, self._before)
 
-    @property
-    def _hub(self) -> str:
-        return f"{self._prefix}-hub"
 
-    def _make(self) -> None:
+class EmulatedLinks(Namespaces):
+    """One namespace and address for each member."""
+
+    def __init__(self, payload_bytes_per_second: Mapping[str, float]) -> None:
+        """Nothing is made before the block is entered.
+
+        Args:
+            payload_bytes_per_second: of each member (at most 200), each way, headers not counted.
+        """
+        self._rates = dict(payload_bytes_per_second)
+        self.addresses = {member: f"10.77.0.{index + 1}" for index, member in enumerate(self._rates)}
+        self._hub = name_of("hub")
+        super().__init__((*map(self.namespace, self._rates), self._hub))
+
+    def namespace(self, member: str) -> str:
+        """Name of the member's network namespace."""
+        return name_of(member)
+
+    def make(self) -> None:
+        """A bridge, and to it a shaped link of every member."""
         run_command("ip", "netns", "add", self._hub)
         run_command("ip", "-n", self._hub, "link", "add", "bridge", "type", "bridge")
         run_command("ip", "-n", self._hub, "link", "set", "bridge", "up")
@@ -97,21 +106,23 @@ class EmulatedLinks(AbstractContextManager["EmulatedLinks"]):
         run_command("ip", "-n", own, "address", "add", f"{self.addresses[member]}/24", "dev", "port")
         run_command("ip", "-n", own, "link", "set", "port", "up")
         run_command("ip", "-n", own, "link", "set", "lo", "up")
-        rate = f"{round(8 * self._rates[member] * HEADER_RATIO)}bit"
-        for namespace, device in ((own, "port"), (self._hub, port)):
-            shaper = (
-                "tbf",
-                "rate",
-                rate,
-                "burst",
-                f"{_BURST_BYTES}b",
-                "latency",
-                f"{_QUEUE_MILLISECONDS}ms",
-            )
-            run_command("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *shaper)
+        bits_per_second = 8 * self._rates[member] * HEADER_RATIO
+        shape(own, "port", bits_per_second, burst_bytes=_BURST_BYTES)
+        shape(self._hub, port, bits_per_second, burst_bytes=_BURST_BYTES)
 
 
-def delete_leftovers() -> None:
+def name_of(namespace: str) -> str:
+    """A name that tells whose the namespace is: this process's."""
+    return f"{_NAME}-{os.getpid()}-{namespace}"
+
+
+def shape(namespace: str, device: str, bits_per_second: float, *, burst_bytes: int) -> None:
+    """Let a device pass so much and no more."""
+    bucket = f"tbf rate {round(bits_per_second)}bit burst {burst_bytes}b latency {_QUEUE_MILLISECONDS}ms"
+    run_command("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *bucket.split())
+
+
+def _delete_leftovers() -> None:
     """Delete the namespaces of processes that were killed before they could."""
     for name in Path("/run/netns").glob(f"{_NAME}-*"):
         owner = name.name.split("-")[1]

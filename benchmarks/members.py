@@ -1,7 +1,9 @@
-"""Processes that connect as workers do, each in its own network namespace, and call functions of a benchmark."""
+"""Processes that connect as workers do, in network namespaces or on loopback, and call functions of a benchmark."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from benchmarks.links import enter
@@ -26,14 +28,46 @@ class Member(CrewMember):
         return function(self, *arguments)
 
 
-def _member_main(name: str, address: str, namespace: str, connection: Connection) -> NoReturn:
-    enter(namespace)
-    member = Member(name, address, connection)
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a member runs; by default on loopback, beside this process."""
+
+    address: str = WorkerOptions().address
+    """At which the others reach it."""
+    namespace: str | Path | None = None
+    """The network namespace that it enters: a name, or a path to one; None: it stays in this process's."""
+
+
+def _member_main(kind: type[Member], name: str, place: Place, connection: Connection) -> NoReturn:
+    if place.namespace is not None:
+        enter(place.namespace)
+    member = kind(name, place.address, connection)
     member.run(member.answer)
 
 
-class Places(Protocol):
-    """Where members are: on links of their own, or on a shared one."""
+class MemberCrew(Crew):
+    """Members of one kind, each in its place; where one cannot start, all of them are ended."""
+
+    def __init__(self, kind: type[Member], places: Mapping[str, Place], *, timeout_seconds: float) -> None:
+        super().__init__(timeout_seconds=timeout_seconds)
+        try:
+            for name, place in places.items():
+                self.start(name, _member_main, kind, name, place)
+            self.make_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def make_ready(self) -> None:
+        """What is asked of all of them first; nothing here."""
+
+    def call(self, function: Callable[..., Any], *arguments: Any, on: Sequence[str] = ()) -> dict[str, Any]:
+        """The answers of some members (all by default) to a call of a module-level function with them first."""
+        return self.ask(dict.fromkeys(on or self.names, (function, arguments)))
+
+
+class Links(Protocol):
+    """What members are connected by: links of their own, or a shared one."""
 
     @property
     def addresses(self) -> Mapping[str, str]:
@@ -43,44 +77,24 @@ class Places(Protocol):
         """The network namespace of a member."""
 
 
-class Members(Crew):
+class Members(MemberCrew):
     """A process for every member of emulated links."""
 
-    def __init__(self, links: Places, *, timeout_seconds: float = 120.0) -> None:
-        super().__init__(timeout_seconds=timeout_seconds)
-        try:
-            for name, address in links.addresses.items():
-                self.start(name, _member_main, name, address, links.namespace(name))
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, links: Links, *, timeout_seconds: float = 120.0) -> None:
+        places = {name: Place(address, links.namespace(name)) for name, address in links.addresses.items()}
+        super().__init__(Member, places, timeout_seconds=timeout_seconds)
 
     def connect(self, members: Sequence[str] = (), subgroups: Sequence[tuple[str, ...]] = ()) -> None:
         """Build new groups among some members (all by default)."""
         self.build(tuple(members or self.names), tuple(subgroups))
-
-    def call(self, function: Callable[..., Any], *arguments: Any, on: Sequence[str] = ()) -> dict[str, Any]:
-        """The answers of some members (all by default) to a call of a module-level function with them first."""
-        return self.calls(dict.fromkeys(on or self.names, (function, arguments)))
 
     def calls(self, requests: Mapping[str, Call]) -> dict[str, Any]:
         """The members' answers, each to its own call."""
         return self.ask(requests)
 
 
-class LocalMembers(Crew):
+class LocalMembers(MemberCrew):
     """The same without links: processes that reach each other over loopback."""
 
     def __init__(self, names: Sequence[str], *, timeout_seconds: float = 300.0) -> None:
-        super().__init__(timeout_seconds=timeout_seconds)
-        try:
-            for name in names:
-                self.start(name, _local_main, name)
-        except BaseException:
-            self.close()
-            raise
-
-
-def _local_main(name: str, connection: Connection) -> NoReturn:
-    member = Member(name, WorkerOptions().address, connection)
-    member.run(member.answer)
+        super().__init__(Member, dict.fromkeys(names, Place()), timeout_seconds=timeout_seconds)

@@ -9,19 +9,16 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from benchmarks.churn.plane import Lines, Send
 from benchmarks.churn.testbed import Testbed
-from benchmarks.links import enter
-from benchmarks.members import Member
-from kintsugi.runtime.measuring.crew import Crew
+from benchmarks.members import Member, MemberCrew
 
 _PATIENCE_SECONDS = 600.0
 _READ_BYTES = 64 * 2**20
@@ -212,31 +209,18 @@ def read_checkpoint(_node: Node, path: Path) -> float:
     return time.monotonic()
 
 
-def _node_main(name: str, address: str, namespace: Path, connection: Connection) -> NoReturn:
-    enter(namespace)
-    node = Node(name, address, connection)
-    node.run(node.answer)
-
-
-class Nodes(Crew):
+class Nodes(MemberCrew):
     """A process for each of some nodes of a test bed."""
 
     def __init__(self, testbed: Testbed, names: Sequence[str]) -> None:
         """Start them, each with its lines open and connected to its neighbours among `names`."""
-        super().__init__(timeout_seconds=_PATIENCE_SECONDS)
         self.testbed = testbed
-        try:
-            for name in names:
-                self.start(name, _node_main, name, testbed.address(name), testbed.namespace(name))
-            self.ask({name: (open_lines, (testbed.address(name),)) for name in names})
-            self.ask({name: (connect, self._peers(name)) for name in names})
-        except BaseException:
-            self.close()
-            raise
+        super().__init__(Node, testbed.places(names), timeout_seconds=_PATIENCE_SECONDS)
 
-    def call(self, function: Callable[..., Any], *arguments: Any, on: Sequence[str] = ()) -> dict[str, Any]:
-        """The answers of some nodes (all by default) to a call of a module-level function with them first."""
-        return self.ask(dict.fromkeys(on or self.names, (function, arguments)))
+    def make_ready(self) -> None:
+        """Open their lines, and connect those."""
+        self.ask({name: (open_lines, (self.testbed.address(name),)) for name in self.names})
+        self.ask({name: (connect, self._peers(name)) for name in self.names})
 
     def _peers(self, name: str) -> tuple[dict[str, str], list[str]]:
         """Whom a node connects to, and whose connections it waits for."""

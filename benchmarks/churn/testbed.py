@@ -18,6 +18,7 @@ from typing import Self
 from benchmarks.churn.overlays import Wire
 from benchmarks.churn.relay import relay_main
 from benchmarks.links import CLONE_NEWNET, enter
+from benchmarks.members import Place
 from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.processes import forkserver
 
@@ -92,13 +93,6 @@ class Testbed(AbstractContextManager["Testbed"]):
         while self._handles:
             os.close(self._handles.popitem()[1])
 
-    @property
-    def relay_pid(self) -> int:
-        """Process id of the relay."""
-        assert self._relay is not None
-        assert self._relay.pid is not None
-        return self._relay.pid
-
     def namespace(self, node: str) -> Path:
         """Path by which processes enter the node's namespace while this one lives."""
         return Path(f"/proc/{os.getpid()}/fd/{self._handles[node]}")
@@ -106,6 +100,10 @@ class Testbed(AbstractContextManager["Testbed"]):
     def address(self, node: str) -> str:
         """At which the node's neighbours reach it."""
         return f"10.78.0.{self.names.index(node) + 1}"
+
+    def places(self, nodes: Sequence[str]) -> dict[str, Place]:
+        """Where processes of some nodes run."""
+        return {node: Place(self.address(node), self.namespace(node)) for node in nodes}
 
     @contextmanager
     def inside(self, node: str) -> Iterator[None]:

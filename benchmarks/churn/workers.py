@@ -8,18 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.churn.testbed import Testbed
-from benchmarks.links import enter
-from benchmarks.members import Member
+from benchmarks.members import Member, MemberCrew
 from kintsugi.core.errors import KintsugiError
-from kintsugi.runtime.measuring.crew import Crew
 from kintsugi.runtime.overlay.coordinator import Coordinator
 from kintsugi.runtime.overlay.options import OverlayOptions
 
@@ -195,27 +191,11 @@ def known_links(worker: Worker) -> list[tuple[str, str, str, float | None, float
     return [(*one.between, one.state.value, one.alpha_seconds, one.beta_seconds_per_byte) for one in links]
 
 
-def _worker_main(name: str, address: str, namespace: Path, connection: Connection) -> NoReturn:
-    enter(namespace)
-    worker = Worker(name, address, connection)
-    worker.run(worker.answer)
-
-
-class Workers(Crew):
+class Workers(MemberCrew):
     """A process for each of some nodes of a test bed."""
 
     def __init__(self, testbed: Testbed, names: Sequence[str]) -> None:
-        super().__init__(timeout_seconds=_PATIENCE_SECONDS)
-        try:
-            for name in names:
-                self.start(name, _worker_main, name, testbed.address(name), testbed.namespace(name))
-        except BaseException:
-            self.close()
-            raise
-
-    def call(self, function: Callable[..., Any], *arguments: Any, on: Sequence[str] = ()) -> dict[str, Any]:
-        """The answers of some workers (all by default) to a call of a module-level function with them first."""
-        return self.ask(dict.fromkeys(on or self.names, (function, arguments)))
+        super().__init__(Worker, testbed.places(names), timeout_seconds=_PATIENCE_SECONDS)
 
     def until(self, is_so: Callable[[dict[str, Any]], bool], function: Callable[..., Any], on: Sequence[str]) -> dict[str, Any]:
         """Ask again and again until the answers are as awaited.
