@@ -22,8 +22,8 @@ from api.http.description import EXAMPLES
 from api.settings import Settings
 from api.storage.store import Store
 from kintsugi.core import codec
-from tests.api.receiver import Receiver, receiver
 from tests.api.requests import event, report
+from tests.api.webhooks.receiver import Receiver, receiver
 from tests.builders import uniform_profile
 
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")

@@ -16,7 +16,7 @@ from kintsugi.cli import main
 from kintsugi.client import Client, Patience
 from kintsugi.core.errors import ForbiddenError, UnauthenticatedError, UnavailableError, error_from
 from kintsugi.runtime.train import train
-from tests.api.access import issued
+from tests.api.access.world import issued
 from tests.processes import service
 from tests.runtime.jobs import profile_for, tiny_gpt
 

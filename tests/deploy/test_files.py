@@ -15,7 +15,7 @@ import yaml
 from api.settings import Settings
 from api.webhooks.courier import LAST_SECONDS
 from kintsugi import __version__
-from tests.api.test_openapi import SNAPSHOT
+from tests.api.http.test_openapi import SNAPSHOT
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -19,7 +19,7 @@ from kintsugi.runtime.overlay.messages import Channel, Message
 from kintsugi.runtime.overlay.serving import HttpLog, ServiceProcess
 from kintsugi.runtime.overlay.standby import LogCopy, Standby, StandbyOptions
 from planner.overlay.succession import Ballot
-from tests.planner.overlay_world import mesh
+from tests.planner.overlay.world import mesh
 from tests.processes import service
 
 LINE = ("w00", "w01", "w02", "w03", "w04")

@@ -1,0 +1,363 @@
+"""The gate under hostile requests: headers, addresses, secrets in URLs, sockets, crashes, rates."""
+
+import logging
+import shutil
+
+import pytest
+import structlog
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
+
+from api.access.addresses import address_of, is_loopback, neighbourhood, require_own_name, scheme_of
+from api.access.assembly import are_readable_on_the_way
+from api.access.limits import TRACKED_CALLERS, Buckets, Places
+from api.access.targets import Target, operations_of, target_of
+from api.access.tokens import NewToken, redacted
+from api.app import create_app
+from api.settings import Settings
+from kintsugi.core.errors import ForbiddenError, InvalidInputError, TooManyRequestsError
+from tests.api.access.world import OTHER, OWN, guarded, issued
+from tests.api.requests import event, new_job
+
+
+@pytest.fixture(scope="module")
+def world(migrated_file, tmp_path_factory):
+    """For all tests that leave its tokens as they are."""
+    path = tmp_path_factory.mktemp("gate") / "kintsugi.sqlite3"
+    shutil.copy(migrated_file, path)
+    with guarded(f"sqlite:///{path}") as world:
+        yield world
+
+
+@pytest.fixture
+def loud():
+    """Warnings are logged."""
+    before = structlog.get_config()["wrapper_class"]
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    yield
+    structlog.configure(wrapper_class=before)
+
+
+@pytest.fixture
+def own_world(database_url):
+    with guarded(database_url) as world:
+        yield world
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "bEaReR"])
+@pytest.mark.parametrize("space", [" ", "   "])
+def test_the_scheme_has_no_case(world, scheme, space):
+    headers = {"Authorization": f"{scheme}{space}{world.secrets['reader']}"}
+    assert world.client.get("/v1/jobs", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"Bearer " + b"x" * 60_000,
+        "Bearer kgi_ünïcode".encode(),
+        b"Bearer \xff\xfe",
+        b"Bearer\t",
+        b"Bearer a b c",
+        b"",
+        b"," * 9_000,
+    ],
+)
+def test_strange_headers_are_no_tokens(world, value):
+    response = world.client.get("/v1/jobs", headers=[(b"Authorization", value)])
+    assert response.status_code == 401
+    assert response.json()["error"] == world.client.get("/v1/jobs").json()["error"]
+
+
+def test_two_tokens_are_none(world):
+    header = (b"Authorization", f"Bearer {world.secrets['reader']}".encode())
+    assert world.client.get("/v1/jobs", headers=[header]).status_code == 200
+    assert world.client.get("/v1/jobs", headers=[header, header]).status_code == 401
+    assert world.client.get("/v1/jobs", headers=[(b"Authorization", b"Basic x"), header]).status_code == 401
+
+
+@pytest.mark.parametrize("query", ["token={0}", "access_token={0}", "detail={0}", "TOKEN=x", "a=1&token=", "limit=1&x=y{0}"])
+def test_a_token_in_a_url_is_refused_and_not_told_on(world, query):
+    secret = world.secrets["admin"]
+    response = world.ask("GET", f"/v1/jobs?{query.format(secret)}", "admin")
+    assert response.status_code == 422
+    assert response.json()["error"]["field"] == "url"
+    assert secret not in response.text
+
+
+def test_a_token_in_a_path_is_refused_and_not_told_on(world):
+    secret = world.secrets["admin"]
+    response = world.ask("GET", f"/v1/jobs/{secret}", "admin")
+    assert response.status_code == 422
+    assert secret[-20:] not in response.text
+    assert redacted(f"GET /v1/jobs/{secret}/plan") == "GET /v1/jobs/kgi_.../plan"
+
+
+def test_the_log_holds_no_token(world, capsys):
+    secret = world.secrets["admin"]
+    for path in ("/v1/jobs", f"/v1/jobs/{secret}", f"/v1/jobs?token={secret}", "/nowhere"):
+        world.ask("GET", path, "admin")
+    told = capsys.readouterr()
+    assert secret not in told.out + told.err
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "TRACE", "PROPFIND", "post", "X" * 300])
+def test_other_methods_open_nothing(world, method):
+    assert world.client.request(method, f"/v1/jobs/{OWN}").status_code == 401
+    assert world.ask(method, f"/v1/jobs/{OWN}", "stranger").status_code == 404
+    assert world.ask(method, f"/v1/jobs/{OWN}", "admin").status_code == 405
+
+
+@pytest.mark.parametrize("name", ["X-HTTP-Method-Override", "X-Original-URL", "X-Rewrite-URL", "X-Forwarded-Prefix"])
+def test_headers_do_not_change_what_is_asked_for(world, name):
+    response = world.ask("GET", f"/v1/jobs/{OTHER}", "stranger", headers={name: f"/v1/jobs/{OWN}"})
+    assert response.json()["summary"]["id"] == OTHER
+
+
+@pytest.mark.parametrize("host", ["[", "evil.example", "", "a" * 5_000, "x@y:z"])
+def test_a_strange_host_breaks_nothing(world, host):
+    response = world.client.get("/v1/jobs/nothing", headers={"Host": host, **world.bearer("admin")})
+    assert response.status_code == 404
+    assert response.json()["instance"] == "/v1/jobs/nothing"
+
+
+def test_a_web_socket_is_closed(world):
+    with pytest.raises(WebSocketDisconnect) as closed, world.client.websocket_connect("/v1/stream"):
+        pass
+    assert closed.value.code == 1008
+
+
+def test_a_crash_is_a_problem_with_its_request_id(database_url):
+    app = create_app(Settings(database_url=database_url))
+
+    @app.get("/crash")
+    def crash() -> None:
+        raise RuntimeError("a secret of the inside")
+
+    with TestClient(app, raise_server_exceptions=False) as client:
+        response = client.get("/crash")
+    assert response.status_code == 500
+    assert response.headers["Content-Type"] == "application/problem+json"
+    assert response.headers["X-Request-Id"]
+    assert "secret" not in response.text
+
+
+@pytest.mark.parametrize("host", ["localhost", "LocalHost:8000", "127.0.0.1:8000", "127.8.8.8", "[::1]:8000", "", None])
+def test_this_machine_may_be_called_by_its_own_names(host):
+    require_own_name(scope("127.0.0.1", **({} if host is None else {"host": host})), ())
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1@evil.example", "[", "0"])
+def test_a_site_that_pretends_to_be_this_machine_is_refused(host):
+    with pytest.raises(ForbiddenError, match="no name of this machine"):
+        require_own_name(scope("127.0.0.1", host=host), ())
+    require_own_name(scope("127.0.0.1", host=host), Settings(trusted_proxies=["127.0.0.1/32"]).trusted_proxies)
+    require_own_name(scope("203.0.113.9", host=host), ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"), [({}, 403), ({"require_tokens": "never"}, 403), ({"require_tokens": "never", "host": "0.0.0.0"}, 200)]
+)
+def test_another_site_cannot_use_a_browser_of_this_machine(database_url, changes, status):
+    app = create_app(Settings(database_url=database_url, plans_ahead=False, **changes))
+    with TestClient(app, client=("127.0.0.1", 1)) as client:
+        response = client.get("/v1/jobs", headers={"Host": "evil.example"})
+        assert response.status_code == status
+        assert client.get("/v1/jobs", headers={"Host": "localhost"}).status_code == 200
+    if status == 403:
+        assert response.json()["error"]["field"] == "Host"
+        assert "WWW-Authenticate" not in response.headers
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "::"}, True),
+        ({}, False),
+        ({"host": "0.0.0.0", "tls_certificate": "some.pem"}, False),
+        ({"host": "0.0.0.0", "trusted_proxies": ["10.0.0.5/32"]}, False),
+    ],
+)
+def test_when_tokens_can_be_read_on_their_way(changes, expected):
+    assert are_readable_on_the_way(Settings(**changes)) is expected
+
+
+def test_tokens_that_can_be_read_on_their_way_are_warned_of(database_url, loud):
+    issued(database_url, NewToken(name="any"))
+    told = []
+    for require_tokens in ("never", "auto"):
+        app = create_app(Settings(database_url=database_url, host="0.0.0.0", require_tokens=require_tokens))
+        with structlog.testing.capture_logs() as lines, TestClient(app):
+            pass
+        told.append([line for line in lines if line["event"] == "tokens travel unencrypted"])
+    assert [len(lines) for lines in told] == [0, 1]
+    assert "--tls-certificate" in told[1][0]["way_out"]
+
+
+def test_keys_of_one_token_mean_nothing_to_another(world):
+    body, key = new_job(id=None), {"Idempotency-Key": "k"}
+    first = world.ask("POST", "/v1/jobs", "admin", json=body, headers=key)
+    again = world.ask("POST", "/v1/jobs", "admin", json=body, headers=key)
+    other = world.ask("POST", "/v1/jobs", "reporter", json=body, headers=key)
+    changed = world.ask("POST", "/v1/jobs", "admin", json={**body, "workers": 4}, headers=key)
+    assert first.json()["summary"]["id"] == again.json()["summary"]["id"] != other.json()["summary"]["id"]
+    assert changed.status_code == 409
+    assert changed.json()["error"]["value"] == "k"
+
+
+def test_a_revoked_token_is_refused_at_once(own_world):
+    token = own_world.secrets["reporter"].split("_")[1]
+    assert own_world.ask("GET", "/v1/jobs", "reporter").status_code == 200
+    assert own_world.ask("DELETE", f"/v1/tokens/{token}", "admin").json()["revoked_at"]
+    assert own_world.ask("GET", "/v1/jobs", "reporter").status_code == 401
+
+
+def test_too_many_requests_are_told_when_to_come_again(database_url):
+    with guarded(database_url, max_requests_per_second=0.001, max_request_burst=5) as world:
+        answers = [world.ask("GET", "/v1/jobs", "reader") for _ in range(6)]
+        assert [answer.status_code for answer in answers] == [200] * 5 + [429]
+        assert answers[-1].json()["error"]["code"] == "too_many_requests"
+        assert 900 <= int(answers[-1].headers["Retry-After"]) <= 1_000
+        assert world.ask("GET", "/v1/jobs", "own reader").status_code == 200
+
+
+def test_guessing_is_slowed_down_without_locking_out_who_has_a_token(database_url):
+    with guarded(database_url, max_failed_sign_ins_per_minute=3) as world:
+        statuses = [world.client.get("/v1/jobs").status_code for _ in range(5)]
+        assert statuses == [401, 401, 401, 429, 429]
+        assert world.ask("GET", "/v1/jobs", "reader").status_code == 200
+
+
+def test_buckets_fill_again_and_forget_the_oldest():
+    now = [0.0]
+    buckets = Buckets(rate=2.0, burst=2.0, setting="KINTSUGI_X", clock=lambda: now[0])
+    assert [buckets.passes("a") for _ in range(3)] == [True, True, False]
+    with pytest.raises(TooManyRequestsError) as refused:
+        buckets.take("a")
+    assert refused.value.retry_seconds == 1
+    now[0] = 0.5
+    assert [buckets.passes("a") for _ in range(2)] == [True, False]
+    for number in range(TRACKED_CALLERS):
+        buckets.passes(str(number))
+    assert buckets.passes("a")
+
+
+def test_places_are_given_back():
+    places = Places(1)
+    with places.one(), pytest.raises(TooManyRequestsError), places.one():
+        pass
+    with places.one():
+        pass
+
+
+def scope(peer, **headers):
+    encoded = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return {"type": "http", "scheme": "http", "client": (peer, 1), "headers": encoded}
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "address"),
+    [
+        ("203.0.113.9", "198.51.100.1", "203.0.113.9"),
+        ("10.0.0.5", "198.51.100.1", "198.51.100.1"),
+        ("10.0.0.5", "1.1.1.1, 198.51.100.1", "198.51.100.1"),
+        ("10.0.0.5", "1.1.1.1, 198.51.100.1, 10.0.0.6", "198.51.100.1"),
+        ("10.0.0.5", "nonsense", "10.0.0.5"),
+        ("10.0.0.5", "", "10.0.0.5"),
+        ("::ffff:10.0.0.5", "2001:db8::1", "2001:db8::1"),
+    ],
+)
+def test_only_trusted_proxies_say_where_a_request_comes_from(peer, forwarded, address):
+    proxies = Settings(trusted_proxies=["10.0.0.0/24"]).trusted_proxies
+    assert address_of(scope(peer, x_forwarded_for=forwarded), proxies) == address
+    trusted = peer.endswith("10.0.0.5")
+    assert scheme_of(scope(peer, x_forwarded_proto="https"), proxies) == ("https" if trusted else "http")
+    assert scheme_of(scope(peer, x_forwarded_proto="gopher"), proxies) == "http"
+
+
+def test_an_ipv6_subscriber_has_one_rate():
+    assert neighbourhood("2001:db8::1") == neighbourhood("2001:db8::ffff") != neighbourhood("2001:db8:0:1::1")
+    assert neighbourhood("192.0.2.1") != neighbourhood("192.0.2.2")
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("localhost", True),
+        ("::ffff:127.0.0.1", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("kintsugi.example", False),
+        ("", False),
+    ],
+)
+def test_what_is_loopback(host, expected):
+    assert is_loopback(host) is expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_token", "expected"),
+    [
+        ({}, False, False),
+        ({}, True, True),
+        ({"require_tokens": "never"}, True, False),
+        ({"require_tokens": "never", "host": "0.0.0.0"}, False, False),
+        ({"require_tokens": "always"}, True, True),
+        ({"host": "0.0.0.0"}, True, True),
+        ({"require_tokens": "always"}, False, None),
+        ({"host": "0.0.0.0"}, False, None),
+        ({"host": "kintsugi.example"}, False, None),
+    ],
+)
+def test_when_tokens_are_needed(database_url, changes, has_token, expected):
+    if has_token:
+        issued(database_url, NewToken(name="any"))
+    app = create_app(Settings(database_url=database_url, **changes))
+    if expected is None:
+        with pytest.raises(InvalidInputError, match="kintsugi token create"), TestClient(app):
+            pass
+        return
+    with TestClient(app) as client:
+        assert client.get("/v1/jobs").status_code == (401 if expected else 200)
+        assert client.get("/healthz").status_code == 200
+
+
+def test_the_gate_sees_the_route_that_the_application_takes(world):
+    operations = operations_of(world.client.app.routes)
+
+    def target(method, path):
+        return target_of(operations, {"type": "http", "method": method, "path": path})
+
+    assert target("POST", "/v1/jobs/a/events") == Target(path="/v1/jobs/{job}/events", job="a")
+    assert target("PUT", "/v1/jobs/a/events").job == "a"
+    assert target("GET", "/v1/jobs/a/b/c/d") == Target(path=None, job=None)
+    assert target("GET", "/v1/jobs/a%2Fb") == Target(path="/v1/jobs/{job}", job="a%2Fb")
+    assert target("GET", "/v1/jobs/a\n").job in (None, "a\n")
+
+
+def test_writes_and_refusals_are_in_the_audit_log(own_world):
+    own_world.ask("POST", f"/v1/jobs/{OWN}/events", "own reporter", json=event("a", 0, "w05"))
+    own_world.ask("GET", f"/v1/jobs/{OWN}", "own reader")
+    own_world.ask("GET", f"/v1/jobs/{OWN}", "stranger")
+    refused = own_world.client.get("/v1/jobs", headers={"X-Forwarded-For": "1.2.3.4"})
+    entries = own_world.ask("GET", "/v1/audit", "admin").json()["entries"]
+    records = [entry["record"] for entry in entries]
+    assert [(record["name"], record["method"], record["route"], record["job"], record["status"]) for record in records] == [
+        ("admin", "POST", "/v1/jobs", None, 201),
+        ("admin", "POST", "/v1/jobs", None, 201),
+        ("own reporter", "POST", "/v1/jobs/{job}/events", OWN, 200),
+        ("stranger", "GET", "/v1/jobs/{job}", OWN, 404),
+        (None, "GET", "/v1/jobs", None, 401),
+    ]
+    assert records[-1]["request"] == refused.headers["X-Request-Id"]
+    assert records[-1]["address"] == "testclient"
+    first = own_world.ask("GET", "/v1/audit?limit=2", "admin").json()
+    rest = own_world.ask("GET", f"/v1/audit?cursor={first['next_cursor']}", "admin").json()
+    assert first["entries"] + rest["entries"] == entries
+    about = own_world.ask("GET", f"/v1/audit?job={OWN}", "admin").json()["entries"]
+    assert [entry["record"]["status"] for entry in about] == [200, 404]

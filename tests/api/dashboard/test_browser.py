@@ -1,0 +1,336 @@
+"""The dashboard in a real browser: one service process with real jobs, one Chromium, for all tests."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from kintsugi.client import Client
+from kintsugi.core.errors import InfeasibleError
+from kintsugi.core.job import JobSettings, Ranges
+from kintsugi.core.membership import Event, EventKind
+from kintsugi.core.messages import Measurement, Report, ReportStatus
+from kintsugi.core.overlay import OverlayEvent, OverlayEventKind, OverlayHeartbeat, WorkerState
+from kintsugi.core.plan import Policy
+from tests.builders import uniform_profile
+from tests.planner.overlay.world import mesh
+from tests.processes import service
+
+playwright_api = pytest.importorskip("playwright.sync_api")
+Axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe
+CHROMIUM = os.environ.get("KINTSUGI_CHROMIUM") or shutil.which("chromium")
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium, or set KINTSUGI_CHROMIUM"),
+]
+
+PATIENCE_MILLISECONDS = 30_000
+HOME = "/dashboard/jobs/rerouted"
+OVERLAY = "/dashboard/jobs/hospitals/overlay"
+PAGES = ("/dashboard", HOME, OVERLAY, f"{HOME}/schedule", f"{HOME}/why", f"{HOME}/history", f"{HOME}/whatif?fail=w00&slow=w02")
+LARGE, STRANDED = "/dashboard/jobs/large", "/dashboard/jobs/stranded"
+PHONE = {"width": 360, "height": 740}
+
+
+def lose(client, job, worker):
+    generation = client.plan(job, brief=True).generation
+    return client.post_event(
+        job, Event(kind=EventKind.WORKER_FAILED, id=f"{worker}-{generation}", generation=generation, worker=worker)
+    )
+
+
+def grid_of(num_microbatches, dp, pp, policy=None):
+    ranges = Ranges(min_dp=dp, max_dp=dp, min_pp=pp, max_pp=pp)
+    return JobSettings(num_microbatches=num_microbatches, ranges=ranges, policy=policy)
+
+
+def tell(client):
+    """A job with rerouted work and a recovery, one of 256 workers, and one that is left without a plan."""
+    profile = uniform_profile(16)
+    client.create_job(
+        job="rerouted", profile=profile, workers=9, workers_per_host=2, settings=grid_of(12, 4, 2, Policy.DATA_REROUTING)
+    )
+    lose(client, "rerouted", "w03")
+    measured = Measurement(
+        iteration_seconds=0.9, phase_seconds={"detected": 0.4, "planned": 0.42, "resumed": 1.5, "first_step": 2.5}
+    )
+    client.report("rerouted", Report(generation=1, status=ReportStatus.APPLIED, measured=measured))
+    client.create_job(job="large", profile=profile, workers=256, settings=grid_of(64, 32, 8))
+    client.create_job(job="stranded", profile=profile, workers=2, settings=grid_of(4, 1, 2))
+    with pytest.raises(InfeasibleError):
+        lose(client, "stranded", "w01")
+    tell_of_an_overlay(client)
+
+
+def tell_of_an_overlay(client):
+    """Workers that are active, fetch the state, connect, were asked to leave, and failed: the log of a world in short words."""
+    world = mesh("w00", "w01", "w02", "w03")
+    world.join("w04", "w00", "w02")
+    world.measure("w00", "w04")
+    world.measure("w02", "w04")
+    world.join("w05", "w01")
+    world.tell("worker_draining", worker="w03", detail="maintenance")
+    world.grow("w06", "w00")
+    world.tell("worker_failed", worker="w06", detail="power")
+    for event, _ in world.log:
+        client.post_overlay_event("hospitals", event)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Address of the service, and a client of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KINTSUGI_PLANS_AHEAD", "false")
+        folder = tmp_path_factory.mktemp("dashboard")
+        with service(Path(folder) / "kintsugi.sqlite3") as process, Client(process.url) as client:
+            tell(client)
+            yield process, client
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with playwright_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Visitor:
+    """A page in a fresh context; whatever the browser complains of, and where it asks, is remembered."""
+
+    def __init__(self, browser, url, **options):
+        self.url = url
+        self.context = browser.new_context(base_url=url, **options)
+        self.context.set_default_timeout(PATIENCE_MILLISECONDS)
+        self.page = self.context.new_page()
+        self.complaints, self.hosts = [], set()
+        self.page.on(
+            "console", lambda message: self.complaints.append(message.text) if message.type in ("error", "warning") else None
+        )
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
+
+    def go(self, path):
+        response = self.page.goto(path)
+        self.page.locator("#live, .error-status").first.wait_for(state="attached")
+        if path.endswith("/schedule"):
+            self.page.locator("#schedule[data-drawn]").wait_for()
+        return response
+
+    def check(self):
+        assert self.complaints == []
+        assert self.hosts <= {urlsplit(self.url).netloc}
+
+
+@pytest.fixture
+def visit(chromium, site):
+    """Opens pages; at the end nobody complained, and nothing came from another host."""
+    visitors = []
+
+    def begin(**options):
+        visitors.append(Visitor(chromium, site[0].url, **{"viewport": {"width": 1280, "height": 860}, **options}))
+        return visitors[-1]
+
+    yield begin
+    for visitor in visitors:
+        visitor.context.close()
+    for visitor in visitors:
+        visitor.check()
+
+
+def violations(page, **run_only):
+    """What axe-core finds; it did look at contrasts."""
+    found = Axe().run(page, options={"runOnly": run_only}).response
+    assert "color-contrast" in {rule["id"] for rule in found["passes"] + found["violations"]}
+    return [(rule["id"], node["target"], node["failureSummary"]) for rule in found["violations"] for node in rule["nodes"][:3]]
+
+
+def test_every_page_is_accessible_light_and_dark_and_keeps_its_policy(visit):
+    visitor = visit(color_scheme="light", reduced_motion="reduce")
+    for path in (*PAGES, STRANDED):
+        response = visitor.go(path)
+        assert "default-src 'none'" in response.header_value("content-security-policy")
+        assert violations(visitor.page, type="tag", values=["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]) == [], path
+        visitor.page.emulate_media(color_scheme="dark")
+        assert violations(visitor.page, type="rule", values=["color-contrast"]) == [], path
+        visitor.page.emulate_media(color_scheme="light")
+
+
+def test_no_page_is_wider_than_a_phone(visit):
+    visitor = visit(viewport=PHONE, has_touch=True)
+    for path in (*PAGES, LARGE, f"{LARGE}/schedule", STRANDED):
+        visitor.go(path)
+        assert visitor.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
+
+
+def test_pages_are_readable_without_scripts(visit):
+    visitor = visit(java_script_enabled=False)
+    page = visitor.page
+    page.goto(f"{HOME}/schedule")
+    assert page.locator("img.picture").bounding_box()["height"] > 200
+    page.goto(f"{HOME}/whatif")
+    page.locator('input[name="fail"][value="w00"]').check(force=True)
+    page.get_by_role("button", name="Decide").click()
+    assert "Idle share" in page.locator("#reply").inner_text()
+    page.goto(HOME)
+    assert page.locator("td.slot-mended").count() == 1
+
+
+def test_a_failure_is_seen_without_loading_the_page_again(visit, site):
+    _, client = site
+    client.create_job(job="watched", profile=uniform_profile(16), workers=8, settings=grid_of(12, 4, 2, Policy.DATA_REROUTING))
+    visitor = visit()
+    page = visitor.page
+    visitor.go("/dashboard/jobs/watched")
+    page.evaluate("window.isTheSamePage = true")
+    page.locator("#slot-2-1").focus()
+    lose(client, "watched", "w01")
+    page.locator("#slot-0-1.slot-mended").wait_for()
+    assert page.locator("td.slot-helping").count() == 3
+    assert page.evaluate("window.isTheSamePage")
+    assert page.evaluate("document.activeElement.id") == "slot-2-1"
+    client.report("watched", Report(generation=1, status=ReportStatus.APPLIED))
+    page.locator(".headline .chip-good").wait_for()
+
+
+def test_a_newer_plan_is_announced_where_the_page_must_not_jump(visit, site):
+    _, client = site
+    client.create_job(job="announced", profile=uniform_profile(4), workers=4, settings=grid_of(4, 2, 2, Policy.DATA_REROUTING))
+    visitor = visit()
+    visitor.go("/dashboard/jobs/announced/schedule")
+    lose(client, "announced", "w01")
+    visitor.page.locator("#newer a").click()
+    visitor.page.get_by_text("After: generation 1").wait_for()
+
+
+def test_the_list_shows_new_jobs(visit, site):
+    _, client = site
+    visitor = visit()
+    visitor.go("/dashboard")
+    client.create_job(job="brand-new", profile=uniform_profile(4), workers=2, settings=grid_of(4, 1, 2))
+    visitor.page.locator("#job-brand-new").wait_for()
+
+
+def test_a_worker_is_asked_to_leave_and_the_page_tells_at_once(visit, site):
+    _, client = site
+    visitor = visit()
+    page = visitor.page
+    visitor.go(OVERLAY)
+    page.evaluate("window.isTheSamePage = true")
+    client.overlay_heartbeat("hospitals", OverlayHeartbeat(worker="w04", received_bytes=32 << 20))
+    page.locator("progress").wait_for()
+    client.post_overlay_event("hospitals", OverlayEvent(kind=OverlayEventKind.STATE_REPLICATED, id="here", worker="w04"))
+    page.locator("progress").wait_for(state="detached")
+    assert page.evaluate("window.isTheSamePage")
+    page.locator("#leave-w02").click()
+    page.locator(".detail-row", has_text="sked to leave on the dashboard").wait_for()
+    assert client.overlay("hospitals").worker("w02").state is WorkerState.DRAINING
+
+
+def test_keys_alone_lead_through_a_page(visit):
+    visitor = visit()
+    page = visitor.page
+    visitor.go(HOME)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    assert page.locator(".skip").bounding_box()["y"] >= 0
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    for _ in range(10):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.id") == "slot-0-0":
+            break
+    outline = "getComputedStyle(document.activeElement.firstElementChild).outlineStyle"
+    assert page.evaluate(outline) == "solid"
+    for key, slot in (("ArrowRight", "0-1"), ("ArrowDown", "1-1"), ("ArrowLeft", "1-0"), ("End", "1-1"), ("Control+End", "3-1")):
+        page.keyboard.press(key)
+        assert page.evaluate("document.activeElement.id") == f"slot-{slot}"
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    assert "w03 is lost" in page.locator(".inspector").inner_text()
+    assert page.locator("td.slot[tabindex='0']").count() == 1
+
+
+def test_what_if_answers_every_click(visit, site):
+    _, client = site
+    visitor = visit()
+    page = visitor.page
+    visitor.go(f"{HOME}/whatif")
+    before = client.job("rerouted")
+    assert "Mark somebody" in page.locator("#reply").inner_text()
+    page.locator('label:has(input[name="fail"][value="w00"])').click()
+    page.locator("#reply td.slot-mended").nth(1).wait_for()
+    assert "fail=w00" in page.url
+    page.locator('label:has(input[name="slow"][value="w02"])').focus()
+    page.locator('input[name="slow"][value="w02"]').press("Space")
+    page.locator("#reply .slot-slow").first.wait_for()
+    for worker in (1, 2, 4, 5, 6, 7, 8):
+        page.locator(f'input[name="fail"][value="w0{worker}"]').check(force=True)
+    page.locator("#reply .notice-bad").wait_for()
+    assert client.job("rerouted") == before
+
+
+def picture(page):
+    """What the last chart shows, once it is drawn."""
+    return page.evaluate(
+        "() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame("
+        "() => resolve([...document.querySelectorAll('canvas')].at(-1).toDataURL()))))"
+    )
+
+
+def test_the_schedule_zooms_by_buttons_keys_and_wheel(visit):
+    visitor = visit()
+    page = visitor.page
+    visitor.go(f"{LARGE}/schedule")
+    whole = picture(page)
+    page.get_by_role("button", name="zoom in").click()
+    zoomed = picture(page)
+    assert zoomed != whole
+    page.get_by_role("button", name="Fit").click()
+    assert picture(page) == whole
+    box = page.locator(".chart-box").last
+    box.focus()
+    box.press("ArrowRight")
+    words = page.locator(".pick-line").last
+    assert re.match(r"w00: forward, micro-batch 1, stage 0\. .* to .*: .*\.", words.inner_text())
+    box.press("ArrowDown")
+    assert words.inner_text().startswith("w01: ")
+    selected = picture(page)
+    for key in ("+", "Shift+ArrowRight", "]", "-"):
+        box.press(key)
+        changed = picture(page)
+        assert changed != selected, key
+        selected = changed
+    box.hover()
+    page.mouse.wheel(0, -400)
+    assert picture(page) != selected
+    box.press("0")
+    page.mouse.move(*(box.bounding_box()[side] + 150 for side in ("x", "y")))
+    page.locator(".tip").wait_for()
+
+
+def test_the_switch_between_light_and_dark_is_remembered(visit):
+    visitor = visit(color_scheme="light")
+    page = visitor.page
+    visitor.go("/dashboard")
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(background)
+    page.get_by_role("button", name="Use dark colours").click()
+    dark = page.evaluate(background)
+    assert dark != light
+    visitor.go(HOME)
+    assert page.evaluate(background) == dark
+
+
+def test_refusals_are_pages_with_a_way_out(visit):
+    visitor = visit()
+    visitor.page.goto("/dashboard/jobs/nobody")
+    visitor.page.get_by_role("link", name="All jobs").click()
+    visitor.page.get_by_role("heading", name="Jobs").wait_for()
+    visitor.complaints = [text for text in visitor.complaints if "404" not in text]

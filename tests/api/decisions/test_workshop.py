@@ -1,0 +1,128 @@
+"""Searches that come at the same time are made by other processes: the same decisions, errors told, ends survived, none left."""
+
+import multiprocessing
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from api.decisions import planning
+from api.decisions.deciding import Decider
+from api.decisions.workshop import Workshop
+from api.metrics import Metrics
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import InfeasibleError, UnavailableError
+from planner.contingency import accepted, after, losses
+from planner.replan import replan
+from tests.api.decisions.test_ahead import without_time
+from tests.builders import snapshot_of, uniform_profile
+from tests.runtime.runs import eventually
+
+pytestmark = pytest.mark.processes
+
+FIRST = snapshot_of(uniform_profile(4), Cluster.uniform(6), 4)
+BASE = accepted(FIRST, replan(FIRST))
+AFTER = [after(BASE, loss) for loss in list(losses(BASE, 0))[:4]]
+
+
+@pytest.fixture(scope="module")
+def workshop():
+    shop = Workshop(1)
+    shop.start()
+    yield shop
+    shop.close()
+
+
+def fails():
+    raise InfeasibleError("nothing fits", field="workers", value=3)
+
+
+def breaks():
+    raise ZeroDivisionError("nobody expected it")
+
+
+def test_what_is_decided_there_is_what_would_be_decided_here(workshop):
+    for snapshot in AFTER:
+        found, expected = workshop.do(planning.decided, snapshot), planning.decided(snapshot)
+        assert (found.policy, found.reason, found.plan) == (expected.policy, expected.reason, expected.plan)
+        assert without_time(found.wording.decision()) == without_time(expected.wording.decision())
+    assert workshop.is_ready
+
+
+def test_errors_are_told_as_what_they_are(workshop):
+    with pytest.raises(InfeasibleError, match="nothing fits") as caught:
+        workshop.do(fails)
+    assert (caught.value.field, caught.value.value) == ("workers", 3)
+    with pytest.raises(RuntimeError, match="nobody expected it"):
+        workshop.do(breaks)
+    assert workshop.do(planning.decided, AFTER[0]).plan is not None
+
+
+def test_more_who_ask_than_there_are_processes_take_turns(workshop):
+    with ThreadPoolExecutor(8) as threads:
+        plans = list(threads.map(lambda snapshot: workshop.do(planning.decided, snapshot).plan, AFTER * 4))
+    assert plans == [planning.decided(snapshot).plan for snapshot in AFTER] * 4
+
+
+def test_a_process_that_ends_is_told_and_another_takes_its_place(workshop):
+    workshop.do(planning.decided, AFTER[0])
+    (child,) = set(multiprocessing.active_children()) & {helper._process for helper in workshop._helpers}
+    child.kill()
+    child.join(30.0)
+    with pytest.raises(UnavailableError, match="try again"):
+        workshop.do(planning.decided, AFTER[0])
+    assert workshop.do(planning.decided, AFTER[0]).plan is not None
+
+
+def test_closing_ends_the_processes_and_refuses_what_comes_later():
+    shop = Workshop(1)
+    shop.start()
+    (child,) = [helper._process for helper in shop._helpers]
+    shop.close()
+    assert not child.is_alive()
+    with pytest.raises(UnavailableError):
+        shop.do(planning.decided, AFTER[0])
+
+
+def test_without_processes_nothing_is_done():
+    with pytest.raises(UnavailableError):
+        Workshop(0).do(planning.decided, AFTER[0])
+
+
+class Watched(Workshop):
+    """Counts what it is asked, and does it here."""
+
+    def __init__(self):
+        super().__init__(0)
+        self.started = self.asked = 0
+
+    @property
+    def is_ready(self):
+        return self.started > 0
+
+    def start(self):
+        self.started += 1
+
+    def do(self, work, *args):
+        self.asked += 1
+        return work(*args)
+
+
+def test_a_search_alone_stays_here_and_two_at_a_time_begin_the_workshop(monkeypatch):
+    shop, both = Watched(), threading.Barrier(2, timeout=30.0)
+    decider = Decider(Metrics(), None, shop)
+    decider.decided(AFTER[0], "one")
+    assert (shop.started, shop.asked) == (0, 0)
+    decided = planning.decided
+
+    def together(snapshot):
+        both.wait()
+        return decided(snapshot)
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(2) as threads:
+        patch.setattr(planning, "decided", together)
+        assert len(list(threads.map(lambda snapshot: decider.decided(snapshot, "two"), AFTER[:2]))) == 2
+    assert eventually(lambda: shop.started, lambda started: started == 1) == 1
+    asked = shop.asked
+    decider.decided(AFTER[2], "three")
+    assert shop.asked == asked + 1

@@ -1,0 +1,78 @@
+"""Events within a job's `coalesce_seconds` are answered with one plan, also by a service that was not there when they came."""
+
+import threading
+
+import pytest
+
+from tests.api.jobs.test_modes import Handling, Metrics, Service, clock, lose, make  # noqa: F401  (fixtures)
+from tests.api.requests import EVENTS, JOB, event, new_job
+
+
+def test_events_in_one_window_get_one_plan_and_everybody_the_same_answer(client):
+    client.post("/v1/jobs", json=new_job(handling={"coalesce_seconds": 0.5}))
+    answers = {}
+    asking = [
+        threading.Thread(target=lambda worker=worker: answers.update({worker: client.post(EVENTS, json=event(worker, 0, worker))}))
+        for worker in ("w00", "w03")
+    ]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join(timeout=60)
+    bodies = [answer.json() for answer in answers.values()]
+    assert [body["generation"] for body in bodies] == [1, 1]
+    assert bodies[0] == bodies[1]
+    assert client.post(EVENTS, json=event("w00", 0, "w00")).json() == bodies[0]
+    records = client.get(EVENTS).json()["events"]
+    assert [(record["generation"], record["pending"]) for record in records] == [(1, False), (1, False)]
+
+
+def test_who_does_not_wait_is_told_where_to_look(client):
+    client.post("/v1/jobs", json=new_job(handling={"coalesce_seconds": 0.05}))
+    answer = client.post(EVENTS, json=event("a", 0, "w00"), params={"wait_seconds": 0})
+    assert (answer.status_code, answer.json()["generation"]) == (202, 0)
+    plan = client.get(answer.headers["Location"], params={"wait_seconds": 20, "after_generation": 0})
+    assert (plan.status_code, plan.json()["generation"]) == (200, 1)
+
+
+def test_events_are_durable_at_once_and_another_service_closes_the_window(make, clock):  # noqa: F811
+    service = make(Handling(coalesce_seconds=10.0))
+    first = lose(service, "w00", 0)
+    clock.second = 9
+    second = lose(service, "w01", 0)
+    assert (first.deferred, second.deferred, first.decided, second.decided) == (True, True, False, False)
+    assert service.answered("job", first) is None
+    again = Service(service.store, Metrics(), now=clock)  # the one before was killed
+    assert again.state("job").history == service.state("job").history
+    assert again.state("job").history.decides_at == "2026-01-31T12:00:10.000000Z"
+    clock.second = 10
+    assert again.store.agenda.due(clock()) == ["job"]
+    assert again.expire("job").generation == 1
+    assert service.expire("job").generation == 1  # closed already
+    assert {service.answered("job", entry).number for entry in (first, second)} == {3}
+    plan = service.decision("job", 1).wording.plan()
+    assert not {"w00", "w01"} & set(plan.workers)
+    third = lose(service, "w02", 1)
+    clock.second = 20
+    again.expire("job")
+    assert service.answered("job", third).generation == 2
+
+
+def test_an_event_that_changes_nothing_opens_no_window(client):
+    client.post("/v1/jobs", json=new_job(handling={"coalesce_seconds": 600}))
+    answer = client.post(EVENTS, json={**event("a", 0, kind="link_connected"), "link": ["h00", "h01"]})
+    assert (answer.status_code, answer.json()["generation"]) == (200, 0)
+
+
+def test_where_no_plan_is_left_everybody_who_waited_is_told(client):
+    client.post("/v1/jobs", json=new_job(handling={"coalesce_seconds": 0.05}))
+    lost = {"events": [event(worker, 0, worker) for worker in client.get(JOB).json()["alive"]]}
+    for _ in range(2):
+        answer = client.post(EVENTS, json=lost)
+        assert (answer.status_code, answer.json()["error"]["field"]) == (409, "alive")
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "soon"])
+def test_a_wait_that_cannot_be(client, job, seconds):
+    answer = client.post(EVENTS, json=event("a", 0, "w00"), params={"wait_seconds": seconds})
+    assert (answer.status_code, answer.json()["error"]["field"]) == (422, "wait_seconds")

@@ -1,0 +1,116 @@
+"""Where webhooks go: every address is judged, and the one that was judged is the one that is connected to."""
+
+import socket
+from ipaddress import ip_address, ip_network
+
+import anyio
+import httpcore2
+import pytest
+
+from api.webhooks.guard import Guard, GuardedBackend, TargetRefusedError
+from api.webhooks.sender import Sender
+from tests.api.webhooks.receiver import receiver
+
+pytestmark = pytest.mark.anyio
+
+NEVER = ["169.254.169.254", "fe80::1", "0.0.0.0", "::", "224.0.0.1", "ff02::1", "::ffff:169.254.1.1", "64:ff9b::a9fe:a9fe"]
+PRIVATE = [
+    "10.0.0.1",
+    "192.168.1.1",
+    "172.16.0.1",
+    "100.64.0.1",
+    "fd00:ec2::254",
+    "::ffff:10.0.0.1",
+    "64:ff9b::a00:1",
+    "2002:a00:1::",
+]
+LOOPBACK = ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"]
+PUBLIC = ["93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c"]
+EVERYWHERE = (ip_network("0.0.0.0/0"), ip_network("::/0"))
+
+
+def is_refused(guard, address):
+    try:
+        guard.check(ip_address(address))
+    except TargetRefusedError:
+        return True
+    return False
+
+
+def refused(guard, addresses):
+    return [address for address in addresses if is_refused(guard, address)]
+
+
+def test_by_default_only_public_addresses():
+    guard = Guard(loopback=False)
+    assert refused(guard, [*NEVER, *PRIVATE, *LOOPBACK, *PUBLIC]) == [*NEVER, *PRIVATE, *LOOPBACK]
+
+
+def test_settings_allow_private_networks_but_never_link_local_ones():
+    guard = Guard(loopback=False, networks=EVERYWHERE)
+    assert refused(guard, [*NEVER, *PRIVATE, *LOOPBACK]) == [*NEVER, *LOOPBACK]
+    one = Guard(loopback=False, networks=(ip_network("10.0.0.0/30"),))
+    assert refused(one, ["10.0.0.1", "10.0.0.4", "::ffff:10.0.0.2"]) == ["10.0.0.4"]
+
+
+def test_loopback_for_a_service_on_loopback():
+    assert refused(Guard(loopback=True), [*LOOPBACK, *PRIVATE]) == PRIVATE
+
+
+def test_names_are_judged_when_something_is_sent():
+    guard = Guard(loopback=False)
+    guard.check_host("localhost")
+    with pytest.raises(TargetRefusedError):
+        guard.check_host("127.0.0.1")
+
+
+async def test_the_judged_address_is_the_connected_one(monkeypatch):
+    """A name that resolves differently a second time gains nothing: it is resolved once."""
+    answers = iter([[(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]])
+
+    async def changing(*arguments, **named):
+        return next(answers)
+
+    with receiver() as site:
+        monkeypatch.setattr(anyio, "getaddrinfo", changing)
+        async with Sender(Guard(loopback=True), timeout_seconds=10, most_at_once=1) as sender:
+            attempt = await sender.send(site.url.replace("127.0.0.1", "changing.example"), {}, "{}")
+        assert attempt.status == 204
+        assert site.received[0].headers["Host"].startswith("changing.example:")
+
+
+async def test_one_refused_address_among_several_is_enough(monkeypatch):
+    async def both(*arguments, **named):
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in ("93.184.215.14", "10.0.0.1")]
+
+    monkeypatch.setattr(anyio, "getaddrinfo", both)
+    with pytest.raises(TargetRefusedError):
+        await GuardedBackend(Guard(loopback=False)).connect_tcp("mixed.example", 443)
+
+
+@pytest.mark.parametrize("host", ["127.1", "2130706433", "0x7f.1", "localhost"])
+async def test_other_spellings_of_loopback_are_refused(host):
+    async with Sender(Guard(loopback=False), timeout_seconds=10, most_at_once=1) as sender:
+        attempt = await sender.send(f"http://{host}:9/", {}, "{}")
+    assert attempt.status is None
+    assert "127.0.0.1" in attempt.error or "::1" in attempt.error
+
+
+async def test_a_name_that_nobody_knows():
+    with pytest.raises(httpcore2.ConnectError, match="resolved"):
+        await GuardedBackend(Guard(loopback=True)).connect_tcp("no-such-host.invalid", 80)
+
+
+async def test_an_answer_that_is_no_http():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        async def answer():
+            connection, _ = await anyio.to_thread.run_sync(server.accept)
+            with connection:
+                connection.sendall(b"SSH-2.0-nothing\r\n" * 10)
+
+        async with Sender(Guard(loopback=True), timeout_seconds=10, most_at_once=1) as sender, anyio.create_task_group() as tasks:
+            tasks.start_soon(answer)
+            attempt = await sender.send(f"http://127.0.0.1:{server.getsockname()[1]}/", {}, "{}")
+    assert attempt.status is None
+    assert attempt.error

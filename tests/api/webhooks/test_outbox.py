@@ -1,0 +1,94 @@
+"""The outbox: everything is put down once, sent by one process at a time, and found again when a lease has ended."""
+
+import pytest
+
+from api.metrics import Metrics
+from api.schemas import NewJob
+from api.service import Service
+from api.storage.database import Database
+from api.storage.store import Store
+from api.webhooks.collector import Collector
+from api.webhooks.guard import Guard
+from api.webhooks.hooks import DeliveryStatus, NewWebhook
+from api.webhooks.manners import Manners
+from api.webhooks.moments import utc_now
+from api.webhooks.news import News
+from api.webhooks.outbox import Outbox, moved
+from api.webhooks.registry import Registry
+from api.webhooks.sender import Attempt
+from kintsugi.core import codec
+from kintsugi.core.membership import Event, EventKind
+from tests.api.requests import new_job
+from tests.api.webhooks.test_webhooks import SECRET
+
+pytestmark = pytest.mark.both_databases
+
+NOW, SOON, LATER, LAST = (f"9999-01-01T00:00:{second:02d}.000000Z" for second in range(4))
+
+
+@pytest.fixture
+def store(database_url):
+    store = Store(database_url)
+    store.open()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def outbox(store):
+    """Of a job with one webhook and two new plans."""
+    service = Service(store, Metrics())
+    service.create_job(codec.decode(NewJob, new_job()))
+    registry = Registry(store.database, Guard(loopback=True), retry_seconds=60)
+    registry.add("llama", NewWebhook(id="site", url="http://127.0.0.1:9", secret=SECRET))
+    for generation, worker in enumerate(("w00", "w02")):
+        service.post_events("llama", [Event(kind=EventKind.WORKER_FAILED, id=worker, generation=generation, worker=worker)])
+    outbox = Outbox(store.database)
+    Collector(store, outbox, retry_seconds=60).collect()
+    return outbox
+
+
+def test_news_are_put_down_once_whoever_looks_and_however_often(store, outbox):
+    assert outbox.behind() == []
+    other = Outbox(store.database)
+    for _ in range(2):
+        Collector(store, other, retry_seconds=60).collect()
+    assert len(outbox.lease(NOW, SOON, "a", most=9)) == 1
+    page = Registry(store.database, Guard(loopback=True), retry_seconds=60).deliveries("llama", "site", None, None, 10)
+    assert [delivery.id for delivery in page.deliveries] == ["plan_decided.1", "plan_decided.2"]
+
+
+def test_two_that_saw_the_same_place_put_its_news_down_once(store, outbox):
+    service = Service(store, Metrics())
+    service.post_events("llama", [Event(kind=EventKind.WORKER_FAILED, id="w01", generation=2, worker="w01")])
+    (place,) = outbox.behind()
+    news = [News(id="plan_decided.3", body="{}")]
+    for _ in range(2):
+        outbox.put(place, moved(place, generation=3, number=3), news, now=NOW, retry_until=LAST)
+    assert outbox.behind() == []
+
+
+def test_nobody_sends_what_another_one_holds_until_the_lease_ends(outbox, database_url):
+    database = Database(database_url)
+    try:
+        other = Outbox(database)
+        (mine,) = outbox.lease(NOW, SOON, "mine", most=1)
+        (next_one,) = other.lease(NOW, SOON, "other", most=9)
+        assert {mine.event, next_one.event} == {"plan_decided.1", "plan_decided.2"}
+        assert outbox.lease(NOW, SOON, "third", most=9) == []
+        assert not outbox.is_due(NOW, ())
+        again = other.lease(LATER, LAST, "again", most=9)
+        assert [parcel.message_id for parcel in again] == [mine.message_id]
+        delivered = Manners().settlement(mine, Attempt(status=200), utc_now())
+        assert delivered.status is DeliveryStatus.DELIVERED
+        assert not outbox.settle(mine, delivered)
+        assert other.settle(again[0], delivered)
+    finally:
+        database.close()
+
+
+def test_webhooks_that_are_busy_are_left_out(outbox):
+    assert outbox.is_due(NOW, ())
+    assert not outbox.is_due(NOW, [("llama", "site")])
+    assert outbox.lease(NOW, SOON, "a", most=9, skipped=[("llama", "site")]) == []
+    assert outbox.is_due(NOW, [("llama", "other")])

@@ -1,0 +1,311 @@
+"""Webhooks against a real receiver: what is told and how it is signed, what follows when it fails, and what is seen of it."""
+
+import base64
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx2
+import pytest
+from cloudevents.core.bindings.http import HTTPMessage, from_http_event
+from cloudevents.core.formats.json import JSONFormat
+from standardwebhooks import Webhook as Verifier
+from starlette.testclient import TestClient
+
+from api.app import create_app
+from tests.api.http.test_bad_input import assert_is_problem
+from tests.api.requests import EVENTS, JOB, event, new_job
+from tests.api.webhooks.receiver import receiver
+from tests.processes import service
+
+HOOKS = f"{JOB}/webhooks"
+SECRET = f"whsec_{base64.b64encode(b'0123456789abcdef0123456789abcdef').decode()}"
+
+
+@pytest.fixture
+def settings(settings):
+    return settings.model_copy(update={"webhook_first_retry_seconds": 0.01, "webhook_timeout_seconds": 5.0, "plans_ahead": False})
+
+
+def add(client, url, **changes):
+    response = client.post(HOOKS, json={"id": "site", "url": url, "secret": SECRET, **changes})
+    assert response.status_code == 201, response.text
+    return response.json()
+
+
+def deliveries(client, **parameters):
+    return client.get(f"{HOOKS}/site/deliveries", params=parameters).json()["deliveries"]
+
+
+def settled(client, number):
+    """The deliveries once `number` of them came to an end."""
+    for _ in range(3_000):
+        found = [delivery for delivery in deliveries(client) if delivery["status"] != "pending"]
+        if len(found) >= number:
+            return found
+        threading.Event().wait(0.01)
+    raise AssertionError(deliveries(client))
+
+
+def test_a_new_plan_is_told_as_a_signed_cloud_event(client, job):
+    with receiver() as site:
+        add(client, f"{site.url}/hook?a=b")
+        answer = client.post(EVENTS, json=event("a", 0, "w00")).json()
+        (got,) = site.wait_for(1)
+        (delivery,) = settled(client, 1)
+    assert got.path == "/hook?a=b"
+    Verifier(SECRET).verify(got.body, got.headers)
+    assert got.headers["webhook-id"] == "llama.site.plan_decided.1"
+    told = from_http_event(HTTPMessage(got.headers, got.body.encode()), JSONFormat())
+    assert (told.get_id(), told.get_source(), told.get_type()) == ("plan_decided.1", JOB, "kintsugi.plan_decided")
+    assert told.get_subject() == "plans/1"
+    assert told.get_specversion() == "1.0"
+    assert told.get_time().isoformat().replace("+00:00", "Z") == answer["decided_at"]
+    data = told.get_data()
+    assert (data["job"], data["generation"], data["policy"]) == ("llama", 1, answer["decision"]["policy"])
+    assert client.get(data["plan"]).json()["decision"]["reason"] == data["reason"]
+    assert (delivery["status"], delivery["attempts"], delivery["last_status"]) == ("delivered", 1, 204)
+
+
+def test_a_missing_plan_is_told(client, job):
+    with receiver() as site:
+        add(client, site.url, kinds=["plan_missing"])
+        lost = {"events": [event(f"e{n}", 0, f"w0{n}") for n in range(6)]}
+        problem = assert_is_problem(client.post(EVENTS, json=lost), 409)
+        (got,) = site.wait_for(1)
+    body = JSONFormat().read(None, got.body)
+    assert body.get_type() == "kintsugi.plan_missing"
+    assert body.get_data()["problem"]["code"] == problem["code"]
+
+
+def test_what_happened_before_is_not_told(client, job):
+    client.post(EVENTS, json=event("a", 0, "w00"))
+    with receiver() as site:
+        add(client, site.url)
+        client.post(EVENTS, json=event("b", 1, "w01"))
+        (got,) = site.wait_for(1)
+    assert got.headers["webhook-id"].endswith("plan_decided.2")
+
+
+def test_failures_are_retried_with_the_same_id_and_body(client, job):
+    with receiver(status_of=lambda number: [500, 302, 404][number] if number < 3 else 200) as site:
+        add(client, site.url)
+        client.post(EVENTS, json=event("a", 0, "w00"))
+        got = site.wait_for(4)
+        (delivery,) = settled(client, 1)
+        assert len(site.received) == 4
+    assert {(each.path, each.body, each.headers["webhook-id"]) for each in got} == {
+        ("/", got[0].body, got[0].headers["webhook-id"])
+    }
+    for each in got:
+        Verifier(SECRET).verify(each.body, each.headers)
+    assert (delivery["status"], delivery["attempts"]) == ("delivered", 4)
+
+
+def test_a_receiver_that_is_away_and_comes_back(client, job):
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        add(client, f"http://127.0.0.1:{port}")
+        client.post(EVENTS, json=event("a", 0, "w00"))
+        while not deliveries(client) or deliveries(client)[0]["attempts"] < 2:
+            threading.Event().wait(0.01)
+        assert deliveries(client)[0]["last_error"]
+    with receiver(port) as site:
+        site.wait_for(1)
+        settled(client, 1)
+
+
+def test_gone_is_final_and_a_dead_delivery_is_seen_and_sent_again(client, job):
+    with receiver(status_of=lambda number: 410 if number == 0 else 200) as site:
+        add(client, site.url)
+        client.post(EVENTS, json=event("a", 0, "w00"))
+        (dead,) = settled(client, 1)
+        assert (dead["status"], dead["last_status"], dead["attempts"]) == ("dead", 410, 1)
+        assert deliveries(client, status="dead") == [dead]
+        assert deliveries(client, status="delivered") == []
+        again = client.post(f"{HOOKS}/site/deliveries/{dead['id']}/retry")
+        assert again.json()["status"] == "pending"
+        first, second = site.wait_for(2)
+        assert settled(client, 1)[0]["status"] == "delivered"
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+    assert_is_problem(client.post(f"{HOOKS}/site/deliveries/nothing/retry"), 404)
+
+
+def test_giving_up_after_the_time_for_retries(settings):
+    with (
+        TestClient(create_app(settings.model_copy(update={"webhook_retry_seconds": 0.0}))) as client,
+        receiver(status_of=lambda _: 500) as site,
+    ):
+        client.post("/v1/jobs", json=new_job())
+        add(client, site.url)
+        client.post(EVENTS, json=event("a", 0, "w00"))
+        (dead,) = settled(client, 1)
+    assert (dead["status"], dead["last_error"]) == ("dead", "the receiver answered 500")
+
+
+def test_a_slow_receiver_holds_up_nobody_else_and_is_given_its_time_alone(settings):
+    quick = settings.model_copy(update={"webhook_timeout_seconds": 0.2})
+    with TestClient(create_app(quick)) as client, receiver() as slow, receiver() as other:
+        client.post("/v1/jobs", json=new_job())
+        slow.open.clear()
+        add(client, slow.url)
+        add(client, other.url, id="other")
+        client.post(EVENTS, json=event("a", 0, "w00"))
+        other.wait_for(1)
+        slow.wait_for(2)
+        assert deliveries(client)[0]["last_error"] == "no answer within 0.2 s"
+        slow.open.set()
+        settled(client, 1)
+
+
+@pytest.mark.both_databases
+def test_what_was_not_sent_when_the_service_stopped_is_sent_by_the_next(settings):
+    with receiver() as site:
+        away = settings.model_copy(update={"host": "0.0.0.0", "require_tokens": "never"})  # may not send to loopback
+        with TestClient(create_app(settings)) as client:
+            client.post("/v1/jobs", json=new_job())
+            add(client, site.url)
+        with TestClient(create_app(away)) as client:
+            client.post(EVENTS, json=event("a", 0, "w00"))
+            while not deliveries(client) or not deliveries(client)[0]["attempts"]:
+                threading.Event().wait(0.01)
+            assert "KINTSUGI" not in deliveries(client)[0]["last_error"]
+            assert site.received == []
+        with TestClient(create_app(settings)) as client:
+            site.wait_for(1)
+            settled(client, 1)
+
+
+@pytest.mark.both_databases
+def test_several_services_send_each_delivery_once(settings):
+    with receiver() as site, TestClient(create_app(settings)) as one, TestClient(create_app(settings)) as two:
+        one.post("/v1/jobs", json=new_job())
+        for number in range(5):
+            add(one, site.url, id=f"site{number}")
+        add(one, site.url)
+        for generation, worker in enumerate(("w00", "w02", "w04")):
+            two.post(EVENTS, json=event(worker, generation, worker))
+        for _ in range(2):
+            settled(one, 3)
+        got = site.wait_for(18)
+    ids = [each.headers["webhook-id"] for each in got]
+    assert len(set(ids)) == len(ids) == len(site.received) == 18
+
+
+@pytest.mark.processes
+def test_a_service_that_is_killed_while_it_sends_is_followed_by_one_that_sends_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("KINTSUGI_WEBHOOK_TIMEOUT_SECONDS", "0.5")
+    monkeypatch.setenv("KINTSUGI_PLANS_AHEAD", "false")
+    database = tmp_path / "kintsugi.sqlite3"
+    with receiver() as site:
+        site.open.clear()
+        with service(database, "--log-level", "error") as first:
+            httpx2.post(f"{first.url}/v1/jobs", json=new_job(), timeout=60).raise_for_status()
+            httpx2.post(
+                f"{first.url}{HOOKS}", json={"id": "site", "url": site.url, "secret": SECRET}, timeout=60
+            ).raise_for_status()
+            httpx2.post(f"{first.url}{EVENTS}", json=event("a", 0, "w00"), timeout=60).raise_for_status()
+            site.wait_for(1)
+            first.kill()
+        site.open.set()
+        with service(database, "--log-level", "error"):
+            before, after = site.wait_for(2)
+    assert (before.body, before.headers["webhook-id"]) == (after.body, after.headers["webhook-id"])
+    Verifier(SECRET).verify(after.body, after.headers)
+
+
+def test_webhooks_are_shown_without_secrets_and_removed(client, job):
+    with receiver() as site:
+        shown = add(client, site.url)
+        assert "secret" not in shown
+        assert client.get(HOOKS).json()["webhooks"] == [shown]
+        assert client.get(f"{HOOKS}/site").json() == shown
+        assert client.delete(f"{HOOKS}/site").status_code == 204
+        assert client.get(HOOKS).json()["webhooks"] == []
+        for path in (f"{HOOKS}/site", f"{HOOKS}/site/deliveries", "/v1/jobs/none/webhooks"):
+            assert_is_problem(client.get(path), 404)
+        assert_is_problem(client.delete(f"{HOOKS}/site"), 404)
+
+
+def test_the_same_request_again_gives_the_same_webhook(client, job):
+    body = {"url": "https://example.com/hook", "secret": SECRET}
+    key = {"Idempotency-Key": "k1"}
+    first, second = (client.post(HOOKS, json=body, headers=key) for _ in range(2))
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert first.json() == second.json()
+    assert_is_problem(client.post(HOOKS, json={**body, "url": "https://example.com"}, headers=key), 409)
+    assert client.post(HOOKS, json=body).json()["id"] != first.json()["id"]
+
+
+@pytest.mark.both_databases
+def test_two_writers_of_one_id_agree(client, job):
+    body = {"id": "site", "url": "https://example.com/hook", "secret": SECRET}
+    with ThreadPoolExecutor(4) as threads:
+        statuses = sorted(response.status_code for response in threads.map(lambda _: client.post(HOOKS, json=body), range(4)))
+    assert statuses == [200, 200, 200, 201]
+
+
+@pytest.mark.both_databases
+def test_a_change_needs_the_present_state_where_one_is_named(client, job):
+    add(client, "https://example.com/hook")
+    tag = client.get(f"{HOOKS}/site").headers["ETag"]
+    body = {"url": "https://example.com/new", "secret": SECRET, "kinds": ["plan_decided"]}
+    changed = client.put(f"{HOOKS}/site", json=body, headers={"If-Match": tag})
+    assert (changed.status_code, changed.json()["url"]) == (200, body["url"])
+    refused = client.put(f"{HOOKS}/site", json=body, headers={"If-Match": tag})
+    assert assert_is_problem(refused, 412)["field"] == "If-Match"
+    assert_is_problem(client.delete(f"{HOOKS}/site", headers={"If-Match": f"W/{tag}"}), 412)
+    assert client.delete(f"{HOOKS}/site", headers={"If-Match": '"x", *'}).status_code == 204
+    assert_is_problem(client.put(f"{HOOKS}/site", json=body), 404)
+
+
+def test_a_job_has_only_so_many(client, job):
+    for number in range(20):
+        add(client, "https://example.com/hook", id=f"w{number}")
+    body = {"url": "https://example.com/hook", "secret": SECRET}
+    assert "remove one" in assert_is_problem(client.post(HOOKS, json=body), 409)["message"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"url": "ftp://example.com"}, "url"),
+        ({"url": "https://user:word@example.com"}, "url"),
+        ({"url": "https://example.com/#part"}, "url"),
+        ({"url": "https://example.com:99999"}, "url"),
+        ({"url": "https:///path"}, "url"),
+        ({"url": "https://ex ample.com"}, "url"),
+        ({"url": "http://169.254.169.254/latest"}, "url"),
+        ({"url": "http://10.1.2.3"}, "url"),
+        ({"url": "http://[::ffff:10.0.0.1]"}, "url"),
+        ({"secret": "short"}, "secret"),
+        ({"secret": "whsec_AAAA"}, "secret"),
+        ({"kinds": []}, "kinds"),
+        ({"kinds": ["plan_decided", "plan_decided"]}, "kinds[1]"),
+        ({"kinds": ["plan_lost"]}, "kinds[0]"),
+        ({"id": "a/b"}, "id"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_a_webhook_that_cannot_be_names_the_field(client, job, changes, field):
+    body = {"url": "https://example.com", "secret": SECRET, **changes}
+    error = assert_is_problem(client.post(HOOKS, json=body), 422)
+    assert error["field"] == field
+    assert "short" not in str(error)
+
+
+@pytest.mark.both_databases
+def test_deliveries_come_in_pages(client, job):
+    with receiver() as site:
+        add(client, site.url)
+        for generation, worker in enumerate(("w00", "w02", "w04")):
+            client.post(EVENTS, json=event(worker, generation, worker))
+        everything = [delivery["id"] for delivery in settled(client, 3)]
+    pages, cursor = [], None
+    while cursor is not None or not pages:
+        page = client.get(f"{HOOKS}/site/deliveries", params={"limit": 2, **({"cursor": cursor} if cursor else {})}).json()
+        pages.append([delivery["id"] for delivery in page["deliveries"]])
+        cursor = page["next_cursor"]
+    assert [len(page) for page in pages] == [2, 1]
+    assert [delivery for page in pages for delivery in page] == everything
