@@ -1,0 +1,84 @@
+"""Looks again and again for who fell silent, as often as the shortest timeout asks for."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+import anyio
+import structlog
+
+TICKS = 20
+"""Looks per timeout."""
+SHORTEST_TICK_SECONDS, LONGEST_TICK_SECONDS = 0.02, 1.0
+
+
+class Listening(Protocol):
+    """What is heard of one job or overlay."""
+
+    def forgive(self, seconds: float) -> None:
+        """Take time in which the service itself did not listen off everybody's silence."""
+
+
+ListeningT = TypeVar("ListeningT", bound=Listening)
+
+
+class Patrol(ABC, Generic[ListeningT]):
+    """Goes round all that is listened to, until the service stops; sleeps while nobody can fall silent."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._heard: dict[str, ListeningT] = {}
+        """By job."""
+        self._changed = anyio.Event()
+        self._closed = False
+
+    @abstractmethod
+    def _timeout_seconds(self) -> float | None:
+        """The shortest silence that is a loss; None where none is."""
+
+    @abstractmethod
+    async def _declare(self, job: str) -> None:
+        """Tell the log who fell silent."""
+
+    def close(self) -> None:
+        """Listen to nobody any more."""
+        self._closed = True
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Declare who fell silent, until the service stops."""
+        while not self._closed:
+            await self._tick()
+            for job in list(self._heard):
+                await self._declare(job)
+
+    def _begin(self, job: str, listening: ListeningT) -> ListeningT:
+        """Listen to a job from now on."""
+        self._heard[job] = listening
+        self._changed.set()
+        return listening
+
+    async def _tick(self) -> None:
+        timeout = self._timeout_seconds()
+        if timeout is None:
+            await self._wait(None)
+            return
+        seconds = max(SHORTEST_TICK_SECONDS, min(LONGEST_TICK_SECONDS, timeout / TICKS))
+        due = self._clock() + seconds
+        await self._wait(seconds)
+        if (late := self._clock() - due) > seconds:
+            self._forgive(late)
+
+    async def _wait(self, seconds: float | None) -> None:
+        """Until the time is over, or something changed."""
+        with anyio.move_on_after(seconds):
+            await self._changed.wait()
+        if not self._closed:
+            self._changed = anyio.Event()
+
+    def _forgive(self, seconds: float) -> None:
+        """A service that was stopped or too busy to listen takes that time off everybody's silence."""
+        structlog.get_logger("kintsugi.api").warning("did not listen to heartbeats for a while", seconds=round(seconds, 3))
+        for listening in self._heard.values():
+            listening.forgive(seconds)
