@@ -6,6 +6,7 @@ Run: python -m benchmarks.membership --explore [--members 5 --faults 2 --kinds c
 
 import argparse
 import sys
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -14,10 +15,14 @@ from benchmarks.membership.exploration import explore
 from benchmarks.membership.latency import Setting, row
 from benchmarks.membership.network import Network
 
+KINDS = ("crash", "freeze", "cut", "split")
+
 EXPLORATIONS = (
     (2, 2, "crash,freeze,cut", True, False),
     (3, 1, "crash,freeze,cut", True, False),
+    (3, 2, "cut", True, False),
     (3, 2, "crash", True, False),
+    (4, 1, "split", True, False),
     (4, 2, "crash", True, False),
     (5, 2, "crash", False, False),
     (5, 2, "crash", True, False),
@@ -26,7 +31,8 @@ EXPLORATIONS = (
 
 
 def _explored(members: int, faults: int, kinds: str, commits: bool, hurries: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    network = Network(members, commits=commits, can_freeze="freeze" in kinds, can_cut="cut" in kinds, hurries=hurries)
+    can: Any = {f"can_{kind}": kind in kinds.split(",") for kind in KINDS}
+    network = Network(members, commits=commits, hurries=hurries, **can)
     report = explore(network, faults)
     commit = "yes" if commits else "no"
     figures = (f"{report.num_states:,}", f"{report.num_transitions:,}", report.violation or "none", f"{report.seconds:.1f}")
@@ -67,7 +73,7 @@ def main() -> None:
     arguments.add_argument("--latency", action="store_true")
     arguments.add_argument("--members", type=int, help="by default several sizes are explored, and 32 measured")
     arguments.add_argument("--faults", type=int, default=2, help="explored: how many crashes, freezes and cuts")
-    arguments.add_argument("--kinds", default="crash", help="explored: crash, freeze, cut, with commas between them")
+    arguments.add_argument("--kinds", default="crash", help="explored: crash, freeze, cut, split, with commas between them")
     arguments.add_argument("--commits", action="store_true", help="explored: members may commit a step meanwhile")
     arguments.add_argument("--hurries", action="store_true", help="explored: members take others back at any moment")
     arguments.add_argument("--losses", type=int, nargs="+", default=[1, 2, 3], help="measured: losses at once")

@@ -2,11 +2,16 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
 from benchmarks.membership.network import Event, Network
-from benchmarks.membership.world import CRASHED, World
+from benchmarks.membership.world import World, pair
+from kintsugi.runtime.ring.state import State
+
+FAULTS = ("crash", "freeze", "cut", "split")
+"""Events that need not happen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +40,8 @@ def explore(network: Network, faults: int, *, most_states: int | None = None) ->
         key, is_final = world.packed(), True
         for event, after in network.next(world):
             transitions += 1
-            is_final = is_final and event[0] in ("crash", "freeze", "cut")
             packed = after.packed()
+            is_final = is_final and (packed == key or event[0] in FAULTS)
             if packed not in parents:
                 parents[packed] = key, event
                 waiting.append(after)
@@ -56,7 +61,7 @@ def explore(network: Network, faults: int, *, most_states: int | None = None) ->
 def violated(network: Network, world: World) -> str:
     """Which safety claim does not hold in a world; empty where all do."""
     by_generation: dict[int, int] = {}
-    for _, number in world.installed:
+    for number in (*(number for _, number in world.installed), *world.leased):
         generation = network.agreements[number].generation
         if by_generation.setdefault(generation, number) != number:
             return f"two memberships of generation {generation}"
@@ -64,19 +69,37 @@ def violated(network: Network, world: World) -> str:
 
 
 def unfinished(network: Network, world: World) -> str:
-    """Whether members that could go on stand still although nothing more can happen. Broken links excuse everybody."""
-    living = [network.states[number] for number in world.states if number != CRASHED]
-    if world.cut or not living:
-        return ""
-    newest = max((state.agreement for state in living), key=lambda agreement: agreement.generation)
-    going_on = [state for state in living if not state.is_left_out]
-    if any(state.agreement != newest for state in going_on):
-        return "a member is behind for ever"
-    names = {state.member for state in going_on}
-    if not names:
+    """Whether members that could go on, or end, stand still although nothing more can happen."""
+    going_on = {
+        member: state
+        for member in range(network.num_members)
+        if (state := network.state(world, member)) is not None and not state.is_left_out
+    }
+    if not going_on:
         return ""  # all that went on have ended: nobody is left who could
-    if any(state.is_stopped for state in going_on) or names != set(newest.members):
+    if world.cut:
+        return _unfinished_parts(network, world, going_on)
+    newest = max((state.agreement for state in network.living(world)), key=lambda agreement: agreement.generation)
+    if any(state.agreement != newest for state in going_on.values()):
+        return "a member is behind for ever"
+    if any(state.is_stopped for state in going_on.values()) or {s.member for s in going_on.values()} != set(newest.members):
         return "a membership is mended for ever"
+    return ""
+
+
+def _unfinished_parts(network: Network, world: World, going_on: Mapping[int, State]) -> str:
+    """The same where links are cut: all hear what was decided, nobody waits without trying, half of the members can decide."""
+    newest = max(state.agreement.generation for state in network.living(world))
+    for member, state in going_on.items():
+        if state.agreement.generation < newest:
+            return "a member is behind for ever"
+        if state.lost and not state.is_stopped:
+            return "a loss is mended by nobody"
+        reached = [other for other in going_on if other == member or pair(member, other) not in world.cut]
+        is_clique = all(pair(one, other) not in world.cut for one, other in combinations(reached, 2))
+        together = [other for other in reached if going_on[other].agreement == state.agreement]
+        if is_clique and state.is_stopped and 2 * len(together) >= len(state.agreement.members):
+            return "half of the members wait for ever"
     return ""
 
 

@@ -5,6 +5,7 @@ The members run `transition` itself; its results are kept, and worlds hold their
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 from benchmarks.membership.world import CRASHED, PAUSE, Draft, Interned, World, pair
@@ -19,6 +20,7 @@ from kintsugi.runtime.ring.signals import (
     LeaveOut,
     Lost,
     Received,
+    Record,
     Send,
     Signal,
 )
@@ -44,8 +46,11 @@ class Network:
     num_members: int
     commits: bool = True
     """Whether members may commit a step before they contribute."""
+    can_crash: bool = True
     can_freeze: bool = True
     can_cut: bool = True
+    can_split: bool = False
+    """Whether the ring may be cut in two parts at once, between each and its other neighbours."""
     hurries: bool = False
     """Whether members take back whom they gave up at any moment, not only where nothing else can happen any more."""
     names: tuple[str, ...] = field(init=False)
@@ -76,6 +81,7 @@ class Network:
         if is_quiet or self.hurries:
             yield from self._inquiries(world, lambda state: state.held is None)
             yield from self._takings_back(world)
+            yield from self._reminders(world)
         yield from self._faults(world)
 
     def _progress(self, world: World) -> Iterator[tuple[Event, World]]:
@@ -89,6 +95,10 @@ class Network:
         """What a member knows; null once its process has ended."""
         number = world.states[member]
         return None if number == CRASHED else self.states[number]
+
+    def living(self, world: World) -> list[State]:
+        """What the members know whose processes have not ended."""
+        return [state for member in range(self.num_members) if (state := self.state(world, member)) is not None]
 
     def _deliveries(self, world: World) -> Iterator[tuple[Event, World]]:
         for (sender, receiver), queue in world.queues:
@@ -109,8 +119,10 @@ class Network:
 
     def _lease(self, world: World) -> Iterator[tuple[Event, World]]:
         for member, agreement in world.asked:
+            state = self.state(world, member)
+            is_news = state is not None and self._is_news(agreement, world.states[member])
             draft = Draft(world)
-            draft.serve(member, agreement, self._generation)
+            draft.serve(member, agreement, self._generation, is_news=is_news)
             yield ("serve", self.names[member], agreement), draft.world()
         for member, agreement in world.answered:
             for outcome in self._results(world.states[member], ("decided", agreement)):
@@ -126,10 +138,10 @@ class Network:
                 continue
             for name in sorted((state.lost | state.excluded) - state.dead):
                 yield from self._inquire(world, member, state, self.names.index(name))
-            for agreement in world.leased:
-                if self._generation(agreement) > state.agreement.generation:
-                    for outcome in self._results(world.states[member], ("decided", agreement)):
-                        yield self._applied(Draft(world), member, outcome, ("look up", self.names[member], agreement))
+            agreement = max(world.leased, key=self._generation, default=-1)
+            if agreement >= 0 and self._is_news(agreement, world.states[member]):
+                for outcome in self._results(world.states[member], ("decided", agreement)):
+                    yield self._applied(Draft(world), member, outcome, ("look up", self.names[member], agreement))
 
     def _inquire(self, world: World, member: int, state: State, other: int) -> Iterator[tuple[Event, World]]:
         theirs = self.state(world, other)
@@ -163,16 +175,36 @@ class Network:
             draft.connect(member, other)
             yield self._applied(draft, member, outcome, ("found", self.names[member], self.names[other]))
 
+    def _reminders(self, world: World) -> Iterator[tuple[Event, World]]:
+        """Members that know of a loss which nobody mends begin to mend it."""
+        for member in range(self.num_members):
+            state = self.state(world, member)
+            if state is None or state.is_stopped or not state.lost:
+                continue
+            lost = self.names.index(min(state.lost))
+            for outcome in self._results(world.states[member], ("reminded", lost)):
+                yield self._applied(Draft(world), member, outcome, ("reminded", self.names[member], self.names[lost]))
+
+    def _splits(self, world: World) -> Iterator[tuple[Event, World]]:
+        """Nothing passes any more between the members from one on and before another one, and the rest."""
+        for begin, end in combinations(range(self.num_members), 2):
+            draft = Draft(world)
+            draft.split(range(begin, end))
+            yield ("split", *self.names[begin:end]), draft.world()
+
     def _faults(self, world: World) -> Iterator[tuple[Event, World]]:
         """Crashes, cuts and silences, each together with the first member that notices: nothing can differ before."""
+        if self.can_split and world.faults:
+            yield from self._splits(world)
         for member, other in sorted({*world.connected, *((other, member) for member, other in world.connected)}):
             if (member, other) in world.silent:
                 yield from self._lost(Draft(world), member, other, "silent")
             if not world.faults:
                 continue
-            draft = Draft(world)
-            draft.crash(other)
-            yield from self._lost(draft, member, other, "crash")
+            if self.can_crash:
+                draft = Draft(world)
+                draft.crash(other)
+                yield from self._lost(draft, member, other, "crash")
             if any(self.states[world.states[end]].is_left_out for end in (member, other)):
                 continue  # nobody listens to a member that is left out
             if self.can_freeze and not any(frozen == other for _, frozen in world.silent):
@@ -191,12 +223,16 @@ class Network:
                 if not self._is_idle(self.messages[arguments[1]], draft.states[arguments[0]]):
                     draft.send(member, *arguments)
             elif kind == "ask":
-                draft.asked.add((member, arguments[0]))
+                if arguments[0] not in draft.leased or self._is_news(arguments[0], draft.states[member]):
+                    draft.asked.add((member, arguments[0]))
             else:
                 draft.install(member, arguments[0], [self.names.index(name) for name in self.agreements[arguments[0]].members])
         if any(kind == "install" for kind, *_ in actions):
             self._tidy(draft, member)
         return event, draft.world()
+
+    def _is_news(self, agreement: int, number: int) -> bool:
+        return self._generation(agreement) > self.states[number].agreement.generation
 
     def _is_idle(self, message: Message, number: int) -> bool:
         """Whether a message changes nothing whenever it comes: its receiver is further, or left out, for ever."""
@@ -243,6 +279,8 @@ class Network:
             return Received(self.names[arguments[0]], self.messages[arguments[1]])
         if kind == "lost":
             return Lost(self.names[arguments[0]], is_certain=arguments[1])
+        if kind == "reminded":
+            return Lost(self.names[arguments[0]], is_reported=True)
         if kind == "found":
             return Found(self.names[arguments[0]])
         return Decided(self.agreements[arguments[0]])
@@ -258,7 +296,7 @@ class Network:
         match action:
             case Send(worker, message):
                 return "send", self.names.index(worker), self.messages.number(message)
-            case AskLease(agreement):
+            case AskLease(agreement) | Record(agreement):
                 return "ask", self.agreements.number(agreement)
             case Install(agreement) | LeaveOut(agreement):
                 return "install", self.agreements.number(agreement)

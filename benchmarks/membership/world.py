@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
@@ -172,13 +173,23 @@ class Draft:
         self.disconnect(one, other)
         self.broken |= {(one, other)} if (other, one) in self.broken else set()
 
-    def serve(self, member: int, agreement: int, generation: Callable[[int], int]) -> None:
-        """The lease keeps what it was asked for, unless it holds a decision already; that one is the answer."""
+    def split(self, half: Collection[int]) -> None:
+        """Nothing passes between some and the others any more; who was connected will hear of it."""
+        self.faults -= 1
+        others = [member for member in range(len(self.states)) if member not in half]
+        for one, other in product(sorted(half), others):
+            if pair(one, other) in self.connected:
+                self.connected.remove(pair(one, other))
+                self.broken |= {(one, other), (other, one)}
+            self.cut.add(pair(one, other))
+
+    def serve(self, member: int, agreement: int, generation: Callable[[int], int], *, is_news: bool) -> None:
+        """The lease keeps what it was asked for, unless it holds a decision already; that one is the answer, if it is news."""
         self.asked.remove((member, agreement))
         held = [other for other in self.leased if generation(other) == generation(agreement)]
         if not held:
             self.leased.add(agreement)
-        if self.states[member] != CRASHED:
+        if self.states[member] != CRASHED and is_news:
             self.answered.add((member, held[0] if held else agreement))
 
     def install(self, member: int, agreement: int, members: Collection[int]) -> None:

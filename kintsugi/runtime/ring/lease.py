@@ -7,7 +7,10 @@ from tempfile import NamedTemporaryFile
 from typing import Protocol
 
 from kintsugi.core import codec
+from kintsugi.runtime.disk import sync_folder
 from kintsugi.runtime.ring.messages import Agreement
+
+_PREFIX = "generation-"
 
 
 class Lease(Protocol):
@@ -22,7 +25,7 @@ class Lease(Protocol):
         ...
 
     def held(self, generation: int) -> Agreement | None:
-        """What it holds for a generation; null where it was not asked.
+        """The latest agreement that it holds for this generation or one after it; null where there is none.
 
         Raises:
             UnavailableError: it does not answer; ask again.
@@ -45,20 +48,14 @@ class FolderLease:
             os.fsync(file.fileno())
             with suppress(FileExistsError):
                 os.link(file.name, self._path(agreement.generation))
-        self._sync()
+        sync_folder(self._folder)
         return codec.load(Agreement, self._path(agreement.generation))
 
     def held(self, generation: int) -> Agreement | None:
-        """What the folder holds for a generation."""
-        path = self._path(generation)
-        return codec.load(Agreement, path) if path.exists() else None
+        """The latest agreement that the folder holds for this generation or one after it."""
+        found = [int(path.stem.removeprefix(_PREFIX)) for path in self._folder.glob(f"{_PREFIX}*.json")]
+        latest = max(found, default=-1)
+        return codec.load(Agreement, self._path(latest)) if latest >= generation else None
 
     def _path(self, generation: int) -> Path:
-        return self._folder / f"generation-{generation}.json"
-
-    def _sync(self) -> None:
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        return self._folder / f"{_PREFIX}{generation}.json"

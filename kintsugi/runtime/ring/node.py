@@ -5,20 +5,33 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 
 import structlog
 
-from kintsugi.core.errors import InvalidInputError, KintsugiError
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.ring.asking import Asking
 from kintsugi.runtime.ring.connection import Address
 from kintsugi.runtime.ring.lease import Lease
 from kintsugi.runtime.ring.links import Links
 from kintsugi.runtime.ring.messages import Agreement, Hello
 from kintsugi.runtime.ring.options import RingOptions
-from kintsugi.runtime.ring.signals import Action, AskLease, Committed, Decided, Found, Install, LeaveOut, Lost, Probe, Send, Signal
+from kintsugi.runtime.ring.signals import (
+    Action,
+    AskLease,
+    Committed,
+    Decided,
+    Found,
+    Install,
+    LeaveOut,
+    Lost,
+    Probe,
+    Record,
+    Send,
+    Signal,
+)
 from kintsugi.runtime.ring.state import State, following
 from kintsugi.runtime.ring.transition import transition
 
@@ -86,18 +99,18 @@ class RingNode(AbstractContextManager["RingNode"]):
         if missing := [worker for worker in agreement.members if worker not in addresses]:
             raise InvalidInputError("must hold the address of every member; these are missing", field="addresses", value=missing)
         self._options = options or RingOptions()
-        self._told, self._lease = told, lease
+        self._told = told
         self._state = State(member, agreement, committed_step)
         self._lock = threading.Lock()
         self._links = Links(
             member, listening, addresses, self._options, generation=lambda: self.agreement.generation, fence=told.on_frozen
         )
         self._signals: queue.SimpleQueue[Signal] = queue.SimpleQueue()
-        self._asking = ThreadPoolExecutor(1, thread_name_prefix="ring-lease")
+        self._asking = Asking(lease, self.adopt, lambda: self.agreement.generation, self._options.retry_seconds)
         self._thread = threading.Thread(target=self._run, name=f"ring-{member}", daemon=True)
         self._is_closing = threading.Event()
         self._inquire_at = 0.0
-        """When to look round again while nothing is decided, on the monotonic clock."""
+        """When to look round again while nothing is decided, or nobody mends a loss; on the monotonic clock."""
         self._log = structlog.get_logger("kintsugi.runtime").bind(member=member)
         self.num_sent = 0
         """Messages of the protocol that were sent, without greetings and signs of life."""
@@ -154,7 +167,7 @@ class RingNode(AbstractContextManager["RingNode"]):
             self._thread.join(_CLOSE_SECONDS)
         else:
             self._links.close()
-        self._asking.shutdown(wait=False, cancel_futures=True)
+        self._asking.close()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
@@ -184,6 +197,8 @@ class RingNode(AbstractContextManager["RingNode"]):
         with self._lock:
             before = self._state
             self._state, actions = transition(before, signal, self._told.choose)
+        if _difficulty(self._state) != _difficulty(before):
+            self._inquire_at = time.monotonic() + self._options.retry_seconds
         for action in actions:
             self._act(action)
         self._tell_stopped(before)
@@ -193,7 +208,6 @@ class RingNode(AbstractContextManager["RingNode"]):
         state = self._state
         began = state.agreement.generation > before.agreement.generation and not state.is_left_out
         if state.is_stopped and (began or not before.is_stopped):
-            self._inquire_at = time.monotonic() + self._options.retry_seconds
             self._told.on_stop((state if began else before).agreement.generation)
 
     def _act(self, action: Action) -> None:
@@ -202,15 +216,22 @@ class RingNode(AbstractContextManager["RingNode"]):
                 self.num_sent += not isinstance(message, Hello)
                 self._links.send(worker, message)
             case Install(agreement):
-                self._links.leave([worker for worker in self._links.peers if worker not in agreement.members])
+                self._leave_others(agreement)
                 self._watch_next(self._options.heartbeat_timeout_seconds)
                 self._told.on_agreement(agreement)
             case LeaveOut(agreement):
+                self._leave_others(agreement)
                 self._told.on_left_out(agreement)
             case AskLease(agreement):
-                self._asking.submit(self._ask, self._lease, agreement)
+                self._asking.decide(agreement)
+            case Record(agreement):
+                self._asking.record(agreement)
             case Probe():
                 self._inquire_at = time.monotonic()
+
+    def _leave_others(self, agreement: Agreement) -> None:
+        """Be connected to members alone: who is left out as well, and waits for this worker, finds it gone and asks."""
+        self._links.leave([worker for worker in self._links.peers if worker not in agreement.members])
 
     def _watch_next(self, patience_seconds: float) -> None:
         """Be connected to the next member; the one before connects to this one."""
@@ -219,32 +240,22 @@ class RingNode(AbstractContextManager["RingNode"]):
             self._links.connect(worker, patience_seconds=patience_seconds)
 
     def _inquire(self) -> None:
-        """While nothing is decided: see who of the others has ended, lives or is further, and what the lease holds."""
+        """While a loss is not mended: see who of the others has ended, lives or is further, and what the lease holds."""
         state, now = self._state, time.monotonic()
-        if state.promised is None or now < self._inquire_at:
+        if now < self._inquire_at or state.is_left_out or not (state.promised or state.lost):
             return
         self._inquire_at = now + self._options.retry_seconds
+        if state.promised is None:  # whoever should mend this does not: it may know more, or less
+            self._take(Lost(min(state.lost), is_reported=True))
+            return
         for worker in sorted((state.lost | state.excluded) - state.dead):
             if worker in state.lost and self._links.hears(worker):
                 self._take(Found(worker))
                 return
             self._links.send(worker, Hello(state.agreement.generation))
-        self._asking.submit(self._look_up, self._lease, state.agreement.generation + 1)
+        self._asking.look_up(state.agreement.generation + 1)
 
-    def _look_up(self, lease: Lease | None, generation: int) -> None:
-        with suppress(KintsugiError, OSError):
-            if lease is not None and (agreement := lease.held(generation)) is not None:
-                self._put(Decided(agreement))
 
-    def _ask(self, lease: Lease | None, agreement: Agreement) -> None:
-        """Ask until there is an answer, or the generation is decided otherwise."""
-        if lease is None:
-            self._log.warning("no majority is left, and there is no lease to ask", generation=agreement.generation)
-            return
-        while self.agreement.generation < agreement.generation and not self._is_closing.is_set():
-            try:
-                self._put(Decided(lease.decide(agreement)))
-                return
-            except (KintsugiError, OSError) as error:
-                self._log.warning("the lease does not answer", error=str(error), generation=agreement.generation)
-            self._is_closing.wait(self._options.retry_seconds)
+def _difficulty(state: State) -> tuple[object, ...]:
+    """What a member has to wait for the others to overcome; anew each time it changes."""
+    return state.agreement.generation, state.is_stopped, state.lost

@@ -13,7 +13,8 @@ class Lost:
     is_certain: bool = False
     """Its process has ended: its host refuses connections to its port, or whoever watches processes says so."""
     is_reported: bool = False
-    """Somebody outside the ring says so; then the worker that is told begins to reconcile, whoever its neighbours are."""
+    """Somebody outside the ring says so, or it has been known for long and nobody began to reconcile: whoever is told begins,
+    whoever its neighbours are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +80,17 @@ class AskLease:
 
 
 @dataclass(frozen=True, slots=True)
+class Record:
+    """Have the lease keep what is decided, so that whoever is cut off from its members finds it there."""
+
+    agreement: Agreement
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """Too few are left to decide anything: find out which of these have ended, and whether the lease holds a decision."""
 
     workers: frozenset[str]
 
 
-Action = Send | Install | LeaveOut | AskLease | Probe
+Action = Send | Install | LeaveOut | AskLease | Record | Probe

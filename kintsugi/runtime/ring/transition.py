@@ -24,6 +24,7 @@ from kintsugi.runtime.ring.signals import (
     Lost,
     Probe,
     Received,
+    Record,
     Send,
     Signal,
 )
@@ -57,13 +58,17 @@ def _decided(state: State, agreement: Agreement, choose: Choose) -> Step:
 
 
 def _lost(state: State, signal: Lost, choose: Choose) -> Step:
-    """Begin to reconcile where it is the next worker that is gone: then this worker's messages went nowhere."""
+    """Begin to reconcile where it is the next worker that is gone: then this worker's messages went nowhere.
+
+    Where it is another one, whoever it is next to begins; if nobody does, this worker is told again.
+    """
     worker = signal.worker
     if state.is_left_out or worker == state.member or worker not in state.agreement.members:
         return state, ()
     after = replace(state, lost=state.lost | {worker}, dead=state.dead | {worker} if signal.is_certain else state.dead)
     passes_on_to = {_next(state, state.lost), _next(state, state.excluded | state.lost), _next(state, state.excluded)}
-    if worker not in state.lost and (worker in passes_on_to or signal.is_reported):
+    is_news, is_forgotten = worker not in state.lost, state.promised is None
+    if (is_news and worker in passes_on_to) or (signal.is_reported and (is_news or is_forgotten)):
         return _begin(after, choose)
     return _propose(after, choose) if after.held is not None and after != state else (after, ())
 
@@ -168,8 +173,11 @@ def _propose(state: State, choose: Choose) -> Step:
 
 def _conclude(state: State, message: Accept, choose: Choose) -> Step:
     """All that are left have accepted: decided by their majority, or for the lease to decide."""
-    proposal = message.proposal
-    return (state, (AskLease(proposal.agreement),)) if proposal.by_lease else _install(state, proposal.agreement, choose)
+    agreement = message.proposal.agreement
+    if message.proposal.by_lease:
+        return state, (AskLease(agreement),)
+    state, actions = _install(state, agreement, choose)
+    return state, (*actions, Record(agreement))
 
 
 def _install(state: State, agreement: Agreement, choose: Choose) -> Step:

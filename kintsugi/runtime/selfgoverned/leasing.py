@@ -33,7 +33,7 @@ class AgentLease:
         return held
 
     def held(self, generation: int) -> Agreement | None:
-        """What is held for a generation; null where nobody asked.
+        """The latest that is held for a generation or one after it; null where there is none.
 
         Raises:
             UnavailableError: the agent does not answer.

@@ -131,10 +131,11 @@ class Overseer:
             self._hearing.hear(message, handle, self._attempt_at(getattr(message, "attempt", 0)))
 
     def _lease(self, asked: Asked) -> Leased:
-        """What is held for a generation: the first agreement that was asked for."""
+        """What is held: the first agreement that was asked for; whoever only looks is told the latest."""
         if asked.agreement is not None:
-            self._leases.setdefault(asked.generation, asked.agreement)
-        return Leased(asked.generation, self._leases.get(asked.generation))
+            return Leased(asked.generation, self._leases.setdefault(asked.generation, asked.agreement))
+        latest = max(self._leases, default=-1)
+        return Leased(asked.generation, self._leases[latest] if latest >= asked.generation else None)
 
     def _adopt(self, adopted: Adopted) -> None:
         """The workers agreed on a generation; one of them tells, and perhaps none told of the one before."""

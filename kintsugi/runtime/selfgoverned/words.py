@@ -42,7 +42,7 @@ class Leased:
 
     generation: int
     agreement: Agreement | None
-    """The one that was asked for or an earlier one; null where nobody asked."""
+    """What is held for that generation, or, where it was only looked at, the latest from it on; null where there is none."""
 
 
 ToGovernor = Begin | Hold | Leased

@@ -35,7 +35,9 @@ class MemoryLease:
     def held(self, generation: int) -> Agreement | None:
         if self.is_away:
             raise UnavailableError("is away", field="lease")
-        return self.agreements.get(generation)
+        with self._lock:
+            latest = max(self.agreements, default=-1)
+            return self.agreements[latest] if latest >= generation else None
 
 
 @dataclass
@@ -124,6 +126,12 @@ class Ring:
             self.thaw(name)
             node.close()
         self._nowhere.close()
+
+    def connect(self) -> None:
+        """Until neighbours have heard each other: before, they bear with silence for longer."""
+        neighbours = [*zip(self.names, (*self.names[1:], self.names[0]), strict=True)]
+        both = [*neighbours, *((other, name) for name, other in neighbours)]
+        self.wait(lambda: all(self.nodes[name]._links.hears(other) for name, other in both))
 
     def kill(self, *names: str) -> None:
         for name in names:

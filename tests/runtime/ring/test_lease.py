@@ -14,6 +14,7 @@ def test_the_first_agreement_of_a_generation_is_kept(tmp_path: Path) -> None:
     assert lease.decide(Agreement(1, ("c",))) == first
     assert FolderLease(tmp_path / "lease").held(1) == first
     assert lease.held(2) is None
+    assert lease.held(0) == first
     assert [path.name for path in (tmp_path / "lease").iterdir()] == ["generation-1.json"]
 
 
@@ -32,14 +33,26 @@ def test_of_many_who_ask_at_once_one_wins(tmp_path: Path) -> None:
 
 def test_two_halves_of_a_cut_ring_get_one_answer() -> None:
     with Ring(4) as ring:
+        ring.connect()
         for one in "ab":
             for other in "cd":
                 ring.cut(one, other)
         ring.wait(lambda: 1 in ring.lease.agreements)
         decided = ring.lease.agreements[1]
         ring.wait(lambda: all(decided in ring.heard[name].agreements for name in decided.members))
-        told = {one for heard in ring.heard.values() for one in heard.agreements if one.generation == 1}
+        ring.wait(lambda: all(ring.nodes[name].is_left_out for name in ring.names if name not in decided.members))
+        told = {one for heard in ring.heard.values() for one in (*heard.agreements, *heard.left_out) if one.generation == 1}
         assert told == {decided}
+
+
+def test_who_is_cut_off_from_a_majority_finds_its_decision_in_the_lease() -> None:
+    with Ring(3) as ring:
+        ring.connect()
+        for other in "bc":
+            ring.cut("a", other)
+        ring.wait_for("bc")
+        ring.wait(lambda: ring.nodes["a"].is_left_out)
+        assert ring.lease.agreements[1] == ring.nodes["b"].agreement
 
 
 def test_nothing_is_decided_while_the_lease_is_away() -> None:

@@ -60,6 +60,14 @@ def test_a_reported_loss_needs_no_broken_connection() -> None:
         ring.wait(lambda: ring.nodes["c"].is_left_out)
 
 
+def test_a_loss_that_its_other_neighbour_does_not_see_is_mended() -> None:
+    """The member before the lost one is to begin, and has heard nothing: the one after it does not wait for ever."""
+    with Ring(4) as ring:
+        ring.nodes["c"]._put(Lost("b"))
+        ring.wait_for("acd")
+        ring.wait(lambda: ring.nodes["b"].is_left_out)
+
+
 def test_a_stranger_disturbs_nobody() -> None:
     with Ring(3) as ring:
         address = ring.nodes["a"]._links._addresses["b"]

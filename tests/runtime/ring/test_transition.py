@@ -8,8 +8,11 @@ from benchmarks.membership.exploration import explore
 from benchmarks.membership.network import Network
 from kintsugi.runtime.ring import quorum, transition
 from kintsugi.runtime.ring.messages import Agreement, Restart
-from kintsugi.runtime.ring.signals import Action, Decided, Install, Lost, Received, Send
+from kintsugi.runtime.ring.signals import Action, Decided, Install, Lost, Received, Record, Send
 from kintsugi.runtime.ring.state import State
+
+SPLIT = Network(4, can_crash=False, can_freeze=False, can_cut=False, can_split=True, commits=False)
+"""Cut in two parts, of which each member hears when it likes."""
 
 
 @pytest.mark.parametrize(
@@ -21,6 +24,8 @@ from kintsugi.runtime.ring.state import State
         (Network(3, can_freeze=False, can_cut=False), 2),
         (Network(4, can_freeze=False, can_cut=False, commits=False), 2),
         (Network(2, can_cut=False, hurries=True), 1),
+        (SPLIT, 1),
+        (Network(3, can_freeze=False, can_cut=False, can_split=True, hurries=True), 1),
     ],
 )
 def test_every_world_keeps_the_claims(network: Network, faults: int) -> None:
@@ -57,6 +62,22 @@ def test_a_restart_before_all_accepted_is_found(monkeypatch: pytest.MonkeyPatch)
 def test_a_commit_after_the_contribution_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(State, "is_stopped", property(lambda state: state.is_left_out))
     assert explore(Network(3, can_freeze=False, can_cut=False), 1).violation == "a survivor lost a step that it had committed"
+
+
+def test_a_decision_that_the_lease_does_not_learn_of_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Network._told
+    monkeypatch.setattr(Network, "_told", lambda self, action: () if isinstance(action, Record) else told(self, action))
+    assert explore(Network(3, can_crash=False, can_cut=False, can_split=True), 1).violation == "a member is behind for ever"
+
+
+def test_a_loss_that_nobody_mends_is_mended_by_whoever_knows_of_it() -> None:
+    state = State("c", Agreement(0, ("a", "b", "c", "d")), 0)
+    state, actions = transition.transition(state, Lost("b"), lambda _: "")
+    assert actions == ()
+    state, (sends,) = transition.transition(state, Lost("b", is_reported=True), lambda _: "")
+    assert isinstance(sends, Send)
+    assert sends.worker == "d"
+    assert transition.transition(state, Lost("b", is_reported=True), lambda _: "") == (state, ())
 
 
 @settings(deadline=None)
