@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
 
 from api.access.callers import caller, no_job
 from api.decisions.planning import StoredSnapshot
@@ -59,6 +60,7 @@ class Records:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._states: dict[str, JobState] = {}
+        self._keeping = Lock()
         self._plans: Recent[tuple[str, int], Plan] = Recent(CACHED_PLANS)
 
     def state(self, job: str) -> JobState:
@@ -162,8 +164,11 @@ class Records:
         )
 
     def keep_state(self, state: JobState) -> None:
-        """Remember a state that the store holds."""
-        self._states[state.job.id] = state
+        """Remember a state that the store holds; one that was read before another was written does not take its place."""
+        with self._keeping:
+            known = self._states.get(state.job.id)
+            if known is None or known.history.number <= state.history.number:
+                self._states[state.job.id] = state
 
     def _first_state(self, job: str) -> JobState:
         first = first_state(self.store, job)

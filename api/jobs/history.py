@@ -137,10 +137,12 @@ class History:
         """Whether the latest decision does not fit any more, now that `contents` came after `before`."""
         applied_anew = self.applied_generation != before.applied_generation
         moved = applied_anew and self.applied_generation != self.generation
-        may_be_mended = self.problem is not None and (applied_anew or any(isinstance(content, Event) for content in contents))
+        has_events = any(isinstance(content, Event) for content in contents)
+        may_be_mended = self.problem is not None and (applied_anew or has_events)
+        joins_others = before.deferred_since is not None and has_events
         is_over = before.deferred_since is not None and self.deferred_since is None
         is_unwanted = len(self.left_out) > len(before.left_out)
-        return moved or may_be_mended or is_over or is_unwanted or self._past() != before._past()
+        return moved or may_be_mended or joins_others or is_over or is_unwanted or self._past() != before._past()
 
     def is_deferred(self, contents: Sequence[Content]) -> bool:
         """Whether a plan that `contents` call for, the last of which led here, is to wait for further events."""
@@ -168,6 +170,8 @@ class History:
 
     def _after_event(self, event: Event) -> "History":
         number = self.number + 1
+        if self._is_of_a_past_life(event):
+            return replace(self, number=number)
         reborn = self._is_reborn(event)
         membership = self.membership.after(event)
         gone = set(self.membership.alive) - set(membership.alive) if event.kind in LOSSES else set()
@@ -191,6 +195,10 @@ class History:
         if event.kind is not EventKind.WORKER_JOINED or event.worker not in self.membership.alive:
             return False
         return event.incarnation > self.incarnations.get(event.worker or "", 0)
+
+    def _is_of_a_past_life(self, event: Event) -> bool:
+        """Whether a worker that lives again is spoken of as it was before; 0, the default, does not say which life is meant."""
+        return 0 < event.incarnation < self.incarnations.get(event.worker or "", 0)
 
     def _after_report(self, report: Report, before: "History") -> "History":
         if report.status is ReportStatus.REJECTED:

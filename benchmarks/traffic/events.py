@@ -5,7 +5,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.service import QUIET
@@ -31,39 +31,37 @@ MIXES = {
 Row = tuple[str, str, str]
 
 
-@dataclass(slots=True)
-class Trainer:
-    """Reports the events of one job, one after the other, and remembers what was acknowledged."""
+@dataclass(slots=True, kw_only=True)
+class Told:
+    """What the service acknowledged to one job."""
 
     job: str
+    generation: int = 0
+    """The latest that is known."""
+    acknowledged: list[str] = field(default_factory=list)
+    """Ids of events."""
+    generations: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    """From each event to its answer."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Trainer(Told):
+    """Reports the events of one job, one after the other, and remembers what was acknowledged."""
+
     num_workers: int
     kinds: tuple[EventKind, EventKind]
     connection: Connection
-    generation: int = 0
-    acknowledged: list[str] = field(default_factory=list)
-    generations: list[int] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
 
     async def report(self, number: int, due: float) -> None:
         """Report event `number` of the job; its time counts from `due`, when it happened."""
-        status, body = await self.connection.ask(
-            "POST", f"/v1/jobs/{self.job}/events?detail=brief", codec.dumps(self.event(number))
-        )
-        if status != 200:
-            raise SystemExit(f"job {self.job}, event {number}: {status} {body.decode()[:500]}")
+        event = self.event(number)
+        self.generation = await report_event(self.connection, self.job, event)
         self.seconds.append(time.perf_counter() - due)
-        self.generation = json.loads(body)["generation"]
         self.generations.append(self.generation)
-        self.acknowledged.append(f"e{number}")
+        self.acknowledged.append(event.id)
         if number % 2:
-            await self.apply()
-
-    async def apply(self) -> None:
-        """Report that the latest plan was carried out: whoever came back holds state again, and may lose it again."""
-        report = Report(generation=self.generation, status=ReportStatus.APPLIED)
-        status, body = await self.connection.ask("POST", f"/v1/jobs/{self.job}/reports", codec.dumps(report))
-        if status != 201:
-            raise SystemExit(f"job {self.job}, plan {self.generation}: {status} {body.decode()[:500]}")
+            await report_applied(self.connection, self.job, self.generation)
 
     def event(self, number: int) -> Event:
         """Event `number`: workers take turns, each is lost (or slow) and then back."""
@@ -83,6 +81,28 @@ class Trainer:
             await self.report(number, due)
 
 
+async def report_event(connection: Connection, job: str, event: Event) -> int:
+    """Report an event, again where others were first; the generation of the plan that answers it."""
+    path = f"/v1/jobs/{job}/events?detail=brief&wait_seconds=30"
+    while True:
+        status, body = await connection.ask("POST", path, codec.dumps(event))
+        document = json.loads(body)
+        if status == 200:
+            generation: int = document["generation"]
+            return generation
+        if document.get("error", {}).get("code") != "stale_generation":
+            raise SystemExit(f"job {job}, event {event.id}: {status} {body.decode()[:500]}")
+        event = replace(event, generation=document["current_generation"])
+
+
+async def report_applied(connection: Connection, job: str, generation: int) -> None:
+    """Report that a plan was carried out: whoever came back holds state again, and may lose it again."""
+    report = Report(generation=generation, status=ReportStatus.APPLIED)
+    status, body = await connection.ask("POST", f"/v1/jobs/{job}/reports", codec.dumps(report))
+    if status != 201:
+        raise SystemExit(f"job {job}, plan {generation}: {status} {body.decode()[:500]}")
+
+
 def sustained(folder: Path, num_jobs: int, rate: float, seconds: float) -> Iterator[Row]:
     """Each mix at the asked rate for so long; then the service is killed, and its next life is asked for what was acknowledged."""
     for name, kinds in MIXES.items():
@@ -97,7 +117,7 @@ def sustained(folder: Path, num_jobs: int, rate: float, seconds: float) -> Itera
         figures = f"{len(answered) / elapsed:.0f}/s ({percentiles(answered)}; {each:.1f} ms processor each)"
         yield f"{name}, {num_jobs} jobs of {min(SIZES)} to {max(SIZES)}", f"{rate:.0f}/s", figures
         with service(database, *QUIET) as process, Client(process.url) as client:
-            wrong = sum(_wrong(client, trainer) for trainer in trainers)
+            wrong = sum(num_wrong(client, trainer) for trainer in trainers)
         yield "  lost or doubled by a kill -9", "0", f"{wrong} of {len(answered)}"
 
 
@@ -105,7 +125,7 @@ async def _train(
     url: str, jobs: Sequence[tuple[str, int]], kinds: tuple[EventKind, EventKind], rate: float, num_events: int
 ) -> tuple[list[Trainer], float]:
     """Every job's trainer once all events are answered, and the seconds that it took."""
-    trainers = [Trainer(job, size, kinds, await Connection.to(url)) for job, size in jobs]
+    trainers = [Trainer(job=job, num_workers=size, kinds=kinds, connection=await Connection.to(url)) for job, size in jobs]
     start, period = time.perf_counter(), len(jobs) / rate
     try:
         await asyncio.gather(
@@ -117,7 +137,7 @@ async def _train(
     return trainers, time.perf_counter() - start
 
 
-def _wrong(client: Client, trainer: Trainer) -> int:
+def num_wrong(client: Client, trainer: Told) -> int:
     """Acknowledged events that are not in the log exactly once, and generations that no plan or several events have."""
     page, records = client.events_after(trainer.job, 0, limit=1_000), []
     while page.events:

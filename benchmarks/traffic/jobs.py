@@ -3,6 +3,7 @@
 from typing import Any
 
 from kintsugi.client import Client
+from kintsugi.core.handling import Handling
 from kintsugi.core.job import JobSettings
 from tests.builders import uniform_profile
 
@@ -18,8 +19,10 @@ def job(num_workers: int, **settings: Any) -> dict[str, Any]:
     }
 
 
-def new_jobs(url: str, num_jobs: int, sizes: tuple[int, ...]) -> list[tuple[str, int]]:
+def new_jobs(url: str, num_jobs: int, sizes: tuple[int, ...], handling: Handling | None = None) -> list[tuple[str, int]]:
     """Names of new jobs and their workers; sizes take turns."""
     with Client(url) as client:
         chosen = [sizes[n % len(sizes)] for n in range(num_jobs)]
-        return [(client.create_job(job=f"job-{n}", **job(size)).summary.id, size) for n, size in enumerate(chosen)]
+        return [
+            (client.create_job(job=f"job-{n}", handling=handling, **job(size)).summary.id, size) for n, size in enumerate(chosen)
+        ]

@@ -58,6 +58,16 @@ def test_events_are_durable_at_once_and_another_service_closes_the_window(make, 
     assert service.answered("job", third).generation == 2
 
 
+def test_who_tells_what_was_told_already_gets_the_same_plan(make, clock):  # noqa: F811
+    service = make(Handling(coalesce_seconds=10.0))
+    first, again = lose(service, "w00", 0), lose(service, "w00", 0, name="seen by another agent")
+    assert (first.deferred, again.deferred) == (True, True)
+    clock.second = 10
+    service.expire("job")
+    assert service.answered("job", again) == service.answered("job", first)
+    assert service.answered("job", again).generation == 1
+
+
 def test_an_event_that_changes_nothing_opens_no_window(client):
     client.post("/v1/jobs", json=new_job(handling={"coalesce_seconds": 600}))
     answer = client.post(EVENTS, json={**event("a", 0, kind="link_connected"), "link": ["h00", "h01"]})

@@ -146,6 +146,25 @@ def test_a_worker_in_a_new_life_that_nobody_missed_lost_its_state():
     assert again.after(event(EventKind.WORKER_JOINED, "w01", incarnation=2)).lost_at == {"w01": 3}
 
 
+@pytest.mark.parametrize(("life", "survives"), [(1, True), (2, False), (3, False), (0, False)])
+def test_the_late_word_about_a_life_that_is_over_changes_nothing(life, survives):
+    back = history_after(event(EventKind.WORKER_FAILED, "w01"), event(EventKind.WORKER_JOINED, "w01", incarnation=2))
+    after = back.after(event(EventKind.WORKER_FAILED, "w01", incarnation=life))
+    assert ("w01" in after.membership.alive) is survives
+    assert after.number == back.number + 1
+
+
+def test_what_was_read_before_a_write_does_not_take_its_place(tmp_path):
+    service = Service(Store(f"sqlite:///{tmp_path}/job.sqlite3"), Metrics())
+    service.store.open()
+    service.create_job(NewJob(id="job", profile=uniform_profile(3), workers=5, settings=JobSettings(num_microbatches=6)))
+    read_before = service.state("job")
+    service.post_events("job", [event(EventKind.WORKER_FAILED, "w01")])
+    service.keep_state(read_before)
+    assert service.kept_history("job").generation == 1
+    service.store.close()
+
+
 def test_who_was_lost_after_the_applied_plan_was_decided_is_stateless():
     plan = uniform_plan()
     failed = history_after(event(EventKind.WORKER_FAILED, "w01"))

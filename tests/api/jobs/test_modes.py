@@ -45,8 +45,9 @@ def make(tmp_path, clock):
     store.close()
 
 
-def lose(service, worker, generation):
-    return service.post_events("job", [Event(kind=EventKind.WORKER_FAILED, id=worker, generation=generation, worker=worker)])
+def lose(service, worker, generation, name=None):
+    event = Event(kind=EventKind.WORKER_FAILED, id=name or worker, generation=generation, worker=worker)
+    return service.post_events("job", [event])
 
 
 def status(service, generation):
