@@ -35,6 +35,7 @@ def test_who_does_not_wait_is_told_where_to_look(client):
     assert (plan.status_code, plan.json()["generation"]) == (200, 1)
 
 
+@pytest.mark.both_databases
 def test_events_are_durable_at_once_and_another_service_closes_the_window(make, clock):  # noqa: F811
     service = make(Handling(coalesce_seconds=10.0))
     first = lose(service, "w00", 0)

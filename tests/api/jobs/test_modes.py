@@ -31,8 +31,8 @@ def clock():
 
 
 @pytest.fixture
-def make(tmp_path, clock):
-    store = Store(f"sqlite:///{tmp_path}/job.sqlite3")
+def make(database_url, clock):
+    store = Store(database_url)
     store.open()
 
     def made(handling, **settings):
@@ -104,6 +104,7 @@ def test_a_pinned_policy_is_kept_to_and_says_so_where_it_is_impossible(make):
     assert service.state("job").history.problem["value"] == "spare_substitution"
 
 
+@pytest.mark.both_databases
 def test_a_rejected_plan_leaves_what_runs_and_shows_why(make):
     service = make(Handling())
     lose(service, "w00", 0)
@@ -131,6 +132,7 @@ def test_a_rejected_plan_is_decided_anew_without_its_policy_where_that_is_asked_
     assert service.state("job").history.left_out == ()  # another membership, another choice
 
 
+@pytest.mark.both_databases
 def test_a_plan_that_nobody_answers_times_out_and_an_answer_counts_still(make, clock):
     service = make(Handling(answer_timeout_seconds=30.0))
     lose(service, "w00", 0)
@@ -175,6 +177,7 @@ def test_a_worker_that_drains_returns_and_slows_down_is_planned_for_over_http(cl
     assert (now["cluster"]["workers"][0]["speed_ratio"], now["cluster"]["links"]) == (1.0, [])
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize(("verdict", "stands"), [(Verdict.APPROVE, PlanStatus.APPROVED), (Verdict.REFUSE, PlanStatus.REFUSED)])
 def test_what_nobody_judges_in_time_is_taken_as_the_job_says(make, clock, verdict, stands):
     service = make(Handling(requires_approval=True, approval_timeout_seconds=60.0, on_approval_timeout=verdict))
