@@ -9,8 +9,9 @@ from uuid import uuid4
 
 from kintsugi.core.errors import KintsugiError, StaleIncarnationError
 from kintsugi.core.overlay import Overlay, OverlayEventKind, OverlayHeartbeat, SynchronizationPolicy, WorkerState
+from kintsugi.runtime.overlay.greeting import Identity
 from kintsugi.runtime.overlay.inbox import Inbox
-from kintsugi.runtime.overlay.links import Identity, Links
+from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.scheduler import Scheduler
 from kintsugi.runtime.overlay.telling import PAUSE_SECONDS, Teller
@@ -100,19 +101,6 @@ class Agent:
             return None
         needed = needed_links(overlay.synchronization, self.identity.worker)
         return overlay if all(self._links.get(peer) is not None for peer in needed) else None
-
-    def report_lost(self, worker: str, restarts: int) -> None:
-        """Tell that a reduction of attempt `restarts` needs a link that is lost."""
-        ends = tuple(sorted((self.identity.worker, worker)))
-        event_id = f"missing-{'-'.join(ends)}-{restarts}"
-        self.teller.tell(
-            OverlayEventKind.LINK_DISCONNECTED,
-            event_id,
-            link=ends,
-            interrupted=True,
-            restarts=restarts,
-            detail="a reduction needs it, and it is not there",
-        )
 
     def ask_link(self, worker: str, *, is_wanted: bool) -> None:
         """Ask for a link with another worker, or to give one up.

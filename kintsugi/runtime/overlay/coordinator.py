@@ -34,11 +34,13 @@ from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.control import Control
 from kintsugi.runtime.overlay.deadline import Deadline
 from kintsugi.runtime.overlay.flat_state import Schedule, expected_bytes, smallest_vector_bytes
+from kintsugi.runtime.overlay.greeting import Identity
 from kintsugi.runtime.overlay.heard import HeardScheduler
 from kintsugi.runtime.overlay.inbox import Inbox
 from kintsugi.runtime.overlay.joining import Joiner
 from kintsugi.runtime.overlay.leaving import Leaver
-from kintsugi.runtime.overlay.links import Identity, Links
+from kintsugi.runtime.overlay.links import Links
+from kintsugi.runtime.overlay.losses import Losses
 from kintsugi.runtime.overlay.messages import Channel
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.probe import Prober
@@ -226,11 +228,20 @@ class Coordinator:
         """Put the parts together."""
         identity, options = self.links.identity, self.options
         self.agent = Agent(identity, self.links, self._inbox, scheduler, overlay, options=options)
-        self.rounds = Rounds(self.worker, self.links, self._inbox, self.agent, options=options, make=self.trained.memory)
+        losses = Losses(self.agent)
+        self.rounds = Rounds(
+            self.worker,
+            self.links,
+            self._inbox,
+            self.agent,
+            options=options,
+            make=self.trained.memory,
+            report_missing=losses.report_missing,
+        )
         self._joiner = Joiner(self.agent, self.links, self._inbox, self.rounds, self.trained, options=options)
         self._sources = Sources(self.worker, self.links, options)
         prober = Prober(self.links, options.link_timeout_seconds)
-        self._reconciler = Reconciler(self.agent, self.links, prober, options)
+        self._reconciler = Reconciler(self.agent, self.links, prober, losses)
         self.control = Control()
         self.control.on(sources.FETCH, lambda worker, message: self._sources.fetch(worker, message.fields))
         self.control.on(sources.GONE, self._joiner.hear)

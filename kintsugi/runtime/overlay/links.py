@@ -1,36 +1,21 @@
 """All links of a worker: the socket at which neighbours call, the calls to others, and who hears what arrives."""
 
-import hashlib
-import hmac
-import secrets
 import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from kintsugi.core.errors import CommunicationError, ForbiddenError, InvalidInputError
+from kintsugi.runtime.overlay.greeting import Identity, dial, greet, welcome
 from kintsugi.runtime.overlay.link import Link, Peer, prepare
-from kintsugi.runtime.overlay.messages import Channel, Message, read, write
+from kintsugi.runtime.overlay.messages import Channel, Message
 from kintsugi.runtime.overlay.options import OverlayOptions
 
 _BACKLOG = 64
-_HELLO, _WELCOME, _REFUSED, _PROOF = "hello", "welcome", "refused", "proof"
 
 Hears = Callable[[str, Message], None]
 """Takes the neighbour's name and its message, in the thread that read it: it must not block for long."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """As whom a worker greets its neighbours."""
-
-    job: str
-    worker: str
-    incarnation: int = 0
-    key: bytes = b""
-    """Shared by the job's workers: both ends of a connection prove that they know it."""
 
 
 class Links:
@@ -110,27 +95,21 @@ class Links:
             CommunicationError: it is not there, or somebody else is.
             ForbiddenError: it refused, or does not know the job's key.
         """
-        host, _, port = address.rpartition(":")
-        timeout = self._options.connect_timeout_seconds
+        number = self._numbers.get(worker, 0) + 1
         try:
-            connection = socket.create_connection((host.strip("[]"), int(port)), timeout)
+            connection = dial(address, self._options.connect_timeout_seconds)
             try:
-                link = self._greet(connection, worker)
+                peer = greet(connection, self.identity, worker, number=number, generation=self.generation)
+                return self._take(connection, peer)
             except BaseException:
                 connection.close()
                 raise
         except (OSError, ValueError) as error:
             raise CommunicationError(f"cannot be reached at {address}: {error}", field="worker", value=worker) from error
-        return link
 
     def disconnect(self, worker: str) -> None:
-        """End the link with a neighbour on purpose."""
-        with self._lock:
-            link = self._links.pop(worker, None)
-        if link is not None:
-            link.close()
-        with self._ended:
-            self._ended.notify_all()
+        """End the link with a neighbour on purpose, once it has all that it was sent."""
+        self._remove(worker, lambda link: link.hang_up(self._options.link_timeout_seconds))
 
     def drop(self, is_stale: Callable[[Message], bool]) -> None:
         """Forget what waits to be sent of reductions that were called off."""
@@ -147,7 +126,15 @@ class Links:
         if self._acceptor.is_alive():
             self._acceptor.join(self._options.connect_timeout_seconds)
         for worker in list(self._links):
-            self.disconnect(worker)
+            self._remove(worker, Link.close)
+
+    def _remove(self, worker: str, end: Callable[[Link], None]) -> None:
+        with self._lock:
+            link = self._links.pop(worker, None)
+        if link is not None:
+            end(link)
+        with self._ended:
+            self._ended.notify_all()
 
     def _accept(self) -> None:
         while not self._is_closed:
@@ -157,72 +144,14 @@ class Links:
                 return
             threading.Thread(target=self._answer, args=(connection,), name="overlay-answers", daemon=True).start()
 
-    def _greet(self, connection: socket.socket, worker: str) -> Link:
-        connection.settimeout(self._options.connect_timeout_seconds)
-        mine, number = secrets.token_hex(16), self._numbers.get(worker, 0) + 1
-        own = self.identity
-        hello = {
-            "job": own.job,
-            "worker": own.worker,
-            "incarnation": own.incarnation,
-            "to": worker,
-            "number": number,
-            "generation": self.generation,
-            "nonce": mine,
-        }
-        write(connection, Message(Channel.CONTROL, _HELLO, hello))
-        answer = read(connection)
-        if answer.kind != _WELCOME:
-            raise ForbiddenError(f"refused: {answer.fields.get('why', answer.kind)}", field="worker", value=worker)
-        if not hmac.compare_digest(str(answer.fields["proof"]), self._proof(mine, worker)):
-            raise ForbiddenError("does not know the job's key", field="worker", value=worker)
-        proof = self._proof(str(answer.fields["nonce"]), own.worker)
-        write(connection, Message(Channel.CONTROL, _PROOF, {"proof": proof}))
-        peer = Peer(
-            worker=worker,
-            incarnation=int(answer.fields["incarnation"]),
-            number=int(answer.fields["number"]),
-            generation=self.generation,
-        )
-        return self._take(connection, peer)
-
     def _answer(self, connection: socket.socket) -> None:
         """Exchange greetings with somebody who called; who does not greet properly is hung up on."""
         try:
             connection.settimeout(self._options.connect_timeout_seconds)
-            hello = read(connection)
-            why = self._objection(hello)
-            if why:
-                write(connection, Message(Channel.CONTROL, _REFUSED, {"why": why}))
-                raise ForbiddenError(why, field="link")
-            self._take(connection, self._welcome(connection, hello.fields))
+            peer = welcome(connection, self.identity, lambda worker: self._numbers.get(worker, 0))
+            self._take(connection, peer)
         except (OSError, CommunicationError, ForbiddenError, KeyError, ValueError, TypeError):
             connection.close()
-
-    def _objection(self, hello: Message) -> str:
-        own = self.identity
-        if hello.kind != _HELLO or hello.fields.get("job") != own.job:
-            return f"this is job {own.job}"
-        return "" if hello.fields.get("to") == own.worker else f"this is worker {own.worker}"
-
-    def _welcome(self, connection: socket.socket, hello: Mapping[str, Any]) -> Peer:
-        worker, mine = str(hello["worker"]), secrets.token_hex(16)
-        number = max(int(hello["number"]), self._numbers.get(worker, 0) + 1)
-        own = self.identity
-        welcome = {
-            "incarnation": own.incarnation,
-            "number": number,
-            "nonce": mine,
-            "proof": self._proof(str(hello["nonce"]), own.worker),
-        }
-        write(connection, Message(Channel.CONTROL, _WELCOME, welcome))
-        proof = read(connection)
-        if proof.kind != _PROOF or not hmac.compare_digest(str(proof.fields["proof"]), self._proof(mine, worker)):
-            raise ForbiddenError("does not know the job's key", field="worker", value=worker)
-        return Peer(worker=worker, incarnation=int(hello["incarnation"]), number=number, generation=int(hello["generation"]))
-
-    def _proof(self, nonce: str, prover: str) -> str:
-        return hmac.new(self.identity.key, f"{self.identity.job}/{prover}/{nonce}".encode(), hashlib.sha256).hexdigest()
 
     def _take(self, connection: socket.socket, peer: Peer) -> Link:
         """Make a connection the link with a neighbour; an earlier one ends without a loss being told."""

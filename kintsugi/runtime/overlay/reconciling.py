@@ -1,6 +1,5 @@
 """Brings about the links that the overlay wants: connects, probes, reports, and lets go of those that nobody wants."""
 
-import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -8,16 +7,13 @@ from contextlib import suppress
 import structlog
 
 from kintsugi.core.errors import ForbiddenError, KintsugiError, UnavailableError
-from kintsugi.core.overlay import LinkState, Overlay, OverlayEventKind, OverlayLink, WorkerState
+from kintsugi.core.overlay import LinkState, Overlay, OverlayEventKind, OverlayLink
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.link import Link
 from kintsugi.runtime.overlay.links import Links
-from kintsugi.runtime.overlay.options import OverlayOptions
+from kintsugi.runtime.overlay.losses import Losses
 from kintsugi.runtime.overlay.probe import Prober
 from kintsugi.runtime.overlay.tree import needed_links
-
-_KNOCK_SECONDS = 1.0
-"""How long a neighbour whose connection broke may take to answer at its door."""
 
 Task = tuple[str, int]
 """Neighbour and generation of the link: what was tried once for it is not tried again."""
@@ -26,8 +22,8 @@ Task = tuple[str, int]
 class Reconciler:
     """Acts on every newer overlay and on every link that comes or goes, in threads of its own."""
 
-    def __init__(self, agent: Agent, links: Links, prober: Prober, options: OverlayOptions) -> None:
-        self._agent, self._links, self._prober, self._options = agent, links, prober, options
+    def __init__(self, agent: Agent, links: Links, prober: Prober, losses: Losses) -> None:
+        self._agent, self._links, self._prober, self._losses = agent, links, prober, losses
         self._tried: set[Task] = set()
         self._probed: set[Task] = set()
         self._lock = threading.Lock()
@@ -105,53 +101,22 @@ class Reconciler:
         )
 
     def _let_go(self, overlay: Overlay, own: str) -> None:
-        """End links that neither the overlay wants nor the next reduction needs; who has left waits for the others to do so."""
-        if all(one.id != own for one in overlay.workers):
-            return
-        kept = {*overlay.neighbors(own), *needed_links(self._agent.effective, own)}
+        """End links that neither the overlay wants nor the next reduction needs."""
+        kept = self._kept(overlay, own)
         for other in self._links.up:
             link = self._links.get(other)
             if other not in kept and link is not None and link.peer.generation <= overlay.generation:
                 self._begin(lambda other=other: self._links.disconnect(other), f"drops-{other}")  # type: ignore[misc]
 
+    def _kept(self, overlay: Overlay, own: str) -> set[str]:
+        """Whose links stay. Who has left waits for those that have not to hang up."""
+        present = {one.id for one in overlay.workers}
+        if own not in present:
+            return present
+        return {*overlay.neighbors(own), *needed_links(self._agent.effective, own)}
+
     def _lose(self, link: Link, why: str) -> None:
-        self._begin(lambda: self._report_loss(link, why), f"lost-{link.peer.worker}")
-
-    def _report_loss(self, link: Link, why: str) -> None:
-        """Tell what became of a link that was lost: its other end is gone, or only the way to it."""
-        own, other, overlay = self._agent.identity, link.peer.worker, self._agent.overlay
-        is_needed = other in needed_links(self._agent.effective, own.worker)
-        if other not in overlay.neighbors(own.worker):  # given up on purpose, by who is past the step that needed it
-            return
-        known = next((one for one in overlay.workers if one.id == other), None)
-        if known is not None and known.state is WorkerState.DRAINING and not is_needed:
-            return
-        self._log.info("a link is lost", neighbor=other, why=why)
-        if known is not None and known.incarnation == link.peer.incarnation and not self._is_there(known.address):
-            self._agent.teller.tell(
-                OverlayEventKind.WORKER_FAILED,
-                f"failed-{other}-{known.incarnation}",
-                worker=other,
-                incarnation=known.incarnation,
-                interrupted=is_needed,
-                detail=f"its connection to {own.worker} broke, and nobody answers at its address",
-            )
-            return
-        ends = sorted(((own.worker, own.incarnation), (other, link.peer.incarnation)))
-        event_id = f"cut-{'-'.join(f'{worker}.{life}' for worker, life in ends)}-{link.peer.number}"
-        between = (ends[0][0], ends[1][0])
-        self._agent.teller.tell(OverlayEventKind.LINK_DISCONNECTED, event_id, link=between, detail=why, interrupted=is_needed)
-
-    def _is_there(self, address: str) -> bool:
-        """Whether somebody may still listen there: only a refusal says that nobody does."""
-        host, _, port = address.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), _KNOCK_SECONDS).close()
-        except ConnectionRefusedError:
-            return False
-        except OSError:
-            return True
-        return True
+        self._begin(lambda: self._losses.report(link, why), f"lost-{link.peer.worker}")
 
     def _is_first(self, done: set[Task], task: Task) -> bool:
         with self._lock:

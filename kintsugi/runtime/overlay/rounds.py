@@ -32,9 +32,6 @@ class Desired(Protocol):
     def ready(self, after: int, restarts: int) -> Overlay | None:
         """The newest one of an attempt above generation `after` that this worker could go over to at once."""
 
-    def report_lost(self, worker: str, restarts: int) -> None:
-        """Tell the scheduler that a reduction needs a link that is lost."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
@@ -62,11 +59,29 @@ class Rounds:
     """The reductions of one worker, in the thread that trains (while it joins: in the one that listens)."""
 
     def __init__(
-        self, worker: str, links: Links, inbox: Inbox, desired: Desired, *, options: OverlayOptions, make: Callable[[], Vector]
+        self,
+        worker: str,
+        links: Links,
+        inbox: Inbox,
+        desired: Desired,
+        *,
+        options: OverlayOptions,
+        make: Callable[[], Vector],
+        report_missing: Callable[[str, int], None],
     ) -> None:
-        """Begin with the overlay as the agent knows it; `make` gives memory for one vector."""
+        """Begin with the overlay as the agent knows it.
+
+        Args:
+            worker: whose reductions.
+            links: to its neighbours.
+            inbox: where what they send arrives.
+            desired: what the agent knows.
+            options: times and sizes.
+            make: gives memory for one vector.
+            report_missing: is told of a neighbour whose link an attempt needs and has not.
+        """
         self._worker, self._links, self._inbox = worker, links, inbox
-        self._desired, self._options, self._make = desired, options, make
+        self._desired, self._options, self._make, self._report_missing = desired, options, make, report_missing
         self._spare: list[Vector] = []
         self._num_lost = 0
         self._reuses = False  # while it listens, somebody else keeps what was heard until it is applied
@@ -267,7 +282,7 @@ class Rounds:
         """Wait for the next attempt, a little longer each time that one fails in the same way."""
         self._num_lost += 1
         threading.Event().wait(min(_FIRST_PAUSE_SECONDS * 2 ** (self._num_lost - 3), 1.0) if self._num_lost > 2 else 0.0)
-        self._desired.report_lost(lost, self.restarts)
+        self._report_missing(lost, self.restarts)
         try:
             told = self._inbox.await_restart(self.restarts, self._options.reduction_timeout_seconds)
         except CalledOffError:

@@ -10,7 +10,7 @@ import structlog
 
 from kintsugi.core.errors import KintsugiError, UnavailableError
 from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayEventKind
-from kintsugi.runtime.overlay.links import Identity
+from kintsugi.runtime.overlay.greeting import Identity
 from kintsugi.runtime.overlay.scheduler import Scheduler
 
 PAUSE_SECONDS = 0.2

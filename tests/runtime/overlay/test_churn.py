@@ -55,6 +55,7 @@ def test_a_worker_is_lost_in_the_middle_of_a_reduction():
     crew.members["c"].await_steps(crew.members["c"].num_steps + 3)
     crew.finish()
     check(crew)
+    assert crew.desk.now.restarts == 1
 
 
 def test_a_link_is_cut_and_the_reduction_goes_around_it():
@@ -90,6 +91,7 @@ def test_links_are_asked_for_and_given_up_at_the_end_of_a_step():
     before_anybody_left = list(crew.lines)
     crew.finish()
     check(crew)
+    assert crew.desk.now.restarts == 0
     assert all(line.contributors == ("a", "b", "c") for line in before_anybody_left if line.worker == "c")
 
 

@@ -8,8 +8,9 @@ from queue import SimpleQueue
 import pytest
 
 from kintsugi.core.errors import CommunicationError, ForbiddenError, InvalidInputError
+from kintsugi.runtime.overlay.greeting import Identity, is_there
 from kintsugi.runtime.overlay.inbox import CalledOffError, Inbox, Pass, Phase
-from kintsugi.runtime.overlay.links import Identity, Links
+from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.messages import Channel, Message, read, write
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.outbox import Outbox
@@ -83,6 +84,44 @@ def test_a_loss_is_told_once_and_a_hang_up_not_at_all(stack):
     assert one.await_none(30.0)
     assert one.connect("b", address(other)).peer.number == 2
     assert lost.empty()
+
+
+def test_what_was_sent_before_a_hang_up_arrives(stack):
+    one, other = links(stack, "a"), links(stack, "b")
+    heard: SimpleQueue = SimpleQueue()
+    other.hear(Channel.REDUCTION, lambda _, message: heard.put(message.num_bytes))
+    one.connect("b", address(other))
+    for _ in range(8):
+        one.send("b", Message(Channel.REDUCTION, "x", {}, memoryview(bytes(2**20))))
+    one.disconnect("b")
+    assert [heard.get(timeout=30.0) for _ in range(8)] == [2**20] * 8
+
+
+def test_a_knock_is_answered_by_the_life_that_is_meant_alone(stack):
+    one, other = links(stack, "a"), links(stack, "b")
+    assert is_there(address(other), one.identity, "b", 0, 60.0)
+    assert not is_there(address(other), one.identity, "b", 1, 60.0)
+    assert not is_there(address(other), one.identity, "c", 0, 60.0)
+    assert other.up == ()
+    other.close()
+    assert not is_there(address(other), one.identity, "b", 0, 60.0)
+    assert not is_there("nowhere", one.identity, "b", 0, 60.0)
+
+
+def test_a_door_that_the_kernel_still_holds_open_is_no_answer():
+    own = Identity(job="job", worker="a")
+    with socket.create_server(("127.0.0.1", 0)) as torn_down:
+        at = f"127.0.0.1:{torn_down.getsockname()[1]}"
+        assert is_there(at, own, "b", 0, 0.05)
+        torn_down.accept()[0].close()
+
+        def hang_up() -> None:
+            torn_down.accept()[0].close()
+
+        hanging_up = threading.Thread(target=hang_up, daemon=True)
+        hanging_up.start()
+        assert not is_there(at, own, "b", 0, 60.0)
+        hanging_up.join(30.0)
 
 
 def test_damage_is_noticed():

@@ -1,0 +1,149 @@
+"""How two workers greet each other on a fresh connection, and how one knocks to learn whether another is still there.
+
+Hello, welcome and proof: both prove that they know the job's key, and agree on the number of their connection. Whoever is greeted
+as somebody else refuses and says who it is, which is also the answer to a knock.
+"""
+
+import hashlib
+import hmac
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kintsugi.core.errors import CommunicationError, ForbiddenError
+from kintsugi.runtime.overlay.link import Peer
+from kintsugi.runtime.overlay.messages import Channel, Message, read, write
+
+_HELLO, _WELCOME, _REFUSED, _PROOF = "hello", "welcome", "refused", "proof"
+_NOBODY = ""
+"""To whom a knock is addressed: everybody refuses it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """As whom a worker greets its neighbours."""
+
+    job: str
+    worker: str
+    incarnation: int = 0
+    key: bytes = b""
+    """Shared by the job's workers: both ends of a connection prove that they know it."""
+
+
+def dial(address: str, timeout_seconds: float) -> socket.socket:
+    """A connection to `host:port` on which every wait ends after `timeout_seconds`.
+
+    Raises:
+        OSError: nobody listens there, or it cannot be reached in time.
+        ValueError: that is no address.
+    """
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)), timeout_seconds)
+
+
+def greet(connection: socket.socket, own: Identity, worker: str, *, number: int, generation: int) -> Peer:
+    """Greet `worker`, whom this end has called.
+
+    Args:
+        connection: fresh.
+        own: as whom.
+        worker: who is expected to answer.
+        number: of the connection, as far as this end has counted.
+        generation: the newest overlay that this end knows.
+
+    Raises:
+        ForbiddenError: it refused, or does not know the job's key.
+        CommunicationError: it hung up, or speaks something else.
+        OSError: the connection is broken or silent.
+    """
+    mine = secrets.token_hex(16)
+    _say(connection, _HELLO, **_hello(own, worker, number=number, generation=generation, nonce=mine))
+    answer = read(connection)
+    if answer.kind != _WELCOME:
+        raise ForbiddenError(f"refused: {answer.fields.get('why', answer.kind)}", field="worker", value=worker)
+    _require_proof(answer, own, prover=worker, nonce=mine)
+    _say(connection, _PROOF, proof=_proof(own, own.worker, str(answer.fields["nonce"])))
+    incarnation, agreed = int(answer.fields["incarnation"]), int(answer.fields["number"])
+    return Peer(worker=worker, incarnation=incarnation, number=agreed, generation=generation)
+
+
+def welcome(connection: socket.socket, own: Identity, number_of: Callable[[str], int]) -> Peer:
+    """Answer somebody who called; `number_of` tells how many connections with a worker there were.
+
+    Raises:
+        ForbiddenError: it wants somebody else, or does not know the job's key.
+        CommunicationError: it hung up, or speaks something else.
+        KeyError: its greeting lacks a field.
+        OSError: the connection is broken or silent.
+    """
+    hello = read(connection)
+    why = _objection(hello, own)
+    if why:
+        _say(connection, _REFUSED, why=why, job=own.job, worker=own.worker, incarnation=own.incarnation)
+        raise ForbiddenError(why, field="link")
+    worker, mine = str(hello.fields["worker"]), secrets.token_hex(16)
+    number = max(int(hello.fields["number"]), number_of(worker) + 1)
+    proof = _proof(own, own.worker, str(hello.fields["nonce"]))
+    _say(connection, _WELCOME, incarnation=own.incarnation, number=number, nonce=mine, proof=proof)
+    answer = read(connection)
+    if answer.kind != _PROOF:
+        raise ForbiddenError("did not prove that it knows the job's key", field="worker", value=worker)
+    _require_proof(answer, own, prover=worker, nonce=mine)
+    incarnation, generation = int(hello.fields["incarnation"]), int(hello.fields["generation"])
+    return Peer(worker=worker, incarnation=incarnation, number=number, generation=generation)
+
+
+def is_there(address: str, own: Identity, worker: str, incarnation: int, timeout_seconds: float) -> bool:
+    """Whether a life of a worker may still be there: it answers, or nothing does within the time.
+
+    A connection alone proves nothing: the kernel takes it for a process that is being torn down, whose listening socket may close
+    after its links. Whoever hangs up on a greeting, or answers it as somebody else, is not the one that is meant.
+    """
+    try:
+        with dial(address, timeout_seconds) as connection:
+            _say(connection, _HELLO, **_hello(own, _NOBODY, number=0, generation=0, nonce=""))
+            answer = read(connection).fields
+    except (ConnectionError, CommunicationError, ValueError):
+        return False
+    except OSError:
+        return True
+    return (answer.get("job"), answer.get("worker"), answer.get("incarnation")) == (own.job, worker, incarnation)
+
+
+def _hello(own: Identity, worker: str, *, number: int, generation: int, nonce: str) -> dict[str, Any]:
+    return {
+        "job": own.job,
+        "worker": own.worker,
+        "incarnation": own.incarnation,
+        "to": worker,
+        "number": number,
+        "generation": generation,
+        "nonce": nonce,
+    }
+
+
+def _objection(hello: Message, own: Identity) -> str:
+    if hello.kind != _HELLO or hello.fields.get("job") != own.job:
+        return f"this is job {own.job}"
+    return "" if hello.fields.get("to") == own.worker else f"this is worker {own.worker}"
+
+
+def _say(connection: socket.socket, kind: str, **fields: Any) -> None:
+    write(connection, Message(Channel.CONTROL, kind, fields))
+
+
+def _require_proof(message: Message, own: Identity, *, prover: str, nonce: str) -> None:
+    """Require that whoever said this knows the job's key.
+
+    Raises:
+        ForbiddenError: it does not.
+    """
+    fields: Mapping[str, Any] = message.fields
+    if not hmac.compare_digest(str(fields["proof"]), _proof(own, prover, nonce)):
+        raise ForbiddenError("does not know the job's key", field="worker", value=prover)
+
+
+def _proof(own: Identity, prover: str, nonce: str) -> str:
+    return hmac.new(own.key, f"{own.job}/{prover}/{nonce}".encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,70 @@
+"""What became of a link that was lost: its other end is gone, or only the way to it. One death is one event, whoever tells it."""
+
+import structlog
+
+from kintsugi.core.overlay import OverlayEventKind, OverlayWorker, WorkerState
+from kintsugi.runtime.overlay.agent import Agent
+from kintsugi.runtime.overlay.greeting import is_there
+from kintsugi.runtime.overlay.link import Link
+from kintsugi.runtime.overlay.tree import needed_links
+
+_KNOCK_SECONDS = 3.0
+"""How long a worker whose link broke may take to answer at its door, or to be torn down: after that it may be there."""
+
+
+class Losses:
+    """Tells the scheduler of lost links; blocks while it knocks."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._log = structlog.get_logger("kintsugi.overlay").bind(worker=agent.identity.worker)
+
+    def report(self, link: Link, why: str) -> None:
+        """Tell that a link broke, unless it was given up on purpose."""
+        own, other, overlay = self._agent.identity, link.peer.worker, self._agent.overlay
+        is_needed = other in needed_links(self._agent.effective, own.worker)
+        if other not in overlay.neighbors(own.worker):  # by who is past the step that needed it
+            return
+        known = self._known(other)
+        if known is not None and known.state is WorkerState.DRAINING and not is_needed:
+            return
+        self._log.info("a link is lost", neighbor=other, why=why)
+        is_same = known is not None and known.incarnation == link.peer.incarnation
+        if is_same and self._tell_if_gone(other, is_needed=is_needed):
+            return
+        ends = sorted(((own.worker, own.incarnation), (other, link.peer.incarnation)))
+        event_id = f"cut-{'-'.join(f'{worker}.{life}' for worker, life in ends)}-{link.peer.number}"
+        between = (ends[0][0], ends[1][0])
+        self._agent.teller.tell(OverlayEventKind.LINK_DISCONNECTED, event_id, link=between, detail=why, interrupted=is_needed)
+
+    def report_missing(self, worker: str, restarts: int) -> None:
+        """Tell that a reduction of attempt `restarts` needs a link that is not there."""
+        if self._tell_if_gone(worker, is_needed=True):
+            return
+        ends = tuple(sorted((self._agent.identity.worker, worker)))
+        self._agent.teller.tell(
+            OverlayEventKind.LINK_DISCONNECTED,
+            f"missing-{'-'.join(ends)}-{restarts}",
+            link=ends,
+            interrupted=True,
+            restarts=restarts,
+            detail="a reduction needs it, and it is not there",
+        )
+
+    def _tell_if_gone(self, other: str, *, is_needed: bool) -> bool:
+        """Whether nobody is there at the other worker's address any more; then it has failed."""
+        own, known = self._agent.identity, self._known(other)
+        if known is None or is_there(known.address, own, other, known.incarnation, _KNOCK_SECONDS):
+            return False
+        self._agent.teller.tell(
+            OverlayEventKind.WORKER_FAILED,
+            f"failed-{other}-{known.incarnation}",
+            worker=other,
+            incarnation=known.incarnation,
+            interrupted=is_needed,
+            detail=f"its connection to {own.worker} broke, and it does not answer at its address",
+        )
+        return True
+
+    def _known(self, worker: str) -> OverlayWorker | None:
+        return next((one for one in self._agent.overlay.workers if one.id == worker), None)
