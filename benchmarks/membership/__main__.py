@@ -15,7 +15,7 @@ from benchmarks.membership.exploration import explore
 from benchmarks.membership.latency import Setting, row
 from benchmarks.membership.network import Network
 
-KINDS = ("crash", "freeze", "cut", "split")
+KINDS = ("crash", "freeze", "cut", "split", "join")
 
 EXPLORATIONS = (
     (2, 2, "crash,freeze,cut", True, False),
@@ -23,6 +23,8 @@ EXPLORATIONS = (
     (3, 2, "cut", True, False),
     (3, 2, "crash", True, False),
     (4, 1, "split", True, False),
+    (2, 1, "crash,freeze,cut,join", True, False),
+    (3, 1, "crash,join", True, False),
     (4, 2, "crash", True, False),
     (5, 2, "crash", False, False),
     (5, 2, "crash", True, False),
@@ -73,7 +75,7 @@ def main() -> None:
     arguments.add_argument("--latency", action="store_true")
     arguments.add_argument("--members", type=int, help="by default several sizes are explored, and 32 measured")
     arguments.add_argument("--faults", type=int, default=2, help="explored: how many crashes, freezes and cuts")
-    arguments.add_argument("--kinds", default="crash", help="explored: crash, freeze, cut, split, with commas between them")
+    arguments.add_argument("--kinds", default="crash", help="explored: crash, freeze, cut, split, join (no fault), with commas")
     arguments.add_argument("--commits", action="store_true", help="explored: members may commit a step meanwhile")
     arguments.add_argument("--hurries", action="store_true", help="explored: members take others back at any moment")
     arguments.add_argument("--losses", type=int, nargs="+", default=[1, 2, 3], help="measured: losses at once")

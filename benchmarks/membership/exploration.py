@@ -72,7 +72,7 @@ def unfinished(network: Network, world: World) -> str:
     """Whether members that could go on, or end, stand still although nothing more can happen."""
     going_on = {
         member: state
-        for member in range(network.num_members)
+        for member in range(len(network.names))
         if (state := network.state(world, member)) is not None and not state.is_left_out
     }
     if not going_on:

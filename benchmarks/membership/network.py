@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from benchmarks.membership.world import CRASHED, PAUSE, Draft, Interned, World, pair
-from kintsugi.runtime.ring.messages import Agreement, Message, Restart
+from benchmarks.membership.world import AWAITED, CRASHED, PAUSE, Draft, Interned, World, pair
+from kintsugi.runtime.ring.messages import Agreement, Joiner, Message, Restart
 from kintsugi.runtime.ring.signals import (
     Action,
     AskLease,
@@ -17,6 +17,7 @@ from kintsugi.runtime.ring.signals import (
     Decided,
     Found,
     Install,
+    Joining,
     LeaveOut,
     Lost,
     Received,
@@ -53,7 +54,10 @@ class Network:
     """Whether the ring may be cut in two parts at once, between each and its other neighbours."""
     hurries: bool = False
     """Whether members take back whom they gave up at any moment, not only where nothing else can happen any more."""
+    can_join: bool = False
+    """Whether another worker asks to be taken in."""
     names: tuple[str, ...] = field(init=False)
+    """Of the members, and of who may join."""
     states: Interned[State] = field(default_factory=Interned)
     messages: Interned[Message] = field(default_factory=Interned)
     agreements: Interned[Agreement] = field(default_factory=Interned)
@@ -62,13 +66,15 @@ class Network:
     _outcomes: dict[tuple[Any, ...], tuple[Outcome, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.names = tuple("abcdefgh"[: self.num_members])
+        self.names = tuple("abcdefgh"[: self.num_members + self.can_join])
 
     def initial(self, faults: int) -> World:
         """All train in generation 0; neighbours are connected."""
-        agreement = Agreement(0, self.names)
-        states = tuple(self.states.number(State(name, agreement, 0)) for name in self.names)
-        ring = frozenset(pair(member, (member + 1) % self.num_members) for member in range(self.num_members))
+        agreement = Agreement(0, self.names[: self.num_members])
+        states = tuple(self.states.number(State(name, agreement, 0)) for name in agreement.members)
+        states += (AWAITED,) * self.can_join
+        others = range(self.num_members if self.num_members > 1 else 0)
+        ring = frozenset(pair(member, (member + 1) % self.num_members) for member in others)
         installed = frozenset((member, self.agreements.number(agreement)) for member in range(self.num_members))
         return World(states=states, connected=ring, installed=installed, faults=faults)
 
@@ -81,27 +87,34 @@ class Network:
         if is_quiet or self.hurries:
             yield from self._inquiries(world, lambda state: state.held is None)
             yield from self._takings_back(world)
+            yield from self._greetings(world)
             yield from self._reminders(world)
         yield from self._faults(world)
 
     def _progress(self, world: World) -> Iterator[tuple[Event, World]]:
         yield from self._deliveries(world)
+        yield from self._beginnings(world)
+        yield from self._joinings(world)
         for member, other in sorted(world.broken):
+            if world.states[member] == AWAITED:
+                continue
             yield from self._lost(Draft(world), member, other, "lost")
         yield from self._lease(world)
         yield from self._inquiries(world, lambda state: state.held is not None)
 
     def state(self, world: World, member: int) -> State | None:
-        """What a member knows; null once its process has ended."""
+        """What a member knows; null once its process has ended, and before it is one."""
         number = world.states[member]
-        return None if number == CRASHED else self.states[number]
+        return None if number in (CRASHED, AWAITED) else self.states[number]
 
     def living(self, world: World) -> list[State]:
         """What the members know whose processes have not ended."""
-        return [state for member in range(self.num_members) if (state := self.state(world, member)) is not None]
+        return [state for member in range(len(self.names)) if (state := self.state(world, member)) is not None]
 
     def _deliveries(self, world: World) -> Iterator[tuple[Event, World]]:
         for (sender, receiver), queue in world.queues:
+            if world.states[receiver] == AWAITED:
+                continue
             for outcome in self._results(world.states[receiver], ("received", sender, queue[0])):
                 draft = Draft(world)
                 draft.read(sender, receiver)
@@ -132,32 +145,35 @@ class Network:
 
     def _inquiries(self, world: World, asks: Callable[[State], bool]) -> Iterator[tuple[Event, World]]:
         """Members that cannot decide find out who has ended, greet the others, and look at what the lease holds."""
-        for member in range(self.num_members):
+        for member in range(len(self.names)):
             state = self.state(world, member)
             if state is None or state.promised is None or not asks(state):
                 continue
             for name in sorted((state.lost | state.excluded) - state.dead):
-                yield from self._inquire(world, member, state, self.names.index(name))
+                yield from self._inquire(world, member, self.names.index(name))
             agreement = max(world.leased, key=self._generation, default=-1)
             if agreement >= 0 and self._is_news(agreement, world.states[member]):
                 for outcome in self._results(world.states[member], ("decided", agreement)):
                     yield self._applied(Draft(world), member, outcome, ("look up", self.names[member], agreement))
 
-    def _inquire(self, world: World, member: int, state: State, other: int) -> Iterator[tuple[Event, World]]:
-        theirs = self.state(world, other)
-        if theirs is None:
+    def _inquire(self, world: World, member: int, other: int) -> Iterator[tuple[Event, World]]:
+        if world.states[other] == CRASHED:
             for outcome in self._results(world.states[member], ("lost", other, True)):
                 yield self._applied(Draft(world), member, outcome, ("refused", self.names[member], self.names[other]))
             return
-        can_reach = pair(member, other) not in world.cut
-        if theirs.agreement.generation > state.agreement.generation and can_reach:
-            known = self.agreements.number(theirs.agreement)
+        if pair(member, other) not in world.cut:
+            yield from self._greeted(world, member, other)
+
+    def _greeted(self, world: World, member: int, other: int) -> Iterator[tuple[Event, World]]:
+        """A member hears of the generation of another one that is further."""
+        theirs = self.state(world, other)
+        if theirs is not None and self._is_news(known := self.agreements.number(theirs.agreement), world.states[member]):
             for outcome in self._results(world.states[member], ("decided", known)):
                 yield self._applied(Draft(world), member, outcome, ("greet", self.names[member], self.names[other]))
 
     def _takings_back(self, world: World) -> Iterator[tuple[Event, World]]:
         """Members that wait for a decision find out who of those whom they gave up lives."""
-        for member in range(self.num_members):
+        for member in range(len(self.names)):
             state = self.state(world, member)
             if state is None or state.promised is None:
                 continue
@@ -166,6 +182,14 @@ class Network:
                 theirs = self.state(world, other)
                 if theirs is not None and theirs.agreement == state.agreement and pair(member, other) not in world.cut:
                     yield from self._found(world, member, other)
+
+    def _greetings(self, world: World) -> Iterator[tuple[Event, World]]:
+        """Members with a connection to one that left them behind: it is a new connection, on which both say where they are."""
+        for one, two in sorted(world.connected):
+            for member, other in ((one, two), (two, one)):
+                state, theirs = self.state(world, member), self.state(world, other)
+                if state is not None and theirs is not None and state.member not in theirs.agreement.members:
+                    yield from self._greeted(world, member, other)
 
     def _found(self, world: World, member: int, other: int) -> Iterator[tuple[Event, World]]:
         """A member that was given up answers over a new connection."""
@@ -177,7 +201,7 @@ class Network:
 
     def _reminders(self, world: World) -> Iterator[tuple[Event, World]]:
         """Members that know of a loss which nobody mends begin to mend it."""
-        for member in range(self.num_members):
+        for member in range(len(self.names)):
             state = self.state(world, member)
             if state is None or state.is_stopped or not state.lost:
                 continue
@@ -185,9 +209,37 @@ class Network:
             for outcome in self._results(world.states[member], ("reminded", lost)):
                 yield self._applied(Draft(world), member, outcome, ("reminded", self.names[member], self.names[lost]))
 
+    def _joinings(self, world: World) -> Iterator[tuple[Event, World]]:
+        """A worker that no member knows of asks one of them to be taken in; not again and again, or generations never end."""
+        joiner = self.num_members
+        if not self.can_join or world.states[joiner] != AWAITED:
+            return
+        living = self.living(world)
+        if any(state.agreement.generation > 1 for state in living):
+            return
+        if any(self.names[joiner] in (*state.agreement.members, *(known.worker for known in state.joining)) for state in living):
+            return
+        for member in range(self.num_members):
+            if (state := self.state(world, member)) is not None and not state.is_left_out:
+                for outcome in self._results(world.states[member], ("joining", joiner)):
+                    yield self._applied(Draft(world), member, outcome, ("joining", self.names[member], self.names[joiner]))
+
+    def _beginnings(self, world: World) -> Iterator[tuple[Event, World]]:
+        """A worker is told of a generation that it is a member of, perhaps when that is over."""
+        joiner = self.num_members
+        if not self.can_join or world.states[joiner] != AWAITED:
+            return
+        for number in sorted({number for _, number in world.installed}):
+            agreement = self.agreements[number]
+            if self.names[joiner] in agreement.members:
+                draft = Draft(world)
+                draft.states[joiner] = self.states.number(State(self.names[joiner], agreement, agreement.committed_step))
+                draft.install(joiner, number, [self.names.index(name) for name in agreement.members])
+                yield ("begin", self.names[joiner]), draft.world()
+
     def _splits(self, world: World) -> Iterator[tuple[Event, World]]:
         """Nothing passes any more between the members from one on and before another one, and the rest."""
-        for begin, end in combinations(range(self.num_members), 2):
+        for begin, end in combinations(range(len(self.names)), 2):
             draft = Draft(world)
             draft.split(range(begin, end))
             yield ("split", *self.names[begin:end]), draft.world()
@@ -197,6 +249,8 @@ class Network:
         if self.can_split and world.faults:
             yield from self._splits(world)
         for member, other in sorted({*world.connected, *((other, member) for member, other in world.connected)}):
+            if world.states[member] == AWAITED:
+                continue
             if (member, other) in world.silent:
                 yield from self._lost(Draft(world), member, other, "silent")
             if not world.faults:
@@ -205,7 +259,7 @@ class Network:
                 draft = Draft(world)
                 draft.crash(other)
                 yield from self._lost(draft, member, other, "crash")
-            if any(self.states[world.states[end]].is_left_out for end in (member, other)):
+            if any((state := self.state(world, end)) is not None and state.is_left_out for end in (member, other)):
                 continue  # nobody listens to a member that is left out
             if self.can_freeze and not any(frozen == other for _, frozen in world.silent):
                 draft = Draft(world)
@@ -236,7 +290,7 @@ class Network:
 
     def _is_idle(self, message: Message, number: int) -> bool:
         """Whether a message changes nothing whenever it comes: its receiver is further, or left out, for ever."""
-        if number == CRASHED:
+        if number in (CRASHED, AWAITED):
             return False
         state = self.states[number]
         own = state.agreement.generation
@@ -250,12 +304,12 @@ class Network:
         members = {self.names.index(name) for name in state.agreement.members} if not state.is_left_out else set()
         draft.broken = {(who, of) for who, of in draft.broken if who != member or of in members}
         draft.silent = {(who, of) for who, of in draft.silent if who != member or of in members}
-        for sender in range(self.num_members):
+        for sender in range(len(self.names)):
             if queue := draft.queues.get((sender, member)):
                 left = [m for m in queue if m == PAUSE or not self._is_idle(self.messages[m], draft.states[member])]
                 draft.queues[sender, member] = tuple(left[1:] if left and left[0] == PAUSE else left)
         draft.answered = {(w, a) for w, a in draft.answered if w != member or self._generation(a) > state.agreement.generation}
-        least = min(self.states[number].agreement.generation for number in draft.states if number != CRASHED)
+        least = min(self.states[number].agreement.generation for number in draft.states if number not in (CRASHED, AWAITED))
         draft.installed = {(who, what) for who, what in draft.installed if self._generation(what) >= least}
 
     def _results(self, number: int, key: tuple[Any, ...]) -> tuple[Outcome, ...]:
@@ -281,6 +335,8 @@ class Network:
             return Lost(self.names[arguments[0]], is_certain=arguments[1])
         if kind == "reminded":
             return Lost(self.names[arguments[0]], is_reported=True)
+        if kind == "joining":
+            return Joining(Joiner(self.names[arguments[0]], ("", 0)))
         if kind == "found":
             return Found(self.names[arguments[0]])
         return Decided(self.agreements[arguments[0]])

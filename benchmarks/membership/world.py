@@ -11,6 +11,9 @@ T = TypeVar("T", bound=Hashable)
 CRASHED = -1
 """In the place of the state of a member whose process has ended."""
 
+AWAITED = -2
+"""In the place of the state of a worker that may join, and has not been told yet that it is a member."""
+
 PAUSE = -1
 """Among messages under way: their sender froze after what stands before."""
 
@@ -49,7 +52,7 @@ class World:
     """Everything that can tell two moments apart. Members are numbers, in ring order."""
 
     states: tuple[int, ...]
-    """Of each member; `CRASHED` once its process has ended."""
+    """Of each member and of who may join; `CRASHED` once its process has ended."""
     connected: frozenset[Pair]
     """Members with a connection between them, the lower number first."""
     installed: frozenset[Pair]

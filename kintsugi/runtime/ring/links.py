@@ -62,6 +62,10 @@ class Links:
         """Whoever is at the other end of a connection, or of an attempt at one."""
         return frozenset(connection.peer for connection in self._connections if connection.peer)
 
+    def learn(self, addresses: Mapping[str, Address]) -> None:
+        """Know where further members listen, or those that came back."""
+        self._addresses |= addresses
+
     def hears(self, worker: str) -> bool:
         """Whether there is a connection to a member over which it has said something."""
         return any(connection.peer == worker and connection.has_heard for connection in self._connections)

@@ -24,6 +24,17 @@ class Contribution:
 
 
 @dataclass(frozen=True, slots=True)
+class Joiner:
+    """A worker that asks to be taken in; it is told by whoever started it, not by the ring."""
+
+    worker: str
+    address: tuple[str, int]
+    """Where it listens: host and TCP port."""
+    note: str = ""
+    """Opaque: what all members have to know of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Agreement:
     """Who goes on in a generation, and from where: decided once by the members of the one before."""
 
@@ -34,6 +45,8 @@ class Agreement:
     """Of all who took part in the agreement, in ring order of the generation before; empty in the first generation."""
     note: str = ""
     """Opaque: chosen for these members by the worker that closed the reconciliation, such as the digest of a plan."""
+    joined: tuple[Joiner, ...] = ()
+    """Those of the members that were none in the generation before: they had no voice in this."""
 
     @property
     def committed_step(self) -> int:
@@ -76,6 +89,8 @@ class Reconcile:
     """The generation that is to be succeeded; tells it to members that have not heard of it."""
     lost: frozenset[str]
     promises: tuple[Promise, ...]
+    joining: tuple[Joiner, ...] = ()
+    """Who asks to be taken in, as far as those know that it has passed."""
 
     @property
     def generation(self) -> int:

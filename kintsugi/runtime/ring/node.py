@@ -16,7 +16,7 @@ from kintsugi.runtime.ring.asking import Asking
 from kintsugi.runtime.ring.connection import Address
 from kintsugi.runtime.ring.lease import Lease
 from kintsugi.runtime.ring.links import Links
-from kintsugi.runtime.ring.messages import Agreement, Hello
+from kintsugi.runtime.ring.messages import Agreement, Hello, Joiner
 from kintsugi.runtime.ring.options import RingOptions
 from kintsugi.runtime.ring.signals import (
     Action,
@@ -25,6 +25,7 @@ from kintsugi.runtime.ring.signals import (
     Decided,
     Found,
     Install,
+    Joining,
     LeaveOut,
     Lost,
     Probe,
@@ -155,6 +156,13 @@ class RingNode(AbstractContextManager["RingNode"]):
         """
         self._put(Lost(worker, is_certain=is_certain, is_reported=True))
 
+    def admit(self, joiner: Joiner) -> None:
+        """Have a worker taken in, by a generation with it as a member; from any thread.
+
+        Nothing comes of it if this worker is lost first, or the other one is a member already: ask again, in a later generation.
+        """
+        self._put(Joining(joiner))
+
     def adopt(self, agreement: Agreement) -> None:
         """Go on in a generation that was decided elsewhere: by the lease, or by a member that told it; from any thread."""
         self._put(Decided(agreement))
@@ -197,6 +205,7 @@ class RingNode(AbstractContextManager["RingNode"]):
         with self._lock:
             before = self._state
             self._state, actions = transition(before, signal, self._told.choose)
+        self._links.learn({joiner.worker: joiner.address for joiner in self._state.agreement.joined})
         if _difficulty(self._state) != _difficulty(before):
             self._inquire_at = time.monotonic() + self._options.retry_seconds
         for action in actions:

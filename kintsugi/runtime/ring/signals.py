@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kintsugi.runtime.ring.messages import Agreement, Message
+from kintsugi.runtime.ring.messages import Agreement, Joiner, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,14 @@ class Found:
     worker: str
 
 
-Signal = Lost | Found | Received | Committed | Decided
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """A worker asks to be taken in; one member that is told is enough, unless that one is lost."""
+
+    joiner: Joiner
+
+
+Signal = Lost | Found | Received | Committed | Decided | Joining
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from kintsugi.runtime.ring.messages import Agreement, Ballot, Contribution, Proposal
+from kintsugi.runtime.ring.messages import Agreement, Ballot, Contribution, Joiner, Proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class State:
     accepted: Proposal | None = None
     held: Proposal | None = None
     """A proposal of its own that too few stand behind."""
+    joining: tuple[Joiner, ...] = ()
+    """Who has asked this member to be taken in, and is not yet."""
 
     @property
     def is_stopped(self) -> bool:
@@ -51,6 +53,12 @@ class State:
             return frozenset()
         order = following(self.agreement.members, self.member, self.lost)
         return frozenset((order[0], order[-1])) if order else frozenset()
+
+
+def united(joiners: tuple[Joiner, ...], others: tuple[Joiner, ...]) -> tuple[Joiner, ...]:
+    """All of them by name, each once."""
+    by_name = {joiner.worker: joiner for joiner in (*others, *joiners)}
+    return tuple(by_name[worker] for worker in sorted(by_name))
 
 
 def following(order: tuple[str, ...], worker: str, without: Collection[str]) -> list[str]:

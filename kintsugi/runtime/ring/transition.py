@@ -11,7 +11,7 @@ is lost. One worker begins a ballot, one message of it is under way at a time, s
 from collections.abc import Callable
 from dataclasses import replace
 
-from kintsugi.runtime.ring.messages import Accept, Agreement, Ballot, Hello, Message, Promise, Proposal, Reconcile, Restart
+from kintsugi.runtime.ring.messages import Accept, Agreement, Ballot, Hello, Joiner, Message, Promise, Proposal, Reconcile, Restart
 from kintsugi.runtime.ring.quorum import is_majority, may_propose
 from kintsugi.runtime.ring.signals import (
     Action,
@@ -20,6 +20,7 @@ from kintsugi.runtime.ring.signals import (
     Decided,
     Found,
     Install,
+    Joining,
     LeaveOut,
     Lost,
     Probe,
@@ -28,7 +29,7 @@ from kintsugi.runtime.ring.signals import (
     Send,
     Signal,
 )
-from kintsugi.runtime.ring.state import State, following
+from kintsugi.runtime.ring.state import State, following, united
 
 Choose = Callable[[Agreement], str]
 """Gives the note of an agreement that has none yet; a pure function of it, called where the reconciliation closes."""
@@ -48,12 +49,14 @@ def transition(state: State, signal: Signal, choose: Choose) -> Step:
             return _lost(state, signal, choose)
         case Found(worker):
             return _found(state, worker, choose)
+        case Joining(joiner):
+            return _joining(state, joiner, choose)
         case Received(sender, message):
             return _received(state, sender, message, choose)
 
 
 def _decided(state: State, agreement: Agreement, choose: Choose) -> Step:
-    is_news = agreement.generation > state.agreement.generation
+    is_news = agreement.generation > state.agreement.generation and not state.is_left_out
     return _install(state, agreement, choose) if is_news else (state, ())
 
 
@@ -78,6 +81,14 @@ def _found(state: State, worker: str, choose: Choose) -> Step:
     if state.is_left_out or state.promised is None or worker not in state.lost - state.dead:
         return state, ()
     return _begin(replace(state, lost=state.lost - {worker}), choose)
+
+
+def _joining(state: State, joiner: Joiner, choose: Choose) -> Step:
+    """Begin to agree on a membership with a new worker; where one is being agreed on already, after that."""
+    if state.is_left_out or joiner.worker in state.agreement.members:
+        return state, ()
+    after = replace(state, joining=united((joiner,), state.joining))
+    return _begin(after, choose) if state.promised is None else (after, ())
 
 
 def _received(state: State, sender: str, message: Message, choose: Choose) -> Step:
@@ -120,13 +131,14 @@ def _reconcile(state: State, message: Reconcile, choose: Choose) -> Step:
         return _close(state, message, choose)
     promises = (*message.promises, Promise(state.contribution, state.accepted)) if is_first else message.promises
     state = replace(state, promised=message.ballot, excluded=lost, held=None)
-    return _pass_on(state, replace(message, lost=lost, promises=promises), choose)
+    joining = united(message.joining, state.joining)
+    return _pass_on(state, replace(message, lost=lost, promises=promises, joining=joining), choose)
 
 
 def _begin(state: State, choose: Choose) -> Step:
-    """Propose a membership without those that this worker knows to be lost, under a ballot of its own."""
+    """Propose a membership without those that this worker knows to be lost, with those that join, under a ballot of its own."""
     ballot = Ballot((state.promised.round if state.promised else 0) + 1, state.member)
-    return _reconcile(state, Reconcile(ballot, state.agreement, state.lost, ()), choose)
+    return _reconcile(state, Reconcile(ballot, state.agreement, state.lost, (), state.joining), choose)
 
 
 def _pass_on(state: State, message: Reconcile | Accept, choose: Choose) -> Step:
@@ -154,8 +166,9 @@ def _fresh(state: State, message: Reconcile, choose: Choose) -> Agreement:
     order = state.agreement.members
     agreement = Agreement(
         generation=state.agreement.generation + 1,
-        members=tuple(worker for worker in order if worker not in message.lost),
+        members=(*(worker for worker in order if worker not in message.lost), *(joiner.worker for joiner in message.joining)),
         contributions=tuple(brought[worker] for worker in order if worker in brought),
+        joined=message.joining,
     )
     return replace(agreement, note=choose(agreement))
 
@@ -181,18 +194,20 @@ def _conclude(state: State, message: Accept, choose: Choose) -> Step:
 
 
 def _install(state: State, agreement: Agreement, choose: Choose) -> Step:
-    """Go on in a later generation, or not at all, and tell the next worker that does."""
+    """Go on in a later generation, or not at all, and tell the next worker that does and was a member before."""
     is_member = state.member in agreement.members
     order = agreement.members if is_member else (*state.agreement.members, *agreement.members)
-    others = [worker for worker in following(order, state.member, state.lost) if worker in agreement.members]
+    veterans = set(agreement.members) - {joiner.worker for joiner in agreement.joined}
+    others = [worker for worker in following(order, state.member, state.lost) if worker in veterans]
     told = (Send(others[0], Restart(agreement)),) if others else ()
     after = State(state.member, agreement, agreement.committed_step, is_left_out=not is_member)
     if not is_member:
         return after, (*told, LeaveOut(agreement))
     members = frozenset(agreement.members)
-    after = replace(after, lost=state.lost & members, dead=state.dead & members)
+    joining = tuple(joiner for joiner in state.joining if joiner.worker not in members)
+    after = replace(after, lost=state.lost & members, dead=state.dead & members, joining=joining)
     is_broken = _next(after, frozenset()) in after.lost
-    rest = _begin(after, choose) if is_broken else (after, ())
+    rest = _begin(after, choose) if is_broken or joining else (after, ())
     return rest[0], (*told, Install(agreement), *rest[1])  # the next one need not wait for this one
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.ring.links import listener
-from kintsugi.runtime.ring.messages import Agreement
+from kintsugi.runtime.ring.messages import Agreement, Joiner
 from kintsugi.runtime.ring.node import RingNode, Told
 from kintsugi.runtime.ring.options import RingOptions
 from kintsugi.runtime.ring.signals import Lost, Received
@@ -73,6 +73,8 @@ class Ring:
             for name in self.names
         }
 
+        self._addresses = addresses
+        self._options = options
         self._nowhere = listener("127.0.0.1")
         self._moves = {name: threading.Event() for name in self.names}
         for name in self.names:
@@ -126,6 +128,29 @@ class Ring:
             self.thaw(name)
             node.close()
         self._nowhere.close()
+
+    def join(self, name: str, *asked: str) -> None:
+        """A worker that is new, or comes back, asks members to take it in, and begins once it is told that they did."""
+        listening = listener("127.0.0.1")
+        self._addresses[name] = listening.getsockname()[:2]
+        for member in asked:
+            self.nodes[member].admit(Joiner(name, self._addresses[name], "new"))
+        self.wait(lambda: any(name in self.nodes[member].agreement.members for member in asked))
+        agreement = next(self.nodes[member].agreement for member in asked if name in self.nodes[member].agreement.members)
+        self.heard[name] = Heard()
+        self.nodes[name] = RingNode(
+            name,
+            agreement,
+            listening,
+            self._addresses,
+            self._told(name),
+            lease=self.lease,
+            committed_step=agreement.committed_step,
+            options=self._options,
+        )
+        self._moves[name] = threading.Event()
+        self.thaw(name)
+        self.nodes[name].start()
 
     def connect(self) -> None:
         """Until neighbours have heard each other: before, they bear with silence for longer."""

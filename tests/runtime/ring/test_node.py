@@ -68,6 +68,39 @@ def test_a_loss_that_its_other_neighbour_does_not_see_is_mended() -> None:
         ring.wait(lambda: ring.nodes["b"].is_left_out)
 
 
+def test_a_worker_is_taken_in_and_takes_part() -> None:
+    with Ring(3) as ring:
+        assert ring.nodes["b"].commit(0, 1)
+        ring.join("x", "b", "c")
+        ring.wait_for("abcx")
+        agreement = ring.nodes["a"].agreement
+        assert (agreement.committed_step, [joiner.note for joiner in agreement.joined]) == (1, ["new"])
+        assert ring.nodes["x"].commit(agreement.generation, 2)
+        ring.kill("a")
+        ring.wait_for("bcx")
+        assert ring.nodes["b"].agreement.committed_step == 2
+        assert ring.nodes["b"].agreement.joined == ()
+
+
+def test_down_to_one_and_growing_again() -> None:
+    with Ring(3) as ring:
+        ring.kill("b", "c")
+        ring.wait_for("a")
+        ring.join("b", "a")
+        ring.wait_for("ab")
+        ring.join("d", "b")
+        ring.wait_for("abd")
+        ring.kill("a")
+        ring.wait_for("bd")
+
+
+def test_a_worker_that_asks_while_a_loss_is_mended_is_taken_in_with_it_or_next() -> None:
+    with Ring(4) as ring:
+        ring.kill("c")
+        ring.join("x", "a")
+        ring.wait_for("abdx")
+
+
 def test_a_stranger_disturbs_nobody() -> None:
     with Ring(3) as ring:
         address = ring.nodes["a"]._links._addresses["b"]

@@ -25,6 +25,8 @@ SPLIT = Network(4, can_crash=False, can_freeze=False, can_cut=False, can_split=T
         (Network(4, can_freeze=False, can_cut=False, commits=False), 2),
         (Network(2, can_cut=False, hurries=True), 1),
         (SPLIT, 1),
+        (Network(1, can_join=True), 1),
+        (Network(2, can_join=True, can_freeze=False, can_cut=False), 2),
         (Network(3, can_freeze=False, can_cut=False, can_split=True, hurries=True), 1),
     ],
 )
