@@ -1,5 +1,5 @@
 # Every target does its own set-up: a fresh machine needs Python 3.11 (or newer) and make.
-.PHONY: install demo test check soak fuzz bench regress
+.PHONY: install demo test test-gpu check soak fuzz bench regress
 
 install:
 	@scripts/install
@@ -10,6 +10,9 @@ demo: install
 test: install
 	@scripts/check
 	@scripts/test
+
+test-gpu: install
+	@scripts/test_gpu
 
 check: install
 	@scripts/check

@@ -5,6 +5,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,19 +17,24 @@ from kintsugi.cli.output import write_text
 from kintsugi.core.codec import encode
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.profile import Profile
+from kintsugi.runtime.devices import job_on
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob
 
 
 def profile(
     job: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="A function that returns a TrainingJob.")],
+    *,
     name: Annotated[str | None, typer.Option("--name", help="Name of the profile; the output file's or the module's.")] = None,
     output: Annotated[Path | None, typer.Option("--output", help="Write to this file instead of the standard output.")] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Sweeps over the model that the medians are taken of.")] = 20,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Workers that this machine runs at once.")] = 4,
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:1; the job's own by default.")] = None,
+    precision: Annotated[str | None, typer.Option("--precision", help="fp64, fp32, bf16, fp16; the job's own by default.")] = None,
 ) -> None:
     """Measure a model's profile on this machine."""
-    make_job = load_job(job)
+    make_job = partial(job_on, load_job(job), device, precision)
+    make_job()
     measured = _measure(make_job, name or _default_name(job, output), repeats, workers)
     text = json.dumps(encode(measured), indent=2, allow_nan=False)
     if output is None:

@@ -17,6 +17,7 @@ from kintsugi.core.profile import Profile
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions, expected_recovery
 from kintsugi.runtime.control.agent import Agent, Observer
 from kintsugi.runtime.control.decisions import Decisions, JobRequest, LocalDecisions, ServiceDecisions
+from kintsugi.runtime.devices import require_device
 from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob
@@ -77,11 +78,12 @@ def train(
             the agent and the service; "agent" has the agent do so, and ask whoever decides. Null: as the options say.
 
     Raises:
-        InvalidInputError: degrees and workers do not fit each other.
+        InvalidInputError: degrees and workers do not fit each other, or the job's device is not there.
         InfeasibleError: too much was lost; no plan exists for the workers that are left.
         WorkerError: the job's own code raised.
     """
     job = make_job()
+    require_device(job.device)
     name = name or f"job-{uuid4().hex[:12]}"
     cluster = workers if isinstance(workers, Cluster) else Cluster.uniform(workers)
     settings = JobSettings(

@@ -1,10 +1,12 @@
 """`kintsugi profile`: what it takes for a job, what it refuses, and what it writes."""
 
 import json
+import pickle
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from kintsugi.cli import main
 from kintsugi.core import codec
@@ -89,6 +91,28 @@ def test_options_reach_the_profiler(folder, calls, capsys):
     assert isinstance(make_job(), TrainingJob)
     assert (settings["name"], settings["repeats"], settings["num_workers"]) == ("mine", 7, 3)
     assert codec.loads(Profile, capsys.readouterr().out).name == "gpt2-124m.a100-80g"
+
+
+def test_the_job_is_measured_in_another_precision_where_that_is_asked_for(folder, calls):
+    assert run("own_job:make_job", "--device", "cpu", "--precision", "bf16") == 0
+    [(make_job, _)] = calls
+    assert (make_job().device, make_job().dtype) == ("cpu", torch.bfloat16)
+    assert pickle.loads(pickle.dumps(make_job))().dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--device", "toaster"), "device: is no device"),
+        (("--device", "meta"), "device: is not supported"),
+        (("--device", "cuda:64"), "device: "),
+        (("--precision", "fp8"), "precision: is no precision; known ones: fp64, fp32"),
+    ],
+)
+def test_devices_and_precisions_that_are_not_there_are_refused(folder, calls, capsys, options, message):
+    assert run("own_job:make_job", *options) == 2
+    assert message in capsys.readouterr().err
+    assert calls == []
 
 
 def test_name_is_the_files_or_the_modules(folder, calls, capsys):

@@ -1,0 +1,50 @@
+"""Which device a job computes on, and in which precision."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.models import TrainingJob
+
+PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""Names of data types, as they are written on a command line."""
+
+
+def require_device(name: str) -> None:
+    """Require that torch can compute on a device: `cpu`, `cuda` or `cuda:1`.
+
+    Raises:
+        InvalidInputError: it is none, or this machine has none such.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InvalidInputError("is no device; write cpu, cuda or cuda:0", field="device", value=name) from error
+    if device.type == "cpu":
+        return
+    if device.type != "cuda":
+        raise InvalidInputError("is not supported; write cpu, cuda or cuda:0", field="device", value=name)
+    if not torch.cuda.is_available():
+        why = "no CUDA device is found" if torch.version.cuda else "this build of torch is for CPUs alone"
+        raise InvalidInputError(f"cannot be used: {why}; write cpu, or install torch for CUDA", field="device", value=name)
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise InvalidInputError(f"is not there; there are {torch.cuda.device_count()}", field="device", value=name)
+
+
+def job_on(make_job: Callable[[], TrainingJob], device: str | None, precision: str | None) -> TrainingJob:
+    """The job that `make_job` returns, on another device or in another precision where they are given.
+
+    A partial of this function travels to other processes where `make_job` does.
+
+    Raises:
+        InvalidInputError: no such device, or no such precision.
+    """
+    job = make_job()
+    if precision is not None and precision not in PRECISIONS:
+        raise InvalidInputError(f"is no precision; known ones: {', '.join(PRECISIONS)}", field="precision", value=precision)
+    dtype = job.dtype if precision is None else PRECISIONS[precision]
+    placed = replace(job, device=device or job.device, dtype=dtype)
+    require_device(placed.device)
+    return placed

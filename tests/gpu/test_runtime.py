@@ -1,0 +1,64 @@
+"""Workers that share one CUDA device over gloo with pinned staging: mended runs end as the uninterrupted one does."""
+
+from dataclasses import replace
+from functools import cache, partial
+
+import pytest
+
+from kintsugi.core.plan import Policy
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.decisions import LocalDecisions
+from kintsugi.runtime.devices import job_on
+from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
+from kintsugi.runtime.result import RunResult
+from tests.gpu.devices import DEVICE, needs_cuda
+from tests.runtime.jobs import tiny_gpt
+from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run, survivors
+
+pytestmark = [pytest.mark.processes, needs_cuda, pytest.mark.timeout(300)]
+
+job = partial(job_on, tiny_gpt, DEVICE, None)
+
+
+@cache
+def reference() -> RunResult:
+    """The uninterrupted run on the device."""
+    return run(job, gpt_request(2, 3))
+
+
+def test_the_device_trains_what_processors_train():
+    assert_same(reference(), run(tiny_gpt, gpt_request(2, 3)), tolerance=1e-9)
+
+
+@pytest.mark.parametrize("policy", [Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM])
+@pytest.mark.parametrize("point", ["forward", "backward", "reduce", "commit"])
+def test_a_worker_is_killed_in_a_step(policy, point):
+    result = run(job, gpt_request(2, 3, policy), fail_at(2, "w04", point))
+    assert_same(result, reference())
+    assert "w04" not in survivors(result).workers
+
+
+def test_state_migrates_to_pipelines_of_other_lengths():
+    result = run(job, gpt_request(4, 2, Policy.DYNAMIC_PARALLELISM), fail_at(2, "w03", "backward"))
+    assert_same(result, reference())
+    assert result.decisions[-1].migration.transfers
+
+
+def test_a_second_worker_is_killed_in_the_recovery():
+    second = Fault(worker="w02", at=FaultPoint.TRANSFER, generation=1)
+    assert_same(run(job, gpt_request(2, 3, Policy.DYNAMIC_PARALLELISM), fail_at(2, "w04", "forward"), second), reference())
+
+
+def test_a_checkpoint_is_written_and_found_again(tmp_path):
+    def trained(num_steps: int) -> RunResult:
+        own = partial(job_on, partial(tiny_gpt, num_steps=num_steps), DEVICE, None)
+        recorded = RunOptions.of(own(), tmp_path, mtbf_seconds=3600.0, checkpoints=CheckpointOptions(every_steps=1))
+        options = AgentOptions(worker=WorkerOptions(run=recorded))
+        with leaves_nothing(), Agent(own, gpt_request(2, 3), LocalDecisions(), options=options) as agent:
+            return agent.run()
+
+    trained(2)
+    whole = trained(4)
+    assert_same(replace(whole, losses=reference().losses[: 4 - len(whole.losses)] + whole.losses), reference())
