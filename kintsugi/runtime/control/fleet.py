@@ -55,10 +55,13 @@ class Fleet:
 
     def admit(self) -> list[WorkerHandle]:
         """Take in the arrivals that know their model."""
-        admitted = [handle for handle in self.arrivals.values() if handle.started_at is not None]
-        for handle in admitted:
-            self.handles[handle.worker] = self.arrivals.pop(handle.worker)
-        return admitted
+        started = [handle.worker for handle in self.arrivals.values() if handle.started_at is not None]
+        return [self.take_in(worker) for worker in started]
+
+    def take_in(self, worker: str) -> WorkerHandle:
+        """Count on an arrival from now on."""
+        self.handles[worker] = self.arrivals.pop(worker)
+        return self.handles[worker]
 
     def dismiss(self, handle: WorkerHandle) -> bool:
         """Fence an arrival; False where it is none."""

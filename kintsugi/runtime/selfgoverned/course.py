@@ -8,8 +8,9 @@ from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.membership import Event, EventKind, Membership
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
-from kintsugi.runtime.ring.messages import Agreement
-from kintsugi.runtime.selfgoverned.notes import Note, heard
+from kintsugi.runtime.reach import Address
+from kintsugi.runtime.ring.messages import Agreement, Contribution, Joiner
+from kintsugi.runtime.selfgoverned.notes import Newcomer, Note, heard
 from kintsugi.runtime.workers.commit import CommitRecord
 
 
@@ -33,6 +34,10 @@ class Course:
     """Of that step's commit point."""
     incarnations: Mapping[str, int] = field(default_factory=dict)
     """Process lives of members that came back."""
+    agreement: Agreement | None = None
+    """That led to this generation; null for the first."""
+    came_from: Mapping[str, Address] = field(default_factory=dict)
+    """Where the rings of members listen that have come since the first generation: which of a worker's processes is meant."""
 
     @property
     def generation(self) -> int:
@@ -43,16 +48,20 @@ class Course:
         """What happened between this generation and the one that was agreed on, as every member tells it."""
         alive = self.membership.alive
         lost = [self._event(EventKind.WORKER_FAILED, worker) for worker in alive if worker not in agreement.members]
-        joined = [self._event(EventKind.WORKER_JOINED, worker) for worker in agreement.members if worker not in alive]
+        hosts = {joiner.worker: Newcomer.parsed(joiner.note).host for joiner in agreement.joined}
+        joined = [
+            self._event(EventKind.WORKER_JOINED, worker, hosts.get(worker)) for worker in agreement.members if worker not in alive
+        ]
         return (*lost, *joined)
 
-    def _event(self, kind: EventKind, worker: str) -> Event:
+    def _event(self, kind: EventKind, worker: str, host: str | None = None) -> Event:
         came = kind is EventKind.WORKER_JOINED
         return Event(
             kind=kind,
             id=f"{self.job}.ring{self.generation}.{kind.value}.{worker}",
             generation=self.generation,
             worker=worker,
+            host=host,
             incarnation=self.incarnations.get(worker, 0) + came,
         )
 
@@ -68,6 +77,13 @@ class Course:
             generation=agreement.generation,
             stateless=tuple(worker for worker in after.stateless if worker in after.applied.pipeline_of),
         )
+
+    def joining(self, joiner: Joiner) -> Snapshot:
+        """The snapshot of the next decision if this generation's plan is applied, and nothing happens but that a worker joins."""
+        note = Note(self.generation, self.record).text()
+        contribution = Contribution(self.decision.plan.workers[0], self.committed_step, note)
+        members = (*self.membership.alive, joiner.worker)
+        return self.snapshot(Agreement(self.generation + 1, members, (contribution,), joined=(joiner,)))
 
     def base(self) -> Snapshot:
         """The snapshot of the next decision if this generation's plan is applied and nothing happens to its members."""
@@ -105,6 +121,8 @@ class Course:
             committed_step=agreement.committed_step,
             record=self._record(agreement.committed_step, notes),
             incarnations={**self.incarnations, **came},
+            agreement=agreement,
+            came_from={**self.came_from, **{joiner.worker: joiner.address for joiner in agreement.joined}},
         )
 
     def _is_applied(self, notes: list[Note], membership: Membership) -> bool:

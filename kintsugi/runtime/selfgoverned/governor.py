@@ -6,28 +6,35 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection
 
 from kintsugi.core.errors import KintsugiError
+from kintsugi.runtime.control.preparation import is_same_work
 from kintsugi.runtime.messages import Delivered, Failed, FromWorker, Heartbeat, Published, Ready, Started, Stop, ToWorker
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import WorkerOptions
+from kintsugi.runtime.reach import Address
 from kintsugi.runtime.ring.links import listener
-from kintsugi.runtime.ring.messages import Agreement
+from kintsugi.runtime.ring.messages import Agreement, Joiner
 from kintsugi.runtime.ring.node import RingNode, Told
+from kintsugi.runtime.selfgoverned.course import Course
 from kintsugi.runtime.selfgoverned.foresight import LOW_PRIORITY
 from kintsugi.runtime.selfgoverned.held import HeldPlans
 from kintsugi.runtime.selfgoverned.inward import Inward
 from kintsugi.runtime.selfgoverned.leasing import AgentLease
 from kintsugi.runtime.selfgoverned.logbook import Logbook
+from kintsugi.runtime.selfgoverned.notes import Newcomer
+from kintsugi.runtime.selfgoverned.packed import unpacked
 from kintsugi.runtime.selfgoverned.steering import Steering
 from kintsugi.runtime.selfgoverned.switchboard import AllReady, FromSwitchboard, Switchboard
-from kintsugi.runtime.selfgoverned.words import Begin, FromGovernor, Here, Hold, Leased, Reachable, ToGovernor
+from kintsugi.runtime.selfgoverned.words import Admit, Begin, FromGovernor, Here, Hold, Leased, Reachable, Refused, ToGovernor
 from kintsugi.runtime.workers.commit import CommitRecord
 from kintsugi.runtime.workers.listener import leave
 from kintsugi.runtime.workers.worker import worker_main
+from planner.contingency import fingerprint
 
 PLANNER = "kintsugi.runtime.selfgoverned.warm"
 """For fork servers to load: workers that plan by themselves then have the planner's compiled loops."""
@@ -57,6 +64,8 @@ class Governor:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._held = HeldPlans()
         self._lease = AgentLease(self._tell)
+        self._switchboards: dict[str, Address] = {}
+        self._closing = ExitStack()
         self.inward = Inward(self._hear)
         """The worker's line."""
 
@@ -89,6 +98,8 @@ class Governor:
             self._held.hold(message.generation, message.plans)
         elif isinstance(message, Leased):
             self._lease.take(message)
+        elif isinstance(message, Admit):
+            self._post(self._welcome, message)
         elif isinstance(message, Stop):
             self._post(self._stop)
         else:
@@ -105,6 +116,7 @@ class Governor:
             self._post(self._steering.ready, message)
 
     def _agreed(self, agreement: Agreement) -> None:
+        self._switchboards |= {joiner.worker: Newcomer.parsed(joiner.note).switchboard for joiner in agreement.joined}
         self._logbook.enter(agreement)
         self._post(lambda: self._steering.agreed(self._logbook.latest()))
 
@@ -135,7 +147,8 @@ class Governor:
     def _open(self, started: Started) -> None:
         """The worker knows its model: it can be reached from now on."""
         self._switchboard = Switchboard(self._worker, self._host, self._hear_switchboard)
-        self._listening = listener(self._host)
+        self._closing.callback(self._switchboard.close)
+        self._listening = self._closing.enter_context(listener(self._host))
         self._tell(started)
         self._tell(Here(Reachable((self._host, self._listening.getsockname()[1]), self._switchboard.address)))
 
@@ -143,22 +156,25 @@ class Governor:
         """Take part: found the ring with the others, or join it."""
         course = message.course
         self._logbook = Logbook(course, self._held)
+        self._switchboards |= {worker: at.switchboard for worker, at in message.addresses.items()}
         self._node = RingNode(
             self._worker,
-            Agreement(course.generation, course.membership.alive),
+            course.agreement or Agreement(course.generation, course.membership.alive),
             self._listening,
             {worker: at.ring for worker, at in message.addresses.items()},
             self._told(),
             lease=self._lease,
+            committed_step=course.committed_step,
             options=self._ring_options,
         )
+        self._closing.callback(self._node.close)
         self._steering = Steering(
             worker=self._worker,
             ring=self._node,
             meeting=self._switchboard,
             tell=self.inward.tell,
             report=self._tell,
-            switchboards={worker: at.switchboard for worker, at in message.addresses.items()},
+            switchboards=self._switchboards,
             course=course,
         )
         self._node.start()
@@ -172,9 +188,25 @@ class Governor:
             choose=self._logbook.choose,
         )
 
+    def _welcome(self, message: Admit) -> None:
+        """Plan with a worker that joins, beside the training; where that is of use, the ring is to agree on it."""
+        course = self._steering.course
+        if message.generation == course.generation:
+            threading.Thread(target=self._plan_with, args=(message.joiner, course), name="welcome", daemon=True).start()
+
+    def _plan_with(self, joiner: Joiner, course: Course) -> None:
+        snapshot = course.joining(joiner)
+        try:
+            decision = self._held.answer(snapshot, is_untrained=False)
+        except KintsugiError as error:
+            self._tell(Refused(joiner.worker, str(error)))
+            return
+        if not is_same_work(unpacked(decision).plan, course.decision.plan):
+            self._held.hold(course.generation, {fingerprint(snapshot): decision})
+            self._node.admit(joiner)
+
     def _stop(self) -> None:
-        self._node.close()
-        self._switchboard.close()
+        self._closing.close()
         self.inward.tell(Stop())
 
 

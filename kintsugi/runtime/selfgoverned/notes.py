@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kintsugi.core import codec
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import KintsugiError, error_from
+from kintsugi.runtime.reach import Address
 from kintsugi.runtime.selfgoverned.packed import packed, unpacked
 from kintsugi.runtime.workers.commit import CommitRecord
 
@@ -34,6 +35,24 @@ class Note:
         if record is not None:
             record = CommitRecord(**{**record, "microbatches": tuple(record["microbatches"])})
         return cls(fields["applied"], record)
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """What all members have to know of a worker that joins, besides its name and where its ring listens."""
+
+    host: str | None
+    """Where it lives, if it is new to the job; null: on a host of its own."""
+    switchboard: Address
+
+    def text(self) -> str:
+        """For the ring."""
+        return codec.dumps(self)
+
+    @classmethod
+    def parsed(cls, text: str) -> "Newcomer":
+        """What `text` said."""
+        return codec.loads(cls, text)
 
 
 def told_decision(decision: bytes) -> str:

@@ -27,7 +27,8 @@ from kintsugi.runtime.result import RunResult, run_result
 from kintsugi.runtime.ring.messages import Agreement
 from kintsugi.runtime.selfgoverned.course import Course
 from kintsugi.runtime.selfgoverned.foresight import Foresight
-from kintsugi.runtime.selfgoverned.words import Adopted, Asked, Begin, FromGovernor, Here, Leased, Reachable
+from kintsugi.runtime.selfgoverned.reception import Reception
+from kintsugi.runtime.selfgoverned.words import Adopted, Asked, Begin, FromGovernor, Here, Leased, Reachable, Refused
 
 _STEPS = 10
 """Of the longest step, beyond which a job in which nothing happens counts as stuck."""
@@ -44,6 +45,7 @@ class Overseer:
         self._log = structlog.get_logger("kintsugi.runtime")
         self._roster = Roster(request)
         self._reachable: dict[str, Reachable] = {}
+        self._reception = Reception(fleet, self._reachable)
         self._struck_at: dict[str, float | None] = {}
         self._untold: list[Event] = []
         """What the workers found out, and whoever decides does not know."""
@@ -65,9 +67,11 @@ class Overseer:
         """The decision that the workers carry out, or move to."""
         return self._course.decision if self._course is not None else self._decider.decisions[-1]
 
-    def invite(self, worker: str, _: str | None) -> None:
-        """Start a process for a worker that comes back or is new; the workers take it in."""
-        raise ConflictError("workers that govern themselves take nobody in", field="worker", value=worker)
+    def invite(self, worker: str, host: str | None) -> None:
+        """Start a process for a worker that comes back or is new; the others agree on it once it knows its model."""
+        self._fleet.invite(worker)
+        self._roster.live(worker, host)
+        self._reception.expect(worker, host)
 
     def conclude(self) -> None:
         """End the job early."""
@@ -127,6 +131,8 @@ class Overseer:
             self._adopt(message)
         elif isinstance(message, Asked):
             handle.send(self._lease(message))
+        elif isinstance(message, Refused):
+            self._reception.refuse(message)
         else:
             self._hearing.hear(message, handle, self._attempt_at(getattr(message, "attempt", 0)))
 
@@ -147,10 +153,19 @@ class Overseer:
         self.phase = Phase.PREPARING
         if before is None:
             return
+        self._note_change(before, adopted)
+
+    def _note_change(self, before: Course, adopted: Adopted) -> None:
+        """Who was lost and who came, for the timeline of the recovery and for whoever decides."""
+        course = adopted.course
         lost = [worker for worker in before.membership.alive if worker not in course.membership.alive]
+        joined = [worker for worker in course.membership.alive if worker not in before.membership.alive]
+        self._reception.begin(course)
+        if joined:
+            self.recoveries.changed(joined, (), adopted.noticed_at, adopted.agreed_at)
         for worker in lost:
             self.recoveries.lost(worker, self._struck_when(worker), adopted.noticed_at)
-        self._untold += [self._roster.failed(worker) for worker in lost]
+        self._untold += [self._roster.failed(worker) for worker in lost] + [self._roster.joined(worker) for worker in joined]
         self.recoveries.note(planned_at=adopted.agreed_at, generation=course.generation, policy=course.decision.plan.policy.value)
 
     def _struck_when(self, worker: str) -> float | None:
@@ -218,6 +233,8 @@ class Overseer:
             self._note_times(attempt)
         if attempt.finished >= workers:
             self._collect()
+        elif self._course is not None:
+            self._reception.ask(self._course)
 
     def _note_times(self, attempt: Attempt) -> None:
         self.recoveries.note(

@@ -119,7 +119,7 @@ class Steering:
         members = tuple(dict.fromkeys((*course.decision.plan.workers, *course.membership.alive)))
         self.meeting.join(attempt, members, self.switchboards[members[0]])
         self.tell(self._preparation(attempt, members)[self.worker])
-        if self.worker == members[0]:
+        if self.worker == members[0] or (course.agreement is not None and course.agreement.joined):
             self.report(Adopted(course=course, noticed_at=self._noticed_at, agreed_at=agreed_at))
 
     def _preparation(self, attempt: int, members: tuple[str, ...]) -> Mapping[str, Prepare]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kintsugi.runtime.reach import Address
-from kintsugi.runtime.ring.messages import Agreement
+from kintsugi.runtime.ring.messages import Agreement, Joiner
 from kintsugi.runtime.selfgoverned.course import Course
 
 
@@ -45,7 +45,16 @@ class Leased:
     """What is held for that generation, or, where it was only looked at, the latest from it on; null where there is none."""
 
 
-ToGovernor = Begin | Hold | Leased
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Have the others agree on a generation with a worker that is ready to take part, if there is a plan for it."""
+
+    generation: int
+    """In which it is said; nothing comes of it in another one."""
+    joiner: Joiner
+
+
+ToGovernor = Begin | Hold | Leased | Admit
 
 # From a worker to the agent.
 
@@ -59,7 +68,7 @@ class Here:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
-    """A generation was agreed on; its plan is being prepared. Told by the worker that serves the others."""
+    """A generation was agreed on; its plan is being prepared. Whoever serves the others tells it; all do where one joined."""
 
     course: Course
     noticed_at: float
@@ -76,4 +85,12 @@ class Asked:
     """To be held unless another one is; null only looks."""
 
 
-FromGovernor = Here | Adopted | Asked
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """There is no plan with a worker that asks to be taken in."""
+
+    worker: str
+    reason: str
+
+
+FromGovernor = Here | Adopted | Asked | Refused

@@ -8,8 +8,8 @@ from kintsugi.core.decision import Decision
 from kintsugi.core.errors import StateLostError
 from kintsugi.core.membership import EventKind
 from kintsugi.runtime.control.decisions import LocalDecisions
-from kintsugi.runtime.ring.messages import Contribution
-from kintsugi.runtime.selfgoverned.notes import told_error
+from kintsugi.runtime.ring.messages import Contribution, Joiner
+from kintsugi.runtime.selfgoverned.notes import Newcomer, told_error
 from planner.contingency import after, losses
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import request_for
@@ -102,3 +102,16 @@ def test_an_agreement_without_a_plan_says_why():
     with pytest.raises(StateLostError) as refused:
         course.after(agreement)
     assert refused.value.layers == (3,)
+
+
+def test_who_joins_lives_where_the_agreement_says_and_is_planned_for_ahead():
+    course = course_of()
+    joiner = Joiner("w09", ("127.0.0.1", 5), Newcomer("h3", ("127.0.0.1", 6)).text())
+    members = (*course.membership.alive, "w09")
+    agreement = replace(agreement_of(course, members, dict.fromkeys(course.membership.alive, 2)), joined=(joiner,))
+    assert course.snapshot(agreement) == course.joining(joiner)
+    after = course.after(with_plan(course, agreement))
+    assert after.membership.cluster.by_id["w09"].host == "h3"
+    assert after.came_from == {"w09": joiner.address}
+    assert after.agreement is not None
+    assert after.agreement.joined == (joiner,)

@@ -1,13 +1,14 @@
 """One worker between its ring and its training, message by message."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from kintsugi.core.errors import CommunicationError
 from kintsugi.runtime.messages import CallOff, Go, Prepare, Ready, ToWorker
+from kintsugi.runtime.ring.messages import Joiner
 from kintsugi.runtime.selfgoverned.course import Course
-from kintsugi.runtime.selfgoverned.notes import Note
+from kintsugi.runtime.selfgoverned.notes import Newcomer, Note
 from kintsugi.runtime.selfgoverned.steering import Steering
 from kintsugi.runtime.selfgoverned.words import Adopted
 from tests.runtime.selfgoverned.courses import agreement_of, course_of, record_of, with_plan
@@ -96,6 +97,18 @@ def test_only_the_one_that_serves_reports():
     steering = scene.steering("w02")
     steering.begin()
     assert scene.reported == []
+
+
+def test_where_one_joined_all_report():
+    """It cannot begin before somebody does, and the one that serves may be lost."""
+    scene = Scene()
+    steering = scene.steering("w02")
+    steering.begin()
+    course = steering.course
+    joiner = Joiner("w09", ("127.0.0.1", 5), Newcomer(None, ("127.0.0.1", 6)).text())
+    agreement = agreement_of(course, (*course.membership.alive, "w09"), dict.fromkeys(course.membership.alive, 2))
+    steering.agreed(course.after(with_plan(course, replace(agreement, joined=(joiner,)))))
+    assert [adopted.course.generation for adopted in scene.reported] == [1]
 
 
 def test_a_step_that_the_others_go_on_without_is_not_applied():

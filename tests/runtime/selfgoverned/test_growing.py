@@ -1,0 +1,98 @@
+"""Workers that mend themselves take in others, down to one and up again; the run stays that of an undisturbed one."""
+
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+
+from kintsugi.core.plan import Policy
+from kintsugi.runtime.control.agent import Agent, Observer
+from kintsugi.runtime.control.decisions import JobRequest, LocalDecisions
+from kintsugi.runtime.faults import Fault, FaultPoint
+from kintsugi.runtime.options import AgentOptions, Governance
+from kintsugi.runtime.result import RunResult
+from tests.runtime.control.test_joins import TOLERANCE, Inviting, has_joined
+from tests.runtime.jobs import slow_gpt, tiny_gpt
+from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run, survivors
+
+pytestmark = pytest.mark.processes
+
+NUM_STEPS = 24
+
+
+@cache
+def reference() -> RunResult:
+    """The undisturbed run."""
+    return run(partial(tiny_gpt, num_steps=NUM_STEPS), gpt_request(2, 2))
+
+
+@pytest.fixture
+def run_with(tmp_path: Path) -> Callable[..., RunResult]:
+    """Runs the slow job under an observer, without an agent that decides; it trains fast from when `is_over`."""
+
+    def governed(request: JobRequest, observer: Observer, is_over: Callable[[Agent], bool] = has_joined) -> RunResult:
+        gate = tmp_path / "gate"
+
+        def observe(agent: Agent) -> None:
+            observer(agent)
+            if is_over(agent):
+                gate.touch()
+
+        options = AgentOptions(governance=Governance.RING)
+        job = partial(slow_gpt, gate, NUM_STEPS)
+        with leaves_nothing(), Agent(job, request, LocalDecisions(), options=options, observer=observe) as agent:
+            return agent.run()
+
+    return governed
+
+
+class Tide:
+    """Strikes workers one after the other, and then has others come, each time once the job trains again."""
+
+    def __init__(self, leaving: list[str], coming: list[str]) -> None:
+        self.leaving = leaving
+        self.coming = coming
+        self.num_changes = 0
+
+    def is_calm(self, agent: Agent) -> bool:
+        is_settled = not agent.recoveries or agent.recoveries[-1].committed_at is not None
+        return bool(agent.losses) and is_settled and len(agent.recoveries) == self.num_changes
+
+    def __call__(self, agent: Agent) -> None:
+        if not self.is_calm(agent):
+            return
+        self.num_changes += bool(self.leaving or self.coming)
+        if self.leaving:
+            agent.handle(self.leaving.pop(0)).strike()
+        elif self.coming:
+            agent.invite(self.coming.pop(0))
+
+    def is_over(self, agent: Agent) -> bool:
+        return not self.leaving and not self.coming and self.is_calm(agent)
+
+
+def test_down_to_one_and_growing_again(run_with):
+    """The one that serves the others goes first; of those that come one is back and one is new."""
+    tide = Tide(leaving=["w00"], coming=["w00", "w02"])
+    result = run_with(gpt_request(2, 1, min_dp=1), tide, tide.is_over)
+    assert_same(result, reference(), TOLERANCE)
+    changes = [(recovery.lost, recovery.joined) for recovery in result.recoveries]
+    assert changes == [(["w00"], []), ([], ["w00"]), ([], ["w02"])]
+    assert sorted(survivors(result).workers) == ["w00", "w01", "w02"]
+
+
+def test_a_worker_that_joins_dies_while_it_receives_its_state(run_with):
+    observer = Inviting("w04", arm=(Fault(worker="w04", at=FaultPoint.TRANSFER),))
+    is_over = lambda agent: "w04" in observer.seen and "w04" not in agent.alive and bool(agent.recoveries)  # noqa: E731
+    result = run_with(gpt_request(2, 2), observer, is_over)
+    assert_same(result, reference(), TOLERANCE)
+    assert "w04" not in survivors(result).workers
+
+
+def test_a_joining_that_the_pinned_policy_refuses_stops_nothing(run_with):
+    observer = Inviting("w04")
+    is_over = lambda agent: not observer.left and not agent.arriving  # noqa: E731
+    result = run_with(gpt_request(2, 2, Policy.SPARE_SUBSTITUTION), observer, is_over)
+    assert_same(result, reference(), TOLERANCE)
+    assert "w04" not in survivors(result).workers
