@@ -1,11 +1,33 @@
-"""Order of the tests: the fast ones first, those that start processes last; one thread for torch, as its workers have."""
+"""Order of the tests; one thread for torch, as its workers have.
+
+Fast tests come first, those that start processes last; of either, the files that take longest come first, so that no core
+waits at the end for a file that another has just begun.
+"""
 
 import os
+from pathlib import Path
 
 import pytest
+
+TESTS = Path(__file__).parent
+LONGEST_FIRST = (
+    "docs/test_commands.py",
+    "runtime/workers/test_recovery_exactness.py",
+    "benchmarks/test_chaos.py",
+    "runtime/control/test_trouble.py",
+    "runtime/control/test_joins.py",
+    "cli/test_serve.py",
+    "runtime/checkpoints/test_restart.py",
+    "api/dashboard/test_browser.py",
+)
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; on tiny tensors threads only wait for each other
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("processes") is not None)
+    places = {TESTS / name: place for place, name in enumerate(LONGEST_FIRST)}
+
+    def rank(item: pytest.Item) -> tuple[bool, int]:
+        return item.get_closest_marker("processes") is not None, places.get(item.path, len(places))
+
+    items.sort(key=rank)

@@ -56,17 +56,19 @@ def test_check_is_silent_when_all_is_well_and_names_what_failed(tmp_path):
     assert "scripts/check: failed: .venv/bin/mypy" in ill.stderr
 
 
-def test_processes_come_last():
-    """The order that tests/conftest.py gives: fast tests first, whatever their file."""
-    from tests.conftest import pytest_collection_modifyitems
+def test_processes_come_last_and_of_either_the_files_that_take_longest_first():
+    """The order that tests/conftest.py gives."""
+    from tests.conftest import LONGEST_FIRST, TESTS, pytest_collection_modifyitems
 
     class Item:
-        def __init__(self, name, marked):
-            self.name, self.marked = name, marked
+        def __init__(self, name, path, marked):
+            self.name, self.path, self.marked = name, path, marked
 
         def get_closest_marker(self, name):
             return name if self.marked and name == "processes" else None
 
-    items = [Item("a", True), Item("b", False), Item("c", True), Item("d", False)]
+    first, second = (TESTS / name for name in LONGEST_FIRST[:2])
+    assert all((TESTS / name).is_file() for name in LONGEST_FIRST)
+    items = [Item("a", second, True), Item("b", TESTS, False), Item("c", first, True), Item("d", second, False)]
     pytest_collection_modifyitems(items)
-    assert [item.name for item in items] == ["b", "d", "a", "c"]
+    assert [item.name for item in items] == ["d", "b", "c", "a"]
