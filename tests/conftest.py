@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 TESTS = Path(__file__).parent
 LONGEST_FIRST = (
@@ -22,6 +23,10 @@ LONGEST_FIRST = (
 )
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; on tiny tensors threads only wait for each other
+
+
+settings.register_profile("shared machine", deadline=None)  # how long an example takes says nothing where others work, too
+settings.load_profile("shared machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

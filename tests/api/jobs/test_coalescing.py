@@ -28,7 +28,7 @@ def test_events_in_one_window_get_one_plan_and_everybody_the_same_answer(client)
 
 
 def test_who_does_not_wait_is_told_where_to_look(client):
-    client.post("/v1/jobs", json=new_job(handling={"coalesce_seconds": 0.05}))
+    client.post("/v1/jobs", json=new_job(handling={"coalesce_seconds": 1.5}))
     answer = client.post(EVENTS, json=event("a", 0, "w00"), params={"wait_seconds": 0})
     assert (answer.status_code, answer.json()["generation"]) == (202, 0)
     plan = client.get(answer.headers["Location"], params={"wait_seconds": 20, "after_generation": 0})
