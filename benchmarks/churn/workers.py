@@ -21,7 +21,6 @@ from kintsugi.runtime.overlay.options import OverlayOptions
 
 _PATIENCE_SECONDS = 240.0
 _LAYERS = 16
-_WAITING_ROUNDS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +123,7 @@ class Worker(Member):
             token=setting.token,
             schedules=[_Loading(self.seen)],
             before_step=self._note_reduction,
-            options=OverlayOptions(reads_signals=False, max_waiting_rounds=_WAITING_ROUNDS),
+            options=OverlayOptions(reads_signals=False),
         )
 
     def _note_reduction(self) -> None:

@@ -22,12 +22,14 @@ class Arrival:
     """The state of one replication on its way. Threads of several links bring it."""
 
     def __init__(self, generation: int, on_change: Callable[[], None]) -> None:
-        """Expect the replication of that generation; `on_change` is called when it is complete or cannot be."""
+        """Expect the replication of that generation; `on_change` is called when a source begins, and at the end, good or bad."""
         self.generation = generation
         self.number: int | None = None
         """Reductions that the state has seen; none before the first source told."""
         self.failure = ""
         """Why it cannot be completed."""
+        self.opened: set[str] = set()
+        """Sources that have begun to send."""
         self._packed: PackedState | None = None
         self._assigned: dict[str, Ranges] = {}
         self._proven: Ranges = ()
@@ -62,7 +64,7 @@ class Arrival:
             return
         with self._lock:
             _TAKES[message.kind](self, worker, message)
-        if self.failure or self.is_complete:
+        if self.failure or self.is_complete or message.kind == OPEN:
             self._on_change()
 
     def reconcile(self, replication: Replication, ask: Ask) -> None:
@@ -99,6 +101,8 @@ class Arrival:
             self._packed, self.number = PackedState.blank(header), number
         elif (self._packed.header, self.number) != (header, number):
             self.failure = f"{worker} holds another state than the other sources"
+            return
+        self.opened.add(worker)
         told = tuple((begin, end) for begin, end in message.fields["ranges"])
         self._assigned[worker] = united(self._assigned.get(worker, ()), told)
 

@@ -28,9 +28,10 @@ from torch import nn
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.overlay import Overlay, OverlayHeartbeat, WorkerState
-from kintsugi.runtime.overlay import exits, probe, sources
+from kintsugi.runtime.overlay import exits, following, probe, sources
 from kintsugi.runtime.overlay.admission import Application, admit
 from kintsugi.runtime.overlay.agent import Agent
+from kintsugi.runtime.overlay.committed import Committed, GivenUpError
 from kintsugi.runtime.overlay.control import Control
 from kintsugi.runtime.overlay.deadline import Deadline
 from kintsugi.runtime.overlay.flat_state import Schedule, expected_bytes, smallest_vector_bytes
@@ -45,9 +46,9 @@ from kintsugi.runtime.overlay.messages import Channel
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.probe import Prober
 from kintsugi.runtime.overlay.reconciling import Reconciler
-from kintsugi.runtime.overlay.rounds import Committed, GivenUpError, Rounds
+from kintsugi.runtime.overlay.rounds import Rounds
 from kintsugi.runtime.overlay.scheduler import HttpScheduler, Scheduler
-from kintsugi.runtime.overlay.sources import Sources
+from kintsugi.runtime.overlay.sources import Sources, keys
 from kintsugi.runtime.overlay.standby import StandbyOptions
 from kintsugi.runtime.overlay.succeeding import Succession
 from kintsugi.runtime.overlay.trained import TrainedState
@@ -238,25 +239,28 @@ class Coordinator:
             make=self.trained.memory,
             report_missing=losses.report_missing,
         )
-        self._joiner = Joiner(self.agent, self.links, self._inbox, self.rounds, self.trained, options=options)
+        self._joiner = Joiner(self.agent, self.links, self.rounds, self.trained, options=options)
         self._sources = Sources(self.worker, self.links, options)
         prober = Prober(self.links, options.link_timeout_seconds)
         self._reconciler = Reconciler(self.agent, self.links, prober, losses)
         self.control = Control()
         self.control.on(sources.FETCH, lambda worker, message: self._sources.fetch(worker, message.fields))
         self.control.on(sources.GONE, self._joiner.hear)
+        self.control.on(following.FOLLOW, lambda worker, message: self._sources.follow(worker, message.fields))
+        self.control.on(following.FORGOTTEN, self._joiner.pursuit.hear_forgotten)
         for kind in probe.KINDS:
             self.control.on(kind, prober.hear)
         self._succession = Succession(self.agent, self.links, self.control, scheduler, standby)
         self.links.hear(Channel.CONTROL, self.control.hear)
         self.links.hear(Channel.SHARDS, self._joiner.hear)
+        self.links.hear(Channel.ROUNDS, self._joiner.pursuit.hear)
         self.links.hear(Channel.REDUCTION, self._inbox.put)
 
     def _begin(self, deadline: Deadline) -> None:
         """Come to hold the state."""
         needs_state = self.agent.state is not WorkerState.ACTIVE
         self.links.start()
-        self.agent.on_overlay(self._heed)
+        self.agent.on_overlay(self._sources.heed)
         self.agent.start(self._beat, lambda: self.rounds.effective.synchronization)
         self._reconciler.start()
         if needs_state:
@@ -267,13 +271,10 @@ class Coordinator:
         self._sources.finish_copies()
         if committed.vector is not None:
             self.trained.apply(committed.vector)
-        wanted = _keys(self.agent.overlay)
-        self._sources.begin(self.rounds.effective.replications, wanted, committed.number, self.trained.packed)
+        self._sources.keep(committed, self.rounds.members)
+        self._sources.begin(self.rounds.effective, keys(self.agent.overlay), committed.number, self.trained.packed)
         if committed.agreed is not None:
             self._reconciler.reconcile(self.agent.overlay)
-
-    def _heed(self, overlay: Overlay) -> None:
-        self._sources.retain(_keys(overlay))
 
     def _beat(self) -> OverlayHeartbeat:
         known, own = self.agent.overlay, self.links.identity
@@ -286,10 +287,6 @@ class Coordinator:
             synchronization_seconds=statistics.median(self._times) if self._times else None,
             received_bytes=self._joiner.received_bytes or None,
         )
-
-
-def _keys(overlay: Overlay) -> frozenset[tuple[str, int]]:
-    return frozenset((one.joiner, one.generation) for one in overlay.replications)
 
 
 def _urls(service: str | Sequence[str] | Scheduler) -> tuple[str, ...]:

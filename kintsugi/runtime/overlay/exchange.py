@@ -12,10 +12,9 @@ from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
 class Exchange:
     """Sends and receives the messages of one pass."""
 
-    def __init__(self, links: Links, inbox: Inbox, key: Pass, timeout_seconds: float, *, is_patient: bool = False) -> None:
-        """A pass that is called off ends at once, or, if patient, when all that arrived of it is taken."""
+    def __init__(self, links: Links, inbox: Inbox, key: Pass, timeout_seconds: float) -> None:
+        """A pass that is called off ends at once."""
         self._links, self._inbox, self.key, self._timeout_seconds = links, inbox, key, timeout_seconds
-        self._is_patient = is_patient
 
     def send(self, worker: str, kind: str, fields: Mapping[str, Any], payload: memoryview = NO_BYTES) -> None:
         """Let a message wait for its turn; `payload` must stay as it is until the pass is over.
@@ -29,13 +28,6 @@ class Exchange:
         except CommunicationError as error:
             raise LostLinkError(worker) from error
 
-    def offer(self, worker: str, kind: str, fields: Mapping[str, Any], payload: memoryview) -> None:
-        """Send a copy to somebody whom nobody waits for; nothing happens where the link is lost."""
-        try:
-            self.send(worker, kind, fields, memoryview(bytes(payload)))
-        except LostLinkError:
-            return
-
     def receive(self) -> tuple[str, Message]:
         """The next message of the pass, with its sender.
 
@@ -43,7 +35,7 @@ class Exchange:
             CalledOffError: the reductions restart, or the worker was closed.
             UnavailableError: nothing came in time.
         """
-        return self._inbox.take(self.key, self._timeout_seconds, is_patient=self._is_patient)
+        return self._inbox.take(self.key, self._timeout_seconds)
 
 
 class LostLinkError(CommunicationError):

@@ -55,7 +55,7 @@ class Inbox:
         self._changed = threading.Condition()
         self._now = Pass(0, Phase.SETTLE, 0)
         self._restarts = 0
-        self._is_closed = self._is_woken = False
+        self._is_closed = False
 
     def put(self, worker: str, message: Message) -> None:
         """Keep a message unless its pass is over."""
@@ -67,7 +67,7 @@ class Inbox:
                 return
         self._on_taken(worker, message.num_bytes)
 
-    def take(self, key: Pass, timeout_seconds: float, *, is_patient: bool = False) -> tuple[str, Message]:
+    def take(self, key: Pass, timeout_seconds: float) -> tuple[str, Message]:
         """The next message of a pass, with its sender; messages of earlier passes are forgotten.
 
         Raises:
@@ -81,31 +81,10 @@ class Inbox:
                 self._check(key.restarts)
                 if not self._changed.wait(max(deadline - time.monotonic(), 0.0)) and time.monotonic() >= deadline:
                     raise UnavailableError(f"nothing came for {timeout_seconds:g} s", field="reduction", value=key.round)
-            if not is_patient:
-                self._check(key.restarts)
+            self._check(key.restarts)
             worker, message = queue.popleft()
         self._on_taken(worker, message.num_bytes)
         return worker, message
-
-    def await_pass(self, restarts: int, timeout_seconds: float) -> Pass | None:
-        """The earliest pass that has messages; None when none came in time.
-
-        Raises:
-            CalledOffError: attempt `restarts` is over and nothing of it is left, or the inbox is closed.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._has_news(restarts), timeout_seconds)
-            self._is_woken = False
-            keys = [key for key, queue in self._arrived.items() if queue]
-            if not keys or min(keys).restarts > restarts:
-                self._check(restarts)
-            return min(keys, default=None)
-
-    def wake(self) -> None:
-        """End a wait for a pass: there is something else to do."""
-        with self._changed:
-            self._is_woken = True
-            self._changed.notify_all()
 
     def restart(self, restarts: int) -> None:
         """Call off what waits in an earlier attempt."""
@@ -140,9 +119,6 @@ class Inbox:
             self._is_closed = True
             self._arrived.clear()
             self._changed.notify_all()
-
-    def _has_news(self, restarts: int) -> bool:
-        return self._is_closed or self._is_woken or self._restarts > restarts or any(self._arrived.values())
 
     def _advance(self, key: Pass) -> None:
         if key > self._now:

@@ -1,39 +1,36 @@
 """How a worker comes to take part: it asks to join, fetches the state from its neighbours, and catches up with the others."""
 
 import threading
-from collections import deque
 
 import structlog
 
 from kintsugi.core.overlay import Overlay, OverlayEventKind, Replication, WorkerState
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.arrival import Arrival
+from kintsugi.runtime.overlay.committed import Committed, GivenUpError, LostTrackError
 from kintsugi.runtime.overlay.deadline import Deadline
-from kintsugi.runtime.overlay.inbox import Inbox
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.messages import Message
 from kintsugi.runtime.overlay.options import OverlayOptions
+from kintsugi.runtime.overlay.pursuit import Pursuit
 from kintsugi.runtime.overlay.ranges import Ranges
-from kintsugi.runtime.overlay.rounds import Committed, GivenUpError, LostTrackError, Rounds
+from kintsugi.runtime.overlay.rounds import Rounds
 from kintsugi.runtime.overlay.sources import FETCH
 from kintsugi.runtime.overlay.trained import TrainedState
 
-_LISTEN_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
 
 
 class Joiner:
     """The joining side of one worker, in the thread that constructs its coordinator."""
 
-    def __init__(
-        self, agent: Agent, links: Links, inbox: Inbox, rounds: Rounds, trained: TrainedState, *, options: OverlayOptions
-    ) -> None:
-        self._agent, self._links, self._inbox, self._rounds = agent, links, inbox, rounds
-        self._trained, self._options = trained, options
-        self._waiting: deque[Committed] = deque()
+    def __init__(self, agent: Agent, links: Links, rounds: Rounds, trained: TrainedState, *, options: OverlayOptions) -> None:
+        self._agent, self._links, self._rounds, self._trained, self._options = agent, links, rounds, trained, options
+        self._news = threading.Event()
+        self.pursuit = Pursuit(agent, links, trained.memory, options, self._news.set)
         self._arrival: Arrival | None = None
         self._is_loaded = False
         self._given_up_generation = -1
-        self._base = 0
         self._lock = threading.Lock()
         self._log = structlog.get_logger("kintsugi.overlay").bind(worker=agent.identity.worker)
 
@@ -48,7 +45,7 @@ class Joiner:
         generation = int(message.fields["replication"])
         with self._lock:
             if self._arrival is None or generation > self._arrival.generation:
-                self._arrival, self._is_loaded = Arrival(generation, self._inbox.wake), False
+                self._arrival, self._is_loaded = Arrival(generation, self._news.set), False
             arrival = self._arrival
         arrival.take(worker, message)
 
@@ -58,37 +55,47 @@ class Joiner:
         Raises:
             UnavailableError: it took too long.
             GivenUpError: the scheduler does not count on this worker any more.
+            LostTrackError: nobody is left who could tell what the others did.
         """
-        self._agent.on_overlay(lambda _: self._inbox.wake())
-        while not (self._rounds.counts and self._is_loaded):
+        self._agent.on_overlay(lambda _: self._news.set())
+        while True:
+            self._news.clear()
             if self._agent.given_up:
                 raise GivenUpError(self._agent.given_up, field="worker", value=self._agent.identity.worker)
             deadline.require("the state did not arrive")
-            try:
-                heard = self._rounds.listen(min(_LISTEN_SECONDS, deadline.left_seconds))
-            except LostTrackError as error:
-                self._ask_again(str(error))
-                continue
-            if heard is not None:
-                self._keep(heard)
             self._go_on()
-
-    def _keep(self, heard: Committed) -> None:
-        self._waiting.append(heard)
-        if len(self._waiting) > self._options.max_waiting_rounds and not self._is_loaded:
-            self._ask_again(f"{len(self._waiting)} reductions went by before the state was complete")
+            if self._is_loaded and self._rounds.counts and not self._rounds.is_behind:
+                self.pursuit.end()
+                return
+            self._news.wait(min(_LOOK_SECONDS, deadline.left_seconds))
 
     def _go_on(self) -> None:
         """Do what can be done with what has arrived."""
+        handed_on = self._rounds.keep_up()
+        if handed_on is not None:
+            self._apply(handed_on)
         overlay = self._agent.overlay
         if self._agent.state is WorkerState.STANDBY:
             self._connect(overlay)
-        arrival, wanted = self._arrival, _replication(overlay, self._agent.identity.worker)
-        if self._is_loaded:
-            self._apply()
-        elif arrival is None or wanted is None or arrival.generation != wanted.generation or self._is_given_up(arrival):
+        if not self._is_loaded:
+            self._fetch_state(overlay)
+        arrival = self._arrival
+        if arrival is None or arrival.number is None or self._is_given_up(arrival):
             return
-        elif arrival.failure:
+        if self._is_loaded:
+            self._catch_up()
+        try:
+            self.pursuit.go_on(overlay, arrival, self._rounds.number if self._is_loaded else arrival.number)
+        except LostTrackError as error:
+            if self._is_loaded:
+                raise
+            self._ask_again(str(error))
+
+    def _fetch_state(self, overlay: Overlay) -> None:
+        arrival, wanted = self._arrival, _replication(overlay, self._agent.identity.worker)
+        if arrival is None or wanted is None or arrival.generation != wanted.generation or self._is_given_up(arrival):
+            return
+        if arrival.failure:
             self._ask_again(arrival.failure)
         elif arrival.is_complete:
             self._load(arrival)
@@ -100,14 +107,10 @@ class Joiner:
 
     def _load(self, arrival: Arrival) -> None:
         assert arrival.number is not None
-        first = next((one.number for one in self._waiting if one.number > arrival.number), arrival.number + 1)
-        if first != arrival.number + 1:
-            self._ask_again(f"the state is that after {arrival.number} reductions, and the first one heard then is {first}")
-            return
         self._rounds.begin_at(arrival.number)
         self._trained.load(arrival.state)
-        self._is_loaded, self._base = True, arrival.number
-        self._apply()
+        self._is_loaded = True
+        self._catch_up()
         self._agent.teller.tell(
             OverlayEventKind.STATE_REPLICATED,
             f"replicated-{self._agent.identity.worker}-{self._agent.identity.incarnation}-{arrival.generation}",
@@ -115,18 +118,21 @@ class Joiner:
             digest=arrival.proof(),
         )
 
-    def _apply(self) -> None:
-        """Catch up with what was heard."""
-        while self._waiting:
-            heard = self._waiting.popleft()
-            if heard.vector is not None and heard.number > self._base:
-                self._trained.apply(heard.vector)
+    def _catch_up(self) -> None:
+        """Apply what was heard, unless it was handed on in a settlement meanwhile."""
+        while (heard := self.pursuit.pop()) is not None:
+            if heard.number > self._rounds.number:
+                self._rounds.follow(heard)
+                self._apply(heard)
+
+    def _apply(self, committed: Committed) -> None:
+        if committed.vector is not None:
+            self._trained.apply(committed.vector)
 
     def _ask_again(self, why: str) -> None:
         """Give up the replication under way for one of a later step."""
-        self._waiting.clear()
-        self._rounds.forget()
         self._is_loaded = False
+        self.pursuit.end()
         own = self._agent.identity
         known = _replication(self._agent.overlay, own.worker)
         generation = 0 if known is None else known.generation

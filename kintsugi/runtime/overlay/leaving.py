@@ -5,9 +5,10 @@ from contextlib import suppress
 
 from kintsugi.core.overlay import Overlay, OverlayEventKind
 from kintsugi.runtime.overlay.agent import Agent
+from kintsugi.runtime.overlay.committed import GivenUpError
 from kintsugi.runtime.overlay.deadline import Deadline
 from kintsugi.runtime.overlay.links import Links
-from kintsugi.runtime.overlay.rounds import GivenUpError, Rounds
+from kintsugi.runtime.overlay.rounds import Rounds
 
 _CLOSE_SECONDS = 10.0
 """For the neighbours to hang up, so that nothing on its way to them is lost."""

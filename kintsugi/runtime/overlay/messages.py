@@ -24,6 +24,8 @@ class Channel(IntEnum):
     CONTROL = 0
     SHARDS = 1
     REDUCTION = 2
+    ROUNDS = 3
+    """Reductions that are over, for those that join."""
 
 
 @dataclass(frozen=True, slots=True)

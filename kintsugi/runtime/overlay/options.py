@@ -32,8 +32,10 @@ class OverlayOptions:
     """Of the pieces in which gradients and states travel."""
     window_bytes: int = 16 * 2**20
     """Most bytes of a reduction that wait at a receiver that is not there yet."""
-    max_waiting_rounds: int = 8
-    """Reduced gradients that a joiner keeps until its state is complete; with more than that it begins anew."""
+    max_waiting_bytes: int = 2**30
+    """Reduced gradients that wait for a joiner: so much at it until its state is complete, and so much at each of its sources; once
+    both are full the others wait for it. Two reductions at least.
+    """
     max_neighbors: int = 4
     """Of a joiner that names none."""
     heartbeat_seconds: float = 1.0
@@ -52,7 +54,7 @@ class OverlayOptions:
     """Whether SIGINT and SIGTERM ask for a leave (first time; the second has its usual effect). Only from the main thread."""
 
     def __post_init__(self) -> None:
-        for field in ("chunk_bytes", "window_bytes", "max_waiting_rounds", "max_neighbors"):
+        for field in ("chunk_bytes", "window_bytes", "max_waiting_bytes", "max_neighbors"):
             checks.positive(field, getattr(self, field))
         for field in _SECONDS:
             value = getattr(self, field)

@@ -8,7 +8,8 @@ from kintsugi.core.errors import CommunicationError
 from kintsugi.runtime.overlay.messages import Channel, Message
 
 MOST_WAITING_BYTES = 2 * 2**20
-"""Of shards in one link's outbox; who sends more waits."""
+"""Of shards, and of rounds, in one link's outbox; who sends more waits."""
+_BOUNDED = (Channel.SHARDS, Channel.ROUNDS)
 
 
 class Outbox:
@@ -21,19 +22,19 @@ class Outbox:
         self._waiting: dict[Channel, deque[Message]] = {channel: deque() for channel in Channel}
         self._changed = threading.Condition()
         self._is_closed = False
-        self._shard_bytes = 0
+        self._bounded_bytes = dict.fromkeys(_BOUNDED, 0)
         self._is_sending = False
 
     def put(self, message: Message, timeout_seconds: float) -> None:
-        """Let a message wait; shards wait for room first.
+        """Let a message wait; shards wait for room first, and rounds as long as it takes: all others go before them.
 
         Raises:
             CommunicationError: the link is closed, or there was no room in time.
         """
         with self._changed:
-            if message.channel is Channel.SHARDS:
-                self._await_room(timeout_seconds)
-                self._shard_bytes += message.num_bytes
+            if message.channel in _BOUNDED:
+                self._await_room(message.channel, None if message.channel is Channel.ROUNDS else timeout_seconds)
+                self._bounded_bytes[message.channel] += message.num_bytes
             if self._is_closed:
                 raise CommunicationError("the link is closed", field="link")
             self._waiting[message.channel].append(message)
@@ -97,12 +98,15 @@ class Outbox:
         return next(ready, None)
 
     def _count(self, message: Message) -> None:
-        if message.channel is Channel.SHARDS:
-            self._shard_bytes -= message.num_bytes
+        if message.channel in _BOUNDED:
+            self._bounded_bytes[message.channel] -= message.num_bytes
             self._changed.notify_all()
         elif message.channel is Channel.REDUCTION:
             self._untaken_bytes += message.num_bytes
 
-    def _await_room(self, timeout_seconds: float) -> None:
-        if not self._changed.wait_for(lambda: self._is_closed or self._shard_bytes < MOST_WAITING_BYTES, timeout_seconds):
+    def _await_room(self, channel: Channel, timeout_seconds: float | None) -> None:
+        def has_room() -> bool:
+            return self._is_closed or self._bounded_bytes[channel] < MOST_WAITING_BYTES
+
+        if not self._changed.wait_for(has_room, timeout_seconds):
             raise CommunicationError(f"took nothing for {timeout_seconds:g} s", field="link")

@@ -83,7 +83,6 @@ class TreeReduction:
         own: Vector | None,
         result: Vector,
         chunk_bytes: int,
-        is_listening: bool = False,
     ) -> None:
         """Prepare the pass.
 
@@ -94,7 +93,6 @@ class TreeReduction:
             own: what it adds, weighted already; none where it adds nothing.
             result: takes the mean; as long as `own`.
             chunk_bytes: size of the pieces.
-            is_listening: whether it only hears the result.
         """
         self._exchange, self._place, self._own, self._result = exchange, place, own, result
         self._own_header = header
@@ -103,7 +101,7 @@ class TreeReduction:
         self._arrived: dict[int, dict[str, Vector | None]] = {}
         self._empty: set[str] = set()
         self._headers: dict[str, Header | None] = {}
-        self._num_summed, self._num_final = len(self._slices) if is_listening else 0, 0
+        self._num_summed = self._num_final = 0
         self._is_empty = False
 
     def run(self) -> Reduced:
@@ -201,27 +199,12 @@ class TreeReduction:
         payload = as_bytes(None if self._is_empty else self._result[self._slices[index]])
         for child in self._place.children:
             self._exchange.send(child, DOWN, fields, payload)
-        for listener in self._place.listeners:
-            self._exchange.offer(listener, DOWN, fields, payload)
 
 
 def slices(num_elements: int, chunk_elements: int) -> list[slice]:
     """A vector's pieces; at least one, if an empty one."""
     length = max(1, chunk_elements)
     return [slice(at, min(at + length, num_elements)) for at in range(0, max(num_elements, 1), length)]
-
-
-def offer_result(exchange: Exchange, listener: str, reduced: Reduced, result: Vector, chunk_bytes: int) -> None:
-    """Send a listener the whole result, in the chunks in which a tree would."""
-    for index, where in enumerate(slices(len(result), chunk_bytes // result.itemsize)):
-        fields: dict[str, Any] = {"chunk": index}
-        if index == 0:
-            fields["header"] = reduced.header.as_fields()
-        if reduced.vector is None:
-            fields["is_empty"] = True
-        exchange.offer(listener, DOWN, fields, as_bytes(None if reduced.vector is None else result[where]))
-        if reduced.vector is None:
-            return
 
 
 def vector_of(message: Message, worker: str, where: slice, dtype: "np.dtype[Any]") -> Vector:

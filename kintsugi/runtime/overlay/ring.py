@@ -20,7 +20,6 @@ from kintsugi.runtime.overlay.reduction import (
     as_bytes,
     header_of,
     merged,
-    offer_result,
     slices,
     vector_of,
 )
@@ -36,7 +35,6 @@ class RingReduction:
         exchange: Exchange,
         worker: str,
         order: Sequence[str],
-        listeners: Sequence[str],
         *,
         header: Header,
         own: Vector | None,
@@ -49,17 +47,16 @@ class RingReduction:
             exchange: of the pass.
             worker: this one.
             order: of the ring.
-            listeners: who gets the result from this worker.
             header: what it says.
             own: what it adds, weighted already; none where it adds nothing.
             result: takes the mean; as long as `own`.
             chunk_bytes: size of the pieces.
         """
-        self._exchange, self._listeners = exchange, listeners
+        self._exchange = exchange
         self._size, self._index = len(order), order.index(worker)
         self._next = order[(self._index + 1) % len(order)]
         self._before = order[self._index - 1]
-        self._own_header, self._own, self._result, self._chunk_bytes = header, own, result, chunk_bytes
+        self._own_header, self._own, self._result = header, own, result
         self._segments = _segments(result, self._size, chunk_bytes)
         self._header: Header | None = None
         self._totals: dict[int, Header | None] = {}
@@ -85,10 +82,7 @@ class RingReduction:
             else:
                 self._keep(segment, chunk, self._part(segment, chunk, message), header_of(message.fields))
         assert self._header is not None
-        reduced = Reduced(header=self._header, vector=None if self._is_empty else self._result)
-        for listener in self._listeners:
-            offer_result(self._exchange, listener, reduced, self._result, self._chunk_bytes)
-        return reduced
+        return Reduced(header=self._header, vector=None if self._is_empty else self._result)
 
     def _add(self, segment: int, chunk: int, message: Message) -> None:
         """Add this worker's part to a sum that comes by; the last one makes the mean of it."""

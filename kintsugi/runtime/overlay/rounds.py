@@ -1,15 +1,14 @@
 """Reductions, one after another: which policy each runs under, and what happens when one is called off."""
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
-
-import numpy as np
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
 
 from kintsugi.core import codec
-from kintsugi.core.errors import ConflictError, UnavailableError
+from kintsugi.core.errors import UnavailableError
 from kintsugi.core.overlay import Overlay, Shape, SynchronizationPolicy
+from kintsugi.runtime.overlay.committed import Committed, GivenUpError, LostTrackError
 from kintsugi.runtime.overlay.exchange import Exchange, LostLinkError
 from kintsugi.runtime.overlay.inbox import CalledOffError, Inbox, Pass, Phase
 from kintsugi.runtime.overlay.links import Links
@@ -33,30 +32,8 @@ class Desired(Protocol):
         """The newest one of an attempt above generation `after` that this worker could go over to at once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """A reduction that is over: every worker holds the same mean, or will."""
-
-    number: int
-    """Of all reductions of the job."""
-    vector: Vector | None
-    """The mean; none where nobody added anything."""
-    weights: Mapping[str, float]
-    """Of the workers whose gradients are in it."""
-    agreed: Mapping[str, Any] | None
-    """The overlay that takes effect after it, as a document; none where it is the same as before."""
-
-
-class LostTrackError(ConflictError):
-    """This worker missed more than one reduction: it has to fetch the state anew."""
-
-
-class GivenUpError(ConflictError):
-    """The others go on without this worker; a new `Coordinator` joins again."""
-
-
 class Rounds:
-    """The reductions of one worker, in the thread that trains (while it joins: in the one that listens)."""
+    """The reductions of one worker, in the thread that trains, or joins."""
 
     def __init__(
         self,
@@ -84,19 +61,25 @@ class Rounds:
         self._desired, self._options, self._make, self._report_missing = desired, options, make, report_missing
         self._spare: list[Vector] = []
         self._num_lost = 0
-        self._reuses = False  # while it listens, somebody else keeps what was heard until it is applied
         self.effective = desired.overlay
         """The overlay that the next reduction runs under."""
         self.restarts = self.effective.restarts
         self.last: Committed | None = None
         self.number = 0
-        """Reductions of the job so far, as far as this worker has heard them."""
-        self.synchronization_seconds: float | None = None
+        """Reductions of the job so far, as far as this worker has them."""
+        self.members: tuple[str, ...] = ()
+        """Who took part in the last one."""
+        self._newest = 0  # that a settlement told of
 
     @property
     def counts(self) -> bool:
         """Whether the next reduction counts on this worker."""
         return self._worker in self.effective.synchronization.order
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the others are known to have committed what this worker lacks."""
+        return self.number < self._newest
 
     def reduce(self, own: Vector | None, weight: float) -> Committed:
         """Take part in the next reduction until it is committed, over as many attempts as it takes.
@@ -107,9 +90,10 @@ class Rounds:
 
         Raises:
             GivenUpError: the others go on without this worker.
+            LostTrackError: it missed more than one.
             UnavailableError: nothing moved for too long.
         """
-        number, self._reuses = self.number + 1, True
+        number = self.number + 1
         while True:
             try:
                 self.settle()
@@ -117,43 +101,41 @@ class Rounds:
                     assert self.last is not None
                     return self.last
                 self._require_place()
+                if self.is_behind:
+                    raise LostTrackError(f"has {self.number} of {self._newest} reductions", field="worker", value=self._worker)
                 return self._reduce(number, own, weight)
             except LostLinkError as error:
                 self._await_restart(error.worker)
             except CalledOffError:
                 self._require_open()
 
-    def listen(self, timeout_seconds: float) -> Committed | None:
-        """The next reduction that this worker hears; None when none began in time or it had to begin anew.
+    def keep_up(self) -> Committed | None:
+        """As a worker that joins: go over to the newest attempt, if there is one; a reduction that was handed on with that.
 
         Raises:
-            LostTrackError: there was one in between that it did not hear.
+            GivenUpError: the others go on without this worker.
+            UnavailableError: nothing moved for too long.
         """
         before = self.number
         try:
             self.settle()
-            if self.number > before:
-                return self.last
-            if self.counts:
-                return None
-            key = self._inbox.await_pass(self.restarts, timeout_seconds)
-            if key is None or key.phase is not Phase.REDUCE:
-                return None
-            return self._hear(key)
         except LostLinkError as error:
             self._await_restart(error.worker)
         except CalledOffError:
             self._require_open()
-        return None
+        return self.last if self.number > before else None
 
     def begin_at(self, number: int) -> None:
-        """The state that is fetched is that after this many reductions, and none was heard yet."""
-        if not self.number:
-            self.number = number
+        """The state that was fetched is that after this many reductions."""
+        self.number, self.last = number, None
 
-    def forget(self) -> None:
-        """What was heard so far does not count: the state is fetched anew."""
-        self.number, self.last = 0, None
+    def follow(self, committed: Committed) -> None:
+        """Take over a reduction that others have made; what they agreed in it takes effect unless something later has already."""
+        self.number, self.last = committed.number, committed
+        if committed.agreed is not None:
+            agreed = codec.decode(Overlay, committed.agreed)
+            if agreed.generation > self.effective.generation:
+                self.effective, self.restarts = agreed, max(self.restarts, agreed.restarts)
 
     def settle(self) -> None:
         """Go over to the newest attempt, if there is one: with everybody else, and with what they have committed.
@@ -168,26 +150,16 @@ class Rounds:
         policy = overlay.restarted or overlay.synchronization
         self.restarts = overlay.restarts
         self._links.drop(lambda message: message.fields["pass"][0] < overlay.restarts)
-        if self._worker not in policy.order and self._worker not in policy.listeners:
+        if self._worker not in policy.order:
             self.effective = replace(overlay, synchronization=policy, generation=overlay.restarted_generation)
             return
-        place = position(policy, self._worker, with_listeners=True)
-        settled = settle(self._exchange(Phase.SETTLE, 0), place, self._heard, codec.encode(overlay))
-        self._catch_up(place, settled.newest, settled.holder)
+        place = position(policy, self._worker)
+        settled = settle(self._exchange(Phase.SETTLE, 0), place, self.number, codec.encode(overlay))
+        self._newest = settled.newest
+        if settled.holder is not None:
+            self._forward(place, settled.newest, settled.holder)
         known = codec.decode(Overlay, settled.overlay)
         self.effective = replace(known, synchronization=policy, generation=overlay.restarted_generation)
-
-    @property
-    def _heard(self) -> int | None:
-        return self.number or None
-
-    def _catch_up(self, place: Position, newest: int | None, holder: str | None) -> None:
-        """Pass the last committed gradient on to those that lack it, this worker among them."""
-        newest = newest or 0
-        if holder is not None:
-            self._forward(place, newest, holder)
-        if 0 < self.number < newest - 1:
-            raise LostTrackError(f"has heard {self.number} of {newest} reductions", field="worker", value=self._worker)
 
     def _forward(self, place: Position, newest: int, holder: str) -> None:
         """Take part in passing on the last committed gradient, also where it is of no use here: others wait for it."""
@@ -224,7 +196,6 @@ class Rounds:
                 exchange,
                 self._worker,
                 policy.order,
-                position(policy, self._worker).listeners,
                 header=header,
                 own=own,
                 result=result,
@@ -233,28 +204,12 @@ class Rounds:
         place = position(policy, self._worker)
         return TreeReduction(exchange, place, header=header, own=own, result=result, chunk_bytes=self._options.chunk_bytes).run()
 
-    def _hear(self, key: Pass) -> Committed:
-        if 0 < self.number < key.round - 1:
-            raise LostTrackError(f"has heard {self.number} reductions, and {key.round} is next", field="worker", value=self._worker)
-        place = Position(worker=self._worker, parent="", children=(), listeners=())
-        exchange = Exchange(self._links, self._inbox, key, self._options.reduction_timeout_seconds, is_patient=True)
-        result = self._make()
-        reduced = TreeReduction(
-            exchange,
-            place,
-            header=None,
-            own=None,
-            result=result,
-            chunk_bytes=self._options.chunk_bytes,
-            is_listening=True,
-        ).run()
-        return self._commit(key.round, reduced, result)
-
     def _commit(self, number: int, reduced: Reduced, result: Vector) -> Committed:
         """Count a reduction; the memory of the one before is used again."""
         before, self.number, self._num_lost = self.last, number, 0
+        self.members = self.effective.synchronization.order
         self.last = Committed(number=number, vector=reduced.vector, weights=reduced.header.weights, agreed=reduced.header.ready)
-        if self._reuses and before is not None and before.vector is not None:
+        if before is not None and before.vector is not None:
             self._spare.append(before.vector)
         if reduced.vector is None:
             self._spare.append(result)
@@ -290,8 +245,3 @@ class Rounds:
             return
         if not told:
             raise UnavailableError("the scheduler did not restart the reduction", field="worker", value=lost)
-
-
-def zeros(num_elements: int, dtype: Any) -> Vector:
-    """Memory for one vector."""
-    return np.zeros(num_elements, dtype=dtype)

@@ -14,26 +14,26 @@ _SAY, _VERDICT = "say", "verdict"
 class Settled:
     """What everybody knows then."""
 
-    committed: Mapping[str, int | None]
-    """The last round of every worker; none for a joiner that has not heard a whole one."""
+    committed: Mapping[str, int]
+    """The last round of every worker."""
     overlay: Mapping[str, Any]
     """The root's newest, as a document: which replications everybody is to know of."""
 
     @property
-    def newest(self) -> int | None:
-        """The last round that anybody has committed; none where there was none."""
-        return max((number for number in self.committed.values() if number is not None), default=None)
+    def newest(self) -> int:
+        """The last round that anybody has committed."""
+        return max(self.committed.values())
 
     @property
     def holder(self) -> str | None:
         """Who gives the last committed gradient to those that lack just that one; none where nobody does."""
         newest = self.newest
-        if newest is None or newest - 1 not in self.committed.values():
+        if newest - 1 not in self.committed.values():
             return None
         return min(worker for worker, number in self.committed.items() if number == newest)
 
 
-def settle(exchange: Exchange, place: Position, committed: int | None, overlay: Mapping[str, Any]) -> Settled:
+def settle(exchange: Exchange, place: Position, committed: int, overlay: Mapping[str, Any]) -> Settled:
     """One pass up, in which everybody says what it has committed, and one down with all of it.
 
     Raises:
@@ -41,7 +41,7 @@ def settle(exchange: Exchange, place: Position, committed: int | None, overlay: 
         LostLinkError: a link that is needed is gone.
         UnavailableError: somebody said nothing for too long.
     """
-    known: dict[str, int | None] = {place.worker: committed}
+    known: dict[str, int] = {place.worker: committed}
     awaited = set(place.children)
     while awaited:
         worker, message = exchange.receive()

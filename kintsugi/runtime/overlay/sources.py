@@ -1,4 +1,4 @@
-"""The sending side of a replication: the copies of the state, and a stream to each joining worker."""
+"""The sending side of a replication: a copy of the state and the reductions since, told to each joining worker."""
 
 import hashlib
 import queue
@@ -7,7 +7,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from kintsugi.core.errors import KintsugiError
-from kintsugi.core.overlay import Replication
+from kintsugi.core.overlay import Overlay, Replication, WorkerState
+from kintsugi.runtime.overlay.committed import Committed
+from kintsugi.runtime.overlay.following import FORGOTTEN, Telling
+from kintsugi.runtime.overlay.history import History, Key
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
 from kintsugi.runtime.overlay.options import OverlayOptions
@@ -20,9 +23,6 @@ OPEN, SHARD, SEAL, GONE, FETCH = "open", "shard", "seal", "gone", "fetch"
 SEALED_BYTES = 16 * 2**20
 """What one hash covers; so much arrives again at most when a source is lost."""
 
-Key = tuple[str, int]
-"""Joining worker and the generation of its replication."""
-
 
 class Sources:
     """What this worker sends to those that join."""
@@ -32,6 +32,8 @@ class Sources:
         self._streams: dict[Key, _Stream] = {}
         self._seen: set[Key] = set()
         self._snapshot: Snapshot | None = None
+        self._history = History(options.max_waiting_bytes, options.reduction_timeout_seconds)
+        self._tellings: dict[Key, Telling] = {}
         self._lock = threading.Lock()
 
     @property
@@ -40,25 +42,32 @@ class Sources:
         with self._lock:
             return tuple(sorted(joiner for joiner, _ in self._streams))
 
-    def begin(
-        self, replications: Collection[Replication], wanted: Collection[Key], number: int, packed: Callable[[], PackedState]
-    ) -> None:
+    def begin(self, overlay: Overlay, wanted: Collection[Key], number: int, packed: Callable[[], PackedState]) -> None:
         """Begin those replications that have not begun: this is the boundary of which the state is copied.
 
         Args:
-            replications: of the overlay that takes effect here, the same on all sources.
+            overlay: that takes effect here, the same on all sources.
             wanted: those that have not ended since.
             number: reductions that the state has seen.
             packed: gives the live state.
         """
-        for replication in replications:
+        for replication in overlay.replications:
             key = replication.joiner, replication.generation
             if key in self._seen:
                 continue
             self._seen.add(key)
             sources = {share.source for share in replication.shares}
             if self._worker in sources and key in wanted:
+                is_fastest = overlay.synchronization.parents.get(replication.joiner) == self._worker
+                self._history.follow(key, number, is_told=is_fastest)
                 self._start(key, replication, number, packed)
+
+    def keep(self, committed: Committed, members: Collection[str]) -> None:
+        """Keep a reduction for those that follow; who took part in it follows no more."""
+        for key in self._history.followers:
+            if key[0] in members:
+                self._end_following(key)
+        self._history.add(committed)
 
     def fetch(self, joiner: str, fields: Mapping[str, Any]) -> None:
         """A joining worker asks for ranges that another source did not send."""
@@ -68,6 +77,31 @@ class Sources:
             self._links.tell(joiner, GONE, {"replication": fields["replication"]})
         else:
             stream.send(tuple((begin, end) for begin, end in fields["ranges"]))
+
+    def follow(self, joiner: str, fields: Mapping[str, Any]) -> None:
+        """A joining worker asks for reductions: behind `after`, with a new beginning, and as far as `up_to`."""
+        key = joiner, int(fields["replication"])
+        with self._lock:
+            telling = self._tellings.get(key)
+            if "after" in fields and key in self._history.followers:
+                if telling is not None:
+                    telling.close()
+                after, chunk_bytes = int(fields["after"]), self._options.chunk_bytes
+                telling = self._tellings[key] = Telling(key, self._history, self._links, after=after, chunk_bytes=chunk_bytes)
+        if telling is None:
+            self._links.tell(joiner, FORGOTTEN, {"replication": key[1], "why": "nothing is kept for it"})
+        else:
+            telling.allow(int(fields["up_to"]))
+
+    def heed(self, overlay: Overlay) -> None:
+        """End what this overlay does not want any more."""
+        wanted = keys(overlay)
+        self.retain(wanted)
+        active = {one.id for one in overlay.workers if one.state is WorkerState.ACTIVE}
+        linked = overlay.neighbors(self._worker)
+        for key in self._history.followers:
+            if key[0] not in linked or (key not in wanted and key[0] not in active):
+                self._end_following(key)
 
     def retain(self, wanted: Collection[Key]) -> None:
         """End streams of replications that are over, and let go of copies that nobody reads any more."""
@@ -89,6 +123,15 @@ class Sources:
     def close(self) -> None:
         """End all streams."""
         self.retain(())
+        for key in self._history.followers:
+            self._end_following(key)
+
+    def _end_following(self, key: Key) -> None:
+        with self._lock:
+            telling = self._tellings.pop(key, None)
+        if telling is not None:
+            telling.close()
+        self._history.leave(key)
 
     def _start(self, key: Key, replication: Replication, number: int, packed: Callable[[], PackedState]) -> None:
         state = packed()
@@ -100,6 +143,11 @@ class Sources:
                 self._snapshot = snapshot
             stream = self._streams[key] = _Stream(key, snapshot, self._links, self._options)
         stream.send(own)
+
+
+def keys(overlay: Overlay) -> frozenset[Key]:
+    """The replications under way."""
+    return frozenset((one.joiner, one.generation) for one in overlay.replications)
 
 
 class _Stream:

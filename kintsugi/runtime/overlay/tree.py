@@ -15,49 +15,35 @@ class Position:
     """None at the root."""
     children: tuple[str, ...]
     """Who sends up to this worker, in the order in which what they send is added."""
-    listeners: tuple[str, ...]
-    """Who only gets results from this worker."""
 
     @property
     def peers(self) -> tuple[str, ...]:
         """Everybody whose link this worker needs."""
         above = () if self.parent is None else (self.parent,)
-        return above + self.children + self.listeners
+        return above + self.children
 
 
-def position(policy: SynchronizationPolicy, worker: str, *, with_listeners: bool = False) -> Position:
+def position(policy: SynchronizationPolicy, worker: str) -> Position:
     """The worker's place in a policy's tree; a ring counts as the chain that begins at its first worker.
 
-    Args:
-        policy: in which the worker counts or listens.
-        worker: whose place.
-        with_listeners: whether listeners send up, too (they do where everybody is asked something).
-
     Raises:
-        InvalidInputError: the worker has no place in it.
+        InvalidInputError: the worker does not count in it.
     """
-    if worker not in policy.order and worker not in policy.listeners:
-        raise InvalidInputError("neither counts nor listens in this policy", field="worker", value=worker)
+    if worker not in policy.order:
+        raise InvalidInputError("does not count in this policy", field="worker", value=worker)
     parents = _parents(policy)
-    below = [other for other in policy.order if parents.get(other) == worker]
-    hearing = [other for other in policy.listeners if parents.get(other) == worker]
-    return Position(
-        worker=worker,
-        parent=parents.get(worker),
-        children=(*below, *hearing) if with_listeners else tuple(below),
-        listeners=() if with_listeners else tuple(hearing),
-    )
+    children = tuple(other for other in policy.order if parents.get(other) == worker)
+    return Position(worker=worker, parent=parents.get(worker), children=children)
 
 
 def needed_links(policy: SynchronizationPolicy, worker: str) -> tuple[str, ...]:
-    """The neighbours without whose links the worker cannot take part; none where it has no place in the policy."""
-    if worker not in policy.order and worker not in policy.listeners:
+    """The neighbours without whose links the worker cannot take part; none where it does not count in the policy."""
+    if worker not in policy.order:
         return ()
-    peers = position(policy, worker).peers
-    if policy.shape is Shape.TREE or worker not in policy.order:
-        return peers
+    if policy.shape is Shape.TREE:
+        return position(policy, worker).peers
     after, before = ring_neighbors(policy, worker)
-    return tuple(dict.fromkeys((*peers, *(one for one in (after, before) if one != worker))))
+    return tuple(dict.fromkeys((*position(policy, worker).peers, *(one for one in (after, before) if one != worker))))
 
 
 def ring_neighbors(policy: SynchronizationPolicy, worker: str) -> tuple[str, str]:
@@ -70,5 +56,4 @@ def ring_neighbors(policy: SynchronizationPolicy, worker: str) -> tuple[str, str
 def _parents(policy: SynchronizationPolicy) -> dict[str, str]:
     if policy.shape is Shape.TREE:
         return dict(policy.parents)
-    chain = dict(zip(policy.order[1:], policy.order, strict=False))
-    return {**policy.parents, **chain}
+    return dict(zip(policy.order[1:], policy.order, strict=False))

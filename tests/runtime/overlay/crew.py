@@ -30,6 +30,16 @@ def perceptron() -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.Adam(model.parameters(), 1e-2)
 
 
+def wide() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model whose state takes a while to send, compared to a step."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 4096), nn.Tanh(), nn.Linear(4096, 2)).double()
+    return model, torch.optim.Adam(model.parameters(), 1e-3)
+
+
+Build = Callable[[], tuple[nn.Module, torch.optim.Optimizer]]
+
+
 @dataclass
 class Line:
     """What one worker saw of one reduction."""
@@ -48,7 +58,7 @@ class Crew:
 
     desk: Desk = field(default_factory=Desk)
     options: OverlayOptions = OPTIONS
-    build: Callable[[], tuple[nn.Module, torch.optim.Optimizer]] = perceptron
+    build: Build = perceptron
     lines: list[Line] = field(default_factory=list)
     members: dict[str, "Member"] = field(default_factory=dict)
 
@@ -143,9 +153,7 @@ def own_loss(model: nn.Module, worker: str, step: int) -> torch.Tensor:
     return nn.functional.mse_loss(model(inputs), inputs[:, :2].sin())
 
 
-def replayed(
-    lines: Sequence[Line], build: Callable[[], tuple[nn.Module, torch.optim.Optimizer]] = perceptron
-) -> dict[int, dict[str, float]]:
+def replayed(lines: Sequence[Line], build: Build = perceptron) -> dict[int, dict[str, float]]:
     """Losses by step and worker of an uninterrupted computation in which the same workers contribute to each step."""
     contributors: dict[int, tuple[str, ...]] = {}
     for line in lines:

@@ -1,12 +1,16 @@
 """Workers join, leave and fail while the others train; replicas stay bitwise equal, and no step has two sums."""
 
+import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from kintsugi.core.overlay import OverlayEventKind
-from kintsugi.runtime.overlay.rounds import GivenUpError
-from tests.runtime.overlay.crew import Crew, Line, cut, replayed
+from kintsugi.runtime.overlay import sources
+from kintsugi.runtime.overlay.committed import GivenUpError
+from kintsugi.runtime.overlay.messages import NO_BYTES
+from tests.runtime.overlay.crew import OPTIONS, Build, Crew, Line, cut, perceptron, replayed, wide
 
 
 def test_workers_join_and_leave_a_running_job():
@@ -26,16 +30,16 @@ def test_workers_join_and_leave_a_running_job():
 
 def check(crew: Crew) -> None:
     """Replicas were bitwise equal after every step, and the losses are those of an uninterrupted run."""
-    check_lines(crew.lines)
+    check_lines(crew.lines, crew.build)
 
 
-def check_lines(lines: Sequence[Line]) -> None:
+def check_lines(lines: Sequence[Line], build: Build = perceptron) -> None:
     """As `check`, for what workers wrote down."""
     digests: dict[int, set[str]] = {}
     for line in lines:
         digests.setdefault(line.number, set()).add(line.digest)
     assert all(len(found) == 1 for found in digests.values())
-    losses = replayed(lines)
+    losses = replayed(lines, build)
     for line in lines:
         if line.worker in line.contributors:
             assert line.loss == pytest.approx(losses[line.step - 1][line.worker], rel=1e-12, abs=1e-14)
@@ -93,6 +97,51 @@ def test_links_are_asked_for_and_given_up_at_the_end_of_a_step():
     check(crew)
     assert crew.desk.now.restarts == 0
     assert all(line.contributors == ("a", "b", "c") for line in before_anybody_left if line.worker == "c")
+
+
+class Obstacle:
+    """The source that is the first to send a shard gets stuck there until it may go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.victim = ""
+        self.is_met, self.may_go_on = threading.Event(), threading.Event()
+        self._put, self._lock = sources._Stream._put, threading.Lock()
+        obstacle = self
+
+        def put(stream, kind, fields, payload=NO_BYTES):
+            return obstacle.put(stream, kind, fields, payload)
+
+        monkeypatch.setattr(sources._Stream, "_put", put)
+
+    def put(self, stream, kind, fields, payload) -> None:
+        own = stream._links.identity.worker
+        with self._lock:
+            self.victim = self.victim or (own if kind == sources.SHARD else "")
+        if kind == sources.SHARD and own == self.victim:
+            self.is_met.set()
+            self.may_go_on.wait(60.0)
+        self._put(stream, kind, fields, payload)
+
+
+@pytest.mark.parametrize("max_waiting_bytes", [2**30, 1])
+def test_a_source_is_lost_in_the_middle_of_a_replication(monkeypatch, max_waiting_bytes):
+    crew = Crew(options=replace(OPTIONS, chunk_bytes=2**14, max_waiting_bytes=max_waiting_bytes), build=wide)
+    crew.start("a").await_steps(1)
+    crew.start("b", ("a",)).await_steps(1)
+    crew.start("c", ("a", "b")).await_steps(1)
+    obstacle = Obstacle(monkeypatch)
+    joiner = crew.start("d", ("a", "b", "c"))
+    assert obstacle.is_met.wait(60.0)
+    if max_waiting_bytes > 1:  # many more reductions than ever waited for a joiner that was not told them in order
+        crew.members["a"].await_steps(crew.members["a"].num_steps + 20)
+    crew.members[obstacle.victim].strike()
+    obstacle.may_go_on.set()
+    joiner.await_steps(2)
+    crew.finish()
+    check(crew)
+    assert crew.desk.now.restarts == 1
+    if max_waiting_bytes > 1:
+        assert crew.desk.num(OverlayEventKind.REPLICATION_REQUESTED) == 0
 
 
 def test_a_worker_that_was_cut_off_is_told_so_and_joins_again():

@@ -10,42 +10,36 @@ from kintsugi.core.overlay import Shape, SynchronizationPolicy
 from kintsugi.runtime.overlay.reduction import Header, TreeReduction, merged
 from kintsugi.runtime.overlay.ring import RingReduction
 from kintsugi.runtime.overlay.settlement import settle
-from kintsugi.runtime.overlay.tree import Position, needed_links, position
+from kintsugi.runtime.overlay.tree import needed_links, position
 from tests.runtime.overlay.wires import together
 
 
 @st.composite
 def policies(draw, max_workers: int = 6) -> SynchronizationPolicy:
-    """A tree or ring of some workers, with up to two listeners."""
+    """A tree or ring of some workers."""
     order = tuple(f"w{index}" for index in range(draw(st.integers(1, max_workers))))
-    listeners = tuple(f"x{index}" for index in range(draw(st.integers(0, 2))))
-    parents = {listener: draw(st.sampled_from(order)) for listener in listeners}
     if len(order) > 2 and draw(st.booleans()):
-        return SynchronizationPolicy(shape=Shape.RING, order=order, parents=parents, listeners=listeners)
-    parents |= {worker: order[draw(st.integers(0, index))] for index, worker in enumerate(order[1:])}
-    return SynchronizationPolicy(shape=Shape.TREE, order=order, parents=parents, listeners=listeners)
+        return SynchronizationPolicy(shape=Shape.RING, order=order)
+    parents = {worker: order[draw(st.integers(0, index))] for index, worker in enumerate(order[1:])}
+    return SynchronizationPolicy(shape=Shape.TREE, order=order, parents=parents)
 
 
 def reduced(policy: SynchronizationPolicy, vectors, weights, documents, chunk_bytes: int):
-    """What everybody gets, listeners too."""
+    """What everybody gets."""
     length = len(next(iter(vectors.values())))
 
     def work(wire):
         result = np.full(length, np.nan)
-        if wire.worker in policy.listeners:
-            place = Position(worker=wire.worker, parent="", children=(), listeners=())
-            pass_ = TreeReduction(wire, place, header=None, own=None, result=result, chunk_bytes=chunk_bytes, is_listening=True)
-            return pass_.run()
         weight = weights[wire.worker]
         own = vectors[wire.worker] * weight if weight else None
         header = Header(weights={wire.worker: weight} if weight else {}, ready=documents[wire.worker])
-        place = position(policy, wire.worker)
         if policy.shape is Shape.RING:
             arguments = {"header": header, "own": own, "result": result, "chunk_bytes": chunk_bytes}
-            return RingReduction(wire, wire.worker, policy.order, place.listeners, **arguments).run()
+            return RingReduction(wire, wire.worker, policy.order, **arguments).run()
+        place = position(policy, wire.worker)
         return TreeReduction(wire, place, header=header, own=own, result=result, chunk_bytes=chunk_bytes).run()
 
-    return together((*policy.order, *policy.listeners), work)
+    return together(policy.order, work)
 
 
 @settings(max_examples=60, deadline=None)
@@ -79,16 +73,16 @@ def agreed(documents):
 @settings(max_examples=30, deadline=None)
 @given(policies(), st.data())
 def test_a_mean_is_handed_on_as_it_is_to_those_that_missed_it(policy, data):
-    holder = data.draw(st.sampled_from([*policy.order, *policy.listeners]))
+    holder = data.draw(st.sampled_from(policy.order))
     mean = np.random.default_rng(1).normal(size=5)
     told = Header(weights={"gone": 3.0}, ready={"generation": 9}, is_final=True)
 
     def work(wire):
-        place, is_holder = position(policy, wire.worker, with_listeners=True), wire.worker == holder
+        place, is_holder = position(policy, wire.worker), wire.worker == holder
         own, header = (mean, told) if is_holder else (None, None)
         return TreeReduction(wire, place, header=header, own=own, result=np.zeros(5), chunk_bytes=16).run()
 
-    for result in together((*policy.order, *policy.listeners), work).values():
+    for result in together(policy.order, work).values():
         assert result.vector.tobytes() == mean.tobytes()
         assert result.header == told
 
@@ -96,11 +90,11 @@ def test_a_mean_is_handed_on_as_it_is_to_those_that_missed_it(policy, data):
 @settings(max_examples=30, deadline=None)
 @given(policies(), st.data())
 def test_a_settlement_tells_everybody_what_everybody_has_committed(policy, data):
-    workers = (*policy.order, *policy.listeners)
-    committed = {worker: data.draw(st.sampled_from([None, 6, 7])) for worker in workers}
+    workers = policy.order
+    committed = {worker: data.draw(st.sampled_from([0, 6, 7])) for worker in workers}
 
     def work(wire):
-        place = position(policy, wire.worker, with_listeners=True)
+        place = position(policy, wire.worker)
         return settle(wire, place, committed[wire.worker], {"told_by": wire.worker})
 
     for settled in together(workers, work).values():
@@ -138,8 +132,8 @@ def test_the_links_that_a_worker_needs():
     parents = {"b": "a", "c": "a", "x": "c"}
     tree = SynchronizationPolicy(shape=Shape.TREE, order=("a", "b", "c"), parents=parents, listeners=("x",))
     assert needed_links(tree, "a") == ("b", "c")
-    assert needed_links(tree, "c") == ("a", "x")
-    assert needed_links(tree, "x") == ("c",)
+    assert needed_links(tree, "c") == ("a",)
+    assert needed_links(tree, "x") == ()
     assert needed_links(tree, "elsewhere") == ()
     ring = SynchronizationPolicy(shape=Shape.RING, order=("a", "b", "c", "d"))
     assert set(needed_links(ring, "a")) == {"b", "d"}

@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.ranges import length, stretches, united, within, without
 from kintsugi.runtime.overlay.shares import share_ranges
 from kintsugi.runtime.overlay.snapshot import Snapshot
-from kintsugi.runtime.overlay.sources import GONE, OPEN, SEAL, SHARD, Sources
+from kintsugi.runtime.overlay.sources import GONE, OPEN, SEAL, SHARD, Sources, keys
+from planner.overlay.topology import empty_overlay
 from restorer.packing import PackedState
 
 ranges = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda pair: tuple(sorted(pair))), max_size=4)
@@ -97,7 +99,8 @@ OPTIONS = OverlayOptions(chunk_bytes=32)
 def sent_by(source: str, plan: Replication, packed: PackedState) -> tuple[Sources, Mailbox]:
     box = Mailbox()
     sources = Sources(source, box, OPTIONS)
-    sources.begin([plan], {(plan.joiner, plan.generation)}, 4, lambda: packed)
+    overlay = replace(empty_overlay("job"), replications=(plan,))
+    sources.begin(overlay, keys(overlay), 4, lambda: packed)
     return sources, box
 
 

@@ -26,8 +26,6 @@ class Wire:
         copied = memoryview(bytearray(payload))
         self.wires.queues[worker].put((self.worker, Message(Channel.REDUCTION, kind, fields, copied)))
 
-    offer = send
-
     def receive(self):
         return self.wires.queues[self.worker].get(timeout=30.0)
 

@@ -1,0 +1,91 @@
+"""A joining worker after the others: one of its sources tells it the reductions since the copy, another one where that is lost."""
+
+from collections.abc import Callable
+
+from kintsugi.core.overlay import Overlay
+from kintsugi.runtime.overlay.agent import Agent
+from kintsugi.runtime.overlay.arrival import Arrival
+from kintsugi.runtime.overlay.committed import Committed, LostTrackError
+from kintsugi.runtime.overlay.following import FOLLOW
+from kintsugi.runtime.overlay.links import Links
+from kintsugi.runtime.overlay.messages import Message
+from kintsugi.runtime.overlay.options import OverlayOptions
+from kintsugi.runtime.overlay.reduction import Vector
+from kintsugi.runtime.overlay.trail import Trail
+
+_LEAST_ROUNDS = 2
+
+
+class Pursuit:
+    """Whom a joining worker asks, and how much it has room for."""
+
+    def __init__(
+        self, agent: Agent, links: Links, memory: Callable[[], Vector], options: OverlayOptions, on_change: Callable[[], None]
+    ) -> None:
+        """Nobody is asked yet; `memory` gives room for one vector, `on_change` is called when there is something to do."""
+        self._agent, self._links, self._memory, self._on_change = agent, links, memory, on_change
+        self._num_rounds = max(_LEAST_ROUNDS, options.max_waiting_bytes // max(1, memory().nbytes))
+        self._trail: Trail | None = None
+        self._sources: frozenset[str] = frozenset()
+        self._silent: set[str] = set()
+        self._allowed = 0
+
+    def hear(self, worker: str, message: Message) -> None:
+        """Take a part of a reduction."""
+        trail = self._trail
+        if trail is not None:
+            trail.take(worker, message)
+
+    def hear_forgotten(self, worker: str, message: Message) -> None:
+        """A source cannot tell what it was asked for."""
+        trail = self._trail
+        if trail is not None and message.fields["replication"] == trail.generation:
+            self._silent.add(worker)
+            self._on_change()
+
+    def pop(self) -> Committed | None:
+        """The next reduction; None where it was not heard yet."""
+        return None if self._trail is None else self._trail.pop()
+
+    def go_on(self, overlay: Overlay, arrival: Arrival, number: int) -> None:
+        """Ask somebody, or for more; `number` is that of the last reduction that takes no room here.
+
+        Raises:
+            LostTrackError: none of the sources is left that could be asked.
+        """
+        trail = self._trail
+        if trail is None or trail.generation != arrival.generation:
+            assert arrival.number is not None
+            trail = self._trail = Trail(arrival.generation, arrival.number, self._memory, self._on_change)
+            self._silent.clear()
+        if trail.teller not in (candidates := self._candidates(overlay, arrival)):
+            trail.begin(self._chosen(overlay, arrival, candidates))
+            self._ask(trail, number, after=trail.heard)
+        elif number + self._num_rounds // 2 > self._allowed:
+            self._ask(trail, number)
+
+    def end(self) -> None:
+        """Nothing more is wanted."""
+        self._trail = None
+
+    def _ask(self, trail: Trail, number: int, **fields: int) -> None:
+        if trail.teller is not None:
+            self._allowed = number + self._num_rounds
+            self._links.tell(trail.teller, FOLLOW, {"replication": trail.generation, "up_to": self._allowed, **fields})
+
+    def _candidates(self, overlay: Overlay, arrival: Arrival) -> list[str]:
+        """Sources that take part in the reductions and can be asked."""
+        own = self._agent.identity.worker
+        for one in overlay.replications:
+            if (one.joiner, one.generation) == (own, arrival.generation):
+                self._sources = frozenset(share.source for share in one.shares)
+        among = self._sources.intersection(overlay.synchronization.order, self._links.up) - self._silent
+        if not among:
+            raise LostTrackError("no source is left that could tell what the others did", field="worker", value=own)
+        return sorted(among)
+
+    def _chosen(self, overlay: Overlay, arrival: Arrival, candidates: list[str]) -> str | None:
+        """The fastest neighbour where it is a source, or any; None while it has not begun."""
+        fastest = overlay.synchronization.parents.get(self._agent.identity.worker)
+        among = [fastest] if fastest in candidates else candidates
+        return next((one for one in among if one in arrival.opened), None)

@@ -1,0 +1,68 @@
+"""The reductions since the step of the copy, as a joining worker hears them: whole ones, in order, from one source at a time."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kintsugi.runtime.overlay.committed import Committed
+from kintsugi.runtime.overlay.messages import Message
+from kintsugi.runtime.overlay.reduction import Vector
+
+
+class Trail:
+    """What was heard and waits to be applied. Put by threads of links, taken by the one that joins."""
+
+    def __init__(self, generation: int, number: int, memory: Callable[[], Vector], on_change: Callable[[], None]) -> None:
+        """Go on behind reduction `number`, of the replication of `generation`; `memory` gives room for one vector."""
+        self.generation = generation
+        self.heard = number
+        """The last whole reduction."""
+        self.teller: str | None = None
+        """Who is asked; what others tell is passed over."""
+        self._memory, self._on_change = memory, on_change
+        self._whole: deque[Committed] = deque()
+        self._parts: list[Message] = []
+        self._lock = threading.Lock()
+
+    def begin(self, teller: str | None) -> None:
+        """Hear another source; what one told in part is told again."""
+        with self._lock:
+            self.teller, self._parts = teller, []
+
+    def take(self, worker: str, message: Message) -> None:
+        """Take in a part of a reduction."""
+        fields = message.fields
+        with self._lock:
+            expected = self.heard + 1, len(self._parts)
+            if worker != self.teller or (fields["replication"], fields["number"], fields["chunk"]) != (self.generation, *expected):
+                return
+            self._parts.append(message)
+            if len(self._parts) < int(fields["num_chunks"]):
+                return
+            self._whole.append(self._joined(self._parts))
+            self._parts, self.heard = [], self.heard + 1
+        self._on_change()
+
+    def pop(self) -> Committed | None:
+        """The next reduction; None where it was not heard yet."""
+        with self._lock:
+            return self._whole.popleft() if self._whole else None
+
+    def _joined(self, parts: list[Message]) -> Committed:
+        header: dict[str, Any] = parts[0].fields["header"]
+        return Committed(
+            number=int(parts[0].fields["number"]), vector=self._vector(parts), weights=header["weights"], agreed=header["agreed"]
+        )
+
+    def _vector(self, parts: list[Message]) -> Vector | None:
+        if parts[0].fields.get("is_empty"):
+            return None
+        vector, at = self._memory(), 0
+        for part in parts:
+            piece = np.frombuffer(part.payload, dtype=vector.dtype)
+            vector[at : at + len(piece)] = piece
+            at += len(piece)
+        return vector
