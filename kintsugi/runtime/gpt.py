@@ -115,9 +115,10 @@ def standard_library_text(num_bytes: int) -> bytes:
 
 def gpt_layers(shape: GptShape) -> list[Layer]:
     """Embedding, blocks, and a head that is tied to the embedding."""
+    block = partial(Block, shape)
     return [
         Layer(name="embedding", build=partial(Embedding, shape), inputs=("tokens",)),
-        *(Layer(name=f"block{index}", build=partial(Block, shape)) for index in range(shape.num_blocks)),
+        *(Layer(name=f"block{index}", build=block) for index in range(shape.num_blocks)),
         Layer(name="head", build=partial(Head, shape), tied={"weight": "embedding.bytes.weight"}),
     ]
 

@@ -168,18 +168,26 @@ class ModelShape:
 def model_shape(job: TrainingJob) -> ModelShape:
     """Shapes of all boundaries and parameters, from one micro-batch through the model on the meta device.
 
-    Nothing is computed and no memory is taken. Layers whose forward depends on values cannot be traced so; they raise
-    the error that torch gives for them.
+    Nothing is computed and no memory is taken. Layers that one callable builds and that take tensors alike are traced once.
+    Layers whose forward depends on values cannot be traced so; they raise the error that torch gives for them.
     """
     meta = torch.device("meta")
     batch = {name: value.to(meta) for name, value in collate([job.dataset[0]] * job.microbatch_size, "cpu").items()}
     activations: Activations = ()
     boundaries = [()]  # type: list[tuple[TensorSpec, ...]]
     parameters = []
+    traced: dict[object, tuple[Layer, nn.Module, Activations]] = {}  # the layers are kept, so that no id comes twice
     for layer in job.layers:
-        with meta:
-            module = layer.build().to(device=meta, dtype=job.dtype)
-            activations = run_layer(layer, module, activations, batch)
-        boundaries.append(tuple(TensorSpec(tuple(t.shape), t.dtype, t.requires_grad) for t in activations))
+        key = (id(layer.build), layer.inputs, tuple((_spec(tensor), tensor.stride()) for tensor in activations))
+        if key not in traced:
+            with meta:
+                module = layer.build().to(device=meta, dtype=job.dtype)
+                traced[key] = layer, module, run_layer(layer, module, activations, batch)
+        _, module, activations = traced[key]
+        boundaries.append(tuple(map(_spec, activations)))
         parameters.append({canonical_name(layer, name): tuple(p.shape) for name, p in module.named_parameters() if p.requires_grad})
     return ModelShape(tuple(boundaries), tuple(parameters))
+
+
+def _spec(tensor: Tensor) -> TensorSpec:
+    return TensorSpec(tuple(tensor.shape), tensor.dtype, tensor.requires_grad)

@@ -37,6 +37,25 @@ def test_shapes_are_those_of_a_real_pass(make_job):
     assert len(shape.boundaries) == len(job.layers) + 1
 
 
+class Doubling(nn.Module):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return torch.cat([values, values], dim=1)
+
+
+@pytest.mark.parametrize(("make", "widths", "num_built"), [(nn.Identity, [3, 3, 3], 1), (Doubling, [6, 12, 24], 3)])
+def test_layers_are_traced_once_where_they_take_what_is_alike(make, widths, num_built):
+    def build() -> nn.Module:
+        built.append(make())
+        return built[-1]
+
+    built: list[nn.Module] = []
+    first = Layer(name="first", build=lambda: nn.Linear(1, 3), inputs=("input",))
+    later = [Layer(name=f"later{index}", build=build) for index in range(3)]
+    job = replace(tiny_gpt(), layers=[first, *later], dataset=[{"input": torch.zeros(1)}], microbatch_size=2, dtype=torch.float32)
+    assert [specs[0].shape for specs in model_shape(job).boundaries[2:]] == [(2, width) for width in widths]
+    assert len(built) == num_built
+
+
 def test_frozen_parameters_are_not_reduced_and_ties_bear_their_owners_name():
     shape = model_shape(odd_job())
     assert "entry.frozen" not in shape.parameters[0]
