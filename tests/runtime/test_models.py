@@ -51,7 +51,9 @@ def test_layers_are_traced_once_where_they_take_what_is_alike(make, widths, num_
     built: list[nn.Module] = []
     first = Layer(name="first", build=lambda: nn.Linear(1, 3), inputs=("input",))
     later = [Layer(name=f"later{index}", build=build) for index in range(3)]
-    job = replace(tiny_gpt(), layers=[first, *later], dataset=[{"input": torch.zeros(1)}], microbatch_size=2, dtype=torch.float32)
+    job = replace(
+        tiny_gpt(), layers=[first, *later], dataset=[{"input": torch.zeros(1)}] * 16, microbatch_size=2, dtype=torch.float32
+    )
     assert [specs[0].shape for specs in model_shape(job).boundaries[2:]] == [(2, width) for width in widths]
     assert len(built) == num_built
 
