@@ -186,16 +186,17 @@ class Slow:
 
     inner: Dataset
     gate: Path
+    pause_seconds: float
 
     def __len__(self) -> int:
         return len(self.inner)
 
     def __getitem__(self, index: int):
-        time.sleep(0.0 if self.gate.exists() else 0.005)
+        time.sleep(0.0 if self.gate.exists() else self.pause_seconds)
         return self.inner[index]
 
 
-def slow_gpt(gate: Path, num_steps: int) -> TrainingJob:
-    """The decoder, on a data set that is slow before the gate opens."""
+def slow_gpt(gate: Path, num_steps: int, pause_seconds: float = 0.005) -> TrainingJob:
+    """The decoder, on a data set that pauses before every sample until the gate opens."""
     job = tiny_gpt(num_steps=num_steps)
-    return replace(job, dataset=Slow(job.dataset, gate))
+    return replace(job, dataset=Slow(job.dataset, gate, pause_seconds))

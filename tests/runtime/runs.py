@@ -83,6 +83,7 @@ def run_slowly(
     *faults: Fault,
     is_over: Callable[[Agent], bool],
     decisions: Decisions | None = None,
+    pause_seconds: float = 0.005,
 ) -> RunResult:
     """Train the decoder to the end under an observer, slowly until it `is_over`; nothing may be left."""
 
@@ -91,7 +92,7 @@ def run_slowly(
         if is_over(agent):
             gate.touch()
 
-    job = partial(slow_gpt, gate, num_steps)
+    job = partial(slow_gpt, gate, num_steps, pause_seconds)
     source = decisions or LocalDecisions()
     with leaves_nothing(), Agent(job, request, source, options=options_with(*faults), observer=observe) as agent:
         return agent.run()

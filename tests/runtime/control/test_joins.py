@@ -21,7 +21,7 @@ from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run, ru
 
 pytestmark = pytest.mark.processes
 
-NUM_STEPS = 60
+NUM_STEPS, PAUSE_SECONDS = 24, 0.025
 TOLERANCE = 1e-9
 """AdamW divides rounding differences by tiny second moments, step by step."""
 
@@ -64,7 +64,7 @@ def run_with(tmp_path):
     """Runs the slow job under an observer; it trains fast from when `is_over`."""
 
     def run(request, observer, *faults: Fault, is_over=has_joined) -> RunResult:
-        return run_slowly(tmp_path / "gate", NUM_STEPS, request, observer, *faults, is_over=is_over)
+        return run_slowly(tmp_path / "gate", NUM_STEPS, request, observer, *faults, is_over=is_over, pause_seconds=PAUSE_SECONDS)
 
     return run
 
@@ -149,7 +149,10 @@ def test_a_joining_that_no_plan_comes_of_does_not_stand_in_the_way_of_a_loss(tmp
             gate.touch()
 
     struck: list[str] = []
-    with leaves_nothing(), Agent(partial(slow_gpt, gate, NUM_STEPS), gpt_request(2, 2), Unwelcoming(), observer=observe) as agent:
+    with (
+        leaves_nothing(),
+        Agent(partial(slow_gpt, gate, NUM_STEPS, PAUSE_SECONDS), gpt_request(2, 2), Unwelcoming(), observer=observe) as agent,
+    ):
         result = agent.run()
         assert "w04" not in agent.alive
     assert_same(result, reference(), TOLERANCE)
@@ -173,7 +176,9 @@ def test_an_idle_worker_that_joined_is_no_silent_one(tmp_path):
     options = AgentOptions(quiesce_timeout_seconds=0.2)
     with (
         leaves_nothing(),
-        Agent(partial(slow_gpt, gate, NUM_STEPS), request, LocalDecisions(), options=options, observer=observe) as agent,
+        Agent(
+            partial(slow_gpt, gate, NUM_STEPS, PAUSE_SECONDS), request, LocalDecisions(), options=options, observer=observe
+        ) as agent,
     ):
         agent.run()
         assert "w04" in agent.alive
