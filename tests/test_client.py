@@ -16,6 +16,7 @@ from kintsugi.client import Client, HeartbeatSender, Patience
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import (
+    ConflictError,
     InfeasibleError,
     InvalidInputError,
     KintsugiError,
@@ -297,3 +298,14 @@ def test_a_service_that_is_away_is_told_again():
     assert sender.answer == HeartbeatAnswer(generation=4, timeout_seconds=9.0)
     assert requests[2]["incarnations"] == {"w00": 3}
     assert requests[2]["host"] == "h00"
+
+
+def test_workers_that_decide_by_themselves_find_plans_and_leases(client, job):
+    assert list(client.all_contingencies("llama", 7)) == []
+    record = client.claim_lease("llama", 1, holder="w00", agreement="ours")
+    assert client.claim_lease("llama", 1, holder="w00", agreement="ours") == record
+    with pytest.raises(ConflictError, match="held by w00"):
+        client.claim_lease("llama", 1, holder="w01", agreement="theirs")
+    assert client.lease("llama", 0, latest=True) == record
+    with pytest.raises(NotFoundError):
+        client.lease("llama", 2)

@@ -39,6 +39,7 @@ RULES: dict[tuple[str, str], Need] = {
     ("POST", "/v1/jobs/{job}/events"): REPORT,
     ("POST", "/v1/jobs/{job}/reports"): REPORT,
     ("POST", "/v1/jobs/{job}/heartbeats"): Need(scope=Scope.REPORT),
+    ("POST", "/v1/jobs/{job}/generations/{generation}/lease"): REPORT,
     ("POST", "/v1/jobs/{job}/overlay/events"): REPORT,
     ("POST", "/v1/jobs/{job}/overlay/heartbeats"): Need(scope=Scope.REPORT),
     ("PUT", "/v1/rendezvous/{run}/{key}"): Need(scope=Scope.REPORT, all_jobs=True),

@@ -25,6 +25,7 @@ from kintsugi.core import codec
 from kintsugi.core.decision import Decision, Estimate
 from kintsugi.core.handling import ApprovalPage, ApprovalRecord
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
+from kintsugi.core.leases import ContingencyPage, LeaseClaim, LeaseRecord
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Answer, EventPage, JobPage, JobView, Pending, Report, ReportPage, ReportRecord
 from kintsugi.core.overlay import (
@@ -55,6 +56,7 @@ REQUESTS = (
     Heartbeats,
     OverlayEvent,
     OverlayHeartbeat,
+    LeaseClaim,
 )
 RESPONSES = (
     AuditPage,
@@ -85,6 +87,8 @@ RESPONSES = (
     OverlayHeartbeatAnswer,
     OverlayLog,
     OverlaySigns,
+    ContingencyPage,
+    LeaseRecord,
 )
 
 SMALL_BODY_BYTES = 20_000
@@ -136,6 +140,7 @@ EstimateBody = Annotated[EstimateRequest, Depends(decoded(lambda data: codec.dec
 SimulationBody = Annotated[SimulationRequest, Depends(decoded(lambda data: codec.decode(SimulationRequest, data)))]
 NewWebhookBody = Annotated[NewWebhook, Depends(decoded(lambda data: codec.decode(NewWebhook, data)))]
 WebhookTargetBody = Annotated[WebhookTarget, Depends(decoded(lambda data: codec.decode(WebhookTarget, data)))]
+LeaseClaimBody = Annotated[LeaseClaim, Depends(decoded(lambda data: codec.decode(LeaseClaim, data)))]
 WhatIfBody = Annotated[WhatIf, Depends(decoded(lambda data: codec.decode(WhatIf, data)))]
 
 

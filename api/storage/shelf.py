@@ -76,6 +76,14 @@ class Shelf:
             return None
         return Decided(policy=row.policy, reason=row.reason, wording=Wording(brief=row.brief, account=row.account))
 
+    def page(self, job: str, generation: int, *, after: str, limit: int) -> list[tuple[str, Wording]]:
+        """Decisions of a generation by fingerprint, ascending, above `after`."""
+        columns = CONTINGENCIES.c
+        mine = (columns.job == job) & (columns.generation == generation) & (columns.planner_version == __version__)
+        query = select(CONTINGENCIES).where(mine, columns.fingerprint > after).order_by(columns.fingerprint).limit(limit)
+        with self._database.reading() as connection:
+            return [(row.fingerprint, Wording(brief=row.brief, account=row.account)) for row in connection.execute(query)]
+
     def fingerprints(self, job: str) -> frozenset[str]:
         """What the job's stored contingencies are found by."""
         columns = CONTINGENCIES.c

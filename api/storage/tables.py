@@ -230,5 +230,16 @@ OVERLAYS = Table(
 )
 """The overlay after the last line of each log: what follows from it, kept so that it need not be played back."""
 
-KEPT = (DOCUMENTS, LOG, DECISIONS, OVERLAY_LOG)
+LEASES = Table(
+    "leases",
+    METADATA,
+    Column("job", String(200), ForeignKey("jobs.id"), primary_key=True),
+    Column("generation", BigInteger, primary_key=True, autoincrement=False),
+    Column("holder", String(200), nullable=False),
+    Column("agreement", Text, nullable=False),
+    Column("granted_at", String(32), nullable=False),
+)
+"""What the workers of a job agreed on for each generation of theirs, where they said so. The primary key decides who was first."""
+
+KEPT = (DOCUMENTS, LOG, DECISIONS, OVERLAY_LOG, LEASES)
 """Tables whose rows are never changed or deleted: triggers refuse it."""

@@ -9,6 +9,7 @@ import httpx2
 
 from kintsugi.client.connection import Connection, path_of
 from kintsugi.client.following import follow
+from kintsugi.client.generations import GenerationCalls
 from kintsugi.client.overlays import OverlayCalls
 from kintsugi.client.patience import Patience
 from kintsugi.core import codec
@@ -30,7 +31,7 @@ GATHERING_SECONDS = 10.0
 """Longest wait of one request for a plan that gathers events: connections that are silent for long get lost on their way."""
 
 
-class Client(OverlayCalls):
+class Client(OverlayCalls, GenerationCalls):
     """Talks to one service; a context manager. Writes carry idempotency keys, so that a retry never counts twice.
 
     Every method raises what the service refused with (`InvalidInputError`, `NotFoundError`, `StaleGenerationError`,

@@ -106,6 +106,11 @@ def tell(record: Recorder, site: Receiver) -> None:
     record.ask("GET /v1/jobs/{job}/reports")
     alive = {"host": "h00", "workers": ["w00", "w01"], "observed_at": A_MOMENT, "step": 121}
     record.ask("POST /v1/jobs/{job}/heartbeats", alive)
+    record.ask("GET /v1/jobs/{job}/contingencies", params={"limit": 1})
+    claim = {"holder": "w00", "agreement": '{"generation":1,"members":["w00","w01"]}'}
+    record.ask("POST /v1/jobs/{job}/generations/{generation}/lease", claim, 201)
+    record.ask("POST /v1/jobs/{job}/generations/{generation}/lease", claim)
+    record.ask("GET /v1/jobs/{job}/generations/{generation}/lease")
     _studies(record, decided["decision"]["plan"])
     _overlay(record)
     meeting = {"value": base64.b64encode(b"127.0.0.1").decode(), "expected_version": 0, "generation": 1}

@@ -6,7 +6,9 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Protocol
 
+from kintsugi.client import Client
 from kintsugi.core import codec
+from kintsugi.core.errors import ConflictError, NotFoundError
 from kintsugi.runtime.disk import sync_folder
 from kintsugi.runtime.ring.messages import Agreement
 
@@ -59,3 +61,25 @@ class FolderLease:
 
     def _path(self, generation: int) -> Path:
         return self._folder / f"{_PREFIX}{generation}.json"
+
+
+class ServiceLease:
+    """The service's lease: as durable as its database, for workers wherever they are that can reach it."""
+
+    def __init__(self, client: Client, job: str, holder: str) -> None:
+        """`holder` is the worker that asks; `client` is not closed here."""
+        self._client, self._job, self._holder = client, job, holder
+
+    def decide(self, agreement: Agreement) -> Agreement:
+        """What the service holds for this generation from now on."""
+        with suppress(ConflictError):
+            self._client.claim_lease(self._job, agreement.generation, holder=self._holder, agreement=codec.dumps(agreement))
+            return agreement
+        return codec.loads(Agreement, self._client.lease(self._job, agreement.generation).agreement)
+
+    def held(self, generation: int) -> Agreement | None:
+        """The latest agreement that the service holds for this generation or one after it."""
+        try:
+            return codec.loads(Agreement, self._client.lease(self._job, generation, latest=True).agreement)
+        except NotFoundError:
+            return None

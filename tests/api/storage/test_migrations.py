@@ -104,4 +104,5 @@ def fill(url):
         "values ('j', 1, '', '', '', 0, true, false, 1)",
         "insert into decisions values ('j', 0, 0, '', '', '', '', '', '')",
         "insert into overlay_log values ('j', 1, 'e', '', '', 1, 1)",
+        "insert into leases values ('j', 1, 'w00', '{}', '')",
     )

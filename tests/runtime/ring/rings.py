@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from kintsugi.core.errors import UnavailableError
+from kintsugi.runtime.ring.lease import Lease
 from kintsugi.runtime.ring.links import listener
 from kintsugi.runtime.ring.messages import Agreement, Joiner
 from kintsugi.runtime.ring.node import RingNode, Told
@@ -53,9 +55,9 @@ class Heard:
 class Ring:
     """Members `a`, `b`, ... in one process. Use it as a context manager."""
 
-    def __init__(self, size: int, *, options: RingOptions = PATIENCE, lease: MemoryLease | None = None) -> None:
+    def __init__(self, size: int, *, options: RingOptions = PATIENCE, lease: Lease | None = None) -> None:
         self.names = tuple("abcdefghijklmnopqrstuvwxyz"[:size])
-        self.lease = lease or MemoryLease()
+        self.lease: Any = lease or MemoryLease()
         self.heard = {name: Heard() for name in self.names}
         listening = {name: listener("127.0.0.1") for name in self.names}
         addresses = {name: found.getsockname()[:2] for name, found in listening.items()}

@@ -1,8 +1,16 @@
 from pathlib import Path
 from threading import Thread
 
-from kintsugi.runtime.ring.lease import FolderLease
+from starlette.testclient import TestClient
+
+from api.app import create_app
+from api.settings import Settings
+from kintsugi.client import Client
+from kintsugi.core import codec
+from kintsugi.core.job import JobSettings
+from kintsugi.runtime.ring.lease import FolderLease, ServiceLease
 from kintsugi.runtime.ring.messages import Agreement, Contribution
+from tests.builders import uniform_profile
 from tests.runtime.ring.rings import Ring
 
 
@@ -16,6 +24,21 @@ def test_the_first_agreement_of_a_generation_is_kept(tmp_path: Path) -> None:
     assert lease.held(2) is None
     assert lease.held(0) == first
     assert [path.name for path in (tmp_path / "lease").iterdir()] == ["generation-1.json"]
+
+
+def test_the_service_holds_what_a_ring_agreed_on_and_decides_where_no_majority_is_left(tmp_path: Path) -> None:
+    app = create_app(Settings(database_url=f"sqlite:///{tmp_path}/kintsugi.sqlite3", plans_ahead=False))
+    with TestClient(app) as served, Client("http://testserver", transport=served._transport) as client:
+        client.create_job(job="job", profile=uniform_profile(4), workers=2, settings=JobSettings(num_microbatches=8))
+        with Ring(2, lease=ServiceLease(client, "job", "a")) as ring:
+            ring.connect()
+            ring.kill("a")
+            ring.wait_for("b")
+            held = ring.nodes["b"].agreement
+        assert codec.loads(Agreement, client.lease("job", 1).agreement) == held
+        late = ServiceLease(client, "job", "a")
+        assert late.decide(Agreement(1, ("a",))) == held
+        assert (late.held(0), late.held(2)) == (held, None)
 
 
 def test_of_many_who_ask_at_once_one_wins(tmp_path: Path) -> None:

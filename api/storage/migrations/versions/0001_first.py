@@ -8,7 +8,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-KEPT = ("documents", "log", "decisions", "overlay_log")
+KEPT = ("documents", "log", "decisions", "overlay_log", "leases")
 """Tables whose rows are never changed or deleted."""
 
 
@@ -21,6 +21,7 @@ def upgrade() -> None:
     _webhooks()
     _rendezvous()
     _overlays()
+    _leases()
     _access()
     for table in KEPT:
         _keep(table)
@@ -204,6 +205,17 @@ def _overlays() -> None:
         sa.Column("number", sa.BigInteger, nullable=False),
         sa.Column("generation", sa.BigInteger, nullable=False),
         sa.Column("body", sa.Text, nullable=False),
+    )
+
+
+def _leases() -> None:
+    op.create_table(
+        "leases",
+        sa.Column("job", sa.String(200), sa.ForeignKey("jobs.id"), primary_key=True),
+        sa.Column("generation", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("holder", sa.String(200), nullable=False),
+        sa.Column("agreement", sa.Text, nullable=False),
+        sa.Column("granted_at", sa.String(32), nullable=False),
     )
 
 
