@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos import judge
+from benchmarks.chaos import judge, main
 from benchmarks.trouble.campaign import Growth, load
 from benchmarks.trouble.footprint import Footprint, Growths, start_ticks
 from benchmarks.trouble.report import RunReport
@@ -23,16 +23,12 @@ ROOT = Path(__file__).parents[2]
 SHORT = load(ROOT / "benchmarks" / "campaigns" / "short.json")
 
 
-def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks.chaos", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
-
-
 @pytest.mark.processes
 @pytest.mark.timeout(300)
 def test_the_short_campaign_ends_with_nothing_that_must_not_be(tmp_path):
     picture = tmp_path / "phases.svg"
-    done = chaos("--svg", str(picture))
+    command = [sys.executable, "-m", "benchmarks.chaos", "--svg", str(picture)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (num_steps,) = re.findall(r"(\d+) steps;", done.stdout)
     assert int(num_steps) < SHORT.num_steps, "the run ends with its strikes, not with its steps"
@@ -42,13 +38,14 @@ def test_the_short_campaign_ends_with_nothing_that_must_not_be(tmp_path):
     assert picture.read_text().startswith("<?xml")
 
 
-def test_a_bad_file_and_a_run_that_is_not_there_say_so(tmp_path):
-    missing = chaos(str(tmp_path / "nothing.json"))
-    assert missing.returncode == 2
-    assert "cannot be read" in missing.stderr
-    unknown = chaos("--run", "seven")
-    assert unknown.returncode == 2
-    assert "no such run; the campaign has six" in unknown.stderr
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(["nothing.json"], "cannot be read"), (["--run", "seven"], "no such run; the campaign has six")],
+)
+def test_a_bad_file_and_a_run_that_is_not_there_say_so(arguments, told, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["chaos", *arguments])
+    assert main() == 2
+    assert told in capsys.readouterr().err
 
 
 def result_of(losses, counts) -> RunResult:

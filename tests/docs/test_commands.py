@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@cache
 def exists(command: str) -> bool:
     """Whether a long-running command is there: a target of the Makefile, or a command of kintsugi."""
     program, name = shlex.split(command)[:2]
