@@ -13,9 +13,9 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 
@@ -40,6 +40,47 @@ class Setting:
     num_lost: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """Forked processes, and this process's end of the pipe to each."""
+
+    processes: dict[str, ForkProcess] = field(default_factory=dict)
+    pipes: dict[str, Connection] = field(default_factory=dict)
+
+    def fork(self, name: str, target: Callable[..., None], arguments: Sequence[object]) -> None:
+        """Start one more; it is given its name, its end of the pipe, the ends that are not its own, and the arguments."""
+        self.pipes[name], theirs = _FORK.Pipe()
+        process = _FORK.Process(target=target, args=(name, theirs, tuple(self.pipes.values()), *arguments), daemon=True)
+        process.start()
+        self.processes[name] = process
+        theirs.close()
+
+    def pids(self, names: Sequence[str]) -> list[int]:
+        """Process ids."""
+        return [self.processes[name].pid or 0 for name in names]
+
+    def end(self) -> None:
+        """End all of them."""
+        for process in self.processes.values():
+            process.kill()
+        for process in self.processes.values():
+            process.join(WAIT_SECONDS)
+        for pipe in self.pipes.values():
+            pipe.close()
+
+
+@contextmanager
+def _forked(names: Sequence[str], target: Callable[..., None], *arguments: object) -> Iterator[_Members]:
+    """A process for every name, each forked behind those before it; all end with the block."""
+    members = _Members()
+    try:
+        for name in names:
+            members.fork(name, target, arguments)
+        yield members
+    finally:
+        members.end()
+
+
 def ring_seconds(setting: Setting, seed: int) -> float:
     """From the losses to the last survivor's restart, by the ring, in seconds.
 
@@ -48,56 +89,37 @@ def ring_seconds(setting: Setting, seed: int) -> float:
     names = tuple(worker_name(index) for index in range(setting.num_members + 1))
     listening = {name: listener("127.0.0.1") for name in names}
     addresses = {name: found.getsockname()[:2] for name, found in listening.items()}
-    with ExitStack() as stack:
-        pipes: dict[str, Connection] = {}
-        processes: dict[str, ForkProcess] = {}
-        stack.callback(_end, processes)
-        for name in names:
-            pipes[name], theirs = _FORK.Pipe()
-            arguments = (name, listening, addresses, theirs, tuple(pipes.values()))
-            processes[name] = _started(_ring_member, arguments)
-            theirs.close()
+    with _forked(names, _ring_member, listening, addresses) as members:
         for found in listening.values():
             found.close()  # whoever ends must leave nobody listening at its port
-        _heard(pipes.values(), len(pipes))
+        _heard(members.pipes.values(), len(names))
         time.sleep(SETTLE_SECONDS)
-        left = _without(names[-1:], names, processes, pipes)[0]
+        left = _without(names[-1:], names, members)[0]
         time.sleep(SETTLE_SECONDS)
-        return _without(_chosen(left, setting.num_lost, seed), left, processes, pipes)[1]
+        return _without(_chosen(left, setting.num_lost, seed), left, members)[1]
 
 
-def _without(
-    lost: Sequence[str], names: Sequence[str], processes: Mapping[str, ForkProcess], pipes: Mapping[str, Connection]
-) -> tuple[tuple[str, ...], float]:
+def _without(lost: Sequence[str], names: Sequence[str], members: _Members) -> tuple[tuple[str, ...], float]:
     """End some members; who is left once all of them know that, and after how many seconds."""
     left = tuple(name for name in names if name not in lost)
     began = time.monotonic()
-    _strike([processes[name].pid or 0 for name in lost])
-    return left, _last(pipes, left) - began
+    _strike(members.pids(lost))
+    return left, _last(members.pipes, left) - began
 
 
 def coordinated_seconds(setting: Setting, seed: int) -> float:
     """The same by a coordinator: it waits for processes, stops the survivors, hears all of them, and restarts them."""
     names = tuple(worker_name(index) for index in range(setting.num_members))
-    with ExitStack() as stack:
-        pipes: dict[str, Connection] = {}
-        processes: dict[str, ForkProcess] = {}
-        stack.callback(_end, processes)
-        for name in names:
-            pipes[name], theirs = _FORK.Pipe()
-            processes[name] = _started(_told_member, (name, theirs, tuple(pipes.values())))
-            theirs.close()
-        _heard(pipes.values(), len(pipes))
+    with _forked(names, _told_member) as members:
+        _heard(members.pipes.values(), len(names))
         lost = _chosen(names, setting.num_lost, seed)
-        striking = threading.Thread(target=_strike, args=([processes[name].pid or 0 for name in lost],))
+        striking = threading.Thread(target=_strike, args=(members.pids(lost),))
         began = time.monotonic()
         striking.start()
-        _coordinate(pipes, processes, len(names) - len(lost))
+        _coordinate(members.pipes, members.processes, len(names) - len(lost))
         striking.join()
-        return (
-            max(answered for _, answered in _heard([pipes[name] for name in names if name not in lost], len(names) - len(lost)))
-            - began
-        )
+        left = [pipe for name, pipe in members.pipes.items() if name not in lost]
+        return max(answered for _, answered in _heard(left, len(left))) - began
 
 
 def _strike(pids: Sequence[int]) -> None:
@@ -146,10 +168,10 @@ def _told_member(name: str, pipe: Connection, others: Sequence[Connection]) -> N
 
 def _ring_member(
     name: str,
-    listening: Mapping[str, socket.socket],
-    addresses: Mapping[str, Address],
     pipe: Connection,
     others: Sequence[Connection],
+    listening: Mapping[str, socket.socket],
+    addresses: Mapping[str, Address],
 ) -> None:
     for other, found in listening.items():
         if other != name:
@@ -163,26 +185,14 @@ def _ring_member(
         pipe.poll(WAIT_SECONDS)
 
 
-def _started(target: Callable[..., None], arguments: tuple[object, ...]) -> ForkProcess:
-    process = _FORK.Process(target=target, args=arguments, daemon=True)
-    process.start()
-    return process
-
-
-def _end(processes: Mapping[str, ForkProcess]) -> None:
-    for process in processes.values():
-        process.kill()
-    for process in processes.values():
-        process.join(WAIT_SECONDS)
-
-
 def _chosen(names: Sequence[str], num_lost: int, seed: int) -> list[str]:
     return random.Random(seed).sample(names, num_lost)
 
 
 def _heard(pipes: Iterable[Connection], count: int) -> list[tuple[object, float]]:
     """The next message of so many pipes."""
-    waiting, found = list(pipes), []
+    waiting = list(pipes)
+    found: list[tuple[object, float]] = []
     while len(found) < count:
         ready = [pipe for pipe in wait(waiting, WAIT_SECONDS) if isinstance(pipe, Connection)]
         if not ready:

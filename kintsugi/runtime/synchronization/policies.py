@@ -32,11 +32,6 @@ class Observation:
     is_settled: bool
     """Whether every worker has had as many steps since the last change as are in view."""
 
-    @property
-    def steps_per_second(self) -> float:
-        """Throughput per worker."""
-        return 1.0 / self.step_seconds if self.step_seconds > 0 else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:

@@ -1,6 +1,6 @@
 """Strategies: what a worker does with its gradients at the end of a step, and beside the next one.
 
-A strategy is written with the primitives of `Replica` (collective) and `ModelCache` (pairwise). See
+A strategy is written with the primitives of `Replica` (collective) and of `caching`: `ModelCache`, `cached_model` (pairwise). See
 `examples/adaptive_synchronization.py` for one of a user's own.
 """
 

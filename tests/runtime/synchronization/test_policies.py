@@ -128,8 +128,3 @@ def test_all_workers_choose_alike_also_those_that_joined(observations):
             assert choice.strategy != strategy
             assert choice.reason
             strategy = choice.strategy
-
-
-def test_steps_per_second():
-    assert seen(step_seconds=0.25).steps_per_second == 4.0
-    assert seen(step_seconds=0.0).steps_per_second == 0.0
