@@ -14,7 +14,7 @@ from kintsugi.core.decision import Decision
 from kintsugi.core.errors import KintsugiError, UnavailableError
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement
-from kintsugi.runtime.control.decisions import Decisions, JobRequest
+from kintsugi.runtime.control.decisions import Ahead, Decisions, JobRequest
 
 _REPEAT_SECONDS = 0.5
 """Between two times that a source which does not answer is asked."""
@@ -36,6 +36,15 @@ class Decider:
         self.wake, self._wake_sender = Pipe(duplex=False)
         """Readable once a decision is there."""
         self.decisions: list[Decision] = []
+
+    @property
+    def ahead(self) -> Ahead | None:
+        """The source, where it makes decisions ahead."""
+        return self._source if isinstance(self._source, Ahead) else None
+
+    def tell_agreed(self, generation: int, agreement: str) -> None:
+        """Have the source keep what workers agreed on by themselves, if it can."""
+        self._thread.submit(self._tell_agreed, generation, agreement)
 
     def start(self, request: JobRequest) -> Decision:
         """Get the first decision; blocks."""
@@ -126,6 +135,14 @@ class Decider:
     def _tell_measured(self, generation: int, measured: Measurement) -> None:
         with suppress(KintsugiError):
             self._source.measured(generation, measured)
+
+    def _tell_agreed(self, generation: int, agreement: str) -> None:
+        if self.ahead is None:
+            return
+        try:
+            self.ahead.keep(generation, agreement)
+        except KintsugiError as error:
+            self._log.warning("the service does not hold what the workers agreed on", generation=generation, error=str(error))
 
     def _tell(self) -> None:
         with suppress(UnavailableError):

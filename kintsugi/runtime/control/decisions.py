@@ -1,9 +1,9 @@
 """Where the agent's decisions come from: the service, or the planner in this very process."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from kintsugi.client import Client
 from kintsugi.core.cluster import Cluster
@@ -59,6 +59,25 @@ class Decisions(Protocol):
 
     def measured(self, generation: int, measured: Measurement) -> None:
         """What was measured under the plan of `generation`."""
+
+
+@runtime_checkable
+class Ahead(Protocol):
+    """A source of decisions that makes some ahead, and keeps what workers decided without it. For any thread."""
+
+    def made_ahead(self, generation: int) -> Mapping[str, Decision]:
+        """The decisions that would be of `generation`, as far as they are made, by the fingerprints of their snapshots.
+
+        Raises:
+            KintsugiError: they cannot be had now.
+        """
+
+    def keep(self, generation: int, agreement: str) -> None:
+        """Have what the workers agreed on for a generation of theirs held for ever.
+
+        Raises:
+            ConflictError: another agreement is held for it.
+        """
 
 
 class LocalDecisions:
@@ -166,6 +185,14 @@ class ServiceDecisions:
     def applied(self, generation: int) -> None:
         """Tell the service where the state lies."""
         self._client.report(self._job, Report(generation=generation, status=ReportStatus.APPLIED))
+
+    def made_ahead(self, generation: int) -> Mapping[str, Decision]:
+        """What the service has made ahead."""
+        return {told.fingerprint: told.decision for told in self._client.all_contingencies(self._job, generation)}
+
+    def keep(self, generation: int, agreement: str) -> None:
+        """Under the service's lease on the generation."""
+        self._client.claim_lease(self._job, generation, holder="agent", agreement=agreement)
 
     def measured(self, generation: int, measured: Measurement) -> None:
         """Tell the service what was measured."""

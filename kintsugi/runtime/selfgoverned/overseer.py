@@ -7,6 +7,7 @@ import time
 
 import structlog
 
+from kintsugi.core import codec
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import ConflictError, KintsugiError, ReconfigurationError, UnavailableError
 from kintsugi.core.membership import Event, Membership
@@ -59,7 +60,7 @@ class Overseer:
         self.progress = Progress()
         self.recoveries = Recoveries()
         self.keeper = Keeper(options.worker.run, self.progress)
-        self._foresight = Foresight()
+        self._foresight = Foresight(decider.ahead)
         self._hearing = Hearing(fleet, decider, self.progress, self.recoveries, self.keeper)
 
     @property
@@ -139,7 +140,10 @@ class Overseer:
     def _lease(self, asked: Asked) -> Leased:
         """What is held: the first agreement that was asked for; whoever only looks is told the latest."""
         if asked.agreement is not None:
-            return Leased(asked.generation, self._leases.setdefault(asked.generation, asked.agreement))
+            if asked.generation not in self._leases:
+                self._leases[asked.generation] = asked.agreement
+                self._decider.tell_agreed(asked.generation, codec.dumps(asked.agreement))
+            return Leased(asked.generation, self._leases[asked.generation])
         latest = max(self._leases, default=-1)
         return Leased(asked.generation, self._leases[latest] if latest >= asked.generation else None)
 
@@ -245,6 +249,8 @@ class Overseer:
         self.recoveries.end()
         if self._course is not None:
             self._foresight.look_ahead(self._course)
+        if len(self._decisions) == 1:
+            self._decider.tell_applied(self.decision.plan.generation)
         if self._untold:
             self._decider.submit(self._untold)
             self._untold = []

@@ -7,13 +7,18 @@ from multiprocessing.connection import wait
 
 import pytest
 
+from kintsugi.client import Client
+from kintsugi.core import codec
 from kintsugi.core.errors import StateLostError
 from kintsugi.runtime.control.agent import Agent, Observer
-from kintsugi.runtime.control.decisions import LocalDecisions
+from kintsugi.runtime.control.decisions import LocalDecisions, ServiceDecisions
+from kintsugi.runtime.control.preparation import is_same_work
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
 from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
 from kintsugi.runtime.result import RunResult
+from kintsugi.runtime.ring.messages import Agreement
 from kintsugi.runtime.ring.options import RingOptions
+from tests.processes import service
 from tests.runtime.jobs import NUM_STEPS, tiny_gpt
 from tests.runtime.runs import PATIENCE_SECONDS, assert_same, gpt_request, leaves_nothing, survivors
 
@@ -64,13 +69,6 @@ def test_two_workers_are_lost_at_once_and_a_third_later():
     assert_same(result, reference())
 
 
-def test_workers_are_lost_one_by_one_down_to_one():
-    faults = [fail_at(step, worker, "backward") for step, worker in ((1, "w00"), (2, "w02"), (3, "w03"))]
-    result = governed(4, 1, *faults)
-    assert_same(result, reference())
-    assert survivors(result).workers == ("w01",)
-
-
 def test_a_layer_whose_only_holder_is_lost_ends_the_job():
     with pytest.raises(StateLostError):
         governed(1, 3, fail_at(2, "w01", "forward"))
@@ -96,3 +94,19 @@ def test_a_frozen_worker_that_returns_ends_itself():
     result = governed(4, 1, fail_at(2, "w01", "backward", "freeze"), ring=SHORT_PATIENCE, observer=thaw)
     assert_same(result, reference())
     assert thaw.exit_code == 0
+
+
+def test_workers_are_lost_one_by_one_down_to_one_and_the_service_accepts_it(tmp_path):
+    """A majority decides first, then half of the members, by the lease; the service learns of both, and holds them."""
+    lost = ("w00", "w02", "w03")
+    faults = tuple(fail_at(step, worker, "backward") for step, worker in enumerate(lost, start=1))
+    options = AgentOptions(governance=Governance.RING, worker=WorkerOptions(faults=faults))
+    with leaves_nothing(), service(tmp_path / "kintsugi.sqlite3") as running, Client(running.url) as client:
+        with Agent(tiny_gpt, gpt_request(4, 1, min_dp=1), ServiceDecisions(client), options=options) as agent:
+            result = agent.run()
+        view = client.job("job")
+        held = [codec.loads(Agreement, client.lease("job", generation).agreement) for generation in (1, 2, 3)]
+    assert_same(result, reference())
+    assert survivors(result).workers == view.alive == held[-1].members == ("w01",)
+    assert is_same_work(view.decision.plan, survivors(result))
+    assert [agreement.generation for agreement in held] == [1, 2, 3]
