@@ -80,14 +80,18 @@ def test_abort_frees_who_waits(crew, action):
     assert_freed(crew.finish("w0", "w2"))
 
 
-@pytest.mark.parametrize("action", [wait_for_message, wait_for_reduction])
-def test_abort_frees_who_waits_for_a_frozen_peer(crew, action):
+def abort_while_all_wait_for_the_frozen(crew: Crew, action) -> None:
     crew.build("g0")
     crew.strike("w1", signal.SIGSTOP)
     crew.begin({"w0": (action, ("w1",)), "w2": (action, ("w1",))})
     hear_from(crew, "w0", "w2")
     crew.abort("w0", "w2")
     assert_freed(crew.finish("w0", "w2"))
+
+
+@pytest.mark.parametrize("action", [wait_for_message, wait_for_reduction])
+def test_abort_frees_who_waits_for_a_frozen_peer(crew, action):
+    abort_while_all_wait_for_the_frozen(crew, action)
     crew.build("g1", ("w0", "w2"))
     assert len(set(crew.call(reduce_over, None, 1, on=("w0", "w2")).values())) == 1
 
@@ -176,12 +180,7 @@ def assert_nobody_is_left_behind(crew: Crew, *names: str) -> None:
 
 @pytest.mark.parametrize("action", [wait_for_message, wait_for_reduction])
 def test_threads_that_wait_for_one_who_died_end_soon_after_abort(crew, action):
-    crew.build("g0")
-    crew.strike("w1", signal.SIGSTOP)
-    crew.begin({"w0": (action, ("w1",)), "w2": (action, ("w1",))})
-    hear_from(crew, "w0", "w2")
-    crew.abort("w0", "w2")
-    assert_freed(crew.finish("w0", "w2"))
+    abort_while_all_wait_for_the_frozen(crew, action)
     assert_nobody_is_left_behind(crew, "w0", "w2")
 
 
