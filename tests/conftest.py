@@ -16,10 +16,11 @@ LONGEST_FIRST = (
     "runtime/workers/test_recovery_exactness.py",
     "benchmarks/test_chaos.py",
     "runtime/control/test_trouble.py",
-    "runtime/control/test_joins.py",
-    "cli/test_serve.py",
+    "matrix/test_runner.py",
     "runtime/checkpoints/test_restart.py",
+    "cli/test_serve.py",
     "api/dashboard/test_browser.py",
+    "runtime/control/test_joins.py",
 )
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; on tiny tensors threads only wait for each other
