@@ -4,7 +4,7 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from planner.contingency import PAIR_WORK
@@ -33,6 +33,8 @@ class Settings(BaseSettings):
     """Copy of another scheduler's log (JSON lines), played back at the start: this one goes on in its place."""
     overlay_log_job: str | None = None
     """The job whose log that is."""
+    overlay_log_token: SecretStr | None = None
+    """Token that the workers of that job use: good here, too, to report on it alone."""
     overlay_synchronization: str | None = None
     """Function that chooses the tree or ring over which an overlay reduces, as module:function; null: the one predicted fastest."""
     max_planning_threads: int = Field(default=4, ge=1, le=256)

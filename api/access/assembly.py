@@ -7,6 +7,7 @@ import structlog
 from api.access.addresses import is_loopback
 from api.access.audit import Auditor
 from api.access.limits import Buckets, Places
+from api.access.tokens import NewToken, Scope
 from api.access.vault import Vault
 from api.settings import Settings
 from api.storage.database import Database
@@ -39,8 +40,13 @@ class Access:
         """Find out whether tokens are needed, and warn where they can be read on their way.
 
         Raises:
-            InvalidInputError: they are, and there is none.
+            InvalidInputError: they are, and there is none; or the one of the settings is none by its form.
         """
+        if self.settings.overlay_log_token is not None:
+            job = self.settings.overlay_log_job
+            self.vault.adopt(
+                self.settings.overlay_log_token.get_secret_value(), NewToken(name="workers", scope=Scope.REPORT, job=job)
+            )
         self.is_enforced = tokens_are_needed(self.settings, self.vault)
         if self.is_enforced and are_readable_on_the_way(self.settings):
             structlog.get_logger("kintsugi.api").warning("tokens travel unencrypted", host=self.settings.host, way_out=ENCRYPT)

@@ -14,7 +14,7 @@ from api.storage.database import Database
 from api.storage.recent import Recent
 from api.storage.tables import TOKENS
 from api.webhooks.moments import text_of, utc_now
-from kintsugi.core.errors import NotFoundError
+from kintsugi.core.errors import InvalidInputError, NotFoundError
 
 CACHED_TOKENS = 1_024
 CACHED_SECONDS = 5.0
@@ -30,10 +30,29 @@ class Vault:
 
     def issue(self, new: NewToken) -> IssuedToken:
         """A new token; its secret is told here and kept nowhere."""
+        token_id = new_id()
+        secret = new_secret(token_id)
+        return IssuedToken(token=self._put(token_id, secret, new), secret=secret)
+
+    def adopt(self, secret: str, new: NewToken) -> None:
+        """Accept a token that another service issued; one that is known already stays as it is, revoked ones too.
+
+        Raises:
+            InvalidInputError: it is no token by its form.
+        """
+        token_id = id_in(secret)
+        if token_id is None:
+            raise InvalidInputError("is no token; `kintsugi token create` prints one", field="overlay_log_token")
+        with self._database.reading() as connection:
+            is_known = connection.execute(select(TOKENS.c.id).where(TOKENS.c.id == token_id)).first() is not None
+        if not is_known:
+            self._put(token_id, secret, new)
+
+    def _put(self, token_id: str, secret: str, new: NewToken) -> Token:
         now = utc_now()
         life = new.expires_in_seconds
         token = Token(
-            id=new_id(),
+            id=token_id,
             name=new.name,
             scope=new.scope,
             job=new.job,
@@ -41,10 +60,9 @@ class Vault:
             expires_at=None if life is None else text_of(now + timedelta(seconds=life)),
             revoked_at=None,
         )
-        secret = new_secret(token.id)
         with self._database.writing() as connection:
             connection.execute(insert(TOKENS), {**_values(token), "digest": digest_of(secret)})
-        return IssuedToken(token=token, secret=secret)
+        return token
 
     def revoke(self, token: str) -> Token:
         """The token, which is good for nothing any more; revoking it again changes nothing.

@@ -44,7 +44,7 @@ class Monitor(Patrol[Hearing]):
         hearing = self._heard.get(job)
         if hearing is None or heartbeat.worker not in hearing.lives:
             hearing = self._listen(job, (await run_sync(self._scheduler.page, job)).overlay)
-        self._scheduler.check_term(hearing.overlay, heartbeat.term)
+        self._scheduler.hear_term(hearing.overlay, heartbeat.term)
         hearing.hear(heartbeat, self._clock(), utc_now())
         overlay = hearing.overlay
         return OverlayHeartbeatAnswer(generation=overlay.generation, term=overlay.term, timeout_seconds=self._timeout)

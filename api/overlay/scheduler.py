@@ -35,6 +35,7 @@ class Scheduler:
         self._max_overlays = max_overlays
         self._now = now
         self._pages: dict[str, Page] = {}
+        self._later_terms: dict[str, int] = {}
 
     def post(self, job: str, event: OverlayEvent, heard: Mapping[str, float] | None = None) -> Page:
         """The overlay after an event; one whose id was seen changes nothing.
@@ -122,6 +123,15 @@ class Scheduler:
             message = f"this scheduler is of term {overlay.term} and decides nothing any more; ask the one of term {term}"
             raise StaleTermError(message, current_term=term, value=overlay.term)
 
+    def hear_term(self, overlay: Overlay, term: int | None) -> None:
+        """As `check_term`, for a worker's words: a later term is believed from then on, and nobody else's words are heard.
+
+        Raises:
+            StaleTermError: somebody has taken over.
+        """
+        latest = self._later_terms[overlay.name] = max(term or 0, self._later_terms.get(overlay.name, 0))
+        self.check_term(overlay, latest)
+
     def _attempt(self, job: str, event: OverlayEvent) -> Page:
         page = self._looked_up(job)
         if page is not None and (seen := self.book.entry(job, event.id)) is not None:
@@ -129,7 +139,7 @@ class Scheduler:
             return page
         overlay = page.overlay if page is not None else self._beginning(job)
         if event.kind is not OverlayEventKind.SCHEDULER_CHANGED:
-            self.check_term(overlay, event.term)
+            self.hear_term(overlay, event.term)
         now = self._now()
         after = negotiate(overlay, event, now, self._planner)
         number = 1 if page is None else page.number + 1

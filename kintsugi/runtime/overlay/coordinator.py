@@ -164,6 +164,11 @@ class Coordinator:
         return self.trained.steps
 
     @property
+    def is_scheduler(self) -> bool:
+        """Whether this worker runs the scheduler, in the place of one that died; it should be the last to leave."""
+        return self._succession.is_scheduler
+
+    @property
     def last(self) -> Committed | None:
         """The last reduction: whose gradients were in it, with which weights."""
         return self.rounds.last

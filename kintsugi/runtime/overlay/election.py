@@ -1,6 +1,5 @@
 """Votes among the workers, over the overlay's links alone: what one of them asks is passed on to all, and the answers come back."""
 
-import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,6 +8,7 @@ from uuid import uuid4
 
 from kintsugi.core import codec
 from kintsugi.core.overlay import Overlay
+from kintsugi.runtime.disk import replace_whole
 from kintsugi.runtime.overlay.control import Control
 from kintsugi.runtime.overlay.messages import Message
 from planner.overlay.succession import Ballot, granted, is_elected, is_newer, next_term
@@ -44,12 +44,7 @@ class BallotBox:
     def put(self, ballot: Ballot) -> None:
         """Vote; it is durable once this returns."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_suffix(".new")
-        with fresh.open("w") as file:
-            file.write(codec.dumps(ballot))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._path)
+        replace_whole(self._path, codec.dumps(ballot))
         self.ballot = ballot
 
 
@@ -64,6 +59,7 @@ class Electorate:
         known: Callable[[], Overlay],
         *,
         is_silent: Callable[[], bool],
+        on_vote: Callable[[], None],
         on_scheduler: Callable[[str, int], None],
     ) -> None:
         """Begin to take part.
@@ -74,10 +70,12 @@ class Electorate:
             box: its last vote.
             known: the newest overlay that it has seen.
             is_silent: whether it hears nothing of the scheduler.
+            on_vote: called once it has voted: whoever may win needs time to begin, and nobody else stands meanwhile.
             on_scheduler: called with the address and term of a scheduler that was chosen.
         """
         self._worker, self._links, self._box = worker, links, box
-        self._known, self._is_silent, self._on_scheduler = known, is_silent, on_scheduler
+        self._known, self._is_silent = known, is_silent
+        self._on_vote, self._on_scheduler = on_vote, on_scheduler
         self._from: dict[str, str] = {}
         """Whom a question came from first, by its id: the answers go back there. Its own lead to itself."""
         self._votes: dict[str, set[str]] = {}
@@ -118,7 +116,10 @@ class Electorate:
             won = self._changed.wait_for(lambda: is_elected(self._newest[question], self._votes[question]), timeout_seconds)
             del self._votes[question]
             newest = self._newest.pop(question)
-        return (term, newest) if won else None
+        if not won:
+            return None
+        self._on_vote()
+        return term, newest
 
     def announce(self, url: str, term: int) -> None:
         """Tell everybody where the scheduler answers now."""
@@ -135,6 +136,7 @@ class Electorate:
                 return
             if ballot != self._box.ballot:
                 self._box.put(ballot)
+        self._on_vote()
         vote: dict[str, Any] = {"id": fields["id"], "voter": self._worker}
         if (known.term, known.generation) > tuple(fields["known"]):
             vote["overlay"] = codec.encode(known)

@@ -26,6 +26,10 @@ class HeardScheduler:
         with self._lock:
             return self._clock() - self._answered
 
+    def allow_time(self) -> None:
+        """Somebody is about to go on in its place: its silence is measured anew."""
+        self._note()
+
     def post(self, event: OverlayEvent) -> Overlay:
         """Tell what happened and get the overlay after it."""
         return self._heard(lambda: self._scheduler.post(event))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from kintsugi.core.overlay import Overlay
+from kintsugi.core.overlay import Overlay, Replication
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.arrival import Arrival
 from kintsugi.runtime.overlay.committed import Committed, LostTrackError
@@ -26,7 +26,7 @@ class Pursuit:
         self._agent, self._links, self._memory, self._on_change = agent, links, memory, on_change
         self._num_rounds = max(_LEAST_ROUNDS, options.max_waiting_bytes // max(1, memory().nbytes))
         self._trail: Trail | None = None
-        self._sources: frozenset[str] = frozenset()
+        self._replication: Replication | None = None
         self._silent: set[str] = set()
         self._allowed = 0
 
@@ -53,12 +53,15 @@ class Pursuit:
         Raises:
             LostTrackError: none of the sources is left that could be asked.
         """
+        self._look(overlay, arrival.generation)
+        if self._replication is None:
+            return
         trail = self._trail
         if trail is None or trail.generation != arrival.generation:
             assert arrival.number is not None
             trail = self._trail = Trail(arrival.generation, arrival.number, self._memory, self._on_change)
             self._silent.clear()
-        if trail.teller not in (candidates := self._candidates(overlay, arrival)):
+        if trail.teller not in (candidates := self._candidates(overlay, self._replication)):
             trail.begin(self._chosen(overlay, arrival, candidates))
             self._ask(trail, number, after=trail.heard)
         elif number + self._num_rounds // 2 > self._allowed:
@@ -73,15 +76,23 @@ class Pursuit:
             self._allowed = number + self._num_rounds
             self._links.tell(trail.teller, FOLLOW, {"replication": trail.generation, "up_to": self._allowed, **fields})
 
-    def _candidates(self, overlay: Overlay, arrival: Arrival) -> list[str]:
-        """Sources that take part in the reductions and can be asked."""
+    def _look(self, overlay: Overlay, generation: int) -> None:
+        """Find out who the sources are, who may begin before that is known here; it is remembered once the replication is over."""
         own = self._agent.identity.worker
+        if self._replication is not None and self._replication.generation != generation:
+            self._replication = None
         for one in overlay.replications:
-            if (one.joiner, one.generation) == (own, arrival.generation):
-                self._sources = frozenset(share.source for share in one.shares)
-        among = self._sources.intersection(overlay.synchronization.order, self._links.up) - self._silent
+            if (one.joiner, one.generation) == (own, generation):
+                self._replication = one
+
+    def _candidates(self, overlay: Overlay, replication: Replication) -> list[str]:
+        """Sources that take part in the reductions and can be asked."""
+        sources = {share.source for share in replication.shares}
+        among = sources.intersection(overlay.synchronization.order, self._links.up) - self._silent
         if not among:
-            raise LostTrackError("no source is left that could tell what the others did", field="worker", value=own)
+            raise LostTrackError(
+                "no source is left that could tell what the others did", field="worker", value=self._agent.identity.worker
+            )
         return sorted(among)
 
     def _chosen(self, overlay: Overlay, arrival: Arrival, candidates: list[str]) -> str | None:

@@ -2,12 +2,13 @@
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from kintsugi.client import Client
 from kintsugi.client.patience import Patience
-from kintsugi.core.errors import InvalidInputError, UnavailableError
-from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayHeartbeat, OverlayHeartbeatAnswer
+from kintsugi.core.errors import InvalidInputError, KintsugiError, UnavailableError
+from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayHeartbeat, OverlayHeartbeatAnswer, OverlayLog
 
 
 class Scheduler(Protocol):
@@ -63,6 +64,17 @@ class HttpScheduler:
                 self._urls.append(self._urls.pop(0))
             raise
 
+    def log(self, after: int, wait_seconds: float) -> OverlayLog:
+        """Lines of the log behind number `after`, waited for."""
+        return self._client.overlay_log(self._job, after=after, wait_seconds=wait_seconds)
+
+    def depose(self, worker: str, incarnation: int, term: int) -> None:
+        """Tell those at the other addresses, should they be back, that one of `term` took over: they decide nothing more."""
+        heartbeat = OverlayHeartbeat(worker=worker, incarnation=incarnation, term=term)
+        for url in self._urls[1:]:
+            with suppress(KintsugiError):
+                self._client_at(url).overlay_heartbeat(self._job, heartbeat)
+
     def moved(self, url: str) -> None:
         """Ask this address first."""
         with self._lock:
@@ -75,8 +87,10 @@ class HttpScheduler:
 
     @property
     def _client(self) -> Client:
+        return self._client_at(self._urls[0])
+
+    def _client_at(self, url: str) -> Client:
         with self._lock:
-            url = self._urls[0]
             if url not in self._clients:
                 self._clients[url] = Client(url, token=self._token, patience=self._patience)
             return self._clients[url]

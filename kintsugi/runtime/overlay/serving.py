@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kintsugi.client import Client
 from kintsugi.core.errors import UnavailableError
-from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayLog
+from kintsugi.core.overlay import Overlay, OverlayEvent
 
 ANNOUNCEMENT = "kintsugi: listening on "
 _START_SECONDS = 60.0
@@ -22,7 +22,7 @@ class ServiceProcess:
     """A service of its own for one job's overlay."""
 
     def __init__(self, log: Path, job: str, *, host: str, token: str | None = None) -> None:
-        """Start it; returns once it can answer.
+        """Start it; returns once it can answer. It asks for tokens where this worker has one, and accepts that one for the job.
 
         Raises:
             UnavailableError: it did not start in time, or ended.
@@ -31,6 +31,9 @@ class ServiceProcess:
         command = [sys.executable, "-m", "kintsugi.cli", "serve", "--host", host, "--port", "0"]
         command += ["--database-url", f"sqlite:///{log.parent / 'scheduler.sqlite3'}", "--log-level", "error"]
         settings = {"KINTSUGI_OVERLAY_LOG": str(log), "KINTSUGI_OVERLAY_LOG_JOB": job, "KINTSUGI_PLANS_AHEAD": "false"}
+        token = token or os.environ.get("KINTSUGI_TOKEN")
+        if token:
+            settings["KINTSUGI_OVERLAY_LOG_TOKEN"] = token
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with arguments of our own
             command,
             stdin=subprocess.DEVNULL,
@@ -79,14 +82,3 @@ class ServiceProcess:
                 if line.startswith(ANNOUNCEMENT) and line.endswith("\n"):
                     return line.removeprefix(ANNOUNCEMENT).strip()
         raise UnavailableError(f"the service did not start: {text[-500:].strip()}", field="service")
-
-
-class HttpLog:
-    """The log of a scheduler behind `kintsugi serve`."""
-
-    def __init__(self, client: Client, job: str) -> None:
-        self._client, self._job = client, job
-
-    def log(self, after: int, wait_seconds: float) -> OverlayLog:
-        """Lines behind number `after`, waited for."""
-        return self._client.overlay_log(self._job, after=after, wait_seconds=wait_seconds)

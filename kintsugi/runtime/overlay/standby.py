@@ -18,11 +18,14 @@ from kintsugi.core import checks, codec
 from kintsugi.core.errors import KintsugiError
 from kintsugi.core.overlay import Overlay, OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
 from kintsugi.runtime.overlay.election import Electorate
+from kintsugi.runtime.overlay.greeting import Identity
 
 _JOIN_SECONDS = 10.0
 _PAUSE_SECONDS = 0.2
 _FOLLOW_SECONDS = 3.0
 """Longest wait of one request for further lines."""
+_LOOK_SECONDS = 2.0
+"""How often whoever is the scheduler looks whether an earlier one is back, or a later one there."""
 LOG_FILE = "overlay-log.jsonl"
 
 
@@ -33,9 +36,13 @@ class StandbyOptions:
     folder: Path
     """Where the copy of the log lies, and the database of the service that may be started on it."""
     host: str = "127.0.0.1"
-    """Address at which that service listens; beyond loopback its database, `scheduler.sqlite3` in the folder, needs tokens."""
+    """Address at which that service listens. It accepts this worker's token, which it needs beyond loopback; others that the
+    scheduler issued are unknown to it, unless they lie in its database, `scheduler.sqlite3` in the folder.
+    """
     lease_seconds: float = 10.0
-    """Silence of the scheduler after which it is taken for dead; of several that stand by each waits half of it longer."""
+    """Silence of the scheduler after which it is taken for dead; of several that stand by each waits half of it longer. A service
+    takes some seconds to start: with less than that, more than one begins in turn, and the last one counts.
+    """
     vote_seconds: float = 5.0
     """How long votes are waited for."""
 
@@ -45,10 +52,13 @@ class StandbyOptions:
 
 
 class LogSource(Protocol):
-    """Where the scheduler's log is read."""
+    """The schedulers, as far as a standby needs them."""
 
     def log(self, after: int, wait_seconds: float) -> OverlayLog:
-        """Lines behind number `after`, waited for."""
+        """Lines of the present one's log behind number `after`, waited for."""
+
+    def depose(self, worker: str, incarnation: int, term: int) -> None:
+        """Tell earlier ones, should they be back, that another one of `term` took over."""
 
 
 class Serving(Protocol):
@@ -80,13 +90,14 @@ class LogCopy:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self.last_number = 0
+        self.last_number = self.last_term = 0
         whole = 0
         for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
             if not line.endswith(b"\n"):
                 break
             whole += len(line)
-            self.last_number = codec.loads(OverlayEntry, line).number
+            entry = codec.loads(OverlayEntry, line)
+            self.last_number, self.last_term = entry.number, entry.term
         with path.open("ab") as file:
             file.truncate(whole)
 
@@ -99,7 +110,13 @@ class LogCopy:
             file.writelines(f"{codec.dumps(entry)}\n" for entry in new)
             file.flush()
             os.fsync(file.fileno())
-        self.last_number = new[-1].number
+        self.last_number, self.last_term = new[-1].number, new[-1].term
+
+    def clear(self) -> None:
+        """Begin anew: the log of another scheduler may differ from this one's in its last lines."""
+        with self.path.open("w") as file:
+            os.fsync(file.fileno())
+        self.last_number = self.last_term = 0
 
 
 class Standby:
@@ -107,7 +124,7 @@ class Standby:
 
     def __init__(
         self,
-        worker: str,
+        identity: Identity,
         electorate: Electorate,
         *,
         source: LogSource,
@@ -115,15 +132,17 @@ class Standby:
         serve: Serve,
         options: StandbyOptions,
         silent_seconds: Callable[[], float],
+        known_term: Callable[[], int],
         rank: Callable[[], int],
     ) -> None:
         """Not yet begun; `rank` is its place among the workers that count, by which it waits."""
-        self._worker, self._electorate, self._source = worker, electorate, source
+        self._identity, self._electorate, self._source = identity, electorate, source
         self._copy, self._serve, self._options = copy, serve, options
-        self._silent_seconds, self._rank = silent_seconds, rank
+        self._silent_seconds, self._known_term, self._rank = silent_seconds, known_term, rank
         self._serving: Serving | None = None
+        self._term = self._followed_term = 0
         self._closing = threading.Event()
-        self._log = structlog.get_logger("kintsugi.overlay").bind(worker=worker)
+        self._log = structlog.get_logger("kintsugi.overlay").bind(worker=identity.worker)
         self._thread = threading.Thread(target=self._run, name="overlay-stands-by", daemon=True)
 
     @property
@@ -144,16 +163,35 @@ class Standby:
             self._serving.close()
 
     def _run(self) -> None:
-        while not self._closing.is_set() and self._serving is None:
-            self._follow()
-            if self._silent_seconds() > self._options.lease_seconds * (1.0 + 0.5 * self._rank()):
-                self._try_to_take_over()
+        while not self._closing.is_set():
+            if self._serving is None:
+                self._stand_by()
+            elif self._known_term() > self._term:
+                self._step_down(self._serving)
+            else:
+                self._source.depose(self._identity.worker, self._identity.incarnation, self._term)
+                self._closing.wait(_LOOK_SECONDS)
+
+    def _stand_by(self) -> None:
+        self._follow()
+        if self._silent_seconds() > self._options.lease_seconds * (1.0 + 0.5 * self._rank()):
+            self._try_to_take_over()
 
     def _follow(self) -> None:
+        term = self._known_term()
         try:
+            if self._copy.last_term < term != self._followed_term:
+                self._copy.clear()
+            self._followed_term = term
             self._copy.add(self._source.log(self._copy.last_number, _FOLLOW_SECONDS))
         except KintsugiError:
             self._closing.wait(_PAUSE_SECONDS)
+
+    def _step_down(self, serving: Serving) -> None:
+        """Another one took over: end the service that nobody listens to any more."""
+        self._serving = None
+        serving.close()
+        self._log.info("is the scheduler no more", term=self._term)
 
     def _try_to_take_over(self) -> None:
         won = self._electorate.stand(self._options.vote_seconds)
@@ -172,7 +210,7 @@ class Standby:
             event = OverlayEvent(
                 kind=OverlayEventKind.SCHEDULER_CHANGED,
                 id=f"scheduler-{term}",
-                worker=self._worker,
+                worker=self._identity.worker,
                 address=serving.url,
                 term=term,
                 overlay=newest,
@@ -182,6 +220,6 @@ class Standby:
             with suppress(KintsugiError, OSError):
                 serving.close()
             raise
-        self._serving = serving
+        self._serving, self._term = serving, term
         self._log.info("went on in the scheduler's place", term=term, url=serving.url)
         self._electorate.announce(serving.url, term)

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from kintsugi.client import Client
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.control import Control
 from kintsugi.runtime.overlay.election import BallotBox, Electorate
 from kintsugi.runtime.overlay.heard import HeardScheduler
 from kintsugi.runtime.overlay.links import Links
-from kintsugi.runtime.overlay.serving import HttpLog, ServiceProcess
+from kintsugi.runtime.overlay.scheduler import HttpScheduler
+from kintsugi.runtime.overlay.serving import ServiceProcess
 from kintsugi.runtime.overlay.standby import LOG_FILE, LogCopy, Standby, StandbyOptions
 
 LEASE_SECONDS = 10.0
@@ -35,32 +35,45 @@ class Succession:
             box,
             lambda: agent.overlay,
             is_silent=lambda: scheduler.silent_seconds > lease_seconds / 2,
-            on_scheduler=lambda url, _: scheduler.moved(url),
+            on_vote=scheduler.allow_time,
+            on_scheduler=lambda url, _: self._move(url),
         )
         electorate.attach(control)
         self._electorate, self._agent, self._scheduler = electorate, agent, scheduler
         self._standby: Standby | None = None
-        self._client: Client | None = None
+        self._source: HttpScheduler | None = None
 
     def start(self, urls: Sequence[str], token: str | None, standby: StandbyOptions) -> None:
         """Stand by for the scheduler that answers at `urls`."""
         own, agent, scheduler = self._agent.identity, self._agent, self._scheduler
-        client = self._client = Client(urls[0], token=token)
+        source = self._source = HttpScheduler(urls, own.job, token=token)
+        agent.on_overlay(lambda overlay: source.moved(overlay.scheduler) if overlay.scheduler else None)
         self._standby = Standby(
-            own.worker,
+            own,
             self._electorate,
-            source=HttpLog(client, own.job),
+            source=source,
             copy=LogCopy(standby.folder / LOG_FILE),
             serve=lambda path: ServiceProcess(path, own.job, host=standby.host, token=token),
             options=standby,
             silent_seconds=lambda: scheduler.silent_seconds,
+            known_term=lambda: agent.overlay.term,
             rank=lambda: sorted(agent.effective.order).index(own.worker) if own.worker in agent.effective.order else 0,
         )
         self._standby.start()
+
+    @property
+    def is_scheduler(self) -> bool:
+        """Whether this worker went on in the scheduler's place."""
+        return self._standby is not None and self._standby.is_scheduler
 
     def close(self) -> None:
         """Stand by no more; a service that this worker runs ends with it."""
         if self._standby is not None:
             self._standby.close()
-        if self._client is not None:
-            self._client.close()
+        if self._source is not None:
+            self._source.close()
+
+    def _move(self, url: str) -> None:
+        self._scheduler.moved(url)
+        if self._source is not None:
+            self._source.moved(url)

@@ -116,5 +116,15 @@ def test_heartbeats_tell_how_everybody_is(client):
     tell(client, "worker_failed", "failed", worker="w01")
     refused = client.post(f"{OVERLAY}/heartbeats", json=beat)
     assert refused.json()["error"]["incarnations"] == {"w01": 0}
-    assert client.post(f"{OVERLAY}/heartbeats", json={**beat, "term": 2}).json()["error"]["code"] == "stale_term"
     assert client.post(f"{OVERLAY}/heartbeats", json={**beat, "worker": "w09"}).status_code == 404
+
+
+def test_a_scheduler_that_was_told_of_a_later_one_decides_nothing_more(client):
+    pair(client)
+    assert client.post(f"{OVERLAY}/heartbeats", json={"worker": "w01", "term": 2}).json()["error"]["code"] == "stale_term"
+    assert join(client, "w02", "w00", status=409)["error"]["current_term"] == 2
+    assert client.post(f"{OVERLAY}/heartbeats", json={"worker": "w00"}).json()["error"]["code"] == "stale_term"
+    assert client.get(f"{OVERLAY}/log").json()["last_number"] == 4
+    taken = tell(client, "scheduler_changed", "scheduler-3", worker="w00", address="http://h:1", term=3)
+    assert taken["term"] == 3
+    join(client, "w02", "w00")

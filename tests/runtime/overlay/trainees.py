@@ -26,8 +26,9 @@ def run_example(output: str, arguments: Sequence[str]) -> None:
     module.main(arguments)
 
 
-def train(output: str, service: str, job: str, worker: str, neighbors: Sequence[str] | None) -> None:
-    """Train until asked to leave; a line for each step."""
+def train(output: str, job: str, worker: str, arguments: dict) -> None:
+    """Train until asked to leave; a line for each step, and for each scheduler that goes on in another's place."""
+    os.environ |= arguments.pop("environment", {})
     import torch
 
     from kintsugi.runtime.overlay.coordinator import Coordinator
@@ -38,13 +39,17 @@ def train(output: str, service: str, job: str, worker: str, neighbors: Sequence[
     model, optimizer = perceptron()
     with open(output, "w", buffering=1) as file:
         options = OverlayOptions(link_timeout_seconds=60.0)
-        coordinator = Coordinator(model, optimizer, service=service, job=job, worker=worker, neighbors=neighbors, options=options)
+        coordinator = Coordinator(model, optimizer, job=job, worker=worker, options=options, **arguments)
+        told = coordinator.overlay.scheduler
         while not coordinator.capture_exit_event():
             loss = own_loss(model, worker, coordinator.step)
             loss.backward()
             done = coordinator.update()
             line = (worker, done.number, coordinator.step, tuple(done.weights), coordinator.digest(), loss.item())
             file.write(json.dumps(line) + "\n")
+            if told != coordinator.overlay.scheduler:
+                told = coordinator.overlay.scheduler
+                file.write(json.dumps({"scheduler": told}) + "\n")
         coordinator.request_node_exit()
         file.write(json.dumps("left") + "\n")
 
@@ -52,9 +57,12 @@ def train(output: str, service: str, job: str, worker: str, neighbors: Sequence[
 class Trainee:
     """One such process."""
 
-    def __init__(self, folder: Path, service: str, job: str, worker: str, neighbors: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, service: str, job: str, worker: str, neighbors: Sequence[str] | None = None, **arguments
+    ) -> None:
         self.worker, self.output = worker, folder / worker
-        self.process = forkserver().Process(target=train, args=(str(self.output), service, job, worker, neighbors))
+        told = {"service": service, "neighbors": neighbors, **arguments}
+        self.process = forkserver().Process(target=train, args=(str(self.output), job, worker, told))
         self.process.start()
 
     def records(self) -> list:
@@ -64,7 +72,12 @@ class Trainee:
 
     @property
     def lines(self) -> list[Line]:
-        return [Line(one[0], one[1], one[2], tuple(one[3]), one[4], one[5]) for one in self.records() if one != "left"]
+        return [Line(one[0], one[1], one[2], tuple(one[3]), one[4], one[5]) for one in self.records() if isinstance(one, list)]
+
+    @property
+    def scheduler(self) -> str:
+        """Where the last one answers that went on in another's place; empty where none did."""
+        return next((one["scheduler"] for one in reversed(self.records()) if isinstance(one, dict)), "")
 
     @property
     def has_left(self) -> bool:

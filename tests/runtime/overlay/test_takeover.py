@@ -1,26 +1,32 @@
 """A scheduler dies, and a worker goes on in its place: votes over links that form a line, the log's copy, and real services."""
 
+import signal
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from api.overlay.scheduler import Scheduler
+from api.access.tokens import NewToken, Scope
+from api.access.vault import Vault
 from api.storage.store import Store
 from kintsugi.client import Client, Patience
-from kintsugi.core.errors import InvalidInputError, StaleTermError, UnavailableError
+from kintsugi.core import codec
+from kintsugi.core.errors import InvalidInputError, NotFoundError, StaleTermError, UnavailableError
 from kintsugi.core.overlay import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
 from kintsugi.runtime.overlay.control import Control
 from kintsugi.runtime.overlay.election import BallotBox, Electorate
+from kintsugi.runtime.overlay.greeting import Identity
 from kintsugi.runtime.overlay.heard import HeardScheduler
 from kintsugi.runtime.overlay.messages import Channel, Message
-from kintsugi.runtime.overlay.serving import HttpLog, ServiceProcess
-from kintsugi.runtime.overlay.standby import LogCopy, Standby, StandbyOptions
+from kintsugi.runtime.overlay.standby import LOG_FILE, LogCopy, Standby, StandbyOptions
 from planner.overlay.succession import Ballot
 from tests.planner.overlay.world import mesh
 from tests.processes import service
+from tests.runtime.overlay.test_churn import check_lines
+from tests.runtime.overlay.trainees import Trainee
+from tests.runtime.overlay.waiting import until
 
 LINE = ("w00", "w01", "w02", "w03", "w04")
 WON_SECONDS = 20.0
@@ -52,6 +58,7 @@ class Party:
             BallotBox(folder / f"{worker}.json"),
             lambda: self.known,
             is_silent=lambda: self.is_silent,
+            on_vote=lambda: None,
             on_scheduler=lambda url, term: heard.append((worker, url, term)),
         )
         self.electorate.attach(self.control)
@@ -124,9 +131,57 @@ def test_the_copy_of_a_log_goes_on_where_it_ended(tmp_path):
     assert copy.last_number == 2
     copy.add(OverlayLog(entries=log[1:], last_number=4))
     assert len(path.read_text().splitlines()) == len(log)
+    assert copy.last_term == 1
+    copy.clear()
+    assert (copy.last_number, LogCopy(path).last_number, path.read_text()) == (0, 0, "")
     path.write_text("nothing\n")
     with pytest.raises(InvalidInputError):
         LogCopy(path)
+
+
+class Service:
+    """A service that a standby starts, and the schedulers that it may follow: what they are told is kept."""
+
+    url = "http://w00:1"
+
+    def __init__(self):
+        self.deposed, self.is_closed, self.events = threading.Event(), threading.Event(), []
+
+    def post(self, event):
+        self.events.append(event)
+
+    def log(self, after, wait_seconds):
+        raise UnavailableError("is away")
+
+    def depose(self, worker, incarnation, term):
+        assert (worker, incarnation, term) == ("w00", 3, 2)
+        self.deposed.set()
+
+    def close(self):
+        self.is_closed.set()
+
+
+def test_who_took_over_deposes_those_before_it_and_steps_down_for_the_next(tmp_path, overlay):
+    parties, terms, service_of_its_own = line(tmp_path, overlay), [1], Service()
+    standby = Standby(
+        Identity(job="llama", worker="w00", incarnation=3),
+        parties["w00"].electorate,
+        source=service_of_its_own,
+        copy=LogCopy(tmp_path / "log.jsonl"),
+        serve=lambda _: service_of_its_own,
+        options=StandbyOptions(folder=tmp_path, lease_seconds=1.0),
+        silent_seconds=lambda: 60.0 if len(terms) == 1 else 0.0,
+        known_term=lambda: terms[-1],
+        rank=lambda: 0,
+    )
+    standby.start()
+    assert service_of_its_own.deposed.wait(60)
+    assert standby.is_scheduler
+    assert [(event.kind.value, event.term) for event in service_of_its_own.events] == [("scheduler_changed", 2)]
+    terms.append(3)
+    assert service_of_its_own.is_closed.wait(60)
+    assert not standby.is_scheduler
+    standby.close()
 
 
 def test_silence_is_measured_from_the_last_answer_and_a_refusal_is_one():
@@ -159,83 +214,78 @@ def test_silence_is_measured_from_the_last_answer_and_a_refusal_is_one():
     assert scheduler.silent_seconds == 0.0
 
 
-def told(kind, event, **fields):
-    return OverlayEvent(kind=OverlayEventKind(kind), id=event, **fields)
-
-
-def grow(client, *workers):
-    for index, worker in enumerate(workers):
-        beside = workers[max(0, index - 1) : index]
-        joined = {"address": f"{worker}:1", "state_bytes": 1024, "shard_bytes": 64, "neighbors": beside}
-        client.post_overlay_event("llama", told("worker_joined", f"joined-{worker}", worker=worker, **joined))
-        for other in beside:
-            measured = {"link": (other, worker), "alpha_seconds": 0.01, "beta_seconds_per_byte": 1e-8}
-            client.post_overlay_event("llama", told("link_measured", f"measured-{worker}", **measured))
-            client.post_overlay_event("llama", told("state_replicated", f"replicated-{worker}", worker=worker))
-    return client.overlay("llama")
+PATIENT = {"KINTSUGI_OVERLAY_TIMEOUT_SECONDS": "200", "KINTSUGI_PLANS_AHEAD": "false"}
+"""A busy machine is no failure."""
 
 
 @pytest.mark.processes
-def test_a_worker_goes_on_in_the_place_of_a_service_that_was_killed(tmp_path, monkeypatch):
-    monkeypatch.setenv("KINTSUGI_PLANS_AHEAD", "false")
-    heard, chosen, followed = [], threading.Event(), threading.Event()
-    database, folder = tmp_path / "first.sqlite3", tmp_path / "standby"
-    impatient = Patience(attempts=1)
-    with service(database) as first, Client(first.url, patience=impatient) as client:
-        overlay = grow(client, *LINE)
-        parties = line(tmp_path, overlay, heard)
-        parties["w00"].electorate._on_scheduler = lambda url, term: (heard.append(("w00", url, term)), chosen.set())
-        copy = LogCopy(folder / "log.jsonl")
+@pytest.mark.timeout(300)
+def test_training_and_joining_go_on_when_the_scheduler_is_killed(tmp_path, monkeypatch):
+    for name, value in PATIENT.items():
+        monkeypatch.setenv(name, value)
+    database, folder = tmp_path / "first.sqlite3", tmp_path / "log"
+    token = token_of(database, "clinics")
+    standby = StandbyOptions(folder=folder, lease_seconds=2.0, vote_seconds=1.0)
+    trainees: dict[str, Trainee] = {}
+    with ExitStack() as running:
 
-        class Source(HttpLog):
-            def log(self, after, wait_seconds):
-                found = super().log(after, 0.0)
-                if not found.entries:
-                    followed.set()
-                return found
+        def start(url: str, worker: str, *neighbors: str, **arguments) -> Trainee:
+            more = {"token": token, "environment": PATIENT, **arguments}
+            trainees[worker] = Trainee(tmp_path, url, "clinics", worker, neighbors, **more)
+            running.callback(trainees[worker].end)
+            trainees[worker].await_steps(2)
+            return trainees[worker]
 
-        standby = Standby(
-            "w00",
-            parties["w00"].electorate,
-            source=Source(client, "llama"),
-            copy=copy,
-            serve=lambda path: ServiceProcess(path, "llama", host="127.0.0.1"),
-            options=StandbyOptions(folder=folder, lease_seconds=1.0, vote_seconds=20.0),
-            silent_seconds=lambda: 60.0 if followed.is_set() and first.process.poll() is not None else 0.0,
-            rank=lambda: 0,
-        )
-        standby.start()
-        try:
-            assert followed.wait(60)
-            first.kill()
-            assert chosen.wait(100)
-            assert standby.is_scheduler
-            (url,) = {url for _, url, _ in heard}
-            with Client(url, patience=impatient) as second:
-                after = second.overlay("llama")
-                assert (after.term, after.scheduler, after.generation) == (2, url, overlay.generation + 1)
-                assert (after.workers, after.links, after.synchronization) == (
-                    overlay.workers,
-                    overlay.links,
-                    overlay.synchronization,
-                )
-                assert len(second.overlay_log("llama").entries) == len(client_log(copy)) + 1
-        finally:
-            standby.close()
-    with scheduler_of(database) as returned, pytest.raises(StaleTermError):
-        returned.post("llama", told("worker_draining", "drain", worker="w01", term=after.term))
+        first = running.enter_context(service(database))
+        successor = start(first.url, "a", standby=standby)
+        start(first.url, "b", "a")
+        first.kill()
+        for worker in ("a", "b"):
+            until(lambda worker=worker: trainees[worker].scheduler, trainees[worker].process)
+            trainees[worker].await_steps(len(trainees[worker].lines) + 2)
+        url = successor.scheduler
+        check_log(url, token, folder)
+        start(url, "c", "a", "b")
+        returned = running.enter_context(service(database, "--port", first.url.rpartition(":")[2]))
+        with Client(returned.url, token=token, patience=Patience(attempts=1)) as old:
+            until(lambda: is_deposed(old), successor.process)
+        for worker in ("c", "b", "a"):
+            trainees[worker].signal(signal.SIGTERM)
+            trainees[worker].join()
+    assert all(trainee.has_left for trainee in trainees.values())
+    check_lines([line for trainee in trainees.values() for line in trainee.lines])
 
 
-@contextmanager
-def scheduler_of(database):
-    """The scheduler on a database, as a service that returns begins with it."""
+def check_log(url: str, token: str, folder: Path) -> None:
+    """The second scheduler goes on behind the copy of the first one's log."""
+    copied = [codec.loads(OverlayEntry, line) for line in (folder / LOG_FILE).read_text().splitlines()]
+    with Client(url, token=token) as client:
+        overlay, log = client.overlay("clinics"), client.overlay_log("clinics").entries
+    assert log[: len(copied)] == tuple(copied)
+    assert log[len(copied)].event.kind is OverlayEventKind.SCHEDULER_CHANGED
+    assert overlay is not None
+    assert overlay.scheduler == url
+    assert overlay.term > 1
+    assert overlay.synchronization.order == ("a", "b")
+
+
+def token_of(database: Path, job: str) -> str:
+    """A token with which workers may report, of a service that asks for one from then on."""
     store = Store(f"sqlite:///{database}")
     store.open()
     try:
-        yield Scheduler(store.database)
+        return Vault(store.database).issue(NewToken(name="workers", scope=Scope.REPORT, job=job)).secret
     finally:
         store.close()
 
 
-def client_log(copy: LogCopy) -> list[str]:
-    return Path(copy.path).read_text().splitlines()
+def is_deposed(old: Client) -> bool:
+    """Whether a scheduler that returned refuses whoever has not heard of a later one."""
+    drain = OverlayEvent(kind=OverlayEventKind.WORKER_DRAINING, id="drain", worker="nobody")
+    try:
+        old.post_overlay_event("clinics", drain)
+    except StaleTermError:
+        return True
+    except NotFoundError:
+        return False
+    raise AssertionError("somebody of that name was there")
