@@ -125,10 +125,11 @@ class Agent(AbstractContextManager["Agent"]):
 
         Raises:
             NotFoundError: no such worker takes part.
+            ConflictError: the workers govern themselves.
         """
         if worker not in self._fleet.handles:
             raise NotFoundError("does not take part", field="worker", value=worker)
-        self._fleet.handles[worker].is_leaving = True
+        self._conductor.drain(worker)
 
     def run(self) -> RunResult:
         """Train to the last step, or until the job is concluded.

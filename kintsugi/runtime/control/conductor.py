@@ -78,6 +78,10 @@ class Conductor:
         self._fleet.invite(worker)
         self._roster.live(worker, host)
 
+    def drain(self, worker: str) -> None:
+        """Have a worker leave once others have its state."""
+        self._fleet.handles[worker].is_leaving = True
+
     def conclude(self) -> None:
         """Have all workers leave what they do, and regroup with no step left to train; once."""
         if not self._preparer.is_concluding and self.phase in (Phase.PREPARING, Phase.TRAINING):

@@ -8,6 +8,7 @@ from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.membership import Event, EventKind, Membership
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
+from kintsugi.runtime.control.decisions import JobRequest
 from kintsugi.runtime.reach import Address
 from kintsugi.runtime.ring.messages import Agreement, Contribution, Joiner
 from kintsugi.runtime.selfgoverned.notes import Newcomer, Note, heard
@@ -137,3 +138,15 @@ class Course:
     def _record(self, committed_step: int, notes: list[Note]) -> CommitRecord | None:
         told = (note.record for note in notes if note.record is not None and note.record.step == committed_step)
         return next(told, self.record)
+
+
+def first_course(request: JobRequest, alive: tuple[str, ...], decision: Decision) -> Course:
+    """The generation in which a job's workers found their ring."""
+    return Course(
+        job=request.name,
+        profile=request.profile,
+        settings=request.settings,
+        membership=Membership(cluster=request.cluster, alive=alive),
+        decision=decision,
+        applied=decision.plan,
+    )

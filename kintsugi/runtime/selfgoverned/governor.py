@@ -66,6 +66,7 @@ class Governor:
         self._lease = AgentLease(self._tell)
         self._switchboards: dict[str, Address] = {}
         self._closing = ExitStack()
+        self._is_asked_to_leave = False
         self.inward = Inward(self._hear)
         """The worker's line."""
 
@@ -111,6 +112,9 @@ class Governor:
         elif isinstance(message, Started):
             self._post(self._open, message)
         elif not isinstance(message, Heartbeat):
+            self._tell(message)
+        elif message.is_leaving and not self._is_asked_to_leave:
+            self._is_asked_to_leave = True
             self._tell(message)
         if isinstance(message, Ready):
             self._post(self._steering.ready, message)

@@ -1,8 +1,9 @@
-"""The lease as a worker sees it: held by the agent, asked for over its pipe."""
+"""The lease of workers on one host: held by their agent, asked for over their pipes."""
 
 import queue
 from collections.abc import Callable
 
+from kintsugi.core import codec
 from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.ring.messages import Agreement
 from kintsugi.runtime.selfgoverned.words import Asked, Leased
@@ -49,3 +50,23 @@ class AgentLease:
             message = f"the agent did not say within {TIMEOUT_SECONDS:g} s who holds the generation"
             raise UnavailableError(message, field="generation", value=question.generation) from None
         return answer.agreement
+
+
+class HeldLeases:
+    """What the agent holds: the first agreement on each generation that it was asked for."""
+
+    def __init__(self, tell: Callable[[int, str], None]) -> None:
+        """`tell` is told the generation and the text of every agreement that is held from now on."""
+        self._tell = tell
+        self._agreements: dict[int, Agreement] = {}
+
+    def answer(self, asked: Asked) -> Leased:
+        """What is held; whoever only looks is told the latest."""
+        held, wanted = self._agreements, asked.agreement
+        if wanted is None:
+            latest = max(held, default=-1)
+            return Leased(asked.generation, held[latest] if latest >= asked.generation else None)
+        if asked.generation not in held:
+            held[asked.generation] = wanted
+            self._tell(asked.generation, codec.dumps(wanted))
+        return Leased(asked.generation, held[asked.generation])

@@ -7,10 +7,9 @@ import time
 
 import structlog
 
-from kintsugi.core import codec
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import ConflictError, KintsugiError, ReconfigurationError, UnavailableError
-from kintsugi.core.membership import Event, Membership
+from kintsugi.core.membership import Event
 from kintsugi.runtime.checkpoints.keeper import Keeper
 from kintsugi.runtime.control.attempt import Attempt, Phase
 from kintsugi.runtime.control.decider import Decider
@@ -21,15 +20,15 @@ from kintsugi.runtime.control.preparation import is_same_work
 from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.control.recovery import Recoveries
 from kintsugi.runtime.control.roster import Roster
-from kintsugi.runtime.messages import Collect, FromWorker
+from kintsugi.runtime.messages import Collect, FromWorker, Heartbeat
 from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.result import RunResult, run_result
-from kintsugi.runtime.ring.messages import Agreement
-from kintsugi.runtime.selfgoverned.course import Course
+from kintsugi.runtime.selfgoverned.course import Course, first_course
 from kintsugi.runtime.selfgoverned.foresight import Foresight
+from kintsugi.runtime.selfgoverned.leasing import HeldLeases
 from kintsugi.runtime.selfgoverned.reception import Reception
-from kintsugi.runtime.selfgoverned.words import Adopted, Asked, Begin, FromGovernor, Here, Leased, Reachable, Refused
+from kintsugi.runtime.selfgoverned.words import Adopted, Asked, Begin, FromGovernor, Here, Reachable, Refused
 
 _STEPS = 10
 """Of the longest step, beyond which a job in which nothing happens counts as stuck."""
@@ -51,7 +50,7 @@ class Overseer:
         self._untold: list[Event] = []
         """What the workers found out, and whoever decides does not know."""
         self._attempts: dict[int, Attempt] = {}
-        self._leases: dict[int, Agreement] = {}
+        self._leases = HeldLeases(decider.tell_agreed)
         self._decisions: list[Decision] = []
         self._course: Course | None = None
         """The latest generation that a worker told of; null before the ring was founded."""
@@ -74,9 +73,15 @@ class Overseer:
         self._roster.live(worker, host)
         self._reception.expect(worker, host)
 
+    def drain(self, worker: str) -> None:
+        """Have a worker leave once others have its state."""
+        message = f"{worker} cannot leave in good order where workers govern themselves: end its process, or say membership='agent'"
+        raise ConflictError(message, field="membership", value="ring")
+
     def conclude(self) -> None:
         """End the job early."""
-        raise ConflictError("workers that govern themselves train to the end", field="membership", value="ring")
+        message = "workers that govern themselves train to the end: say membership='agent' to end a job early"
+        raise ConflictError(message, field="membership", value="ring")
 
     def start(self) -> None:
         """Get the first decision, and start all workers."""
@@ -131,21 +136,13 @@ class Overseer:
         elif isinstance(message, Adopted):
             self._adopt(message)
         elif isinstance(message, Asked):
-            handle.send(self._lease(message))
+            handle.send(self._leases.answer(message))
         elif isinstance(message, Refused):
             self._reception.refuse(message)
+        elif isinstance(message, Heartbeat):
+            self._log.warning("was asked to leave, and stays: membership='agent' hands state over", worker=handle.worker)
         else:
             self._hearing.hear(message, handle, self._attempt_at(getattr(message, "attempt", 0)))
-
-    def _lease(self, asked: Asked) -> Leased:
-        """What is held: the first agreement that was asked for; whoever only looks is told the latest."""
-        if asked.agreement is not None:
-            if asked.generation not in self._leases:
-                self._leases[asked.generation] = asked.agreement
-                self._decider.tell_agreed(asked.generation, codec.dumps(asked.agreement))
-            return Leased(asked.generation, self._leases[asked.generation])
-        latest = max(self._leases, default=-1)
-        return Leased(asked.generation, self._leases[latest] if latest >= asked.generation else None)
 
     def _adopt(self, adopted: Adopted) -> None:
         """The workers agreed on a generation; one of them tells, and perhaps none told of the one before."""
@@ -214,14 +211,7 @@ class Overseer:
         self._decider.finish()
         decision = self._decider.decisions[-1]
         alive = tuple(worker.id for worker in self._request.cluster.workers if worker.id in self._fleet.handles)
-        course = Course(
-            job=self._request.name,
-            profile=self._request.profile,
-            settings=self._request.settings,
-            membership=Membership(cluster=self._request.cluster, alive=alive),
-            decision=decision,
-            applied=decision.plan,
-        )
+        course = first_course(self._request, alive, decision)
         addresses = {worker: self._reachable[worker] for worker in alive}
         for handle in self._fleet.handles.values():
             handle.send(Begin(course, addresses))

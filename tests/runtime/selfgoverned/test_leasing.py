@@ -2,10 +2,11 @@
 
 import pytest
 
+from kintsugi.core import codec
 from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.ring.messages import Agreement
 from kintsugi.runtime.selfgoverned import leasing
-from kintsugi.runtime.selfgoverned.leasing import AgentLease
+from kintsugi.runtime.selfgoverned.leasing import AgentLease, HeldLeases
 from kintsugi.runtime.selfgoverned.words import Asked, Leased
 
 WANTED, HELD = Agreement(3, ("w00",)), Agreement(3, ("w01",))
@@ -41,3 +42,14 @@ def test_an_agent_that_is_silent_is_not_waited_for_without_end(monkeypatch):
     lease, _ = lease_of()
     with pytest.raises(UnavailableError, match="generation"):
         lease.decide(WANTED)
+
+
+def test_the_agent_holds_the_first_and_tells_of_it_once():
+    told: list[tuple[int, str]] = []
+    leases = HeldLeases(lambda generation, text: told.append((generation, text)))
+    assert leases.answer(Asked(3, None)) == Leased(3, None)
+    assert leases.answer(Asked(3, HELD)) == Leased(3, HELD)
+    assert leases.answer(Asked(3, WANTED)) == Leased(3, HELD)
+    assert leases.answer(Asked(1, None)) == Leased(1, HELD)
+    assert leases.answer(Asked(4, None)) == Leased(4, None)
+    assert told == [(3, codec.dumps(HELD))]
