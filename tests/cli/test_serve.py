@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Report, ReportStatus
 from tests.builders import uniform_profile
-from tests.processes import service
+from tests.processes import ServiceProcess, service
 
 pytestmark = pytest.mark.processes
 
@@ -101,9 +102,17 @@ def _all_events(client: Client) -> list:
             return records
 
 
-def test_two_processes_on_one_database_never_double_a_generation(tmp_path: Path):
-    database = tmp_path / "kintsugi.sqlite3"
-    with service(database) as one, service(database) as other, Client(one.url) as client:
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> Iterator[tuple[ServiceProcess, ServiceProcess]]:
+    """Two services on one database; each test has a job of its own there."""
+    database = tmp_path_factory.mktemp("two") / "kintsugi.sqlite3"
+    with service(database) as one, service(database) as other:
+        yield one, other
+
+
+def test_two_processes_on_one_database_never_double_a_generation(two):
+    one, other = two
+    with Client(one.url) as client:
         client.create_job(job="llama", profile=uniform_profile(4), workers=6, settings=SETTINGS)
 
         def strike(number: int) -> int | None:
@@ -135,13 +144,13 @@ def test_two_processes_on_one_database_never_double_a_generation(tmp_path: Path)
             assert second.job("llama") == client.job("llama")
 
 
-def test_who_waits_at_one_process_is_woken_by_a_plan_of_another(tmp_path: Path):
-    database = tmp_path / "kintsugi.sqlite3"
-    with service(database) as one, service(database) as other, Client(one.url) as client, Client(other.url) as second:
-        client.create_job(job="llama", profile=uniform_profile(4), workers=6, settings=SETTINGS)
+def test_who_waits_at_one_process_is_woken_by_a_plan_of_another(two):
+    one, other = two
+    with Client(one.url) as client, Client(other.url) as second:
+        client.create_job(job="gemma", profile=uniform_profile(4), workers=6, settings=SETTINGS)
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(second.plan_after, "llama", 0, wait_seconds=50)
-            client.post_event("llama", failed("a", 0, "w01"))
+            waiting = pool.submit(second.plan_after, "gemma", 0, wait_seconds=50)
+            client.post_event("gemma", failed("a", 0, "w01"))
             answer = waiting.result(60)
         assert answer is not None
         assert answer.generation == 1

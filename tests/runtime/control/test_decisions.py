@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -20,71 +21,86 @@ def lost(worker: str, generation: int, name: str = "") -> Event:
     return Event(kind=EventKind.WORKER_FAILED, id=f"{name or 'lost'}-{worker}", generation=generation, worker=worker)
 
 
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    """Of one service for all tests, each of which has a job of its own there."""
+    with service(tmp_path_factory.mktemp("service") / "kintsugi.sqlite3") as running:
+        yield running.url
+
+
 @pytest.fixture
-def job() -> JobRequest:
+def client(url):
+    with Client(url) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    return count()
+
+
+@pytest.fixture
+def job(numbers) -> JobRequest:
     snapshot = snapshot_of(uniform_profile(12), Cluster.uniform(6), 12)
-    return JobRequest(name="job", profile=snapshot.profile, cluster=snapshot.cluster, settings=snapshot.settings)
+    return JobRequest(name=f"job{next(numbers)}", profile=snapshot.profile, cluster=snapshot.cluster, settings=snapshot.settings)
 
 
 @pytest.mark.processes
-def test_service_and_planner_decide_alike(job, tmp_path):
+def test_service_and_planner_decide_alike(job, client):
     local = LocalDecisions()
-    with service(tmp_path / "kintsugi.sqlite3") as running, Client(running.url) as client:
-        remote = ServiceDecisions(client)
-        assert remote.start(job).plan == local.start(job).plan
-        for generation, worker in enumerate(["w04", "w01"]):
-            for source in (remote, local):
-                source.applied(generation)
-                source.measured(generation, Measurement(step=generation))
-            events = [lost(worker, generation)]
-            mine, theirs = local.after(events), remote.after(events)
-            assert (mine.plan, mine.migration, mine.policy) == (theirs.plan, theirs.migration, theirs.policy)
+    remote = ServiceDecisions(client)
+    assert remote.start(job).plan == local.start(job).plan
+    for generation, worker in enumerate(["w04", "w01"]):
+        for source in (remote, local):
+            source.applied(generation)
+            source.measured(generation, Measurement(step=generation))
+        events = [lost(worker, generation)]
+        mine, theirs = local.after(events), remote.after(events)
+        assert (mine.plan, mine.migration, mine.policy) == (theirs.plan, theirs.migration, theirs.policy)
 
 
 @pytest.mark.processes
-def test_a_name_that_has_run_is_refused(job, tmp_path):
-    with service(tmp_path / "kintsugi.sqlite3") as running, Client(running.url) as client:
-        first = ServiceDecisions(client)
-        first.start(job)
-        first.after([lost("w05", 0)])
-        with pytest.raises(ConflictError, match="name: has run before"):
-            ServiceDecisions(client).start(job)
+def test_a_name_that_has_run_is_refused(job, client):
+    first = ServiceDecisions(client)
+    first.start(job)
+    first.after([lost("w05", 0)])
+    with pytest.raises(ConflictError, match="name: has run before"):
+        ServiceDecisions(client).start(job)
 
 
 @pytest.mark.processes
-def test_events_are_told_again_when_somebody_else_moved_the_generation_on(job, tmp_path):
-    with service(tmp_path / "kintsugi.sqlite3") as running, Client(running.url) as client:
-        source = ServiceDecisions(client)
-        source.start(job)
-        client.post_event("job", lost("w00", 0, "operator"))
-        decision = source.after([lost("w05", 0)])
-        assert decision.plan.generation == 2
-        assert not {"w00", "w05"} & set(decision.plan.workers)
+def test_events_are_told_again_when_somebody_else_moved_the_generation_on(job, client):
+    source = ServiceDecisions(client)
+    source.start(job)
+    client.post_event(job.name, lost("w00", 0, "operator"))
+    decision = source.after([lost("w05", 0)])
+    assert decision.plan.generation == 2
+    assert not {"w00", "w05"} & set(decision.plan.workers)
 
 
 @pytest.mark.processes
-def test_plans_that_need_approval_are_waited_for(job, tmp_path, monkeypatch):
+def test_plans_that_need_approval_are_waited_for(job, url, client, monkeypatch):
     monkeypatch.setattr("kintsugi.runtime.control.decisions._LOOK_SECONDS", 0.2)
-    with service(tmp_path / "kintsugi.sqlite3") as running, Client(running.url) as client, ThreadPoolExecutor(1) as thread:
+    with ThreadPoolExecutor(1) as thread:
         source = ServiceDecisions(client)
         source.start(replace(job, handling=Handling(requires_approval=True)))
         asked = thread.submit(source.after, [lost("w05", 0)])
-        with Client(running.url) as operator:
-            proposed(operator, 1)
+        with Client(url) as operator:
+            proposed(operator, job.name, 1)
             assert not asked.done()
-            operator.approve("job", 1, by="Ada")
+            operator.approve(job.name, 1, by="Ada")
             assert asked.result(30).plan.generation == 1
             source.applied(1)
             asked = thread.submit(source.after, [lost("w04", 1)])
-            proposed(operator, 2)
-            operator.refuse("job", 2, by="Ada", reason="the rack goes down tonight")
+            proposed(operator, job.name, 2)
+            operator.refuse(job.name, 2, by="Ada", reason="the rack goes down tonight")
             with pytest.raises(InfeasibleError, match="the rack goes down tonight"):
                 asked.result(30)
 
 
-def proposed(client: Client, generation: int) -> None:
+def proposed(client: Client, job: str, generation: int) -> None:
     """Wait until a plan of this generation waits for approval."""
-    for _ in client.follow("job", after=0):
-        if client.job("job").summary.generation >= generation:
-            assert client.plan_at("job", generation).status is PlanStatus.PROPOSED
+    for _ in client.follow(job, after=0):
+        if client.job(job).summary.generation >= generation:
+            assert client.plan_at(job, generation).status is PlanStatus.PROPOSED
             return
