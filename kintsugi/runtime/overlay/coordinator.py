@@ -14,47 +14,30 @@
 
 import os
 import socket
-import statistics
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, cast
-from urllib.parse import urlsplit
 
 import torch
 from torch import nn
 
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.core.overlay import Overlay, OverlayHeartbeat, WorkerState
-from kintsugi.runtime.overlay import exits, following, probe, sources
+from kintsugi.core.overlay import Overlay, WorkerState
+from kintsugi.runtime.overlay import exits
+from kintsugi.runtime.overlay.addresses import own_host, urls_of
 from kintsugi.runtime.overlay.admission import Application, admit
-from kintsugi.runtime.overlay.agent import Agent
-from kintsugi.runtime.overlay.committed import Committed, GivenUpError
-from kintsugi.runtime.overlay.control import Control
+from kintsugi.runtime.overlay.committed import Committed
 from kintsugi.runtime.overlay.deadline import Deadline
 from kintsugi.runtime.overlay.flat_state import Schedule, expected_bytes, smallest_vector_bytes
 from kintsugi.runtime.overlay.greeting import Identity
 from kintsugi.runtime.overlay.heard import HeardScheduler
-from kintsugi.runtime.overlay.inbox import Inbox
-from kintsugi.runtime.overlay.joining import Joiner
-from kintsugi.runtime.overlay.leaving import Leaver
 from kintsugi.runtime.overlay.links import Links
-from kintsugi.runtime.overlay.losses import Losses
-from kintsugi.runtime.overlay.messages import Channel
+from kintsugi.runtime.overlay.member import Member
 from kintsugi.runtime.overlay.options import OverlayOptions
-from kintsugi.runtime.overlay.probe import Prober
-from kintsugi.runtime.overlay.reconciling import Reconciler
-from kintsugi.runtime.overlay.rounds import Rounds
 from kintsugi.runtime.overlay.scheduler import HttpScheduler, Scheduler
-from kintsugi.runtime.overlay.sources import Sources, keys
 from kintsugi.runtime.overlay.standby import StandbyOptions
-from kintsugi.runtime.overlay.succeeding import Succession
 from kintsugi.runtime.overlay.trained import TrainedState
-
-_NUM_TIMES = 16
-"""All-reduces whose median time is told."""
 
 
 def _nothing() -> None:
@@ -111,11 +94,11 @@ class Coordinator:
         self.worker = worker or f"{socket.gethostname()}-{os.getpid()}"
         checks.name("worker", self.worker)
         self.trained = TrainedState(model, optimizer, self.options, schedules=schedules, before_step=before_step)
-        urls = _urls(service)
+        urls = urls_of(service)
         if standby is not None and not urls:
             raise InvalidInputError("needs the URL of the scheduler as service", field="standby")
         scheduler = HeardScheduler(HttpScheduler(urls, job, token=token) if urls else cast("Scheduler", service))
-        host = host or _own_host(urls)
+        host = host or own_host(urls)
         identity = Identity(job=job, worker=self.worker, key=key)
         self.links = Links(identity, self.options, host=host, port=port)
         application = Application(
@@ -129,15 +112,18 @@ class Coordinator:
         exits.forget_exit_event()
         if self.options.reads_signals:
             exits.read_signals()
-        self._inbox = Inbox(self.links.acknowledge)
-        self._times: deque[float] = deque(maxlen=_NUM_TIMES)
         self._has_left = False
         try:
             overlay = admit(scheduler, self.links, application, deadline)
-            self._assemble(scheduler, overlay, standby)
-            self._begin(deadline)
+        except BaseException:
+            self.links.close()
+            scheduler.close()
+            raise
+        self._member = Member(self.links, self.trained, scheduler, overlay, standby=standby, options=self.options)
+        try:
+            self._member.begin(deadline)
             if standby is not None:
-                self._succession.start(urls, token, standby)
+                self._member.succession.start(urls, token, standby)
         except BaseException:
             self.close()
             raise
@@ -151,12 +137,12 @@ class Coordinator:
     @property
     def overlay(self) -> Overlay:
         """The newest overlay that this worker knows."""
-        return self.agent.overlay
+        return self._member.agent.overlay
 
     @property
     def members(self) -> tuple[str, ...]:
         """The workers whose gradients count in the next reduction, in ascending order."""
-        return tuple(sorted(self.rounds.effective.synchronization.order))
+        return tuple(sorted(self._member.rounds.effective.synchronization.order))
 
     @property
     def step(self) -> int:
@@ -166,12 +152,12 @@ class Coordinator:
     @property
     def is_scheduler(self) -> bool:
         """Whether this worker runs the scheduler, in the place of one that died; it should be the last to leave."""
-        return self._succession.is_scheduler
+        return self._member.succession.is_scheduler
 
     @property
     def last(self) -> Committed | None:
         """The last reduction: whose gradients were in it, with which weights."""
-        return self.rounds.last
+        return self._member.rounds.last
 
     def digest(self) -> str:
         """SHA-256 of the state: equal on all replicas after the same step."""
@@ -189,126 +175,32 @@ class Coordinator:
             UnavailableError: nothing moved for too long.
         """
         checks.seconds("weight", weight)
-        if self.agent.given_up:
-            raise GivenUpError(self.agent.given_up, field="worker", value=self.worker)
-        own = self.trained.gathered(weight) if weight else None
-        began = time.monotonic()
-        committed = self.rounds.reduce(own, weight)
-        self._times.append(time.monotonic() - began)
-        self._commit(committed)
-        return committed
+        return self._member.update(weight)
 
     def check_state_replication(self) -> tuple[str, ...]:
         """The workers that fetch state from this one at present; it is copied and sent beside the training."""
-        return self._sources.joiners
+        return self._member.sources.joiners
 
     def capture_exit_event(self) -> bool:
         """Whether this worker was asked to leave: Ctrl-C, SIGTERM, or the leave button."""
-        return exits.capture_exit_event() or self.agent.state is WorkerState.DRAINING
+        return exits.capture_exit_event() or self._member.agent.state is WorkerState.DRAINING
 
     def request_node_exit(self) -> None:
         """Leave the job: returns once the others go on without this worker, or after `drain_timeout_seconds`."""
         if not self._has_left:
             self._has_left = True
-            deadline = Deadline(self.options.drain_timeout_seconds)
-            Leaver(self.agent, self.links, self.rounds).run(lambda: self.update(0.0), deadline)
+            self._member.leave(Deadline(self.options.drain_timeout_seconds))
             self.close()
 
     def connect_link(self, worker: str) -> None:
         """Ask for a link with another worker of the job; it takes effect at the end of a step."""
-        self.agent.ask_link(worker, is_wanted=True)
+        self._member.agent.ask_link(worker, is_wanted=True)
 
     def disconnect_link(self, worker: str) -> None:
         """Ask to give up the link with a neighbour; it takes effect at the end of a step."""
-        self.agent.ask_link(worker, is_wanted=False)
+        self._member.agent.ask_link(worker, is_wanted=False)
 
     def close(self) -> None:
         """End everything at once, without a word to the others (who notice); `request_node_exit` leaves in order."""
         self._has_left = True
-        self._inbox.close()
-        for part in ("_succession", "_reconciler", "_sources", "links", "agent"):
-            if hasattr(self, part):
-                getattr(self, part).close()
-
-    def _assemble(self, scheduler: HeardScheduler, overlay: Overlay, standby: StandbyOptions | None) -> None:
-        """Put the parts together."""
-        identity, options = self.links.identity, self.options
-        self.agent = Agent(identity, self.links, self._inbox, scheduler, overlay, options=options)
-        losses = Losses(self.agent)
-        self.rounds = Rounds(
-            self.worker,
-            self.links,
-            self._inbox,
-            self.agent,
-            options=options,
-            make=self.trained.memory,
-            report_missing=losses.report_missing,
-        )
-        self._joiner = Joiner(self.agent, self.links, self.rounds, self.trained, options=options)
-        self._sources = Sources(self.worker, self.links, options)
-        prober = Prober(self.links, options.link_timeout_seconds)
-        self._reconciler = Reconciler(self.agent, self.links, prober, losses)
-        self.control = Control()
-        self.control.on(sources.FETCH, lambda worker, message: self._sources.fetch(worker, message.fields))
-        self.control.on(sources.GONE, self._joiner.hear)
-        self.control.on(following.FOLLOW, lambda worker, message: self._sources.follow(worker, message.fields))
-        self.control.on(following.FORGOTTEN, self._joiner.pursuit.hear_forgotten)
-        for kind in probe.KINDS:
-            self.control.on(kind, prober.hear)
-        self._succession = Succession(self.agent, self.links, self.control, scheduler, standby)
-        self.links.hear(Channel.CONTROL, self.control.hear)
-        self.links.hear(Channel.SHARDS, self._joiner.hear)
-        self.links.hear(Channel.ROUNDS, self._joiner.pursuit.hear)
-        self.links.hear(Channel.REDUCTION, self._inbox.put)
-
-    def _begin(self, deadline: Deadline) -> None:
-        """Come to hold the state."""
-        needs_state = self.agent.state is not WorkerState.ACTIVE
-        self.links.start()
-        self.agent.on_overlay(self._sources.heed)
-        self.agent.start(self._beat, lambda: self.rounds.effective.synchronization)
-        self._reconciler.start()
-        if needs_state:
-            self._joiner.run(deadline)
-
-    def _commit(self, committed: Committed) -> None:
-        """Apply a reduction, and do what is due at its end."""
-        self._sources.finish_copies()
-        if committed.vector is not None:
-            self.trained.apply(committed.vector)
-        self._sources.keep(committed, self.rounds.members)
-        self._sources.begin(self.rounds.effective, keys(self.agent.overlay), committed.number, self.trained.packed)
-        if committed.agreed is not None:
-            self._reconciler.reconcile(self.agent.overlay)
-
-    def _beat(self) -> OverlayHeartbeat:
-        known, own = self.agent.overlay, self.links.identity
-        return OverlayHeartbeat(
-            worker=own.worker,
-            incarnation=own.incarnation,
-            generation=known.generation,
-            term=known.term,
-            step=self.trained.steps,
-            synchronization_seconds=statistics.median(self._times) if self._times else None,
-            received_bytes=self._joiner.received_bytes or None,
-        )
-
-
-def _urls(service: str | Sequence[str] | Scheduler) -> tuple[str, ...]:
-    """Where the scheduler answers; none where it is an object of this process."""
-    if isinstance(service, str):
-        return (service,)
-    return tuple(service) if isinstance(service, Sequence) else ()
-
-
-def _own_host(urls: Sequence[str]) -> str:
-    """The address from which this machine reaches the scheduler; loopback where that is no URL."""
-    first = urls[0] if urls else ""
-    place = urlsplit(first)
-    if not place.hostname:
-        return "127.0.0.1"
-    family, _, _, _, address = socket.getaddrinfo(place.hostname, place.port or 80, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probing:
-        probing.connect(address)
-        host: str = probing.getsockname()[0]
-        return host
+        self._member.close()

@@ -1,0 +1,27 @@
+"""Where the scheduler answers, and where this worker does."""
+
+import socket
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from kintsugi.runtime.overlay.scheduler import Scheduler
+
+
+def urls_of(service: str | Sequence[str] | Scheduler) -> tuple[str, ...]:
+    """Where the scheduler answers; none where it is an object of this process."""
+    if isinstance(service, str):
+        return (service,)
+    return tuple(service) if isinstance(service, Sequence) else ()
+
+
+def own_host(urls: Sequence[str]) -> str:
+    """The address from which this machine reaches the scheduler; loopback where that is no URL."""
+    first = urls[0] if urls else ""
+    place = urlsplit(first)
+    if not place.hostname:
+        return "127.0.0.1"
+    family, _, _, _, address = socket.getaddrinfo(place.hostname, place.port or 80, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probing:
+        probing.connect(address)
+        host: str = probing.getsockname()[0]
+        return host

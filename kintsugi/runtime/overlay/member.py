@@ -1,0 +1,134 @@
+"""A worker's place in an overlay, all parts of it put together: what hears whom, and what is due at the end of a step."""
+
+import statistics
+import time
+from collections import deque
+
+from kintsugi.core.overlay import Overlay, OverlayHeartbeat, WorkerState
+from kintsugi.runtime.overlay import following, probe, sources
+from kintsugi.runtime.overlay.agent import Agent
+from kintsugi.runtime.overlay.committed import Committed, GivenUpError
+from kintsugi.runtime.overlay.control import Control
+from kintsugi.runtime.overlay.deadline import Deadline
+from kintsugi.runtime.overlay.heard import HeardScheduler
+from kintsugi.runtime.overlay.inbox import Inbox
+from kintsugi.runtime.overlay.joining import Joiner
+from kintsugi.runtime.overlay.leaving import Leaver
+from kintsugi.runtime.overlay.links import Links
+from kintsugi.runtime.overlay.losses import Losses
+from kintsugi.runtime.overlay.messages import Channel
+from kintsugi.runtime.overlay.options import OverlayOptions
+from kintsugi.runtime.overlay.probe import Prober
+from kintsugi.runtime.overlay.reconciling import Reconciler
+from kintsugi.runtime.overlay.rounds import Rounds
+from kintsugi.runtime.overlay.sources import Sources, keys
+from kintsugi.runtime.overlay.standby import StandbyOptions
+from kintsugi.runtime.overlay.succeeding import Succession
+from kintsugi.runtime.overlay.trained import TrainedState
+
+_NUM_TIMES = 16
+"""All-reduces whose median time is told."""
+
+
+class Member:
+    """Takes part in the reductions of a job that this worker was admitted to."""
+
+    def __init__(
+        self,
+        links: Links,
+        trained: TrainedState,
+        scheduler: HeardScheduler,
+        overlay: Overlay,
+        *,
+        standby: StandbyOptions | None,
+        options: OverlayOptions,
+    ) -> None:
+        """Put the parts together; `overlay` is the one that this worker was admitted with."""
+        self._links, self._trained, self._options = links, trained, options
+        self._times: deque[float] = deque(maxlen=_NUM_TIMES)
+        worker = links.identity.worker
+        self._inbox = Inbox(links.acknowledge)
+        self.agent = Agent(links.identity, links, self._inbox, scheduler, overlay, options=options)
+        losses = Losses(self.agent)
+        self.rounds = Rounds(
+            worker, links, self._inbox, self.agent, options=options, make=trained.memory, report_missing=losses.report_missing
+        )
+        self._joiner = Joiner(self.agent, links, self.rounds, trained, options=options)
+        self.sources = Sources(worker, links, options)
+        self._prober = Prober(links, options.link_timeout_seconds)
+        self._reconciler = Reconciler(self.agent, links, self._prober, losses)
+        control = Control()
+        self.succession = Succession(self.agent, links, control, scheduler, standby)
+        self._attach(control)
+
+    def begin(self, deadline: Deadline) -> None:
+        """Come to hold the state, and to count in the next reduction.
+
+        Raises:
+            UnavailableError: it took too long.
+            GivenUpError: the others go on without this worker.
+            LostTrackError: nobody is left who could tell what the others did.
+        """
+        needs_state = self.agent.state is not WorkerState.ACTIVE
+        self._links.start()
+        self.agent.on_overlay(self.sources.heed)
+        self.agent.start(self._beat, lambda: self.rounds.effective.synchronization)
+        self._reconciler.start()
+        if needs_state:
+            self._joiner.run(deadline)
+
+    def update(self, weight: float) -> Committed:
+        """Reduce the gradients, step with their mean, and do what is due at the end of the step."""
+        if self.agent.given_up:
+            raise GivenUpError(self.agent.given_up, field="worker", value=self.agent.identity.worker)
+        own = self._trained.gathered(weight) if weight else None
+        began = time.monotonic()
+        committed = self.rounds.reduce(own, weight)
+        self._times.append(time.monotonic() - began)
+        self._commit(committed)
+        return committed
+
+    def leave(self, deadline: Deadline) -> None:
+        """Go once the others reduce without this worker."""
+        Leaver(self.agent, self._links, self.rounds).run(lambda: self.update(0.0), deadline)
+
+    def close(self) -> None:
+        """End everything at once, links included."""
+        self._inbox.close()
+        for part in (self.succession, self._reconciler, self.sources, self._links, self.agent):
+            part.close()
+
+    def _attach(self, control: Control) -> None:
+        """Have everybody hear what is meant for him."""
+        control.on(sources.FETCH, lambda worker, message: self.sources.fetch(worker, message.fields))
+        control.on(sources.GONE, self._joiner.hear)
+        control.on(following.FOLLOW, lambda worker, message: self.sources.follow(worker, message.fields))
+        control.on(following.FORGOTTEN, self._joiner.pursuit.hear_forgotten)
+        for kind in probe.KINDS:
+            control.on(kind, self._prober.hear)
+        self._links.hear(Channel.CONTROL, control.hear)
+        self._links.hear(Channel.SHARDS, self._joiner.hear)
+        self._links.hear(Channel.ROUNDS, self._joiner.pursuit.hear)
+        self._links.hear(Channel.REDUCTION, self._inbox.put)
+
+    def _commit(self, committed: Committed) -> None:
+        """Apply a reduction; keep it for those that join, and copy the state for those that begin to."""
+        self.sources.finish_copies()
+        if committed.vector is not None:
+            self._trained.apply(committed.vector)
+        self.sources.keep(committed, self.rounds.members)
+        self.sources.begin(self.rounds.effective, keys(self.agent.overlay), committed.number, self._trained.packed)
+        if committed.agreed is not None:
+            self._reconciler.reconcile(self.agent.overlay)
+
+    def _beat(self) -> OverlayHeartbeat:
+        known, own = self.agent.overlay, self._links.identity
+        return OverlayHeartbeat(
+            worker=own.worker,
+            incarnation=own.incarnation,
+            generation=known.generation,
+            term=known.term,
+            step=self._trained.steps,
+            synchronization_seconds=statistics.median(self._times) if self._times else None,
+            received_bytes=self._joiner.received_bytes or None,
+        )
