@@ -5,9 +5,11 @@ waits at the end for a file that another has just begun.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
 
 TESTS = Path(__file__).parent
@@ -37,3 +39,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return item.get_closest_marker("processes") is not None, places.get(item.path, len(places))
 
     items.sort(key=rank)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _logs_go_where_they_went() -> Iterator[None]:
+    """A command that is run in this process sends logs to a stream that is closed after its test."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
