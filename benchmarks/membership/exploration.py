@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from benchmarks.membership.network import Event, Network
+from benchmarks.membership.members import Event
+from benchmarks.membership.network import Network
 from benchmarks.membership.world import World, pair
 from kintsugi.runtime.ring.state import State
 
