@@ -72,7 +72,8 @@ async def _times(url: str, job: str, generation: int, arrivals: list[asyncio.Tas
     """Seconds from the event that ends `generation` to each arrival of the plan that follows."""
     connection = await Connection.to(url)
     try:
-        trainer = Trainer(job, NUM_WORKERS, MIXES["failures and returns"], connection, generation=generation)
+        kinds = MIXES["failures and returns"]
+        trainer = Trainer(job=job, num_workers=NUM_WORKERS, kinds=kinds, connection=connection, generation=generation)
         start = time.perf_counter()
         await trainer.report(generation, start)
         return [arrival - start for arrival in await asyncio.gather(*arrivals)]
