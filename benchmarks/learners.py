@@ -180,7 +180,7 @@ def _adapted(seed: int) -> nn.Module:
 
 
 LEARNERS = {
-    DIGITS: Learner(_digits, _residual, learning_rate=1e-2, batch=10, num_epochs=50, steps_per_epoch=6),
-    TEXT: Learner(partial(_text, source=_topics), _decoder, learning_rate=3e-3, batch=5, num_epochs=20, steps_per_epoch=20),
-    LORA: Learner(partial(_text, source=_sources), _adapted, learning_rate=3e-3, batch=5, num_epochs=10, steps_per_epoch=20),
+    DIGITS: Learner(_digits, _residual, learning_rate=1e-2, batch=10, num_epochs=250, steps_per_epoch=6),
+    TEXT: Learner(partial(_text, source=_topics), _decoder, learning_rate=3e-3, batch=5, num_epochs=60, steps_per_epoch=20),
+    LORA: Learner(partial(_text, source=_sources), _adapted, learning_rate=3e-3, batch=5, num_epochs=20, steps_per_epoch=20),
 }
