@@ -125,7 +125,6 @@ class Agent(AbstractContextManager["Agent"]):
 
         Raises:
             NotFoundError: no such worker takes part.
-            ConflictError: the workers govern themselves.
         """
         if worker not in self._fleet.handles:
             raise NotFoundError("does not take part", field="worker", value=worker)

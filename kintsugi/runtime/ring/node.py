@@ -30,6 +30,7 @@ from kintsugi.runtime.ring.signals import (
     Lost,
     Probe,
     Record,
+    Renewing,
     Send,
     Signal,
 )
@@ -162,6 +163,10 @@ class RingNode(AbstractContextManager["RingNode"]):
         Nothing comes of it if this worker is lost first, or the other one is a member already: ask again, in a later generation.
         """
         self._put(Joining(joiner))
+
+    def renew(self, generation: int) -> None:
+        """Have the members agree on a successor of a generation although nobody is lost; from any thread."""
+        self._put(Renewing(generation))
 
     def adopt(self, agreement: Agreement) -> None:
         """Go on in a generation that was decided elsewhere: by the lease, or by a member that told it; from any thread."""

@@ -54,7 +54,15 @@ class Joining:
     joiner: Joiner
 
 
-Signal = Lost | Found | Received | Committed | Decided | Joining
+@dataclass(frozen=True, slots=True)
+class Renewing:
+    """The members are to agree anew although nobody is lost: what one of them contributes has changed."""
+
+    generation: int
+    """That is to be succeeded."""
+
+
+Signal = Lost | Found | Received | Committed | Decided | Joining | Renewing
 
 
 @dataclass(frozen=True, slots=True)

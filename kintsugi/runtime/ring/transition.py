@@ -26,6 +26,7 @@ from kintsugi.runtime.ring.signals import (
     Probe,
     Received,
     Record,
+    Renewing,
     Send,
     Signal,
 )
@@ -51,6 +52,9 @@ def transition(state: State, signal: Signal, choose: Choose) -> Step:
             return _found(state, worker, choose)
         case Joining(joiner):
             return _joining(state, joiner, choose)
+        case Renewing(generation):
+            is_idle = state.promised is None and not state.is_left_out and generation == state.agreement.generation
+            return _begin(state, choose) if is_idle else (state, ())
         case Received(sender, message):
             return _received(state, sender, message, choose)
 

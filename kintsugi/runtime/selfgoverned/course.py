@@ -41,19 +41,30 @@ class Course:
     """Where the rings of members listen that have come since the first generation: which of a worker's processes is meant."""
 
     @property
+    def members(self) -> tuple[str, ...]:
+        """Who is in the ring: also those that leave, until their processes end."""
+        return (*self.membership.alive, *self.membership.draining)
+
+    @property
     def generation(self) -> int:
         """Of the membership."""
         return self.decision.plan.generation
 
     def events(self, agreement: Agreement) -> tuple[Event, ...]:
         """What happened between this generation and the one that was agreed on, as every member tells it."""
-        alive = self.membership.alive
-        lost = [self._event(EventKind.WORKER_FAILED, worker) for worker in alive if worker not in agreement.members]
+        known = self.members
+        lost = [self._event(EventKind.WORKER_FAILED, worker) for worker in known if worker not in agreement.members]
+        leaving = [self._event(EventKind.WORKER_DRAINING, worker) for worker in self._leaving(agreement)]
         hosts = {joiner.worker: Newcomer.parsed(joiner.note).host for joiner in agreement.joined}
         joined = [
-            self._event(EventKind.WORKER_JOINED, worker, hosts.get(worker)) for worker in agreement.members if worker not in alive
+            self._event(EventKind.WORKER_JOINED, worker, hosts.get(worker)) for worker in agreement.members if worker not in known
         ]
-        return (*lost, *joined)
+        return (*lost, *leaving, *joined)
+
+    def _leaving(self, agreement: Agreement) -> list[str]:
+        """Who says for the first time that it leaves, and is still there."""
+        noted = [contribution.worker for contribution in agreement.contributions if _is_leaving(contribution)]
+        return [worker for worker in noted if worker in agreement.members and worker in self.membership.alive]
 
     def _event(self, kind: EventKind, worker: str, host: str | None = None) -> Event:
         came = kind is EventKind.WORKER_JOINED
@@ -77,14 +88,19 @@ class Course:
             alive=after.membership.alive,
             generation=agreement.generation,
             stateless=tuple(worker for worker in after.stateless if worker in after.applied.pipeline_of),
+            draining=tuple(worker for worker in after.membership.draining if worker in after.applied.pipeline_of),
         )
 
     def joining(self, joiner: Joiner) -> Snapshot:
         """The snapshot of the next decision if this generation's plan is applied, and nothing happens but that a worker joins."""
-        note = Note(self.generation, self.record).text()
-        contribution = Contribution(self.decision.plan.workers[0], self.committed_step, note)
-        members = (*self.membership.alive, joiner.worker)
-        return self.snapshot(Agreement(self.generation + 1, members, (contribution,), joined=(joiner,)))
+        contribution = Contribution(self.decision.plan.workers[0], self.committed_step, Note(self.generation, self.record).text())
+        return self.snapshot(Agreement(self.generation + 1, (*self.members, joiner.worker), (contribution,), joined=(joiner,)))
+
+    def leaving(self, worker: str) -> Snapshot:
+        """The same if nothing happens but that a worker leaves once others have its state."""
+        note = Note(self.generation, self.record, is_leaving=True)
+        contribution = Contribution(worker, self.committed_step, note.text())
+        return self.snapshot(Agreement(self.generation + 1, self.members, (contribution,)))
 
     def base(self) -> Snapshot:
         """The snapshot of the next decision if this generation's plan is applied and nothing happens to its members."""
@@ -138,6 +154,10 @@ class Course:
     def _record(self, committed_step: int, notes: list[Note]) -> CommitRecord | None:
         told = (note.record for note in notes if note.record is not None and note.record.step == committed_step)
         return next(told, self.record)
+
+
+def _is_leaving(contribution: Contribution) -> bool:
+    return bool(contribution.note) and Note.parsed(contribution.note).is_leaving
 
 
 def first_course(request: JobRequest, alive: tuple[str, ...], decision: Decision) -> Course:

@@ -30,7 +30,19 @@ from kintsugi.runtime.selfgoverned.notes import Newcomer
 from kintsugi.runtime.selfgoverned.packed import unpacked
 from kintsugi.runtime.selfgoverned.steering import Steering
 from kintsugi.runtime.selfgoverned.switchboard import AllReady, FromSwitchboard, Switchboard
-from kintsugi.runtime.selfgoverned.words import Admit, Begin, FromGovernor, Here, Hold, Leased, Reachable, Refused, ToGovernor
+from kintsugi.runtime.selfgoverned.words import (
+    Admit,
+    Begin,
+    FromGovernor,
+    Here,
+    Hold,
+    Leased,
+    Leave,
+    Reachable,
+    Refused,
+    Stays,
+    ToGovernor,
+)
 from kintsugi.runtime.workers.commit import CommitRecord
 from kintsugi.runtime.workers.listener import leave
 from kintsugi.runtime.workers.worker import worker_main
@@ -101,6 +113,9 @@ class Governor:
             self._lease.take(message)
         elif isinstance(message, Admit):
             self._post(self._welcome, message)
+        elif isinstance(message, Leave):
+            self._is_asked_to_leave = True
+            self._post(self._take_leave)
         elif isinstance(message, Stop):
             self._post(self._stop)
         else:
@@ -115,7 +130,7 @@ class Governor:
             self._tell(message)
         elif message.is_leaving and not self._is_asked_to_leave:
             self._is_asked_to_leave = True
-            self._tell(message)
+            self._post(self._take_leave)
         if isinstance(message, Ready):
             self._post(self._steering.ready, message)
 
@@ -129,6 +144,7 @@ class Governor:
             self.inward.tell(message)
         elif isinstance(message, AllReady):
             self._post(self._steering.all_ready, message.attempt)
+            self._post(self._take_leave)
 
     def _tell(self, message: FromWorker | FromGovernor) -> None:
         with self._sending:
@@ -208,6 +224,23 @@ class Governor:
         if not is_same_work(unpacked(decision).plan, course.decision.plan):
             self._held.hold(course.generation, {fingerprint(snapshot): decision})
             self._node.admit(joiner)
+
+    def _take_leave(self) -> None:
+        """Where that was asked for, plan without this worker, beside the training; then the ring is to agree on it."""
+        course = self._steering.course
+        if self._is_asked_to_leave and self._worker in course.membership.alive:
+            threading.Thread(target=self._plan_without, args=(course,), name="farewell", daemon=True).start()
+
+    def _plan_without(self, course: Course) -> None:
+        snapshot = course.leaving(self._worker)
+        try:
+            decision = self._held.answer(snapshot, is_untrained=False)
+        except KintsugiError as error:
+            self._tell(Stays(str(error)))
+            return
+        self._held.hold(course.generation, {fingerprint(snapshot): decision})
+        if self._steering.leave(course.generation):
+            self._node.renew(course.generation)
 
     def _stop(self) -> None:
         self._closing.close()

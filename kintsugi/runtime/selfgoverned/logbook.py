@@ -2,8 +2,10 @@
 
 import threading
 from collections import deque
+from dataclasses import replace
 
 from kintsugi.core.errors import KintsugiError
+from kintsugi.core.job import Snapshot
 from kintsugi.runtime.ring.messages import Agreement
 from kintsugi.runtime.selfgoverned.course import Course
 from kintsugi.runtime.selfgoverned.held import HeldPlans
@@ -39,6 +41,18 @@ class Logbook:
         """What an agreement is to tell: the plan for what happened, or why there is none."""
         is_untrained = agreement.committed_step < 0
         try:
-            return told_decision(self._held.answer(self.latest().snapshot(agreement), is_untrained=is_untrained))
+            snapshot = self.latest().snapshot(agreement)
+            try:
+                return told_decision(self._held.answer(snapshot, is_untrained=is_untrained))
+            except KintsugiError:
+                if not snapshot.draining:
+                    raise
+                return told_decision(self._held.answer(_with_those_that_leave(snapshot), is_untrained=is_untrained))
         except KintsugiError as error:
             return told_error(error)
+
+
+def _with_those_that_leave(snapshot: Snapshot) -> Snapshot:
+    """Where others were lost meanwhile and no plan can do without them: they train on until a later one can."""
+    here = {*snapshot.alive, *snapshot.draining}
+    return replace(snapshot, alive=tuple(worker.id for worker in snapshot.cluster.workers if worker.id in here), draining=())

@@ -22,6 +22,8 @@ class Note:
     """Generation whose plan says where its state lies."""
     record: CommitRecord | None
     """Of the last commit point that it passed; null before the first."""
+    is_leaving: bool = False
+    """Whether it was asked to leave: the next plan does without it, and it hands its state over."""
 
     def text(self) -> str:
         """For the ring; a loss that is not a number stays one."""
@@ -34,7 +36,7 @@ class Note:
         record = fields["record"]
         if record is not None:
             record = CommitRecord(**{**record, "microbatches": tuple(record["microbatches"])})
-        return cls(fields["applied"], record)
+        return cls(fields["applied"], record, fields["is_leaving"])
 
 
 @dataclass(frozen=True, slots=True)

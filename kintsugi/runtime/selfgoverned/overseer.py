@@ -20,7 +20,7 @@ from kintsugi.runtime.control.preparation import is_same_work
 from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.control.recovery import Recoveries
 from kintsugi.runtime.control.roster import Roster
-from kintsugi.runtime.messages import Collect, FromWorker, Heartbeat
+from kintsugi.runtime.messages import Collect, FromWorker, Stop
 from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.result import RunResult, run_result
@@ -28,7 +28,7 @@ from kintsugi.runtime.selfgoverned.course import Course, first_course
 from kintsugi.runtime.selfgoverned.foresight import Foresight
 from kintsugi.runtime.selfgoverned.leasing import HeldLeases
 from kintsugi.runtime.selfgoverned.reception import Reception
-from kintsugi.runtime.selfgoverned.words import Adopted, Asked, Begin, FromGovernor, Here, Reachable, Refused
+from kintsugi.runtime.selfgoverned.words import Adopted, Asked, Begin, FromGovernor, Here, Leave, Reachable, Refused, Stays
 
 _STEPS = 10
 """Of the longest step, beyond which a job in which nothing happens counts as stuck."""
@@ -75,8 +75,7 @@ class Overseer:
 
     def drain(self, worker: str) -> None:
         """Have a worker leave once others have its state."""
-        message = f"{worker} cannot leave in good order where workers govern themselves: end its process, or say membership='agent'"
-        raise ConflictError(message, field="membership", value="ring")
+        self._fleet.handles[worker].send(Leave())
 
     def conclude(self) -> None:
         """End the job early."""
@@ -139,8 +138,8 @@ class Overseer:
             handle.send(self._leases.answer(message))
         elif isinstance(message, Refused):
             self._reception.refuse(message)
-        elif isinstance(message, Heartbeat):
-            self._log.warning("was asked to leave, and stays: membership='agent' hands state over", worker=handle.worker)
+        elif isinstance(message, Stays):
+            self._log.warning("asked to leave, and stays: no plan without it", worker=handle.worker, error=message.reason)
         else:
             self._hearing.hear(message, handle, self._attempt_at(getattr(message, "attempt", 0)))
 
@@ -159,14 +158,16 @@ class Overseer:
     def _note_change(self, before: Course, adopted: Adopted) -> None:
         """Who was lost and who came, for the timeline of the recovery and for whoever decides."""
         course = adopted.course
-        lost = [worker for worker in before.membership.alive if worker not in course.membership.alive]
+        lost = [worker for worker in before.membership.alive if worker not in course.members]
         joined = [worker for worker in course.membership.alive if worker not in before.membership.alive]
         self._reception.begin(course)
-        if joined:
-            self.recoveries.changed(joined, (), adopted.noticed_at, adopted.agreed_at)
+        leaving = [worker for worker in course.membership.draining if worker in before.membership.alive]
+        if joined or leaving:
+            self.recoveries.changed(joined, leaving, adopted.noticed_at, adopted.agreed_at)
         for worker in lost:
             self.recoveries.lost(worker, self._struck_when(worker), adopted.noticed_at)
-        self._untold += [self._roster.failed(worker) for worker in lost] + [self._roster.joined(worker) for worker in joined]
+        self._untold += [self._roster.failed(worker) for worker in lost] + [self._roster.draining(worker) for worker in leaving]
+        self._untold += [self._roster.joined(worker) for worker in joined]
         self.recoveries.note(planned_at=adopted.agreed_at, generation=course.generation, policy=course.decision.plan.policy.value)
 
     def _struck_when(self, worker: str) -> float | None:
@@ -245,6 +246,14 @@ class Overseer:
             self._decider.submit(self._untold)
             self._untold = []
         self.keeper.expect(attempt.number, self.decision.plan.workers)
+        self._release()
+
+    def _release(self) -> None:
+        """Let those go whose state others have, now that these train with it."""
+        leaving = self._course.membership.draining if self._course is not None else ()
+        for worker in leaving:
+            if worker in self._fleet.handles and worker not in self.decision.plan.workers:
+                self._fleet.handles[worker].send(Stop())
 
     def _compare(self) -> None:
         """Whoever decides knows by now what the workers did, and would have done the same: a plan follows from what happened."""

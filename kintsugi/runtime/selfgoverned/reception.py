@@ -40,7 +40,7 @@ class Reception:
 
     def begin(self, course: Course) -> None:
         """Have those begin that the members agreed on, and count on them; let those go that others went on without since."""
-        addresses = {worker: self.reachable[worker] for worker in course.membership.alive if worker in self.reachable}
+        addresses = {worker: self.reachable[worker] for worker in course.members if worker in self.reachable}
         for worker in [worker for worker in self.fleet.arrivals if self._is_meant(worker, course)]:
             if worker in course.membership.alive:
                 self.fleet.take_in(worker).send(Begin(course, addresses))

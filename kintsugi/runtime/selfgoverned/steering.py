@@ -6,9 +6,10 @@ The swap to a plan is committed like a step: the ring is asked first, and what i
 all survivors know whether any of them swapped, and then do it, too: all were ready for it.
 """
 
+import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from kintsugi.core.errors import CommunicationError
@@ -55,6 +56,10 @@ class Steering:
     _applied: int = -1
     """Generation whose plan was swapped in here."""
     _noticed_at: float = 0.0
+    _is_leaving: bool = False
+    _passed: CommitRecord | None = None
+    """The last commit point that was passed here."""
+    _committing: threading.Lock = field(default_factory=threading.Lock)
 
     def permit(self, record: CommitRecord) -> None:
         """Commit a step before it is applied; in the worker's main thread.
@@ -62,8 +67,19 @@ class Steering:
         Raises:
             CommunicationError: the others agree without it.
         """
-        if not self.ring.commit(self._applied, record.step, Note(self._applied, record).text()):
-            raise CommunicationError(f"step {record.step} was called off")
+        with self._committing:
+            if not self.ring.commit(self._applied, record.step, Note(self._applied, record, self._is_leaving).text()):
+                raise CommunicationError(f"step {record.step} was called off")
+            self._passed = record
+
+    def leave(self, generation: int) -> bool:
+        """Say that this worker leaves, if a generation still trains; from any thread. Whether the next agreement will tell."""
+        with self._committing:
+            self._is_leaving = True
+            if self._applied != generation:
+                return False
+            step = self._passed.step if self._passed is not None else -1
+            return self.ring.commit(generation, step, Note(generation, self._passed, is_leaving=True).text())
 
     def begin(self) -> None:
         """Prepare the plan of the generation that the worker begins in."""
@@ -101,7 +117,11 @@ class Steering:
         course = self.course
         if attempt != _attempt(course.generation) or self._applied == course.generation:
             return
-        if self.ring.commit(course.generation, course.committed_step, Note(course.generation, course.record).text()):
+        note = Note(course.generation, course.record, self._is_leaving)
+        with self._committing:
+            is_committed = self.ring.commit(course.generation, course.committed_step, note.text())
+            self._passed = course.record if is_committed else self._passed
+        if is_committed:
             self._swap(is_over=False)
 
     def _swap(self, *, is_over: bool) -> None:
@@ -116,7 +136,7 @@ class Steering:
     def _prepare(self) -> None:
         agreed_at = time.monotonic()
         course, attempt = self.course, _attempt(self.course.generation)
-        members = tuple(dict.fromkeys((*course.decision.plan.workers, *course.membership.alive)))
+        members = tuple(dict.fromkeys((*course.decision.plan.workers, *course.members)))
         self.meeting.join(attempt, members, self.switchboards[members[0]])
         self.tell(self._preparation(attempt, members)[self.worker])
         if self.worker == members[0] or (course.agreement is not None and course.agreement.joined):

@@ -54,7 +54,12 @@ class Admit:
     joiner: Joiner
 
 
-ToGovernor = Begin | Hold | Leased | Admit
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Leave once others have the worker's state, if there is a plan without it."""
+
+
+ToGovernor = Begin | Hold | Leased | Admit | Leave
 
 # From a worker to the agent.
 
@@ -93,4 +98,11 @@ class Refused:
     reason: str
 
 
-FromGovernor = Here | Adopted | Asked | Refused
+@dataclass(frozen=True, slots=True)
+class Stays:
+    """A worker was asked to leave, and cannot now."""
+
+    reason: str
+
+
+FromGovernor = Here | Adopted | Asked | Refused | Stays

@@ -101,6 +101,16 @@ def test_a_worker_that_asks_while_a_loss_is_mended_is_taken_in_with_it_or_next()
         ring.wait_for("abdx")
 
 
+def test_members_agree_anew_where_one_has_something_to_say() -> None:
+    with Ring(3) as ring:
+        assert ring.nodes["b"].commit(0, 1, "leaves")
+        ring.nodes["b"].renew(0)
+        ring.wait(lambda: all(node.agreement.generation == 1 for node in ring.nodes.values()))
+        ring.nodes["b"].renew(0)  # is over
+        assert ring.nodes["a"].agreement.members == ring.names
+        assert [contribution.note for contribution in ring.nodes["a"].agreement.contributions] == ["", "leaves", ""]
+
+
 def test_a_stranger_disturbs_nobody() -> None:
     with Ring(3) as ring:
         address = ring.nodes["a"]._links._addresses["b"]

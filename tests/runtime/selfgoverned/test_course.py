@@ -8,8 +8,11 @@ from kintsugi.core.decision import Decision
 from kintsugi.core.errors import StateLostError
 from kintsugi.core.membership import EventKind
 from kintsugi.runtime.control.decisions import LocalDecisions
-from kintsugi.runtime.ring.messages import Contribution, Joiner
-from kintsugi.runtime.selfgoverned.notes import Newcomer, told_error
+from kintsugi.runtime.ring.messages import Agreement, Contribution, Joiner
+from kintsugi.runtime.selfgoverned.course import Course
+from kintsugi.runtime.selfgoverned.held import HeldPlans
+from kintsugi.runtime.selfgoverned.logbook import Logbook
+from kintsugi.runtime.selfgoverned.notes import Newcomer, Note, heard, told_error
 from planner.contingency import after, losses
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import request_for
@@ -115,3 +118,33 @@ def test_who_joins_lives_where_the_agreement_says_and_is_planned_for_ahead():
     assert after.came_from == {"w09": joiner.address}
     assert after.agreement is not None
     assert after.agreement.joined == (joiner,)
+
+
+def leaving(course: Course, agreement: Agreement, worker: str) -> Agreement:
+    """The same where one of the contributors says that it leaves."""
+    note = Note(course.generation, record_of(2), is_leaving=True).text()
+    others = tuple(contribution for contribution in agreement.contributions if contribution.worker != worker)
+    return replace(agreement, contributions=(Contribution(worker, 2, note), *others))
+
+
+def test_who_leaves_is_a_source_until_its_process_ends():
+    course = course_of()
+    everybody = course.membership.alive
+    agreement = leaving(course, agreement_of(course, everybody, dict.fromkeys(everybody, 2)), "w01")
+    assert course.snapshot(agreement) == course.leaving("w01")
+    after = course.after(with_plan(course, agreement))
+    assert (after.membership.alive, after.membership.draining) == (SURVIVORS, ("w01",))
+    assert set(after.members) == set(everybody)
+    assert "w01" not in after.decision.plan.workers
+    assert [event.kind for event in after.events(agreement_of(after, everybody, {}))] == []
+    gone = after.after(with_plan(after, agreement_of(after, SURVIVORS, dict.fromkeys(SURVIVORS, 3))))
+    assert gone.members == SURVIVORS
+    assert gone.decision.plan.pipelines == after.decision.plan.pipelines
+
+
+def test_who_leaves_trains_on_where_the_others_are_lost_meanwhile():
+    course = course_of(2, 1)
+    agreement = leaving(course, agreement_of(course, ("w00",), {"w00": 2}), "w00")
+    note = Logbook(course, HeldPlans()).choose(agreement)
+    assert heard(note).plan.workers == ("w00",)
+    assert course.after(replace(agreement, note=note)).members == ("w00",)

@@ -3,24 +3,21 @@
 import os
 import signal
 from functools import cache, partial
-from multiprocessing import Pipe
 from multiprocessing.connection import wait
 
 import pytest
 
 from kintsugi.client import Client
 from kintsugi.core import codec
-from kintsugi.core.errors import ConflictError, StateLostError
+from kintsugi.core.errors import StateLostError
 from kintsugi.runtime.control.agent import Agent, Observer
 from kintsugi.runtime.control.decisions import LocalDecisions, ServiceDecisions
 from kintsugi.runtime.control.preparation import is_same_work
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
-from kintsugi.runtime.messages import Heartbeat
 from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.ring.messages import Agreement
 from kintsugi.runtime.ring.options import RingOptions
-from kintsugi.runtime.selfgoverned.governor import Governor
 from tests.processes import service
 from tests.runtime.jobs import NUM_STEPS, tiny_gpt
 from tests.runtime.runs import PATIENCE_SECONDS, assert_same, gpt_request, leaves_nothing, survivors
@@ -113,27 +110,3 @@ def test_workers_are_lost_one_by_one_down_to_one_and_the_service_accepts_it(tmp_
     assert survivors(result).workers == view.alive == held[-1].members == ("w01",)
     assert is_same_work(view.decision.plan, survivors(result))
     assert [agreement.generation for agreement in held] == [1, 2, 3]
-
-
-def test_a_worker_that_is_asked_to_leave_stays_and_it_is_said_how_it_could():
-    refused: list[ConflictError] = []
-
-    def observer(agent: Agent) -> None:
-        if not refused:
-            with pytest.raises(ConflictError, match="membership='agent'") as caught:
-                agent.drain("w01")
-            refused.append(caught.value)
-
-    result = governed(2, 1, fail_at(1, "w01", "forward", "preempt"), observer=observer)
-    assert_same(result, reference())
-    assert result.recoveries == ()
-
-
-def test_the_agent_is_told_once_that_a_worker_was_asked_to_leave():
-    agent, worker = Pipe()
-    with agent, worker:
-        governor = Governor("w00", worker, WorkerOptions())
-        for is_leaving in (False, True, True):
-            governor.inward.send(Heartbeat(is_leaving))
-        assert agent.recv() == Heartbeat(is_leaving=True)
-        assert not agent.poll(0)

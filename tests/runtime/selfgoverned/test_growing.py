@@ -1,10 +1,12 @@
 """Workers that mend themselves take in others, down to one and up again; the run stays that of an undisturbed one."""
 
+import signal
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from kintsugi.core.plan import Policy
 from kintsugi.runtime.control.agent import Agent, Observer
@@ -90,9 +92,37 @@ def test_a_worker_that_joins_dies_while_it_receives_its_state(run_with):
     assert "w04" not in survivors(result).workers
 
 
-def test_a_joining_that_the_pinned_policy_refuses_stops_nothing(run_with):
-    observer = Inviting("w04")
-    is_over = lambda agent: not observer.left and not agent.arriving  # noqa: E731
-    result = run_with(gpt_request(2, 2, Policy.SPARE_SUBSTITUTION), observer, is_over)
+def test_the_only_holder_of_layers_leaves_once_others_have_them(run_with):
+    asked: list[str] = []
+
+    def observer(agent: Agent) -> None:
+        if agent.losses and not asked:
+            asked.append("w01")
+            agent.handle("w01").strike(signal.SIGTERM)
+
+    def has_left(agent: Agent) -> bool:
+        return bool(agent.recoveries) and agent.recoveries[-1].left == ["w01"] and "w01" not in agent.alive
+
+    result = run_with(gpt_request(1, 3), observer, has_left)
     assert_same(result, reference(), TOLERANCE)
-    assert "w04" not in survivors(result).workers
+    assert set(survivors(result).workers) == {"w00", "w02"}
+    assert [(recovery.left, recovery.lost) for recovery in result.recoveries] == [(["w01"], [])]
+
+
+def test_what_no_plan_comes_of_stops_nothing(run_with):
+    """One that joins is refused by the pinned policy, and one that the plan cannot do without stays."""
+    inviting = Inviting("w04")
+
+    def observer(agent: Agent) -> None:
+        if inviting.left and agent.losses:
+            agent.drain("w00")
+        inviting(agent)
+
+    def is_over(agent: Agent) -> bool:
+        return not inviting.left and not agent.arriving and any("no plan without it" in log["event"] for log in logs)
+
+    with capture_logs() as logs:
+        result = run_with(gpt_request(1, 1, Policy.SPARE_SUBSTITUTION), observer, is_over)
+    assert_same(result, reference(), TOLERANCE)
+    assert result.recoveries == ()
+    assert survivors(result).workers == ("w00",)

@@ -153,3 +153,16 @@ def test_what_belongs_to_an_attempt_that_is_over_changes_nothing():
     steering.ready(Ready(1, 0.0, 0.0))
     steering.all_ready(1)
     assert (len(scene.told), len(scene.committed), len(scene.meetings)) == before
+
+
+def test_who_leaves_says_so_with_the_step_that_it_committed_and_from_then_on():
+    scene = Scene()
+    steering = under_way(scene)
+    steering.permit(record_of(0))
+    assert not steering.leave(1), "not a generation that trains"
+    assert steering.leave(0)
+    assert scene.committed[-1] == (0, 0, Note(0, record_of(0), is_leaving=True))
+    steering.permit(record_of(1))
+    assert scene.committed[-1] == (0, 1, Note(0, record_of(1), is_leaving=True))
+    scene.is_stopped = True
+    assert not steering.leave(0)
