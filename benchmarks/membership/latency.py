@@ -23,7 +23,8 @@ from kintsugi.core.cluster import worker_name
 from kintsugi.runtime.ring.connection import Address
 from kintsugi.runtime.ring.links import listener
 from kintsugi.runtime.ring.messages import Agreement
-from kintsugi.runtime.ring.node import RingNode, Told
+from kintsugi.runtime.ring.node import RingNode
+from kintsugi.runtime.ring.told import Told
 
 WAIT_SECONDS = 60.0
 SETTLE_SECONDS = 0.5

@@ -19,7 +19,8 @@ from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.reach import Address
 from kintsugi.runtime.ring.links import listener
 from kintsugi.runtime.ring.messages import Agreement, Joiner
-from kintsugi.runtime.ring.node import RingNode, Told
+from kintsugi.runtime.ring.node import RingNode
+from kintsugi.runtime.ring.told import Told
 from kintsugi.runtime.selfgoverned.course import Course
 from kintsugi.runtime.selfgoverned.foresight import LOW_PRIORITY
 from kintsugi.runtime.selfgoverned.held import HeldPlans

@@ -12,9 +12,10 @@ from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.ring.lease import Lease
 from kintsugi.runtime.ring.links import listener
 from kintsugi.runtime.ring.messages import Agreement, Joiner
-from kintsugi.runtime.ring.node import RingNode, Told
+from kintsugi.runtime.ring.node import RingNode
 from kintsugi.runtime.ring.options import RingOptions
 from kintsugi.runtime.ring.signals import Lost, Received
+from kintsugi.runtime.ring.told import Told
 
 PATIENCE = RingOptions(heartbeat_seconds=0.05, heartbeat_timeout_seconds=1.0, start_timeout_seconds=30.0, retry_seconds=0.05)
 WAIT_SECONDS = 60.0

@@ -5,8 +5,9 @@ import pytest
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.ring.links import listener
 from kintsugi.runtime.ring.messages import Agreement
-from kintsugi.runtime.ring.node import RingNode, Told
+from kintsugi.runtime.ring.node import RingNode
 from kintsugi.runtime.ring.signals import Decided, Lost
+from kintsugi.runtime.ring.told import Told
 from tests.runtime.ring.rings import Ring
 
 
