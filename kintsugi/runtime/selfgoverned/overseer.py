@@ -9,7 +9,6 @@ import structlog
 
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import ConflictError, KintsugiError, ReconfigurationError, UnavailableError
-from kintsugi.core.membership import Event
 from kintsugi.runtime.checkpoints.keeper import Keeper
 from kintsugi.runtime.control.attempt import Attempt, Phase
 from kintsugi.runtime.control.decider import Decider
@@ -24,6 +23,7 @@ from kintsugi.runtime.messages import Collect, FromWorker, Stop
 from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.result import RunResult, run_result
+from kintsugi.runtime.selfgoverned.account import Account
 from kintsugi.runtime.selfgoverned.course import Course, first_course
 from kintsugi.runtime.selfgoverned.foresight import Foresight
 from kintsugi.runtime.selfgoverned.leasing import HeldLeases
@@ -46,9 +46,6 @@ class Overseer:
         self._roster = Roster(request)
         self._reachable: dict[str, Reachable] = {}
         self._reception = Reception(fleet, self._reachable)
-        self._struck_at: dict[str, float | None] = {}
-        self._untold: list[Event] = []
-        """What the workers found out, and whoever decides does not know."""
         self._attempts: dict[int, Attempt] = {}
         self._leases = HeldLeases(decider.tell_agreed)
         self._decisions: list[Decision] = []
@@ -58,6 +55,7 @@ class Overseer:
         self.phase = Phase.STARTING
         self.progress = Progress()
         self.recoveries = Recoveries()
+        self._account = Account(fleet, self._roster, self.recoveries)
         self.keeper = Keeper(options.worker.run, self.progress)
         self._foresight = Foresight(decider.ahead)
         self._hearing = Hearing(fleet, decider, self.progress, self.recoveries, self.keeper)
@@ -153,31 +151,13 @@ class Overseer:
         self.phase = Phase.PREPARING
         if before is None:
             return
-        self._note_change(before, adopted)
-
-    def _note_change(self, before: Course, adopted: Adopted) -> None:
-        """Who was lost and who came, for the timeline of the recovery and for whoever decides."""
-        course = adopted.course
-        lost = [worker for worker in before.membership.alive if worker not in course.members]
-        joined = [worker for worker in course.membership.alive if worker not in before.membership.alive]
         self._reception.begin(course)
-        leaving = [worker for worker in course.membership.draining if worker in before.membership.alive]
-        if joined or leaving:
-            self.recoveries.changed(joined, leaving, adopted.noticed_at, adopted.agreed_at)
-        for worker in lost:
-            self.recoveries.lost(worker, self._struck_when(worker), adopted.noticed_at)
-        self._untold += [self._roster.failed(worker) for worker in lost] + [self._roster.draining(worker) for worker in leaving]
-        self._untold += [self._roster.joined(worker) for worker in joined]
-        self.recoveries.note(planned_at=adopted.agreed_at, generation=course.generation, policy=course.decision.plan.policy.value)
-
-    def _struck_when(self, worker: str) -> float | None:
-        handle = self._fleet.handles.get(worker)
-        return handle.struck_at if handle is not None else self._struck_at.get(worker)
+        self._account.note(before, adopted)
 
     def _bury(self, handle: WorkerHandle) -> None:
         """A process ended; who goes on without it knows already."""
         if not self._fleet.dismiss(handle) and self._fleet.counts_on(handle):
-            self._struck_at[handle.worker] = handle.struck_at
+            self._account.buried(handle)
             self._fleet.remove(handle)
             if self._course is None:
                 self._decider.submit([self._roster.failed(handle.worker)])
@@ -242,9 +222,8 @@ class Overseer:
             self._foresight.look_ahead(self._course)
         if len(self._decisions) == 1:
             self._decider.tell_applied(self.decision.plan.generation)
-        if self._untold:
-            self._decider.submit(self._untold)
-            self._untold = []
+        if untold := self._account.untold():
+            self._decider.submit(untold)
         self.keeper.expect(attempt.number, self.decision.plan.workers)
         self._release()
 

@@ -1,0 +1,52 @@
+"""What is known afterwards of a change that the workers made: its timeline, and the events for whoever decides."""
+
+from dataclasses import dataclass, field
+
+from kintsugi.core.membership import Event
+from kintsugi.runtime.control.fleet import Fleet
+from kintsugi.runtime.control.recovery import Recoveries
+from kintsugi.runtime.control.roster import Roster
+from kintsugi.runtime.processes import WorkerHandle
+from kintsugi.runtime.selfgoverned.course import Course
+from kintsugi.runtime.selfgoverned.words import Adopted
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Of one job."""
+
+    fleet: Fleet
+    roster: Roster
+    recoveries: Recoveries
+    _struck_at: dict[str, float | None] = field(default_factory=dict)
+    _untold: list[Event] = field(default_factory=list)
+    """What the workers found out, and whoever decides does not know."""
+
+    def buried(self, handle: WorkerHandle) -> None:
+        """A process has ended that was counted on."""
+        self._struck_at[handle.worker] = handle.struck_at
+
+    def note(self, before: Course, adopted: Adopted) -> None:
+        """A generation follows another one: who was lost, who came, and who leaves."""
+        course, known = adopted.course, before.membership.alive
+        lost = [worker for worker in known if worker not in course.members]
+        leaving = [worker for worker in course.membership.draining if worker in known]
+        joined = [worker for worker in course.membership.alive if worker not in before.members]
+        if joined or leaving:
+            self.recoveries.changed(joined, leaving, adopted.noticed_at, adopted.agreed_at)
+        for worker in lost:
+            self.recoveries.lost(worker, self._struck_when(worker), adopted.noticed_at)
+        self._untold.extend(self.roster.failed(worker) for worker in lost)
+        self._untold.extend(self.roster.draining(worker) for worker in leaving)
+        self._untold.extend(self.roster.joined(worker) for worker in joined)
+        self.recoveries.note(planned_at=adopted.agreed_at, generation=course.generation, policy=course.decision.plan.policy.value)
+
+    def untold(self) -> list[Event]:
+        """The events since this was asked last, in their order."""
+        events = self._untold[:]
+        self._untold.clear()
+        return events
+
+    def _struck_when(self, worker: str) -> float | None:
+        handle = self.fleet.handles.get(worker)
+        return handle.struck_at if handle is not None else self._struck_at.get(worker)
