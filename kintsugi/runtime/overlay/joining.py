@@ -82,8 +82,11 @@ class Joiner:
         arrival = self._arrival
         if arrival is None or arrival.number is None or self._is_given_up(arrival):
             return
+        wanted = _replication(overlay, self._agent.identity.worker)
         if self._is_loaded:
             self._catch_up()
+        elif wanted is None or wanted.generation != arrival.generation:  # not known yet, or planned anew
+            return
         try:
             self.pursuit.go_on(overlay, arrival, self._rounds.number if self._is_loaded else arrival.number)
         except LostTrackError as error:

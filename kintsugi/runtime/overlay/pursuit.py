@@ -86,14 +86,13 @@ class Pursuit:
                 self._replication = one
 
     def _candidates(self, overlay: Overlay, replication: Replication) -> list[str]:
-        """Sources that take part in the reductions and can be asked."""
-        sources = {share.source for share in replication.shares}
-        among = sources.intersection(overlay.synchronization.order, self._links.up) - self._silent
+        """Sources that take part in the reductions and can be asked; none while those whose link broke are not replaced yet."""
+        own = self._agent.identity.worker
+        sources = {share.source for share in replication.shares} - self._silent
+        among = sources.intersection(overlay.synchronization.order, overlay.neighbors(own))
         if not among:
-            raise LostTrackError(
-                "no source is left that could tell what the others did", field="worker", value=self._agent.identity.worker
-            )
-        return sorted(among)
+            raise LostTrackError("no source is left that could tell what the others did", field="worker", value=own)
+        return sorted(among.intersection(self._links.up))
 
     def _chosen(self, overlay: Overlay, arrival: Arrival, candidates: list[str]) -> str | None:
         """The fastest neighbour where it is a source, or any; None while it has not begun."""
