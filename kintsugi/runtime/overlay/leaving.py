@@ -1,5 +1,6 @@
 """How a worker goes: it takes part until the others reduce without it, hands over what it sends, and closes."""
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -30,9 +31,13 @@ class Leaver:
         own = self._agent.identity
         name = f"{own.worker}-{own.incarnation}"
         self._agent.teller.tell(OverlayEventKind.WORKER_DRAINING, f"draining-{name}", detail="asked to leave")
+        overdue = threading.Timer(deadline.left_seconds, self._agent.give_up, ["did not come to leave in time"])
+        overdue.daemon = True
+        overdue.start()
         with suppress(GivenUpError):
             while self._rounds.counts and not deadline.is_over:
                 take_part()
+        overdue.cancel()
         if self._agent.given_up:
             return
         self._agent.await_overlay(lambda overlay: not self._sends(overlay), deadline.left_seconds)
