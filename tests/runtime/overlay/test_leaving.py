@@ -14,7 +14,7 @@ class Agent:
 
     def __init__(self) -> None:
         self.identity, self.given_up, self.ends = Identity(job="job", worker="a"), "", threading.Event()
-        self.teller = SimpleNamespace(tell=lambda kind, event_id, **_: None)
+        self.teller = SimpleNamespace(tell=lambda *_, **__: None)
 
     def give_up(self, why: str) -> None:
         self.given_up = why
