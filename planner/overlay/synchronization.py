@@ -61,12 +61,13 @@ def counting(overlay: Overlay) -> tuple[str, ...]:
     """Whose gradients count: the active workers, and of the draining ones those that cannot be spared yet.
 
     A draining worker is kept while the active ones are connected through it alone, and while nobody else holds the state that
-    a joining one is to fetch.
+    a joining one is to fetch. One that was spared before is not called back: it may have gone from the reductions since.
     """
-    active, draining = in_state(overlay, WorkerState.ACTIVE), in_state(overlay, WorkerState.DRAINING)
+    active = in_state(overlay, WorkerState.ACTIVE)
+    draining = tuple(one for one in in_state(overlay, WorkerState.DRAINING) if one in overlay.synchronization.order)
     if not active:
         return draining if in_state(overlay, WorkerState.JOINING) else ()
-    kept = in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING)
+    kept = tuple(one for one in in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING) if one in {*active, *draining})
     num_parts = _num_parts(overlay, kept, active)
     for worker in draining:
         fewer = tuple(one for one in kept if one != worker)

@@ -65,6 +65,8 @@ def test_churn_keeps_every_promise(data):
         after = churn.world.overlay
         check(after)
         assert len(components(after.synchronization.order, up_links(after, after.synchronization.order))) <= 1
+        leaving = in_state(after, WorkerState.DRAINING)
+        assert set(leaving).intersection(after.synchronization.order) <= set(before.synchronization.order), "nobody is called back"
         if after is before or len(churn.world.log) == num_logged:
             assert after is before
         else:

@@ -148,6 +148,14 @@ def test_a_leaver_that_holds_the_others_together_counts_until_they_are_connected
     assert set(world.overlay.synchronization.order) == {"w00", "w02"}
 
 
+def test_a_leaver_that_was_spared_is_not_called_back():
+    world = mesh("w00", "w01", "w02", "w03", links="w00-w01 w00-w02 w00-w03 w01-w02 w01-w03")
+    assert set(world.tell("worker_draining", worker="w01").synchronization.order) == {"w00", "w02", "w03"}
+    overlay = world.tell("worker_draining", worker="w00")
+    assert set(overlay.synchronization.order) == {"w00", "w02", "w03"}, "w01 would connect them, too, but may have gone"
+    assert set(world.measure("w02", "w03").synchronization.order) == {"w02", "w03"}
+
+
 def test_the_last_one_may_go_unless_somebody_needs_its_state():
     world = mesh("w00")
     world.join("w01", "w00")
