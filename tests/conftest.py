@@ -28,8 +28,11 @@ LONGEST_FIRST = (
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; on tiny tensors threads only wait for each other
 
 
-settings.register_profile("shared machine", deadline=None)  # how long an example takes says nothing where others work, too
-settings.load_profile("shared machine")
+# How long an example takes says nothing where others work, too. The same checkout is tested with the same examples; with
+# --hypothesis-profile=fresh, as the soak has it, every run makes up new ones.
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("fresh", deadline=None)
+settings.load_profile("same")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
