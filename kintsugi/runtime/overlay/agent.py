@@ -36,7 +36,8 @@ class Agent:
         self._overlay = overlay
         self._changed = threading.Condition()
         self._listeners: list[Callable[[Overlay], None]] = []
-        self._closing = threading.Event()
+        self.closing = threading.Event()
+        """Set when this worker ends."""
         self._beat: Beat = lambda: OverlayHeartbeat(worker=identity.worker, incarnation=identity.incarnation)
         self._effective: Callable[[], SynchronizationPolicy] = lambda: overlay.synchronization
         self.given_up = ""
@@ -92,7 +93,7 @@ class Agent:
     def await_overlay(self, is_awaited: Callable[[Overlay], bool], timeout_seconds: float) -> bool:
         """Whether an overlay came that is as awaited, within the time."""
         with self._changed:
-            return self._changed.wait_for(lambda: is_awaited(self._overlay) or self._closing.is_set(), timeout_seconds)
+            return self._changed.wait_for(lambda: is_awaited(self._overlay) or self.closing.is_set(), timeout_seconds)
 
     def ready(self, after: int, restarts: int) -> Overlay | None:
         """The newest overlay of an attempt above generation `after`, if this worker has every link that it needs for it."""
@@ -121,7 +122,7 @@ class Agent:
 
     def close(self) -> None:
         """End all threads."""
-        self._closing.set()
+        self.closing.set()
         with self._changed:
             self._changed.notify_all()
         self.teller.close()
@@ -132,16 +133,16 @@ class Agent:
 
     def _follow(self) -> None:
         """Ask for newer overlays, one long request after another, as long as this worker stands in them."""
-        while not self._closing.is_set() and self._is_known():
+        while not self.closing.is_set() and self._is_known():
             known = self._overlay
             try:
                 overlay = self.scheduler.overlay(known.generation, _POLL_SECONDS, known.term)
             except KintsugiError:
-                self._closing.wait(PAUSE_SECONDS)
+                self.closing.wait(PAUSE_SECONDS)
                 continue
             if overlay is not None:
                 self.take(overlay)
-        if not self._closing.is_set():
+        if not self.closing.is_set():
             self.give_up("the others go on without this worker; join again")
 
     def _is_known(self) -> bool:
@@ -151,11 +152,11 @@ class Agent:
         return known is not None and known.incarnation == own.incarnation and known.state is not WorkerState.FAILED
 
     def _beats(self) -> None:
-        while not self._closing.wait(self._options.heartbeat_seconds):
+        while not self.closing.wait(self._options.heartbeat_seconds):
             try:
                 self.scheduler.beat(self._beat())
             except StaleIncarnationError as error:
-                if not self._closing.is_set():
+                if not self.closing.is_set():
                     self.give_up(str(error))
                 return
             except KintsugiError:

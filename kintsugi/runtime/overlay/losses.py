@@ -11,6 +11,9 @@ from kintsugi.runtime.overlay.tree import needed_links
 _KNOCK_SECONDS = 3.0
 """How long a worker whose link broke may take to answer at its door, or to be torn down: after that it may be there."""
 
+_LAST_WORDS_SECONDS = 5.0
+"""From the end of a link to the end of the step that needed it, where all of it arrived before."""
+
 
 class Losses:
     """Tells the scheduler of lost links; blocks while it knocks."""
@@ -24,6 +27,8 @@ class Losses:
         own, other, overlay = self._agent.identity, link.peer.worker, self._agent.overlay
         is_needed = other in needed_links(self._agent.effective, own.worker)
         if other not in overlay.neighbors(own.worker):  # by who is past the step that needed it
+            if is_needed and self._is_still_needed(other):
+                self.report_missing(other, overlay.restarts)
             return
         known = self._known(other)
         if known is not None and known.state is WorkerState.DRAINING and not is_needed:
@@ -50,6 +55,11 @@ class Losses:
             restarts=restarts,
             detail="a reduction needs it, and it is not there",
         )
+
+    def _is_still_needed(self, other: str) -> bool:
+        """Whether what a worker sent last, before it went on, did not arrive in time either."""
+        self._agent.closing.wait(_LAST_WORDS_SECONDS)
+        return not self._agent.closing.is_set() and other in needed_links(self._agent.effective, self._agent.identity.worker)
 
     def _tell_if_gone(self, other: str, *, is_needed: bool) -> bool:
         """Whether nobody is there at the other worker's address any more; then it has failed."""
