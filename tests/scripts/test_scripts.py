@@ -37,7 +37,7 @@ def test_soak_stops_at_the_first_failure_and_says_which_run(tmp_path):
     result = subprocess.run(["bash", "scripts/soak", "-x"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert "run 3 of 20 failed" in result.stderr
-    assert (tmp_path / "calls").read_text().splitlines() == ["-m pytest -m processes -x"] * 3
+    assert (tmp_path / "calls").read_text().splitlines() == ["-m pytest --hypothesis-profile fresh -m processes -x"] * 3
 
 
 def test_check_is_silent_when_all_is_well_and_names_what_failed(tmp_path):
