@@ -90,10 +90,22 @@ class Desk:
         """Run work that writes to `job`, one at a time, and wake those who wait for its outcome."""
         async with self.turns.of(job):
             result = await self.plan(work, *args, **kwargs)
+        self._wrote(job, result)
+        return result
+
+    async def expire(self, job: str) -> None:
+        """Log what a job's deadlines lead to that have passed; of all who wait for one, the first does so."""
+        async with self.turns.of(job):
+            if not self.service.may_be_due(job):
+                return
+            result = await self.plan(self.service.expire, job)
+        self._wrote(job, result)
+
+    def _wrote(self, job: str, result: Written) -> None:
+        """Wake those who wait for what was written."""
         self._tell(job)
         self.streams.tail.poke()
         self.heartbeats.moved(job, result.generation)
-        return result
 
     def _tell(self, job: str) -> None:
         history = self.service.kept_history(job)

@@ -92,6 +92,11 @@ class Ledger(Records):
                 continue
         raise UnavailableError(f"other processes kept writing to job {job!r}; try again")
 
+    def may_be_due(self, job: str) -> bool:
+        """Whether a deadline of a job has passed, as far as this process knows the job."""
+        state = self.known_state(job)
+        return state is None or self._is_due(state)
+
     def look_ahead(self, state: JobState) -> None:
         """Have plans made for what may be lost next."""
         self.decider.look_ahead(state.job.id, lambda: self.snapshot(state, state.history))

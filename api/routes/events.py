@@ -71,7 +71,7 @@ async def post_events(
         await desk.read(require_room_to_join, desk.settings, desk.service, job, events)
     entry = await desk.write(job, desk.service.post_events, job, events, idempotency_key)
     if entry.deferred and await _waited(desk, job, wait_seconds):
-        await desk.write(job, desk.service.expire, job)
+        await desk.expire(job)
     answered = await desk.read(desk.service.answered, job, entry) if entry.deferred else entry
     if answered is None:
         return _pending(desk, job, entry)
@@ -99,9 +99,11 @@ async def _waited(desk: Desk, job: str, longest: float | None) -> bool:
     history = desk.service.kept_history(job)
     if history is None or history.decides_at is None:
         return True
-    seconds = max(0.0, seconds_between(desk.service.now(), history.decides_at))
-    await anyio.sleep(seconds if longest is None else min(seconds, longest))
-    return longest is None or longest >= seconds
+    with anyio.move_on_after(longest):
+        while (seconds := seconds_between(desk.service.now(), history.decides_at)) > 0:
+            await anyio.sleep(seconds)
+        return True
+    return False
 
 
 def _pending(desk: Desk, job: str, entry: Entry) -> Response:

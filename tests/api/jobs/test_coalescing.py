@@ -63,8 +63,11 @@ def test_who_tells_what_was_told_already_gets_the_same_plan(make, clock):  # noq
     service = make(Handling(coalesce_seconds=10.0))
     first, again = lose(service, "w00", 0), lose(service, "w00", 0, name="seen by another agent")
     assert (first.deferred, again.deferred) == (True, True)
+    assert not service.may_be_due("job")
     clock.second = 10
+    assert service.may_be_due("job")
     service.expire("job")
+    assert not service.may_be_due("job")
     assert service.answered("job", again) == service.answered("job", first)
     assert service.answered("job", again).generation == 1
 
