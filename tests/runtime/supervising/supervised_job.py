@@ -1,4 +1,4 @@
-"""A script that trains a small decoder, and whose agent kills itself in its first attempt, in the middle of step 4.
+"""A script that trains a small decoder, and whose agent kills itself in its first attempt, after step 3 and a checkpoint.
 
 python -m tests.runtime.supervising.supervised_job RUN OUTPUT
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.layout import CHECKPOINTS, LATEST
 from kintsugi.runtime.train import train
 from tests.runtime.jobs import profile_for, tiny_gpt
 
@@ -19,7 +20,8 @@ job = partial(tiny_gpt, num_steps=6)
 
 
 def die(agent: Agent) -> None:
-    if os.environ.get("KINTSUGI_ATTEMPT") == "0" and 3 in agent.losses:
+    has_checkpoint = (Path(sys.argv[1]) / CHECKPOINTS / LATEST).exists()
+    if os.environ.get("KINTSUGI_ATTEMPT") == "0" and 3 in agent.losses and has_checkpoint:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
