@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -45,9 +46,9 @@ class Namespaces(AbstractContextManager["Namespaces"]):
     def __init__(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
 
+    @abstractmethod
     def make(self) -> None:
         """Make the namespaces and their links."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         reason = unavailable_reason()

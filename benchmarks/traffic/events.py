@@ -3,9 +3,11 @@
 import asyncio
 import json
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from benchmarks.service import QUIET
@@ -15,6 +17,7 @@ from benchmarks.traffic.measuring import percentiles, processor_time
 from kintsugi.client import Client
 from kintsugi.core import codec
 from kintsugi.core.cluster import worker_name
+from kintsugi.core.handling import Handling
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Report, ReportStatus
 from tests.processes import service
@@ -32,10 +35,12 @@ Row = tuple[str, str, str]
 
 
 @dataclass(slots=True, kw_only=True)
-class Told:
-    """What the service acknowledged to one job."""
+class Told(ABC):
+    """Whoever reports the events of one job, and what the service acknowledged."""
 
     job: str
+    num_workers: int
+    connections: Sequence[Connection]
     generation: int = 0
     """The latest that is known."""
     acknowledged: list[str] = field(default_factory=list)
@@ -44,24 +49,32 @@ class Told:
     seconds: list[float] = field(default_factory=list)
     """From each event to its answer."""
 
+    @abstractmethod
+    async def train(self, start: float, period_seconds: float, num_periods: int) -> None:
+        """Report what happens in every period from `start` on, late ones at once."""
+
+    async def tell(self, connection: Connection, event: Event, due: float) -> int:
+        """Report an event that happens at `due`, from which its time counts; the generation that answers it."""
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        generation = await report_event(connection, self.job, event)
+        self.seconds.append(time.perf_counter() - due)
+        self.generations.append(generation)
+        self.acknowledged.append(event.id)
+        return generation
+
 
 @dataclass(slots=True, kw_only=True)
 class Trainer(Told):
-    """Reports the events of one job, one after the other, and remembers what was acknowledged."""
+    """Reports the events of one job, one after the other."""
 
-    num_workers: int
     kinds: tuple[EventKind, EventKind]
-    connection: Connection
 
     async def report(self, number: int, due: float) -> None:
-        """Report event `number` of the job; its time counts from `due`, when it happened."""
-        event = self.event(number)
-        self.generation = await report_event(self.connection, self.job, event)
-        self.seconds.append(time.perf_counter() - due)
-        self.generations.append(self.generation)
-        self.acknowledged.append(event.id)
+        """Report event `number` of the job, which happens at `due`."""
+        (connection,) = self.connections
+        self.generation = await self.tell(connection, self.event(number), due)
         if number % 2:
-            await report_applied(self.connection, self.job, self.generation)
+            await report_applied(connection, self.job, self.generation)
 
     def event(self, number: int) -> Event:
         """Event `number`: workers take turns, each is lost (or slow) and then back."""
@@ -73,12 +86,32 @@ class Trainer(Told):
         life = number if kind is EventKind.WORKER_JOINED else 0
         return Event(kind=kind, id=f"e{number}", generation=self.generation, worker=worker, incarnation=life, speed_ratio=ratio)
 
-    async def train(self, start: float, period_seconds: float, num_events: int) -> None:
+    async def train(self, start: float, period_seconds: float, num_periods: int) -> None:
         """Report an event in every period from `start` on, late ones at once."""
-        for number in range(num_events):
-            due = start + number * period_seconds
-            await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            await self.report(number, due)
+        for number in range(num_periods):
+            await self.report(number, start + number * period_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Events of many jobs at a steady rate."""
+
+    name: str
+    database: Path
+    num_jobs: int
+    events_per_second: float
+    num_periods: int
+    """How often something happens to each job."""
+    events_per_period: int = 1
+    """Of one job, each told over a connection of its own."""
+    handling: Handling | None = None
+    teller: Callable[..., Told]
+    """Begins to report for a job; takes `job`, `num_workers` and `connections`."""
+
+    @property
+    def period_seconds(self) -> float:
+        """From one to the next of a job."""
+        return self.num_jobs * self.events_per_period / self.events_per_second
 
 
 async def report_event(connection: Connection, job: str, event: Event) -> int:
@@ -104,37 +137,50 @@ async def report_applied(connection: Connection, job: str, generation: int) -> N
 
 
 def sustained(folder: Path, num_jobs: int, rate: float, seconds: float) -> Iterator[Row]:
-    """Each mix at the asked rate for so long; then the service is killed, and its next life is asked for what was acknowledged."""
+    """Each mix at the asked rate for so long, and what a kill leaves of it."""
     for name, kinds in MIXES.items():
-        database = folder / f"{kinds[0].value}.sqlite3"
-        with service(database, *QUIET) as process:
-            jobs = new_jobs(process.url, num_jobs, SIZES)
-            with processor_time(process.process.pid) as spent:
-                trainers, elapsed = asyncio.run(_train(process.url, jobs, kinds, rate, round(rate * seconds / num_jobs)))
-            process.kill()
-        answered = [second for trainer in trainers for second in trainer.seconds]
-        each = spent.seconds / len(answered) * 1e3
-        figures = f"{len(answered) / elapsed:.0f}/s ({percentiles(answered)}; {each:.1f} ms processor each)"
-        yield f"{name}, {num_jobs} jobs of {min(SIZES)} to {max(SIZES)}", f"{rate:.0f}/s", figures
-        with service(database, *QUIET) as process, Client(process.url) as client:
-            wrong = sum(num_wrong(client, trainer) for trainer in trainers)
-        yield "  lost or doubled by a kill -9", "0", f"{wrong} of {len(answered)}"
-
-
-async def _train(
-    url: str, jobs: Sequence[tuple[str, int]], kinds: tuple[EventKind, EventKind], rate: float, num_events: int
-) -> tuple[list[Trainer], float]:
-    """Every job's trainer once all events are answered, and the seconds that it took."""
-    trainers = [Trainer(job=job, num_workers=size, kinds=kinds, connection=await Connection.to(url)) for job, size in jobs]
-    start, period = time.perf_counter(), len(jobs) / rate
-    try:
-        await asyncio.gather(
-            *(trainer.train(start + n * period / len(jobs), period, num_events) for n, trainer in enumerate(trainers))
+        yield from survived(
+            Load(
+                name=f"{name}, {num_jobs} jobs of {min(SIZES)} to {max(SIZES)}",
+                database=folder / f"{kinds[0].value}.sqlite3",
+                num_jobs=num_jobs,
+                events_per_second=rate,
+                num_periods=round(rate * seconds / num_jobs),
+                teller=partial(Trainer, kinds=kinds),
+            )
         )
+
+
+def survived(load: Load) -> Iterator[Row]:
+    """What the load came to; then the service is killed, and its next life is asked for what was acknowledged."""
+    with service(load.database, *QUIET) as process:
+        jobs = new_jobs(process.url, load.num_jobs, SIZES, load.handling)
+        with processor_time(process.process.pid) as spent:
+            tellers, elapsed = asyncio.run(_told(process.url, jobs, load))
+        process.kill()
+    answered = [second for teller in tellers for second in teller.seconds]
+    each = spent.seconds / len(answered) * 1e3
+    figures = f"{len(answered) / elapsed:.0f}/s ({percentiles(answered)}; {each:.1f} ms processor each)"
+    yield load.name, f"{load.events_per_second:.0f}/s", figures
+    with service(load.database, *QUIET) as process, Client(process.url) as client:
+        wrong = sum(num_wrong(client, teller) for teller in tellers)
+    yield "  lost or doubled by a kill -9", "0", f"{wrong} of {len(answered)}"
+
+
+async def _told(url: str, jobs: Sequence[tuple[str, int]], load: Load) -> tuple[list[Told], float]:
+    """Whoever reported for each job once all events are answered, and the seconds that it took."""
+    tellers = []
+    for job, size in jobs:
+        connections = [await Connection.to(url) for _ in range(load.events_per_period)]
+        tellers.append(load.teller(job=job, num_workers=size, connections=connections))
+    start, period = time.perf_counter(), load.period_seconds
+    starts = [start + n * period / len(jobs) for n in range(len(jobs))]
+    try:
+        await asyncio.gather(*(teller.train(own, period, load.num_periods) for teller, own in zip(tellers, starts, strict=True)))
     finally:
-        for trainer in trainers:
-            trainer.connection.close()
-    return trainers, time.perf_counter() - start
+        for connection in (one for teller in tellers for one in teller.connections):
+            connection.close()
+    return tellers, time.perf_counter() - start
 
 
 def num_wrong(client: Client, trainer: Told) -> int:

@@ -73,7 +73,7 @@ async def _times(url: str, job: str, generation: int, arrivals: list[asyncio.Tas
     connection = await Connection.to(url)
     try:
         kinds = MIXES["failures and returns"]
-        trainer = Trainer(job=job, num_workers=NUM_WORKERS, kinds=kinds, connection=connection, generation=generation)
+        trainer = Trainer(job=job, num_workers=NUM_WORKERS, kinds=kinds, connections=[connection], generation=generation)
         start = time.perf_counter()
         await trainer.report(generation, start)
         return [arrival - start for arrival in await asyncio.gather(*arrivals)]

@@ -63,11 +63,12 @@ def counting(overlay: Overlay) -> tuple[str, ...]:
     A draining worker is kept while the active ones are connected through it alone, and while nobody else holds the state that
     a joining one is to fetch. One that was spared before is not called back: it may have gone from the reductions since.
     """
+    spared = set(in_state(overlay, WorkerState.DRAINING)).difference(overlay.synchronization.order)
     active = in_state(overlay, WorkerState.ACTIVE)
-    draining = tuple(one for one in in_state(overlay, WorkerState.DRAINING) if one in overlay.synchronization.order)
+    draining = tuple(one for one in in_state(overlay, WorkerState.DRAINING) if one not in spared)
     if not active:
         return draining if in_state(overlay, WorkerState.JOINING) else ()
-    kept = tuple(one for one in in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING) if one in {*active, *draining})
+    kept = tuple(one for one in in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING) if one not in spared)
     num_parts = _num_parts(overlay, kept, active)
     for worker in draining:
         fewer = tuple(one for one in kept if one != worker)
