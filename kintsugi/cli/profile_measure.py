@@ -17,7 +17,7 @@ from kintsugi.cli.output import write_text
 from kintsugi.core.codec import encode
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.profile import Profile
-from kintsugi.runtime.devices import job_on
+from kintsugi.runtime.devices import job_on, precision_of, require_device
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob
 
@@ -33,8 +33,9 @@ def profile(
     precision: Annotated[str | None, typer.Option("--precision", help="fp64, fp32, bf16, fp16; the job's own by default.")] = None,
 ) -> None:
     """Measure a model's profile on this machine."""
-    make_job = partial(job_on, load_job(job), device, precision)
-    make_job()
+    if device is not None:
+        require_device(device)
+    make_job = partial(job_on, load_job(job), device, None if precision is None else precision_of(precision))
     measured = _measure(make_job, name or _default_name(job, output), repeats, workers)
     text = json.dumps(encode(measured), indent=2, allow_nan=False)
     if output is None:

@@ -33,18 +33,21 @@ def require_device(name: str) -> None:
         raise InvalidInputError(f"is not there; there are {torch.cuda.device_count()}", field="device", value=name)
 
 
-def job_on(make_job: Callable[[], TrainingJob], device: str | None, precision: str | None) -> TrainingJob:
-    """The job that `make_job` returns, on another device or in another precision where they are given.
-
-    A partial of this function travels to other processes where `make_job` does.
+def precision_of(name: str) -> torch.dtype:
+    """The data type of that name.
 
     Raises:
-        InvalidInputError: no such device, or no such precision.
+        InvalidInputError: there is none.
+    """
+    if name not in PRECISIONS:
+        raise InvalidInputError(f"is no precision; known ones: {', '.join(PRECISIONS)}", field="precision", value=name)
+    return PRECISIONS[name]
+
+
+def job_on(make_job: Callable[[], TrainingJob], device: str | None, dtype: torch.dtype | None) -> TrainingJob:
+    """The job that `make_job` returns, on another device or in another data type where they are given.
+
+    A partial of this function travels to other processes where `make_job` does.
     """
     job = make_job()
-    if precision is not None and precision not in PRECISIONS:
-        raise InvalidInputError(f"is no precision; known ones: {', '.join(PRECISIONS)}", field="precision", value=precision)
-    dtype = job.dtype if precision is None else PRECISIONS[precision]
-    placed = replace(job, device=device or job.device, dtype=dtype)
-    require_device(placed.device)
-    return placed
+    return replace(job, device=device or job.device, dtype=dtype or job.dtype)

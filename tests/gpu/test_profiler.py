@@ -1,11 +1,9 @@
 """What the profiler measures of a CUDA device."""
 
-from functools import partial
-
 import pytest
 import torch
 
-from kintsugi.runtime.devices import job_on
+from kintsugi.runtime.devices import job_on, precision_of
 from kintsugi.runtime.measuring.machine import device_of
 from kintsugi.runtime.measuring.sweeper import Sweeper
 from tests.gpu.devices import DEVICE, needs_cuda
@@ -16,7 +14,7 @@ pytestmark = needs_cuda
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_layers_take_time_and_memory(precision):
-    job = partial(job_on, tiny_gpt, DEVICE, precision)()
+    job = job_on(tiny_gpt, DEVICE, precision_of(precision))
     before = torch.cuda.memory_allocated(DEVICE)
     samples = Sweeper(job).run(3, None)
     assert all(min(sample.forward) > 0 and min(sample.backward) > 0 for sample in samples)

@@ -9,6 +9,7 @@ import torch
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.profile import LayerProfile, Profile, Provenance, ProvenanceKind
+from kintsugi.runtime.devices import require_device
 from kintsugi.runtime.measuring.machine import description, device_of
 from kintsugi.runtime.measuring.probe import probe
 from kintsugi.runtime.measuring.sweeper import Progress, Samples, Sweeper
@@ -41,6 +42,7 @@ def profile_job(
     """
     checks.positive("repeats", repeats)
     job = make_job()
+    require_device(job.device)
     with _threads(num_threads):
         samples = Sweeper(job).run(repeats, progress)
     layers = _layer_profiles(job, samples)
