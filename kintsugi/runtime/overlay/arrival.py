@@ -2,20 +2,43 @@
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
 from kintsugi.core.overlay import Replication
+from kintsugi.runtime.overlay import balance
+from kintsugi.runtime.overlay.balance import AHEAD_SECONDS, Pace
 from kintsugi.runtime.overlay.messages import Message
-from kintsugi.runtime.overlay.ranges import ByteRange, Ranges, length, united, within, without
+from kintsugi.runtime.overlay.ranges import ByteRange, Ranges, length, tail, united, within, without
 from kintsugi.runtime.overlay.shares import share_ranges
 from kintsugi.runtime.overlay.sources import GONE, OPEN, SEAL, SHARD
 from restorer.packing import PackedState
 
 Ask = Callable[[str, Ranges], None]
-"""Asks a source for ranges."""
+"""Asks a source for ranges, or not to send them."""
+
+
+class Seal(Protocol):
+    """A hash under way."""
+
+    def update(self, data: memoryview, /) -> None:
+        """Go on with these bytes."""
+
+    def hexdigest(self) -> str:
+        """Of all bytes so far."""
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """What a source has sent since its last seal."""
+
+    begin: int
+    end: int
+    seal: Seal = field(default_factory=hashlib.sha256)
 
 
 class Arrival:
@@ -33,7 +56,8 @@ class Arrival:
         self._packed: PackedState | None = None
         self._assigned: dict[str, Ranges] = {}
         self._proven: Ranges = ()
-        self._running: dict[str, tuple[int, Any]] = {}
+        self._running: dict[str, _Stretch] = {}
+        self._paces: dict[str, Pace] = {}
         self._proofs: dict[ByteRange, str] = {}
         self._on_change = on_change
         self._lock = threading.Lock()
@@ -41,9 +65,9 @@ class Arrival:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every byte is here and proven."""
+        """Whether every byte is here and proven, and nothing is on its way that was asked of two sources."""
         packed = self._packed
-        return packed is not None and length(self._proven) == packed.num_bytes
+        return packed is not None and not self._running and length(self._proven) == packed.num_bytes
 
     @property
     def state(self) -> PackedState:
@@ -62,15 +86,17 @@ class Arrival:
         """Take in what a source sent; what belongs to another replication is passed over."""
         if message.fields.get("replication") != self.generation:
             return
-        with self._lock:
-            _TAKES[message.kind](self, worker, message)
-        if self.failure or self.is_complete or message.kind == OPEN:
+        is_news = _TAKES[message.kind](self, worker, message)
+        if is_news or self.failure or self.is_complete:
             self._on_change()
 
-    def reconcile(self, replication: Replication, ask: Ask) -> None:
-        """Ask the sources that are left for what those that are lost have not sent."""
+    def reconcile(self, replication: Replication, ask: Ask, release: Ask) -> None:
+        """Ask the sources that are left for what those that are lost have not sent, and who is early for what is late elsewhere."""
         with self._lock:
             asked = self._reassigned(replication)
+            released = self._moved(asked)
+        for source, ranges in released.items():
+            release(source, ranges)
         for source, ranges in asked.items():
             ask(source, ranges)
 
@@ -79,7 +105,7 @@ class Arrival:
             return {}
         num_bytes = self._packed.num_bytes
         planned = share_ranges(replication, num_bytes)
-        self._assigned = {source: ranges for source, ranges in self._assigned.items() if source in planned}
+        self._forget_all_but(planned)
         expected = united(*(self._assigned.get(source, ranges) for source, ranges in planned.items()))
         missing = without(((0, num_bytes),), united(self._proven, expected))
         asked: dict[str, Ranges] = {}
@@ -92,44 +118,97 @@ class Arrival:
             first = min(planned)
             asked[first] = united(asked.get(first, ()), missing)
         for source, ranges in asked.items():
-            self._assigned[source] = united(self._assigned.get(source, ()), ranges)
+            self._assign(source, ranges)
         return asked
 
-    def _open(self, worker: str, message: Message) -> None:
+    def _forget_all_but(self, sources: Mapping[str, Ranges]) -> None:
+        self.opened &= sources.keys()
+        for known in (self._assigned, self._paces, self._running):
+            for lost in known.keys() - sources.keys():
+                del known[lost]
+
+    def _assign(self, source: str, ranges: Ranges) -> None:
+        self._assigned[source] = united(self._assigned.get(source, ()), ranges)
+        self._paces.setdefault(source, Pace()).assign(length(ranges))
+
+    def _moved(self, asked: dict[str, Ranges]) -> dict[str, Ranges]:
+        """What a slow source need not send any more; that another one sends it is put into `asked`."""
+        for source, pace in self._paces.items():
+            pace.left_bytes = length(self._missing_from(source))
+        found = balance.move({source: pace for source, pace in self._paces.items() if source in self.opened}, time.monotonic())
+        if found is None:
+            return {}
+        ranges = tail(self._missing_from(found.giver), found.num_bytes)
+        self._assigned[found.giver] = without(self._assigned[found.giver], ranges)
+        self._paces[found.giver].left_bytes -= length(ranges)
+        self._assign(found.taker, ranges)
+        asked[found.taker] = united(asked.get(found.taker, ()), ranges)
+        return {found.giver: ranges}
+
+    def _missing_from(self, source: str) -> Ranges:
+        stretch = self._running.get(source)
+        running = () if stretch is None else ((stretch.begin, stretch.end),)
+        return without(self._assigned.get(source, ()), united(self._proven, running))
+
+    def _open(self, worker: str, message: Message) -> bool:
         header, number = str(message.fields["header"]).encode(), int(message.fields["round"])
-        if self._packed is None:
-            self._packed, self.number = PackedState.blank(header), number
-        elif (self._packed.header, self.number) != (header, number):
-            self.failure = f"{worker} holds another state than the other sources"
-            return
-        self.opened.add(worker)
-        told = tuple((begin, end) for begin, end in message.fields["ranges"])
-        self._assigned[worker] = united(self._assigned.get(worker, ()), told)
+        with self._lock:
+            if self._packed is None:
+                self._packed, self.number = PackedState.blank(header), number
+            elif (self._packed.header, self.number) != (header, number):
+                self.failure = f"{worker} holds another state than the other sources"
+                return True
+            self.opened.add(worker)
+            told = tuple((begin, end) for begin, end in message.fields["ranges"])
+            self._assign(worker, without(told, self._assigned.get(worker, ())))
+            self._paces[worker].is_whole = bool(message.fields.get("is_whole"))
+        return True
 
-    def _shard(self, worker: str, message: Message) -> None:
-        begin = int(message.fields["at"])
-        if self._packed is None or begin + message.num_bytes > self._packed.num_bytes:
+    def _shard(self, worker: str, message: Message) -> bool:
+        """Hashed and written by the link's own thread: those of other links do not wait for it."""
+        begin, end = int(message.fields["at"]), int(message.fields["at"]) + message.num_bytes
+        packed = self._packed
+        if packed is None or end > packed.num_bytes:
             self.failure = f"{worker} sends what does not belong to the state"
-            return
-        _, seal = self._running.setdefault(worker, (begin, hashlib.sha256()))
-        seal.update(message.payload)
-        self._packed.write(begin, torch.frombuffer(message.payload, dtype=torch.uint8))
-        self.received_bytes += message.num_bytes
+            return True
+        stretch = self._running.get(worker) or _Stretch(begin, begin)
+        stretch.seal.update(message.payload)
+        packed.write(begin, torch.frombuffer(message.payload, dtype=torch.uint8))
+        with self._lock:
+            if worker not in self.opened:  # lost meanwhile, and replaced
+                return False
+            stretch.end = end
+            self._running[worker] = stretch
+            self.received_bytes += message.num_bytes
+            return self._counted(self._paces[worker], message.num_bytes)
 
-    def _seal(self, worker: str, message: Message) -> None:
+    @staticmethod
+    def _counted(pace: Pace, num_bytes: int) -> bool:
+        """Whether the source begins to be nearly through."""
+        now = time.monotonic()
+        was_busy = pace.seconds_left(now) > AHEAD_SECONDS
+        pace.count(num_bytes, now)
+        return was_busy and pace.seconds_left(now) <= AHEAD_SECONDS
+
+    def _seal(self, worker: str, message: Message) -> bool:
         begin, end, told = int(message.fields["begin"]), int(message.fields["end"]), str(message.fields["sha256"])
-        start, seal = self._running.pop(worker, (None, None))
-        if seal is None or start != begin or seal.hexdigest() != told:
-            self.failure = f"bytes {begin} to {end} from {worker} are not what it sent"
-            return
-        self._proofs[begin, end] = told
-        self._proven = united(self._proven, ((begin, end),))
+        with self._lock:
+            if worker not in self.opened:
+                return False
+            stretch = self._running.pop(worker, None)
+            if stretch is None or (stretch.begin, stretch.end) != (begin, end) or stretch.seal.hexdigest() != told:
+                self.failure = f"bytes {begin} to {end} from {worker} are not what it sent"
+                return True
+            self._proofs[begin, end] = told
+            self._proven = united(self._proven, ((begin, end),))
+        return False
 
-    def _gone(self, worker: str, _message: Message) -> None:
+    def _gone(self, worker: str, _message: Message) -> bool:
         self.failure = f"{worker} has let go of its copy"
+        return True
 
 
-_TAKES: Mapping[str, Callable[[Arrival, str, Message], None]] = {
+_TAKES: Mapping[str, Callable[[Arrival, str, Message], bool]] = {
     OPEN: Arrival._open,
     SHARD: Arrival._shard,
     SEAL: Arrival._seal,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.overlay.options import Replicated
+from kintsugi.runtime.overlay.ranges import Ranges, united
 from kintsugi.runtime.overlay.values import from_plain, to_plain
 from restorer.packing import PackedState, StateEntries
 
@@ -96,6 +97,22 @@ def optimized(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tu
 def buffer_bytes(packed: PackedState) -> int:
     """How many bytes at the beginning are buffers, which the forward pass changes."""
     return sum(_num_bytes(value) for (_, key), value in packed.entries.items() if key == _BUFFER)
+
+
+def still_ranges(packed: PackedState) -> Ranges:
+    """The bytes of parameters that are not trained: nothing changes them."""
+    found, at = [], 0
+    for (_, key), value in packed.entries.items():
+        end = at + _num_bytes(value)
+        if key == _PARAMETER and not value.requires_grad:
+            found.append((at, end))
+        at = end
+    return united(found)
+
+
+def still_version(packed: PackedState) -> int:
+    """Grows when a parameter that is not trained is changed all the same."""
+    return sum(value._version for (_, key), value in packed.entries.items() if key == _PARAMETER and not value.requires_grad)
 
 
 def pieces(num_bytes: int) -> Iterator[tuple[int, int]]:

@@ -1,6 +1,7 @@
 """How a worker comes to take part: it asks to join, fetches the state from its neighbours, and catches up with the others."""
 
 import threading
+from functools import partial
 
 import structlog
 
@@ -15,10 +16,12 @@ from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.pursuit import Pursuit
 from kintsugi.runtime.overlay.ranges import Ranges
 from kintsugi.runtime.overlay.rounds import Rounds
-from kintsugi.runtime.overlay.sources import FETCH
+from kintsugi.runtime.overlay.sources import FETCH, RELEASE
 from kintsugi.runtime.overlay.trained import TrainedState
 
 _LOOK_SECONDS = 1.0
+_BALANCE_SECONDS = 0.1
+"""While the state arrives: sources that turn out slow are helped by others."""
 
 
 class Joiner:
@@ -67,7 +70,8 @@ class Joiner:
             if self._is_loaded and self._rounds.counts and not self._rounds.is_behind:
                 self.pursuit.end()
                 return
-            self._news.wait(min(_LOOK_SECONDS, deadline.left_seconds))
+            patience = _LOOK_SECONDS if self._is_loaded or self._arrival is None else _BALANCE_SECONDS
+            self._news.wait(min(patience, deadline.left_seconds))
 
     def _go_on(self) -> None:
         """Do what can be done with what has arrived."""
@@ -103,7 +107,7 @@ class Joiner:
         elif arrival.is_complete:
             self._load(arrival)
         else:
-            arrival.reconcile(wanted, self._fetch)
+            arrival.reconcile(wanted, partial(self._ask_source, FETCH), partial(self._ask_source, RELEASE))
 
     def _is_given_up(self, arrival: Arrival) -> bool:
         return arrival.generation <= self._given_up_generation
@@ -146,10 +150,10 @@ class Joiner:
             OverlayEventKind.REPLICATION_REQUESTED, f"again-{own.worker}-{own.incarnation}-{generation}", detail=why
         )
 
-    def _fetch(self, source: str, ranges: Ranges) -> None:
+    def _ask_source(self, kind: str, source: str, ranges: Ranges) -> None:
         arrival = self._arrival
         if arrival is not None:
-            self._links.tell(source, FETCH, {"replication": arrival.generation, "ranges": ranges})
+            self._links.tell(source, kind, {"replication": arrival.generation, "ranges": ranges})
 
     def _connect(self, overlay: Overlay) -> None:
         """Ask for links to workers that are active: this one stands by, connected to nobody."""

@@ -101,6 +101,7 @@ class Member:
     def _attach(self, control: Control) -> None:
         """Have everybody hear what is meant for him."""
         control.on(sources.FETCH, lambda worker, message: self.sources.fetch(worker, message.fields))
+        control.on(sources.RELEASE, lambda worker, message: self.sources.release(worker, message.fields))
         control.on(sources.GONE, self._joiner.hear)
         control.on(following.FOLLOW, lambda worker, message: self.sources.follow(worker, message.fields))
         control.on(following.FORGOTTEN, self._joiner.pursuit.hear_forgotten)

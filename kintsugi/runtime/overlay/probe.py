@@ -1,13 +1,16 @@
 """Latency and rate of a link, measured from one end with a few short bursts: on a new link, or when somebody asks.
 
 The rate is that of the second half of a burst at its receiver, so that neither a shaper's first tokens nor the sender's buffers
-count. Bursts double until the rate grows no more (TCP's window opens with them) or the bound is reached.
+count. A receiver that waits for a processor sees pieces late, never early, so the rate is the slope of the line below all arrivals
+that is nearest to them (Moon, Skelly and Towsley, "Estimation and removal of clock skew from network delay measurements", 1999).
+Bursts double until the rate grows no more (TCP's window opens with them) or the bound is reached.
 """
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from kintsugi.core.errors import UnavailableError
@@ -69,7 +72,7 @@ class Prober:
         while sent + num_bytes <= MOST_BYTES:
             before = best
             seen = self._burst(worker, num_bytes)
-            best = min(best, float(seen["seconds"]) / int(seen["bytes"]))
+            best = min(best, float(seen["seconds_per_byte"]))
             sent += num_bytes
             num_bytes *= 2
             if best * _GROWTH > before:
@@ -98,12 +101,31 @@ class Prober:
         arrivals = self._arrivals.setdefault(worker, [])
         arrivals.append((time.perf_counter(), message.num_bytes))
         if message.fields["is_last"]:
-            half = arrivals[len(arrivals) // 2 :]
-            told = {"seconds": half[-1][0] - half[0][0], "bytes": sum(count for _, count in half[1:])}
-            self._links.tell(worker, SEEN, told)
+            self._links.tell(worker, SEEN, {"seconds_per_byte": seconds_per_byte(arrivals[len(arrivals) // 2 :])})
 
     @staticmethod
     def _timed(ask: Callable[[], object]) -> float:
         began = time.perf_counter()
         ask()
         return time.perf_counter() - began
+
+
+def seconds_per_byte(arrivals: Sequence[tuple[float, int]]) -> float:
+    """The slope of the highest line that no piece arrived before: of the edge of the lower convex hull above the mean of the bytes.
+
+    Args:
+        arrivals: moment in seconds and size in bytes of every piece, in order; at least two.
+    """
+    points = list(zip(accumulate(count for _, count in arrivals), (moment for moment, _ in arrivals), strict=True))
+    mean = sum(at for at, _ in points) / len(points)
+    hull: list[tuple[int, float]] = []
+    for point in points:
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    first = max(index for index, (at, _) in enumerate(hull[:-1]) if at <= mean)
+    return max(_slope(hull[first], hull[first + 1]), 0.0)
+
+
+def _slope(one: tuple[int, float], other: tuple[int, float]) -> float:
+    return (other[1] - one[1]) / (other[0] - one[0])

@@ -39,3 +39,14 @@ def length(ranges: Iterable[ByteRange]) -> int:
 def stretches(ranges: Iterable[ByteRange], num_bytes: int) -> list[ByteRange]:
     """The ranges cut into pieces of at most `num_bytes`."""
     return [(at, min(at + num_bytes, end)) for begin, end in ranges for at in range(begin, end, num_bytes)]
+
+
+def tail(ranges: Iterable[ByteRange], num_bytes: int) -> Ranges:
+    """The last `num_bytes` of them, or all."""
+    taken: list[ByteRange] = []
+    for begin, end in reversed(united(ranges)):
+        start = max(begin, end - num_bytes)
+        if start < end:
+            taken.append((start, end))
+            num_bytes -= end - start
+    return united(taken)

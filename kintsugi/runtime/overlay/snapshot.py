@@ -7,13 +7,13 @@ import torch
 
 from kintsugi.core.errors import CommunicationError, UnavailableError
 from kintsugi.runtime.overlay import flat_state
-from kintsugi.runtime.overlay.ranges import ByteRange, Ranges, within
+from kintsugi.runtime.overlay.ranges import ByteRange, Ranges, united, within, without
 from restorer.packing import PackedState
 
 
 class Snapshot:
-    """The state after `number` reductions. Buffers are copied at once, for the next forward pass changes them; parameters and
-    moments by a thread of its own, which the next optimizer step waits for.
+    """The state after `number` reductions. Buffers are copied at once, for the next forward pass changes them; trained parameters
+    and moments by a thread of its own, which the next optimizer step waits for. Frozen parameters are read where they are.
     """
 
     def __init__(self, packed: PackedState, number: int, first: Ranges, *, is_whole: bool) -> None:
@@ -26,12 +26,14 @@ class Snapshot:
             is_whole: whether the rest is copied, too.
         """
         self.number, self.header, self.num_bytes = number, packed.header, packed.num_bytes
-        self._packed: PackedState | None = packed
+        self._packed = packed
+        self._still, self._version = flat_state.still_ranges(packed), flat_state.still_version(packed)
         self._memory = torch.empty(packed.num_bytes, dtype=torch.uint8)
-        early = within(((0, flat_state.buffer_bytes(packed)),), first if not is_whole else ((0, packed.num_bytes),))
-        for begin, end in early:
+        whole = ((0, packed.num_bytes),)
+        buffers = ((0, flat_state.buffer_bytes(packed)),)
+        for begin, end in within(buffers, whole if is_whole else first):
             packed.read(begin, self._memory[begin:end])
-        self._buffer_bytes = flat_state.buffer_bytes(packed)
+        self._early = united(buffers, self._still)
         self._order = self._pieces(first, is_whole=is_whole)
         self._copied: set[ByteRange] = set()
         self._held = set(self._order)
@@ -55,7 +57,7 @@ class Snapshot:
 
         Raises:
             UnavailableError: they were not copied in time.
-            CommunicationError: they cannot be copied.
+            CommunicationError: they cannot be copied, or somebody changed a frozen parameter.
         """
         needed = {piece for piece in self._order if piece[0] < end and begin < piece[1]}
         with self._changed:
@@ -63,22 +65,31 @@ class Snapshot:
                 raise UnavailableError(f"was not copied within {timeout_seconds:g} s", field="state")
         if self._error is not None:
             raise CommunicationError(f"the state could not be copied: {self._error}", field="state")
-        return self._memory.numpy().data[begin:end]
+        still = within(((begin, end),), self._still)
+        return self._with_still(begin, end, still) if still else self._memory.numpy().data[begin:end]
 
     def finish(self) -> None:
-        """Wait until nothing of the live state is read any more."""
+        """Wait until nothing of the live state is read any more that a step changes."""
         self._thread.join()
 
+    def _with_still(self, begin: int, end: int, still: Ranges) -> memoryview:
+        """Bytes of which some are read where they are."""
+        found = torch.empty(end - begin, dtype=torch.uint8)
+        for low, high in still:
+            self._packed.read(low, found[low - begin : high - begin])
+        for low, high in without(((begin, end),), still):
+            found[low - begin : high - begin] = self._memory[low:high]
+        if flat_state.still_version(self._packed) != self._version:
+            raise CommunicationError("a parameter that is not trained was changed while it was sent", field="state")
+        return found.numpy().data
+
     def _copy(self) -> None:
-        packed, self._packed = self._packed, None
-        assert packed is not None
         try:
-            for begin, end in self._order:
-                start = max(begin, self._buffer_bytes)
-                if start < end:
-                    packed.read(start, self._memory[start:end])
+            for piece in self._order:
+                for begin, end in without((piece,), self._early):
+                    self._packed.read(begin, self._memory[begin:end])
                 with self._changed:
-                    self._copied.add((begin, end))
+                    self._copied.add(piece)
                     self._changed.notify_all()
         except BaseException as error:  # told to whoever waits
             with self._changed:

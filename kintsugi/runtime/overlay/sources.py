@@ -1,7 +1,6 @@
 """The sending side of a replication: a copy of the state and the reductions since, told to each joining worker."""
 
 import hashlib
-import queue
 import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -14,12 +13,12 @@ from kintsugi.runtime.overlay.history import History, Key
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
 from kintsugi.runtime.overlay.options import OverlayOptions
-from kintsugi.runtime.overlay.ranges import ByteRange, Ranges, stretches
+from kintsugi.runtime.overlay.ranges import ByteRange, Ranges, united, without
 from kintsugi.runtime.overlay.shares import share_ranges
 from kintsugi.runtime.overlay.snapshot import Snapshot
 from restorer.packing import PackedState
 
-OPEN, SHARD, SEAL, GONE, FETCH = "open", "shard", "seal", "gone", "fetch"
+OPEN, SHARD, SEAL, GONE, FETCH, RELEASE = "open", "shard", "seal", "gone", "fetch", "release"
 SEALED_BYTES = 16 * 2**20
 """What one hash covers; so much arrives again at most when a source is lost."""
 
@@ -70,13 +69,20 @@ class Sources:
         self._history.add(committed)
 
     def fetch(self, joiner: str, fields: Mapping[str, Any]) -> None:
-        """A joining worker asks for ranges that another source did not send."""
+        """A joining worker asks for ranges that another source did not send, or not soon enough."""
         with self._lock:
             stream = self._streams.get((joiner, int(fields["replication"])))
         if stream is None:
             self._links.tell(joiner, GONE, {"replication": fields["replication"]})
         else:
-            stream.send(tuple((begin, end) for begin, end in fields["ranges"]))
+            stream.send(_ranges(fields))
+
+    def release(self, joiner: str, fields: Mapping[str, Any]) -> None:
+        """A joining worker gets ranges from another source."""
+        with self._lock:
+            stream = self._streams.get((joiner, int(fields["replication"])))
+        if stream is not None:
+            stream.release(_ranges(fields))
 
     def follow(self, joiner: str, fields: Mapping[str, Any]) -> None:
         """A joining worker asks for reductions: behind `after`, with a new beginning, and as far as `up_to`."""
@@ -141,8 +147,7 @@ class Sources:
             if snapshot is None or snapshot.number != number or not snapshot.holds(own):
                 snapshot = Snapshot(state, number, own, is_whole=self._options.copies_whole_state)
                 self._snapshot = snapshot
-            stream = self._streams[key] = _Stream(key, snapshot, self._links, self._options)
-        stream.send(own)
+            self._streams[key] = _Stream(key, snapshot, own, self._links, self._options)
 
 
 def keys(overlay: Overlay) -> frozenset[Key]:
@@ -150,52 +155,87 @@ def keys(overlay: Overlay) -> frozenset[Key]:
     return frozenset((one.joiner, one.generation) for one in overlay.replications)
 
 
+def _ranges(fields: Mapping[str, Any]) -> Ranges:
+    return tuple((begin, end) for begin, end in fields["ranges"])
+
+
 class _Stream:
     """Sends ranges of one copy to one joining worker, in the background."""
 
-    def __init__(self, key: Key, snapshot: Snapshot, links: Links, options: OverlayOptions) -> None:
+    def __init__(self, key: Key, snapshot: Snapshot, first: Ranges, links: Links, options: OverlayOptions) -> None:
+        """Begin with the ranges that the plan gives to this source."""
         self._joiner, self._generation = key
         self._snapshot, self._links, self._options = snapshot, links, options
-        self._orders: queue.SimpleQueue[Ranges | None] = queue.SimpleQueue()
-        self._is_open = self._is_closed = False
+        self._planned = self._wanted = first
+        self._changed = threading.Condition()
+        self._is_closed = False
         threading.Thread(target=self._run, name=f"overlay-sends-{self._joiner}", daemon=True).start()
 
     def send(self, ranges: Ranges) -> None:
-        """Send these bytes after those that wait already."""
-        self._orders.put(ranges)
+        """Send these bytes, too."""
+        if not self._snapshot.holds(ranges):
+            self._tell_gone()
+            return
+        with self._changed:
+            self._wanted = united(self._wanted, ranges)
+            self._changed.notify_all()
+
+    def release(self, ranges: Ranges) -> None:
+        """Do not send these bytes, as far as they did not go already: another source does."""
+        with self._changed:
+            self._wanted = without(self._wanted, ranges)
 
     def close(self) -> None:
         """Send nothing more."""
-        self._is_closed = True
-        self._orders.put(None)
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
 
     def _run(self) -> None:
         try:
-            while (ranges := self._orders.get()) is not None:
-                self._send(ranges)
+            self._open()
+            while (chunk := self._first()) is not None:
+                self._send_stretch(chunk)
         except KintsugiError:
-            self._links.tell(self._joiner, GONE, {"replication": self._generation})
+            self._tell_gone()
 
-    def _send(self, ranges: Ranges) -> None:
-        if not self._snapshot.holds(ranges):
-            self._links.tell(self._joiner, GONE, {"replication": self._generation})
-            return
-        if not self._is_open:
-            self._is_open = True
-            described = {"header": self._snapshot.header.decode(), "round": self._snapshot.number, "ranges": ranges}
-            self._put(OPEN, described)
-        for stretch in stretches(ranges, SEALED_BYTES):
-            if self._is_closed:
-                return
-            self._send_stretch(stretch)
+    def _open(self) -> None:
+        snapshot = self._snapshot
+        described = {"header": snapshot.header.decode(), "round": snapshot.number, "ranges": self._planned}
+        self._put(OPEN, {**described, "is_whole": snapshot.holds(((0, snapshot.num_bytes),))})
 
-    def _send_stretch(self, stretch: ByteRange) -> None:
-        seal = hashlib.sha256()
-        for begin, end in stretches((stretch,), self._options.chunk_bytes):
-            chunk = self._snapshot.read(begin, end, self._options.link_timeout_seconds)
-            seal.update(chunk)
-            self._put(SHARD, {"at": begin}, chunk)
-        self._put(SEAL, {"begin": stretch[0], "end": stretch[1], "sha256": seal.hexdigest()})
+    def _send_stretch(self, chunk: ByteRange | None) -> None:
+        """Send chunks that follow each other, and a hash of all of them."""
+        assert chunk is not None
+        seal, (begin, end) = hashlib.sha256(), chunk
+        while chunk is not None:
+            payload = self._snapshot.read(*chunk, self._options.link_timeout_seconds)
+            seal.update(payload)
+            self._put(SHARD, {"at": chunk[0]}, payload)
+            end = chunk[1]
+            chunk = self._following(end) if end - begin < SEALED_BYTES else None
+        self._put(SEAL, {"begin": begin, "end": end, "sha256": seal.hexdigest()})
+
+    def _first(self) -> ByteRange | None:
+        """The next chunk, once there is one; None when nothing more is wanted."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._wanted)
+            return None if self._is_closed else self._taken()
+
+    def _following(self, at: int) -> ByteRange | None:
+        """The chunk that begins there, if it is wanted."""
+        with self._changed:
+            is_wanted = self._wanted and self._wanted[0][0] == at and not self._is_closed
+            return self._taken() if is_wanted else None
+
+    def _taken(self) -> ByteRange:
+        begin, end = self._wanted[0]
+        chunk = begin, min(begin + self._options.chunk_bytes, end)
+        self._wanted = without(self._wanted, (chunk,))
+        return chunk
+
+    def _tell_gone(self) -> None:
+        self._links.tell(self._joiner, GONE, {"replication": self._generation})
 
     def _put(self, kind: str, fields: Mapping[str, Any], payload: memoryview = NO_BYTES) -> None:
         self._links.send(self._joiner, Message(Channel.SHARDS, kind, {"replication": self._generation, **fields}, payload))

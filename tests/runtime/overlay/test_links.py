@@ -77,8 +77,11 @@ def test_nobody_is_there(stack):
 def test_a_loss_is_told_once_and_a_hang_up_not_at_all(stack):
     one, other = links(stack, "a"), links(stack, "b")
     lost: SimpleQueue = SimpleQueue()
+    up: SimpleQueue = SimpleQueue()
     one.on_loss = other.on_loss = lambda link, why: lost.put((link.peer.worker, link.peer.number, why))
+    other.on_up = lambda link: up.put(link.peer.worker)
     one.connect("b", address(other))
+    assert up.get(timeout=30.0) == "a"
     other.disconnect("a")
     assert lost.get(timeout=30.0) == ("b", 1, "link: the other end closed the connection")
     assert one.await_none(30.0)

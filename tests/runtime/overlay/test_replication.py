@@ -9,11 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kintsugi.core.errors import CommunicationError
 from kintsugi.core.overlay import Replication, ReplicationShare
 from kintsugi.runtime.overlay.arrival import Arrival
 from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
 from kintsugi.runtime.overlay.options import OverlayOptions
-from kintsugi.runtime.overlay.ranges import length, stretches, united, within, without
+from kintsugi.runtime.overlay.ranges import Ranges, length, stretches, tail, united, within, without
 from kintsugi.runtime.overlay.shares import share_ranges
 from kintsugi.runtime.overlay.snapshot import Snapshot
 from kintsugi.runtime.overlay.sources import GONE, OPEN, SEAL, SHARD, Sources, keys
@@ -35,6 +36,11 @@ def test_ranges_are_sets_of_bytes(one, other):
     assert length(one) == len(members(one))
     assert members(stretches(united(one), 3)) == members(one)
     assert all(end - begin <= 3 for begin, end in stretches(united(one), 3))
+
+
+@given(ranges, st.integers(0, 40))
+def test_a_tail_is_the_last_bytes(one, num_bytes):
+    assert members(tail(one, num_bytes)) == set(sorted(members(one))[max(len(members(one)) - num_bytes, 0) :])
 
 
 def replication(state_bytes: int, shard_bytes: int, *counts: int, generation: int = 7) -> Replication:
@@ -63,8 +69,9 @@ def test_shares_cover_whatever_the_state_really_has(counts, shard_bytes, num_byt
     assert sum(length(several) for several in shares.values()) == num_bytes
 
 
-def state(num_elements: int = 50) -> PackedState:
-    return PackedState({("buffer", "buffer"): torch.ones(3), ("weight", "parameter"): torch.arange(float(num_elements))})
+def state(*, is_trained: bool = True) -> PackedState:
+    weight = torch.nn.Parameter(torch.arange(50.0), requires_grad=is_trained)
+    return PackedState({("buffer", "buffer"): torch.ones(3), ("weight", "parameter"): weight})
 
 
 class Mailbox:
@@ -96,12 +103,18 @@ class Mailbox:
 OPTIONS = OverlayOptions(chunk_bytes=32)
 
 
-def sent_by(source: str, plan: Replication, packed: PackedState) -> tuple[Sources, Mailbox]:
-    box = Mailbox()
-    sources = Sources(source, box, OPTIONS)
+def sent_by(
+    source: str, plan: Replication, packed: PackedState, options: OverlayOptions = OPTIONS, box: Mailbox | None = None
+) -> tuple[Sources, Mailbox]:
+    box = box or Mailbox()
+    sources = Sources(source, box, options)
     overlay = replace(empty_overlay("job"), replications=(plan,))
     sources.begin(overlay, keys(overlay), 4, lambda: packed)
     return sources, box
+
+
+def never(source: str, ranges: Ranges) -> None:
+    raise AssertionError(f"{source} was told about {ranges}")
 
 
 def test_several_sources_send_every_byte_once():
@@ -127,11 +140,11 @@ def test_what_a_lost_source_did_not_send_is_asked_of_the_others():
     sources, box = sent_by("s0", plan, state())
     for message in box.until(80):
         arrival.take("s0", message)
-    arrival.reconcile(plan, asked.__setitem__)
+    arrival.reconcile(plan, asked.__setitem__, never)
     assert not asked
-    arrival.reconcile(replication(212, 4, 53), asked.__setitem__)
+    arrival.reconcile(replication(212, 4, 53), asked.__setitem__, never)
     assert asked == {"s0": ((80, 212),)}
-    arrival.reconcile(replication(212, 4, 53), asked.__setitem__)
+    arrival.reconcile(replication(212, 4, 53), asked.__setitem__, never)
     assert asked == {"s0": ((80, 212),)}
     sources.fetch("x", {"replication": 7, "ranges": [[80, 212]]})
     for message in box.until(212)[len(box.messages) - 6 :]:
@@ -143,7 +156,9 @@ def test_a_source_keeps_its_copy_while_training_goes_on():
     packed = state()
     sources, box = sent_by("s0", replication(212, 4, 53), packed)
     sources.finish_copies()
-    packed.entries["weight", "parameter"].fill_(-1.0)
+    box.until(212)
+    with torch.no_grad():
+        packed.entries["weight", "parameter"].fill_(-1.0)
     sources.fetch("x", {"replication": 7, "ranges": [[12, 52]]})
     last = [message for message in box.until(252) if message.kind == SHARD][-2:]
     content = b"".join(bytes(message.payload) for message in last)
@@ -197,3 +212,91 @@ def test_the_proof_is_the_same_whoever_sent_what():
         assert arrival.is_complete
         proofs.add(arrival.proof())
     assert len(proofs) == 1
+
+
+def test_frozen_parameters_are_read_where_they_are_and_must_not_change():
+    packed = state(is_trained=False)
+    snapshot = Snapshot(packed, 1, ((0, 212),), is_whole=True)
+    snapshot.finish()
+    assert bytes(snapshot.read(8, 20, 30.0)) == torch.tensor([1.0, 0.0, 1.0]).numpy().tobytes()
+    packed.entries["buffer", "buffer"].fill_(7.0)
+    assert bytes(snapshot.read(8, 12, 30.0)) == torch.ones(1).numpy().tobytes()
+    packed.entries["weight", "parameter"].data = packed.entries["weight", "parameter"].data.clone()
+    packed.entries["weight", "parameter"].zero_()
+    with pytest.raises(CommunicationError, match="not trained was changed"):
+        snapshot.read(12, 20, 30.0)
+
+
+class Clock:
+    """A monotonic clock that goes on when told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_a_source_that_is_through_early_takes_over_from_one_that_is_slow(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("kintsugi.runtime.overlay.arrival.time", clock)
+    packed = PackedState({("weight", "parameter"): torch.nn.Parameter(torch.arange(1_000_000.0))})
+    half, chunk = packed.num_bytes // 2, 100_000
+    plan = replication(packed.num_bytes, half, 1, 1)
+    arrival, boxes, all_sources = Arrival(7, lambda: None), {}, {}
+    for source in ("s0", "s1"):
+        all_sources[source], boxes[source] = sent_by(source, plan, packed, OverlayOptions(chunk_bytes=chunk))
+    slow_messages = boxes["s1"].until(half)
+    arrival.take("s1", slow_messages[0])
+    for message in boxes["s0"].until(half):
+        arrival.take("s0", message)
+        clock.now += 0.001
+    for message in slow_messages[1:4]:
+        arrival.take("s1", message)
+        clock.now += 0.05
+
+    asked, released = {}, {}
+    arrival.reconcile(plan, asked.__setitem__, released.__setitem__)
+    assert asked.keys() == {"s0"}
+    assert released == {"s1": asked["s0"]}
+    ((begin, end),) = asked["s0"]
+    assert end == packed.num_bytes
+    assert begin > half + 3 * chunk
+    all_sources["s0"].fetch("x", {"replication": 7, "ranges": asked["s0"]})
+    for message in boxes["s0"].until(half + end - begin)[len(boxes["s1"].messages) :]:
+        arrival.take("s0", message)
+    assert not arrival.is_complete
+    for message in slow_messages[4:]:  # the word came too late: it sent all
+        arrival.take("s1", message)
+    assert arrival.is_complete
+    assert not arrival.failure
+    assert torch.equal(arrival.state.entries["weight", "parameter"], torch.arange(1_000_000.0))
+    for one in all_sources.values():
+        one.close()
+
+
+class Gate(Mailbox):
+    """Takes no shard before it is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked, self.is_open = threading.Event(), threading.Event()
+
+    def send(self, worker: str, message: Message) -> None:
+        if message.kind == SHARD:
+            self.is_asked.set()
+            assert self.is_open.wait(60.0)
+        super().send(worker, message)
+
+
+def test_a_source_does_not_send_what_another_one_sends_instead():
+    gate = Gate()
+    sources, _ = sent_by("s0", replication(212, 4, 53), state(), box=gate)
+    assert gate.is_asked.wait(60.0)
+    sources.release("x", {"replication": 7, "ranges": [[100, 212]]})
+    gate.is_open.set()
+    stretches_sent = [message.fields for message in gate.until(100) if message.kind == SEAL]
+    assert [(one["begin"], one["end"]) for one in stretches_sent] == [(0, 100)]
+    sources.fetch("x", {"replication": 7, "ranges": [[140, 150]]})
+    assert (gate.until(110)[-1].fields["begin"], gate.messages[-1].fields["end"]) == (140, 150)
+    sources.close()
