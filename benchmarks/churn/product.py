@@ -100,7 +100,8 @@ class Product:
         fastest = max(overlay.neighbors, key=lambda neighbor: overlay.wire(neighbor, overlay.joiner).bits_per_second)
         single = self._scale_out(overlay, (fastest,), seed)
         gone_again = self._scale_in(seed)
-        pairs = draw.sample(self._unlinked(), _LINKS_PER_EVENT)
+        unlinked = self._unlinked()
+        pairs = draw.sample(unlinked, min(_LINKS_PER_EVENT, len(unlinked)))
         links = [self._change_link(*pair, is_wanted=is_wanted, seed=seed) for pair in pairs for is_wanted in (True, False)]
         return ProductEvent(
             num_active=len(overlay.active),

@@ -3,9 +3,10 @@
 The rate is that of the second half of a burst at its receiver, so that neither a shaper's first tokens nor the sender's buffers
 count. A receiver that waits for a processor sees pieces late, never early, so the rate is the slope of the line below all arrivals
 that is nearest to them (Moon, Skelly and Towsley, "Estimation and removal of clock skew from network delay measurements", 1999).
-Bursts double until the rate grows no more (TCP's window opens with them) or the bound is reached.
+Bursts double until two of them agree (TCP's window opens with them, and one may have fallen into a stall) or the bound is reached.
 """
 
+import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ FIRST_BURST_BYTES = 512 * 2**10
 MOST_BYTES = 32 * 2**20
 """That one probe sends in all."""
 _FRAME_BYTES = 32 * 2**10
-_GROWTH = 1.05
+_TOLERANCE_RATIO = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +68,17 @@ class Prober:
                 self._changed.notify_all()
 
     def _beta(self, worker: str) -> float:
-        """The least seconds per byte of all bursts."""
-        best, num_bytes, sent = float("inf"), FIRST_BURST_BYTES, 0
+        """Seconds per byte of the burst that agreed with an earlier one; of the middle one of the last three where none did."""
+        found: list[float] = []
+        num_bytes, sent = FIRST_BURST_BYTES, 0
         while sent + num_bytes <= MOST_BYTES:
-            before = best
-            seen = self._burst(worker, num_bytes)
-            best = min(best, float(seen["seconds_per_byte"]))
+            latest = float(self._burst(worker, num_bytes)["seconds_per_byte"])
+            if any(abs(latest - other) <= _TOLERANCE_RATIO * latest for other in found):
+                return latest
+            found.append(latest)
             sent += num_bytes
             num_bytes *= 2
-            if best * _GROWTH > before:
-                break
-        return best
+        return statistics.median(found[-3:])
 
     def _burst(self, worker: str, num_bytes: int) -> Any:
         payload = memoryview(bytes(_FRAME_BYTES))

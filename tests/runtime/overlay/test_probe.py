@@ -1,10 +1,14 @@
 """The rate of a link, seen by a receiver that has to wait for a processor now and then."""
 
+from collections.abc import Sequence
+from itertools import accumulate
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kintsugi.runtime.overlay.probe import seconds_per_byte
+from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
+from kintsugi.runtime.overlay.probe import BURST, ECHO, ECHOED, FIRST_BURST_BYTES, MOST_BYTES, SEEN, Prober, seconds_per_byte
 
 COUNT, PIECE_BYTES, TRUE = 24, 32_768, 1e-8
 
@@ -30,3 +34,38 @@ def test_pieces_that_were_read_at_once_after_a_stall_are_no_fast_link():
 
 def test_two_pieces_tell_a_rate():
     assert seconds_per_byte([(1.0, 10), (3.0, 10)]) == pytest.approx(0.2)
+
+
+class Line:
+    """Answers a prober at once: every burst was as fast as told."""
+
+    def __init__(self, rates: Sequence[float]) -> None:
+        self.rates, self.bursts = list(rates), [0]
+        self.prober = Prober(self, 30.0)
+
+    def send(self, worker: str, message: Message) -> None:
+        if message.kind == ECHO:
+            self.prober.hear(worker, Message(Channel.CONTROL, ECHOED, {}, NO_BYTES))
+        elif message.kind == BURST:
+            self.bursts[-1] += message.num_bytes
+            if message.fields["is_last"]:
+                told = {"seconds_per_byte": self.rates[len(self.bursts) - 1]}
+                self.bursts.append(0)
+                self.prober.hear(worker, Message(Channel.CONTROL, SEEN, told, NO_BYTES))
+
+
+@pytest.mark.parametrize(
+    ("rates", "found", "num_bursts"),
+    [
+        ([4e-8, 2e-8, 1e-8, 1.01e-8], 1.01e-8, 4),  # the window opens
+        ([1e-8, 1e-8], 1e-8, 2),
+        ([1e-8, 1e-10, 1e-8], 1e-8, 3),  # one was read at once behind a stall
+        ([4e-8, 9e-8, 1e-8, 3e-8, 1e-8], 1e-8, 5),
+        ([6e-8, 5e-8, 4e-8, 1e-8, 3e-8, 2e-8], 2e-8, 6),  # none agree
+    ],
+)
+def test_a_rate_is_one_that_two_bursts_agree_on(rates, found, num_bursts):
+    line = Line(rates)
+    assert line.prober.measure("b").beta_seconds_per_byte == found
+    assert line.bursts[:-1] == list(accumulate([FIRST_BURST_BYTES] * num_bursts, lambda size, _: size * 2))
+    assert sum(line.bursts) <= MOST_BYTES
