@@ -1,11 +1,13 @@
 """The ring's protocol: visits every world of its model, or measures it over real sockets.
 
-Run: python -m benchmarks.membership --explore [--members 5 --faults 2 --kinds crash,freeze,cut --commits --hurries]
+Run: python -m benchmarks.membership --explore [--long --processes 2 | --members 5 --faults 2 --kinds crash,cut --commits --hurries]
      python -m benchmarks.membership --latency [--members 32 --losses 1 2 3 --repeats 11]
 """
 
 import argparse
 import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from rich.console import Console
@@ -15,43 +17,61 @@ from benchmarks.membership.exploration import explore
 from benchmarks.membership.latency import Setting, row
 from benchmarks.membership.network import Network
 
-KINDS = ("crash", "freeze", "cut", "split", "join")
+KINDS = ("crash", "freeze", "break", "cut", "split", "join")
 
 EXPLORATIONS = (
     (2, 2, "crash,freeze,cut", True, False),
-    (3, 1, "crash,freeze,cut", True, False),
-    (3, 2, "cut", True, False),
-    (3, 2, "crash", True, False),
+    (3, 1, "crash,freeze,break,cut", True, False),
+    (3, 2, "crash,break,cut", True, False),
     (4, 1, "split", True, False),
     (2, 1, "crash,freeze,cut,join", True, False),
     (3, 1, "crash,join", True, False),
     (4, 2, "crash", True, False),
-    (5, 2, "crash", False, False),
     (5, 2, "crash", True, False),
+    (5, 1, "crash,break,cut", True, False),
 )
-"""Members, faults, kinds of faults, whether steps are committed, whether members hurry: what is explored unless told otherwise."""
+"""Members, faults, kinds of faults, whether a step is committed, whether members hurry: what is explored unless told otherwise."""
+
+LONG_EXPLORATIONS = (
+    (4, 2, "crash,break,cut", False, False),
+    (5, 2, "crash,cut", False, False),
+)
+"""What takes up to half an hour on a quiet core each."""
+
+_PROGRESS_SECONDS = 15.0
 
 
 def _explored(members: int, faults: int, kinds: str, commits: bool, hurries: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Its row of the table, and what leads to a violation; tells meanwhile how far it is."""
     can: Any = {f"can_{kind}": kind in kinds.split(",") for kind in KINDS}
-    network = Network(members, commits=commits, hurries=hurries, **can)
-    report = explore(network, faults)
+    name, console, told_at = f"{members} members, {faults} faults ({kinds})", Console(stderr=True), time.monotonic()
+
+    def told(depth: int, num_states: int, num_waiting: int) -> None:
+        nonlocal told_at
+        if time.monotonic() > told_at + _PROGRESS_SECONDS:
+            told_at = time.monotonic()
+            console.print(f"{name}: {num_states:,} worlds after {depth} events, {num_waiting:,} of them to go on from")
+
+    report = explore(Network(members, commits=commits, hurries=hurries, **can), faults, told=told)
     commit = "yes" if commits else "no"
-    figures = (f"{report.num_states:,}", f"{report.num_transitions:,}", report.violation or "none", f"{report.seconds:.1f}")
-    return (str(members), str(faults), kinds, commit, *figures), report.trace
+    found = f"{report.num_states:,}", f"{report.num_transitions:,}", f"{report.num_final:,}", str(report.depth)
+    return (str(members), str(faults), kinds, commit, *found, report.violation or "none", f"{report.seconds:.1f}"), report.trace
 
 
 def _explore(options: argparse.Namespace) -> bool:
     """Print what was found; whether every claim held."""
-    chosen = (options.members, options.faults, options.kinds, options.commits, options.hurries)
+    chosen = ((options.members, options.faults, options.kinds, options.commits, options.hurries),)
+    usual = LONG_EXPLORATIONS if options.long else EXPLORATIONS
     table = Table(title="Every world that can be reached")
-    for name in ("members", "faults", "kinds", "commits", "states", "transitions", "violations", "seconds"):
+    for name in ("members", "faults", "kinds", "commits", "states", "transitions", "final", "depth", "violations", "seconds"):
         table.add_column(name, justify="right")
-    traces = []
-    for exploration in EXPLORATIONS if options.members is None else (chosen,):
-        figures, trace = _explored(*exploration)
-        table.add_row(*figures)
-        traces += trace
+    traces: list[str] = []
+    with ProcessPoolExecutor(options.processes) as executor:
+        explored = [executor.submit(_explored, *exploration) for exploration in (chosen if options.members else usual)]
+        for future in explored:
+            figures, trace = future.result()
+            table.add_row(*figures)
+            traces += trace
     console = Console(width=160)
     console.print(table)
     for line in traces:
@@ -75,9 +95,13 @@ def main() -> None:
     arguments.add_argument("--latency", action="store_true")
     arguments.add_argument("--members", type=int, help="by default several sizes are explored, and 32 measured")
     arguments.add_argument("--faults", type=int, default=2, help="explored: how many crashes, freezes and cuts")
-    arguments.add_argument("--kinds", default="crash", help="explored: crash, freeze, cut, split, join (no fault), with commas")
-    arguments.add_argument("--commits", action="store_true", help="explored: members may commit a step meanwhile")
+    arguments.add_argument(
+        "--kinds", default="crash", help="explored: crash, freeze, break, cut, split, join (no fault), with commas"
+    )
+    arguments.add_argument("--commits", action="store_true", help="explored: a member may commit a step meanwhile")
     arguments.add_argument("--hurries", action="store_true", help="explored: members take others back at any moment")
+    arguments.add_argument("--long", action="store_true", help="explored: what takes long, in place of what is explored usually")
+    arguments.add_argument("--processes", type=int, default=1, help="explored: how many sizes at once")
     arguments.add_argument("--losses", type=int, nargs="+", default=[1, 2, 3], help="measured: losses at once")
     arguments.add_argument("--repeats", type=int, default=11, help="measured: of each")
     options = arguments.parse_args()

@@ -6,8 +6,8 @@ Worlds hold the numbers, so that millions of them can be visited.
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.membership.world import AWAITED, CRASHED, PAUSE, Draft, Interned, World
-from kintsugi.runtime.ring.messages import Agreement, Joiner, Message, Restart
+from benchmarks.membership.world import Interned, World, link
+from kintsugi.runtime.ring.messages import Agreement, Joiner, Message
 from kintsugi.runtime.ring.signals import (
     Action,
     AskLease,
@@ -33,6 +33,21 @@ Outcome = tuple[int, tuple[Any, ...]]
 """A member's new state and its actions, in numbers."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the world around a member has to know of its state."""
+
+    generation: int
+    agreement: int
+    is_left_out: bool
+    has_committed: bool
+    """Whether it, or somebody before the generation that it is in, has committed a step."""
+    is_holding: bool
+    """Whether it has a proposal that too few stand behind."""
+    unmoved: int
+    """Links from it to those whose loss is no news to it."""
+
+
 def chosen(agreement: Agreement) -> str:
     """The note of an agreement in the model: every membership has its own."""
     return "".join(agreement.members)
@@ -44,7 +59,7 @@ class Members:
 
     num_members: int
     commits: bool = True
-    """Whether members may commit a step before they contribute."""
+    """Whether a member may commit a step before it contributes."""
     can_join: bool = False
     """Whether another worker asks to be taken in."""
     names: tuple[str, ...] = field(init=False)
@@ -54,6 +69,7 @@ class Members:
     agreements: Interned[Agreement] = field(default_factory=Interned)
     is_commit_lost: bool = False
     """Whether a survivor went on from before a step that it had committed itself."""
+    _known: dict[int, Known] = field(default_factory=dict)
     _outcomes: dict[tuple[Any, ...], tuple[Outcome, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -62,70 +78,66 @@ class Members:
     def state(self, world: World, member: int) -> State | None:
         """What a member knows; null once its process has ended, and before it is one."""
         number = world.states[member]
-        return None if number in (CRASHED, AWAITED) else self.states[number]
+        return self.states[number] if number >= 0 else None
 
     def living(self, world: World) -> list[State]:
         """What the members know whose processes have not ended."""
         return [state for member in range(len(self.names)) if (state := self.state(world, member)) is not None]
 
-    def applied(self, draft: Draft, member: int, outcome: Outcome, event: Event) -> tuple[Event, World]:
-        """The world in which a member has done what came of a signal."""
-        draft.states[member], actions = outcome
-        for kind, *arguments in actions:
-            if kind == "send":
-                if not self._is_idle(self.messages[arguments[1]], draft.states[arguments[0]]):
-                    draft.send(member, *arguments)
-            elif kind == "ask":
-                if arguments[0] not in draft.leased or self.is_news(arguments[0], draft.states[member]):
-                    draft.asked.add((member, arguments[0]))
-            else:
-                draft.install(member, arguments[0], [self.names.index(name) for name in self.agreements[arguments[0]].members])
-        if any(kind == "install" for kind, *_ in actions):
-            self._tidy(draft, member)
-        return event, draft.world()
+    def known(self, number: int) -> Known:
+        """What the world has to know of a state."""
+        if (found := self._known.get(number)) is None:
+            state = self.states[number]
+            member, everybody = self.names.index(state.member), range(len(self.names))
+            others = {other for other in everybody if self.names[other] in set(state.agreement.members) - state.lost}
+            hears = () if state.is_left_out else others
+            unmoved = sum(link(member, other) for other in everybody if other not in hears)
+            found = Known(
+                generation=state.agreement.generation,
+                agreement=self.agreements.number(state.agreement),
+                is_left_out=state.is_left_out,
+                has_committed=state.committed_step > 0,
+                is_holding=state.promised is not None and state.held is not None,
+                unmoved=unmoved,
+            )
+            self._known[number] = found
+        return found
+
+    def agreed(self, world: World) -> list[int]:
+        """The agreements that living members are in, or were in as far as that may matter."""
+        return [*(self.known(number).agreement for number in world.states if number >= 0), *(found[1] for found in world.past)]
+
+    def agreement_members(self, agreement: int) -> tuple[int, ...]:
+        """Who goes on in an agreement."""
+        return tuple(self.names.index(name) for name in self.agreements[agreement].members)
 
     def is_news(self, agreement: int, number: int) -> bool:
         """Whether an agreement is of a later generation than a member's state."""
-        return self.generation(agreement) > self.states[number].agreement.generation
+        return number >= 0 and self.generation(agreement) > self.known(number).generation
 
-    def _is_idle(self, message: Message, number: int) -> bool:
-        """Whether a message changes nothing whenever it comes: its receiver is further, or left out, for ever."""
-        if number in (CRASHED, AWAITED):
-            return False
+    def reactions(self, world: World, member: int, key: tuple[Any, ...]) -> tuple[Outcome, ...]:
+        """What may come of a signal to a member: if it contributes, it may have committed a step just before, if nobody else has.
+
+        One is enough. No member does anything else because of the steps that are committed, so if one loses its own in a world in
+        which several have committed, it does so as well where it alone has; and two agreements that differ in what several
+        contribute differ in what one of them does.
+        """
+        number = world.states[member]
+        may_commit = self.commits and not any(self.known(other).has_committed for other in world.states if other >= 0)
+        if (found := self._outcomes.get((number, may_commit, *key))) is None:
+            found = self._outcomes[number, may_commit, *key] = self._reactions(number, self._signal(key), may_commit=may_commit)
+        return found
+
+    def _reactions(self, number: int, signal: Signal, *, may_commit: bool) -> tuple[Outcome, ...]:
         state = self.states[number]
-        own = state.agreement.generation
-        if isinstance(message, Restart):
-            return message.generation <= own
-        return state.is_left_out and message.generation >= own
-
-    def _tidy(self, draft: Draft, member: int) -> None:
-        """Forget what cannot matter to a member in its new generation any more."""
-        state = self.states[draft.states[member]]
-        members = {self.names.index(name) for name in state.agreement.members} if not state.is_left_out else set()
-        draft.broken = {(who, of) for who, of in draft.broken if who != member or of in members}
-        draft.silent = {(who, of) for who, of in draft.silent if who != member or of in members}
-        for sender in range(len(self.names)):
-            if queue := draft.queues.get((sender, member)):
-                left = [m for m in queue if m == PAUSE or not self._is_idle(self.messages[m], draft.states[member])]
-                draft.queues[sender, member] = tuple(left[1:] if left and left[0] == PAUSE else left)
-        draft.answered = {(w, a) for w, a in draft.answered if w != member or self.generation(a) > state.agreement.generation}
-        least = min(self.states[number].agreement.generation for number in draft.states if number not in (CRASHED, AWAITED))
-        draft.installed = {(who, what) for who, what in draft.installed if self.generation(what) >= least}
-
-    def results(self, number: int, key: tuple[Any, ...]) -> tuple[Outcome, ...]:
-        """What may come of a signal: members that contribute may have committed a step just before."""
-        if (found := self._outcomes.get((number, *key))) is not None:
-            return found
-        state, signal = self.states[number], self._signal(key)
-        outcomes = [self._outcome(state, signal)]
-        if self.commits and not state.is_stopped and state.committed_step == 0 and state.agreement.generation == 0:
-            committed, _ = transition(state, Committed(1), chosen)
-            outcomes.append(self._outcome(committed, signal))
-            if not self.states[outcomes[0][0]].is_stopped and self.states[outcomes[0][0]].agreement.generation == 0:
-                del outcomes[1]  # may as well commit later
-        result = tuple(dict.fromkeys(outcomes))
-        self._outcomes[number, *key] = result
-        return result
+        outcome = self._outcome(state, signal)
+        if not may_commit or state.is_stopped or state.agreement.generation > 0:
+            return (outcome,)
+        after = self.states[outcome[0]]
+        if not after.is_stopped and after.agreement.generation == 0:
+            return (outcome,)  # may as well commit later
+        committed, _ = transition(state, Committed(1), chosen)
+        return tuple(dict.fromkeys((outcome, self._outcome(committed, signal))))
 
     def _signal(self, key: tuple[Any, ...]) -> Signal:
         kind, *arguments = key

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.membership.exploration import explore
+from benchmarks.membership.draft import Draft
+from benchmarks.membership.exploration import FAULTS, explore, violated
 from benchmarks.membership.network import Network
+from benchmarks.membership.world import World
 from kintsugi.runtime.ring import quorum, transition
 from kintsugi.runtime.ring.messages import Agreement, Restart
 from kintsugi.runtime.ring.signals import Action, Decided, Install, Lost, Received, Record, Send
@@ -20,9 +22,10 @@ SPLIT = Network(4, can_crash=False, can_freeze=False, can_cut=False, can_split=T
     [
         (Network(2), 2),
         (Network(3, can_cut=False), 1),
-        (Network(3), 1),
+        (Network(3, can_break=True), 1),
         (Network(3, can_freeze=False, can_cut=False), 2),
-        (Network(4, can_freeze=False, can_cut=False, commits=False), 2),
+        (Network(5, can_freeze=False, can_cut=False, commits=False), 2),
+        (Network(4, can_freeze=False, can_break=True, commits=False), 1),
         (Network(2, can_cut=False, hurries=True), 1),
         (SPLIT, 1),
         (Network(1, can_join=True), 1),
@@ -33,7 +36,56 @@ SPLIT = Network(4, can_crash=False, can_freeze=False, can_cut=False, can_split=T
 def test_every_world_keeps_the_claims(network: Network, faults: int) -> None:
     report = explore(network, faults)
     assert (report.violation, report.trace) == ("", ())
-    assert report.num_states > 60
+    assert report.is_complete
+    assert report.num_states > 40
+
+
+@pytest.mark.parametrize(
+    ("network", "faults"),
+    [
+        (Network(4, can_freeze=False, can_break=True), 1),
+        (Network(3, can_crash=False, can_cut=False), 1),
+        (Network(3, can_crash=False, can_freeze=False, commits=False), 2),
+        (Network(3, can_freeze=False, can_cut=False), 2),
+        (Network(2, can_join=True, can_freeze=False), 1),
+        (Network(4, can_crash=False, can_freeze=False, can_cut=False, can_split=True, commits=False), 1),
+    ],
+)
+def test_fewer_worlds_show_all_that_members_may_come_to_and_how_it_may_end(network: Network, faults: int) -> None:
+    reduced, ends = visited(network, faults)
+    network.reduces = False
+    every, all_ends = visited(network, faults)
+    network.reduces = True
+    assert len(reduced) < len(every)
+    assert {world.states for world in reduced} == {world.states for world in every}
+    assert ends == {network.settled(Draft(world)) for world in all_ends}
+    assert {violated(network, world) for world in every} == {""}
+
+
+def visited(network: Network, faults: int) -> tuple[set[World], set[World]]:
+    """Every world, and those in which nothing more happens but faults."""
+    waiting = [network.initial(faults)]
+    known, ends = set(waiting), set()
+    while waiting:
+        world = waiting.pop()
+        steps = list(network.next(world))
+        if all(event[0] in FAULTS or after == world for event, after in steps):
+            ends.add(world)
+        waiting += (new := {after for _, after in steps} - known)
+        known |= new
+    return known, ends
+
+
+@pytest.mark.parametrize("reduces", [True, False])
+def test_a_mistake_is_found_in_fewer_worlds_as_well(monkeypatch: pytest.MonkeyPatch, *, reduces: bool) -> None:
+    monkeypatch.setattr(transition, "may_propose", lambda *_: True)
+    report = explore(Network(3, can_crash=False, can_freeze=False, commits=False, reduces=reduces), 2)
+    assert report.violation == "two memberships of generation 1"
+    assert "cut" in report.trace[0]
+
+
+def test_an_exploration_that_is_broken_off_says_so() -> None:
+    assert not explore(Network(3), 1, most_states=50).is_complete
 
 
 def test_an_acceptance_without_a_majority_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
