@@ -22,9 +22,9 @@ from benchmarks.churn.workers import Seen, Workers, WorkerSetting
 SCHEDULER = "scheduler"
 _SCHEDULER_BITS_PER_SECOND = 1e9
 _SCHEDULER_LATENCY_SECONDS = 0.010
-_SETTLING_STEPS = 3
-_LINKS_PER_EVENT = 3
-_CALM_STEPS = 8
+_SETTLING_STEPS = 2
+_LINKS_PER_EVENT = 2
+_CALM_STEPS = 6
 """Before and behind what happens, to know how long a step takes without it."""
 
 
