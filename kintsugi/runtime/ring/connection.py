@@ -13,16 +13,32 @@ Address = tuple[str, int]
 
 _CHUNK_BYTES = 1 << 16
 
+_USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
+"""The option that ends a connection on which what was sent is not acknowledged; null where the platform has none."""
+
 
 class Connection:
     """A connection that is open, or being opened. Its owner watches the socket and closes it."""
 
-    def __init__(self, accepted: socket.socket | None = None, *, peer: str = "", patience_seconds: float) -> None:
-        """`peer` is empty until an accepted connection says its name; silence for longer than the patience ends it."""
+    def __init__(
+        self, accepted: socket.socket | None = None, *, peer: str = "", patience_seconds: float, reach_seconds: float
+    ) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            accepted: somebody else's attempt to connect, that succeeded.
+            peer: empty until an accepted connection says its name.
+            patience_seconds: silence that ends it once it stands. Whoever is at its other end may still be loading.
+            reach_seconds: for the other end's host to answer the attempt, and to acknowledge what is sent. It does so at once even
+                where the process is busy or stands still: if not, the host or the way to it is gone.
+        """
         self.socket = accepted or kept_apart(socket.socket)
         self.socket.setblocking(False)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if _USER_TIMEOUT is not None:
+            self.socket.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, round(1000 * reach_seconds))
         self.peer = peer
+        self.reach_seconds = reach_seconds
         self.patience_seconds = patience_seconds
         self.heard_at = time.monotonic()
         self.is_connecting = accepted is None
@@ -34,6 +50,12 @@ class Connection:
     def wants_to_write(self) -> bool:
         """Whether something waits for room, or for the connection itself."""
         return self.is_connecting or bool(self._unsent)
+
+    def is_silent(self, now: float) -> bool:
+        """Whether nothing was heard for too long, on the monotonic clock."""
+        return now - self.heard_at > (
+            min(self.reach_seconds, self.patience_seconds) if self.is_connecting else self.patience_seconds
+        )
 
     def open(self, address: Address) -> None:
         """Begin to connect.

@@ -81,7 +81,8 @@ class Links:
         if self._to(worker) is not None:
             return
         patience_seconds = patience_seconds or self._options.heartbeat_timeout_seconds
-        connection = Connection(peer=worker, patience_seconds=patience_seconds)
+        reach_seconds = self._options.heartbeat_timeout_seconds
+        connection = Connection(peer=worker, patience_seconds=patience_seconds, reach_seconds=reach_seconds)
         self._add(connection)
 
         def introduce() -> None:
@@ -159,10 +160,11 @@ class Links:
         self._guarded(connection, lambda: connection.send(frame))
 
     def _accept(self) -> None:
+        limit_seconds = self._options.heartbeat_timeout_seconds
         with suppress(BlockingIOError, ConnectionError):
             while True:
                 accepted = kept_apart(lambda: self._listening.accept()[0])
-                self._add(Connection(accepted, patience_seconds=self._options.heartbeat_timeout_seconds))
+                self._add(Connection(accepted, patience_seconds=limit_seconds, reach_seconds=limit_seconds))
 
     def _attend(self, connection: Connection, events: int) -> None:
         def attend() -> None:
@@ -213,5 +215,5 @@ class Links:
 
     def _silent(self, now: float) -> Iterator[Connection]:
         for connection in list(self._connections):
-            if connection in self._connections and now - connection.heard_at > connection.patience_seconds:
+            if connection in self._connections and connection.is_silent(now):
                 yield connection

@@ -13,9 +13,9 @@ class RingOptions:
     heartbeat_seconds: float = 0.5
     """From one sign of life to the next, on every connection."""
     heartbeat_timeout_seconds: float = 5.0
-    """Silence after which a member counts as frozen, and an attempt to connect as failed."""
+    """Silence after which a member counts as frozen, and an attempt to connect, or to have something acknowledged, as failed."""
     start_timeout_seconds: float = 60.0
-    """For the first neighbours to say anything at all: they may still be loading."""
+    """For the first neighbours to say anything at all, once their hosts have answered: they may still be loading."""
     retry_seconds: float = 1.0
     """From one question to the next, to the lease and to members that cannot be reached, while nothing can be decided."""
 

@@ -79,6 +79,8 @@ class Ring:
         self._addresses = addresses
         self._options = options
         self._nowhere = listener("127.0.0.1")
+        self._deaf = socket.create_server(("127.0.0.1", 0), backlog=0)
+        self._ignored: list[socket.socket] = []
         self._moves = {name: threading.Event() for name in self.names}
         for name in self.names:
             self._moves[name].set()
@@ -111,6 +113,15 @@ class Ring:
                     with suppress(OSError):
                         connection.socket.shutdown(socket.SHUT_RDWR)
 
+    def hide(self, one: str, other: str) -> None:
+        """Before the ring starts: nothing that one of them opens to the other one is answered, not even refused."""
+        for _ in range(3):  # more than its queue holds: any further attempt is passed over
+            self._ignored.append(socket.socket())
+            self._ignored[-1].setblocking(False)
+            self._ignored[-1].connect_ex(self._deaf.getsockname())
+        for name, peer in ((one, other), (other, one)):
+            self.nodes[name]._links._addresses[peer] = self._deaf.getsockname()[:2]
+
     def _held_up(self, name: str) -> None:
         links, moves = self.nodes[name]._links, self._moves[name]
         poll = links.poll
@@ -130,7 +141,8 @@ class Ring:
         for name, node in self.nodes.items():
             self.thaw(name)
             node.close()
-        self._nowhere.close()
+        for end in (self._nowhere, self._deaf, *self._ignored):
+            end.close()
 
     def join(self, name: str, *asked: str) -> None:
         """A worker that is new, or comes back, asks members to take it in, and begins once it is told that they did."""

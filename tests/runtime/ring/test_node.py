@@ -1,4 +1,5 @@
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from kintsugi.runtime.ring.messages import Agreement
 from kintsugi.runtime.ring.node import RingNode
 from kintsugi.runtime.ring.signals import Decided, Lost
 from kintsugi.runtime.ring.told import Told
-from tests.runtime.ring.rings import Ring
+from tests.runtime.ring.rings import PATIENCE, WAIT_SECONDS, Ring
 
 
 @pytest.mark.parametrize(("size", "lost"), [(3, "b"), (5, "bd"), (5, "ab"), (7, "bcd"), (2, "a"), (4, "ab"), (4, "abc")])
@@ -110,6 +111,25 @@ def test_members_agree_anew_where_one_has_something_to_say() -> None:
         ring.nodes["b"].renew(0)  # is over
         assert ring.nodes["a"].agreement.members == ring.names
         assert [contribution.note for contribution in ring.nodes["a"].agreement.contributions] == ["", "leaves", ""]
+
+
+def test_a_ring_that_is_cut_before_its_first_connections_stand_need_not_bear_with_silence() -> None:
+    ring = Ring(3, options=replace(PATIENCE, start_timeout_seconds=10 * WAIT_SECONDS))
+    ring.hide("a", "b")
+    with ring:
+        ring.wait_for("ac")
+        ring.wait(lambda: ring.nodes["b"].is_left_out)
+
+
+def test_what_is_not_acknowledged_breaks_a_connection_as_soon_as_silence_does() -> None:
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if option is None:
+        pytest.skip("this platform cannot limit how long a connection waits for an acknowledgement")
+    with Ring(2) as ring:
+        ring.connect()
+        connections = [connection for node in ring.nodes.values() for connection in node._links._connections]
+        limits = {connection.socket.getsockopt(socket.IPPROTO_TCP, option) for connection in connections}
+        assert limits == {1000 * PATIENCE.heartbeat_timeout_seconds}
 
 
 def test_a_stranger_disturbs_nobody() -> None:
