@@ -8,8 +8,7 @@ demo: install
 	@.venv/bin/kintsugi demo
 
 test: install
-	@scripts/check
-	@scripts/test
+	@nice scripts/check & scripts/test; status=$$?; wait $$! && exit $$status
 
 test-gpu: install
 	@scripts/test_gpu

@@ -1,4 +1,4 @@
-"""Order of the tests; one thread for torch, as its workers have.
+"""Which files are loaded, and the order of the tests; one thread for torch, as its workers have.
 
 Fast tests come first, those that start processes last; of either, the files that take longest come first, so that no core
 waits at the end for a file that another has just begun.
@@ -25,6 +25,8 @@ LONGEST_FIRST = (
     "runtime/control/test_joins.py",
 )
 
+PROCESSES = "pytest.mark.processes"
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; on tiny tensors threads only wait for each other
 
 
@@ -33,6 +35,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; on tiny
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("fresh", deadline=None)
 settings.load_profile("same")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Most files have no test that starts processes: where these alone are wanted, the others need not be loaded."""
+    is_without = collection_path.suffix == ".py" and PROCESSES not in collection_path.read_text()
+    return True if config.option.markexpr == "processes" and is_without else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

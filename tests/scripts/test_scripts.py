@@ -40,6 +40,36 @@ def test_soak_stops_at_the_first_failure_and_says_which_run(tmp_path):
     assert (tmp_path / "calls").read_text().splitlines() == ["-m pytest --hypothesis-profile fresh -m processes -x"] * 3
 
 
+@pytest.fixture
+def tests_script(tmp_path):
+    """`scripts/test` with a stand-in for pytest: what it was asked for, and a failure of what the file `broken` names."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "test").write_bytes((ROOT / "scripts" / "test").read_bytes())
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        '#!/usr/bin/env bash\nmarks=${@: -2:1}\necho "$marks: ${!#}"\nexit "$(cat "${marks// /-}" 2>/dev/null || echo 0)"\n'
+    )
+    python.chmod(0o755)
+
+    def run():
+        return subprocess.run(["bash", "scripts/test", "-x"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+
+    return run
+
+
+def test_tests_of_both_kinds_are_run_and_told_one_after_the_other(tests_script):
+    result = tests_script()
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == ["processes: -x", "scripts/test: those that start no processes", "not processes: -x"]
+
+
+@pytest.mark.parametrize(("kind", "status", "expected"), [("processes", 1, 1), ("not-processes", 2, 1), ("not-processes", 5, 0)])
+def test_a_failure_of_either_kind_is_one_of_the_tests_and_none_selected_is_none(tests_script, tmp_path, kind, status, expected):
+    (tmp_path / kind).write_text(str(status))
+    assert tests_script().returncode == expected
+
+
 def test_check_is_silent_when_all_is_well_and_names_what_failed(tmp_path):
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "check").write_bytes((ROOT / "scripts" / "check").read_bytes())
