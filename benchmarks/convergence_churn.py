@@ -9,6 +9,7 @@ equal size, which is the gradient over all those batches at once; data paralleli
 """
 
 import argparse
+import itertools
 import statistics
 import sys
 import time
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks.learners import DIGITS, LEARNERS, Data, accuracy, loss
+from benchmarks.learners import DIGITS, LEARNERS, Data, accuracy, learn
 from kintsugi.reporting.pictures import pyplot, save
 
 Membership = tuple[tuple[float, tuple[int, ...]], ...]
@@ -40,6 +41,8 @@ FOUR_EVENTS: Mapping[str, Membership] = {
 }
 """The events of figure 15: joins at epochs 50, 145 and 194 and a leave at epoch 97 of 250."""
 MULTI_PARTY, ONE_OWNER = "multi-party", "one owner"
+FORMATS = ("png",)
+"""Of pictures of curves: as lines of text they would be long."""
 OWNERS = (MULTI_PARTY, ONE_OWNER)
 
 
@@ -74,14 +77,14 @@ def trained(run: Run) -> list[float]:
     learner = LEARNERS[run.task]
     data, model = learner.data(run.seed), learner.model(run.seed)
     optimizer, generator = learner.optimizer(model), torch.Generator().manual_seed(run.seed)
+    schedule = learner.schedule(optimizer)
     curve = [accuracy(model, data)]
     for epoch in range(learner.num_epochs):
         own = shards(run, data, run.nodes(epoch))
         for _ in range(learner.steps_per_epoch):
-            chosen = torch.cat([shard[torch.randint(len(shard), (learner.batch,), generator=generator)] for shard in own])
-            optimizer.zero_grad()
-            loss(model, data.inputs[chosen], data.targets[chosen]).backward()
-            optimizer.step()
+            chosen = [shard[torch.randint(len(shard), (learner.batch,), generator=generator)] for shard in own]
+            learn(model, optimizer, data, torch.cat(chosen))
+            schedule.step()
         curve.append(accuracy(model, data))
     return curve
 
@@ -114,15 +117,25 @@ def mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
 
 
 def report(curves: Curves) -> str:
-    """A Markdown table: accuracy in the end, and in the epoch in which membership changes."""
-    lines = ["| task | data | run | accuracy (%) | spread over seeds | change around events (points) |", "|---" * 6 + "|"]
+    """A Markdown table: accuracy in the end, how far it ever fell, and what the epochs after a change of membership did."""
+    header = ("task", "data", "run", "accuracy (%)", "spread over seeds", "deepest fall (points)", "change around events (points)")
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for (task, owner, name), of_seeds in curves.items():
         last = [curve[-1] for curve in of_seeds]
-        spread = statistics.pstdev(last)
-        lines.append(
-            f"| {task} | {owner} | {name} | {statistics.fmean(last):.1f} | {spread:.1f} | {_around(task, name, of_seeds)} |"
-        )
+        fall = max(deepest_fall(curve) for curve in of_seeds)
+        figures = (f"{statistics.fmean(last):.1f}", f"{statistics.pstdev(last):.1f}", f"{fall:.1f}", _around(task, name, of_seeds))
+        lines.append(f"| {' | '.join((task, owner, name, *figures))} |")
     return "\n".join(lines)
+
+
+UNSETTLED_RATIO = 1 / 3
+"""Share of all epochs in which accuracy still jumps, whoever is there; falls count after it, as do all events but the first."""
+
+
+def deepest_fall(curve: Sequence[float]) -> float:
+    """By how much accuracy was ever below the best before, in points, once the run has settled: at whatever time it fell."""
+    settled = curve[round(UNSETTLED_RATIO * (len(curve) - 1)) :]
+    return max(best - value for best, value in zip(itertools.accumulate(settled, max), settled, strict=True))
 
 
 def _events(task: str, name: str) -> list[int]:
@@ -150,7 +163,7 @@ def draw(curves: Curves, path: Path) -> list[Path]:
             _draw_panel(panels[row][column], curves, task, owner, ("4 nodes", "5 nodes", change))
             panels[row][column].set_title(f"{task}\n{owner}, {change}", fontsize="medium")
         panels[-1][column].set_xlabel("epoch")
-    written = save(figure, path)
+    written = save(figure, path, FORMATS)
     plot.close(figure)
     if (DIGITS, MULTI_PARTY, "four events") in curves:
         written += _draw_four_events(plot, curves, path.with_name(f"{path.name}-four-events"))
@@ -193,7 +206,7 @@ def _draw_four_events(plot: Any, curves: Curves, path: Path) -> list[Path]:
     bottom.set_xlabel("epoch (a node joins, one leaves, one joins, one joins)")
     bottom.grid(alpha=0.3)
     bottom.legend(fontsize="small")
-    written = save(figure, path)
+    written = save(figure, path, FORMATS)
     plot.close(figure)
     return written
 
@@ -203,7 +216,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5, help="runs of each kind (default 5)")
     parser.add_argument("--only", choices=list(LEARNERS), action="append", help="this task; several may be given")
-    parser.add_argument("--picture", type=Path, help="to write, without .png and .svg")
+    parser.add_argument("--picture", type=Path, help="to write, without .png")
     arguments = parser.parse_args()
     began = time.monotonic()
     curves = curves_of(all_runs(arguments.only or list(LEARNERS), arguments.seeds), Console(stderr=True, highlight=False))

@@ -16,12 +16,14 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from kintsugi.matrix.models import residual_layers
 from kintsugi.runtime.gpt import GptShape, gpt_layers
 
 NUM_NODES = 6
 DIGITS, TEXT, LORA = "residual network, digits", "decoder, text", "LoRA of the decoder"
+MAX_GRADIENT_NORM = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,27 @@ class Learner:
         """Of what is trained."""
         return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=self.learning_rate)
 
+    def schedule(self, optimizer: torch.optim.Optimizer) -> CosineAnnealingLR:
+        """From `learning_rate` to nothing over all steps: at a constant rate training ends on the edge of what is stable."""
+        return CosineAnnealingLR(optimizer, self.num_epochs * self.steps_per_epoch)
+
 
 def loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     """Mean cross entropy."""
     return functional.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+
+
+def limit(model: nn.Module) -> None:
+    """Scale the gradient down to `MAX_GRADIENT_NORM`: a batch that the model finds strange moves it no further than others."""
+    nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
+
+
+def learn(model: nn.Module, optimizer: torch.optim.Optimizer, data: Data, chosen: Tensor) -> None:
+    """One step on these samples."""
+    optimizer.zero_grad()
+    loss(model, data.inputs[chosen], data.targets[chosen]).backward()
+    limit(model)
+    optimizer.step()
 
 
 @torch.no_grad()
@@ -161,10 +180,7 @@ def _known(seed: int) -> dict[str, Tensor]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     data, generator = _text(seed, _topics), torch.Generator().manual_seed(seed)
     for _ in range(PRETRAINING_STEPS):
-        chosen = torch.randint(len(data.inputs), (PRETRAINING_BATCH,), generator=generator)
-        optimizer.zero_grad()
-        loss(model, data.inputs[chosen], data.targets[chosen]).backward()
-        optimizer.step()
+        learn(model, optimizer, data, torch.randint(len(data.inputs), (PRETRAINING_BATCH,), generator=generator))
     return model.state_dict()
 
 

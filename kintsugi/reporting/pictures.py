@@ -1,5 +1,6 @@
 """Pictures as PNG and SVG, drawn by matplotlib, which only who wants pictures needs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,9 @@ def new_axes(plot: Any, x: str, y: str, *, size: tuple[float, float] = SIZE) -> 
     return figure, axes
 
 
-def save(figure: Any, path: Path) -> list[Path]:
+def save(figure: Any, path: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write a figure in every format, beside each other; what was written."""
-    written = [path.with_name(f"{path.name}.{kind}") for kind in FORMATS]
+    written = [path.with_name(f"{path.name}.{kind}") for kind in formats]
     for target in written:
         figure.savefig(target, metadata={"Date": None} if target.suffix == ".svg" else None)
     return written
