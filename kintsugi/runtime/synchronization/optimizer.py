@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from kintsugi.runtime.synchronization.gradients import BUCKET_BYTES
 from kintsugi.runtime.synchronization.membership import RollCall, Standing, broadcast
 from kintsugi.runtime.synchronization.monitor import Totals
 from kintsugi.runtime.synchronization.policies import Policy, Switch
+from kintsugi.runtime.synchronization.rate import NoiseMemory
 from kintsugi.runtime.synchronization.replica import Replica
 from kintsugi.runtime.synchronization.strategies import Strategy
 from kintsugi.runtime.synchronization.transport import Transport
@@ -205,6 +207,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
             "model": self._replica.model(),
             "optimizer": self._inner.state_dict(),
             "num_steps": self._replica.num_steps,
+            "noise": asdict(self._replica.noise),
             "strategy": self.strategy,
             "policy": dict(self._policy.memory) if self._policy is not None else {},
         }
@@ -215,6 +218,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
             self._replica.load(state["model"])
             self._inner.load_state_dict(state["optimizer"])
             self._replica.num_steps = state["num_steps"]
+            self._replica.noise = NoiseMemory(**state["noise"])
         self._strategy = self._known(state["strategy"])
         if self._policy is not None:
             self._policy.memory.update(state["policy"])

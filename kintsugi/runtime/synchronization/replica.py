@@ -16,6 +16,7 @@ from kintsugi.core.errors import InvalidInputError, ReconfigurationError
 from kintsugi.runtime.synchronization.gradients import BUCKET_BYTES, GradientSum
 from kintsugi.runtime.synchronization.membership import record_of
 from kintsugi.runtime.synchronization.monitor import Monitor, Totals
+from kintsugi.runtime.synchronization.rate import NoiseMemory, lengthened
 from kintsugi.runtime.synchronization.transport import Summing, Transport
 from kintsugi.runtime.workers.commit import StepStatus
 
@@ -26,6 +27,7 @@ class _Update:
 
     model: Tensor | None
     gradients: Sequence[Tensor] | None
+    matches_synchronous: bool
 
 
 class Replica:
@@ -53,6 +55,7 @@ class Replica:
             raise InvalidInputError("the optimizer needs parameters of one type", field="optimizer", value=sorted(dtypes))
         self.num_steps = 0
         """Taken by this worker; the same on all workers after synchronous steps."""
+        self.noise = NoiseMemory()
         self.monitor = Monitor()
         self.agreed: Totals | None = None
         """What all workers told in the last synchronous step."""
@@ -114,7 +117,9 @@ class Replica:
         if self._reporting is None:
             self._reporting = self._transport.begin_sum(self.report(num_steps=self.num_steps + 1).tensor())
 
-    def apply(self, *, model: Tensor | None = None, gradients: Sequence[Tensor] | None = None) -> None:
+    def apply(
+        self, *, model: Tensor | None = None, gradients: Sequence[Tensor] | None = None, matches_synchronous: bool = False
+    ) -> None:
         """Let the optimizer step, from another model or by other gradients where they are given.
 
         Under a synchronous strategy the step commits on all workers or on none. Where replicas are equal, one that has
@@ -124,12 +129,14 @@ class Replica:
         Args:
             model: to take first, flat.
             gradients: to take instead of this worker's own, by parameter.
+            matches_synchronous: whether a step by its own gradient is lengthened so that the mean of all models goes as far as by
+                their mean gradient; see `rate`.
 
         Raises:
             CommunicationError: a worker is gone; nothing was touched.
             InvalidInputError: the workers' learning rates differ; nothing was touched.
         """
-        self._update = _Update(model, gradients)
+        self._update = _Update(model, gradients, matches_synchronous)
         if self._reporting is not None:
             agreed = Totals.of(self._reporting.wait())
             agreed.require_one_learning_rate()
@@ -152,7 +159,7 @@ class Replica:
         if self._learning_rate is not None:
             for group in self.optimizer.param_groups:
                 group["lr"] = self._learning_rate(self.num_steps)
-        with self._lent(update.gradients):
+        with self._lent(update.gradients), lengthened(self.optimizer, self._length_ratio(update)):
             if self._max_grad_norm is not None:
                 nn.utils.clip_grad_norm_(self.parameters, self._max_grad_norm)
             self.optimizer.step()
@@ -194,6 +201,12 @@ class Replica:
         states = (self.optimizer.state.get(parameter, {}) for parameter in self.parameters)
         values = (state[key] for state in states for key in sorted(state))
         return [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
+
+    def _length_ratio(self, update: _Update) -> float:
+        """Learning rate of this step over the one that is set."""
+        num_workers = self._transport.num_workers
+        self.noise.stepped(self.optimizer, 1 if update.gradients is None else num_workers)
+        return self.noise.ratio(num_workers) if update.matches_synchronous else 1.0
 
     @contextmanager
     def _lent(self, gradients: Sequence[Tensor] | None) -> Iterator[None]:

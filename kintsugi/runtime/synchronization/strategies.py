@@ -74,15 +74,19 @@ class ModelAveraging(Strategy):
 
     name = "model_averaging"
 
-    def __init__(self, pull_ratio: float = 0.5) -> None:
-        """`pull_ratio`: of the way to the mean model that a replica goes each step, above 0 and at most 1.
+    def __init__(self, pull_ratio: float = 0.5, *, matches_synchronous: bool = False) -> None:
+        """Takes over nothing yet.
+
+        Args:
+            pull_ratio: of the way to the mean model that a replica goes each step, above 0 and at most 1.
+            matches_synchronous: see `PairwiseAveraging`.
 
         Raises:
-            InvalidInputError: outside.
+            InvalidInputError: the ratio is outside.
         """
         if not 0.0 < pull_ratio <= 1.0:
             raise InvalidInputError("must be above 0 and at most 1", field="pull_ratio", value=pull_ratio)
-        self._pull_ratio = pull_ratio
+        self._pull_ratio, self._matches_synchronous = pull_ratio, matches_synchronous
         self._summing: Summing | None = None
 
     def begin(self, replica: Replica) -> None:
@@ -92,7 +96,7 @@ class ModelAveraging(Strategy):
     def step(self, replica: Replica) -> None:
         """Go towards the mean model, then along the own gradient."""
         mean = replica.mean_model(self._summing)
-        replica.apply(model=replica.model().lerp_(mean, self._pull_ratio))
+        replica.apply(model=replica.model().lerp_(mean, self._pull_ratio), matches_synchronous=self._matches_synchronous)
         self._summing = None
 
     def leave(self, replica: Replica) -> None:
@@ -118,9 +122,15 @@ class PairwiseAveraging(Strategy):
     name = ASYNCHRONOUS
     is_synchronous = False
 
-    def __init__(self, seed: int = 0) -> None:
-        """`seed`: of the choice of peers."""
-        self._seed = seed
+    def __init__(self, seed: int = 0, *, matches_synchronous: bool = False) -> None:
+        """Takes over nothing yet.
+
+        Args:
+            seed: of the choice of peers.
+            matches_synchronous: whether steps are lengthened so that the mean of all models goes as far in a step as it would
+                under synchronous SGD, where noise prevails in gradients: for Adam and its like; it changes nothing for SGD.
+        """
+        self._seed, self._matches_synchronous = seed, matches_synchronous
         self._cache: ModelCache | None = None
         self._thread: _AveragingThread | None = None
 
@@ -146,7 +156,7 @@ class PairwiseAveraging(Strategy):
         """Apply the own gradient to the averaged model."""
         assert self._cache is not None
         with self._cache.held() as model:
-            replica.apply(model=model)
+            replica.apply(model=model, matches_synchronous=self._matches_synchronous)
             model.copy_(replica.model())
 
     def leave(self, replica: Replica) -> None:
