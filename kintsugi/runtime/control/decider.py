@@ -13,7 +13,7 @@ import structlog
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import KintsugiError, UnavailableError
 from kintsugi.core.membership import Event, EventKind
-from kintsugi.core.messages import Measurement
+from kintsugi.core.messages import Measurement, Report, ReportStatus
 from kintsugi.runtime.control.decisions import Ahead, Decisions, JobRequest
 
 _REPEAT_SECONDS = 0.5
@@ -32,7 +32,7 @@ class Decider:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decider")
         self._pending: Future[float] | None = None
         self._unanswered: list[Event] = []
-        self._untold: list[int] = []
+        self._untold: list[Report] = []
         self.wake, self._wake_sender = Pipe(duplex=False)
         """Readable once a decision is there."""
         self.decisions: list[Decision] = []
@@ -93,7 +93,12 @@ class Decider:
 
     def tell_applied(self, generation: int) -> None:
         """Report that the state lies where the plan of `generation` puts it; kept until it is told."""
-        self._untold.append(generation)
+        self._untold.append(Report(generation=generation, status=ReportStatus.APPLIED))
+        self._thread.submit(self._tell)
+
+    def tell_rejected(self, generation: int, reason: str) -> None:
+        """Report that the plan of `generation` is not carried out; kept until it is told."""
+        self._untold.append(Report(generation=generation, status=ReportStatus.REJECTED, reason=reason))
         self._thread.submit(self._tell)
 
     def tell_measured(self, generation: int, measured: Measurement) -> None:
@@ -151,10 +156,16 @@ class Decider:
     def _tell_all(self) -> None:
         """A decision must not be asked for before the service knows where the state lies."""
         while self._untold:
+            report = self._untold[0]
             try:
-                self._source.applied(self._untold[0])
+                if report.status is ReportStatus.REJECTED:
+                    self._source.rejected(report.generation, report.reason)
+                else:
+                    self._source.applied(report.generation)
             except UnavailableError:
                 raise
             except KintsugiError as error:
-                self._log.warning("the report of an applied plan was refused", generation=self._untold[0], error=str(error))
+                self._log.warning(
+                    "a report was refused", status=report.status.value, generation=report.generation, error=str(error)
+                )
             self._untold.pop(0)

@@ -57,6 +57,9 @@ class Decisions(Protocol):
     def applied(self, generation: int) -> None:
         """The workers' state lies where the plan of `generation` puts it."""
 
+    def rejected(self, generation: int, reason: str) -> None:
+        """The plan of `generation` is not carried out."""
+
     def measured(self, generation: int, measured: Measurement) -> None:
         """What was measured under the plan of `generation`."""
 
@@ -106,6 +109,9 @@ class LocalDecisions:
     def applied(self, generation: int) -> None:
         """Plan from here on."""
         self._applied = self._plans[generation]
+
+    def rejected(self, generation: int, reason: str) -> None:
+        """Plan from the plan that was applied before."""
 
     def measured(self, generation: int, measured: Measurement) -> None:
         """Nothing is stored."""
@@ -185,6 +191,10 @@ class ServiceDecisions:
     def applied(self, generation: int) -> None:
         """Tell the service where the state lies."""
         self._client.report(self._job, Report(generation=generation, status=ReportStatus.APPLIED))
+
+    def rejected(self, generation: int, reason: str) -> None:
+        """Tell the service that its plan is not carried out, and why."""
+        self._client.report(self._job, Report(generation=generation, status=ReportStatus.REJECTED, reason=reason))
 
     def made_ahead(self, generation: int) -> Mapping[str, Decision]:
         """What the service has made ahead."""

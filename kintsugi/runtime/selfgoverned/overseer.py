@@ -247,9 +247,9 @@ class Overseer:
         if is_same_work(plan, self.decision.plan):
             self._decider.tell_applied(plan.generation)
         else:
-            self._log.warning(
-                "the service would have decided otherwise; what the workers agreed on holds", generation=plan.generation
-            )
+            reason = f"the workers agreed on another plan by themselves, of policy {self.decision.plan.policy.value}: it runs"
+            self._log.warning("what the service decided is not carried out", generation=plan.generation, reason=reason)
+            self._decider.tell_rejected(plan.generation, reason)
 
     def _collect(self) -> None:
         """Ask all holders for digests, and the first holder of each layer for its parameters."""

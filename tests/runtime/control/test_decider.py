@@ -126,6 +126,22 @@ def test_where_the_state_lies_is_told_before_the_next_decision_is_asked_for(requ
     decider.close()
 
 
+def test_a_plan_that_is_not_carried_out_is_told_with_its_reason_and_the_next_one_follows_the_one_before(request_):
+    class Told(Flaky):
+        def rejected(self, generation: int, reason: str) -> None:
+            self.calls.append((generation, reason))
+
+    source = Told([])
+    decider = started(source, request_)
+    decider.submit([lost("w03")])
+    wait_for(decider)
+    decider.tell_rejected(1, "the workers agreed on another one")
+    decider.submit([lost("w02")])
+    wait_for(decider)
+    decider.close()
+    assert source.calls == [["w03"], (1, "the workers agreed on another one"), ["w02"]]
+
+
 def test_an_infeasible_job_says_so_and_the_thread_ends(request_):
     decider = started(Flaky([]), request_)
     decider.submit([lost(worker.id) for worker in request_.cluster.workers])

@@ -57,6 +57,10 @@ def test_service_and_planner_decide_alike(job, client):
         events = [lost(worker, generation)]
         mine, theirs = local.after(events), remote.after(events)
         assert (mine.plan, mine.migration, mine.policy) == (theirs.plan, theirs.migration, theirs.policy)
+    for source in (remote, local):
+        source.rejected(2, "the workers agreed on another one")
+    answer = client.plan_at(job.name, 2)
+    assert (answer.status, answer.standing.reason) == (PlanStatus.REJECTED, "the workers agreed on another one")
 
 
 @pytest.mark.processes
