@@ -48,6 +48,7 @@ def test_every_world_keeps_the_claims(network: Network, faults: int) -> None:
         (Network(3, can_crash=False, can_freeze=False, commits=False), 2),
         (Network(3, can_freeze=False, can_cut=False), 2),
         (Network(2, can_join=True, can_freeze=False), 1),
+        (Network(3, can_freeze=False, can_cut=False, can_split=True, hurries=True), 1),
         (Network(4, can_crash=False, can_freeze=False, can_cut=False, can_split=True, commits=False), 1),
     ],
 )
