@@ -25,12 +25,18 @@ class NoiseMemory:
     weight: float = 0.0
     """The same mean of 1."""
 
-    def stepped(self, optimizer: torch.optim.Optimizer, num_averaged: int) -> None:
-        """The optimizer is about to step with the mean of so many workers' gradients."""
+    def stepped(self, optimizer: torch.optim.Optimizer, num_averaged: int, num_workers: int) -> None:
+        """The optimizer is about to step with the mean of `num_averaged` of all workers' gradients.
+
+        A mean square that comes from elsewhere, as from a checkpoint, is taken for one of steps together.
+        """
         decay = _decay(optimizer.param_groups[0])
-        if decay is not None:
-            self.noise = decay * self.noise + (1.0 - decay) / num_averaged
-            self.weight = decay * self.weight + (1.0 - decay)
+        if decay is None:
+            return
+        if self.weight == 0.0 and optimizer.state:
+            self.noise, self.weight = 1.0 / num_workers, 1.0
+        self.noise = decay * self.noise + (1.0 - decay) / num_averaged
+        self.weight = decay * self.weight + (1.0 - decay)
 
     def ratio(self, num_workers: int) -> float:
         """Learning rate of a lone step over that of a step with all workers, for both to go as far where noise prevails.

@@ -205,7 +205,7 @@ class Replica:
     def _length_ratio(self, update: _Update) -> float:
         """Learning rate of this step over the one that is set."""
         num_workers = self._transport.num_workers
-        self.noise.stepped(self.optimizer, 1 if update.gradients is None else num_workers)
+        self.noise.stepped(self.optimizer, 1 if update.gradients is None else num_workers, num_workers)
         return self.noise.ratio(num_workers) if update.matches_synchronous else 1.0
 
     @contextmanager

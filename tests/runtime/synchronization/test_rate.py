@@ -27,7 +27,7 @@ def parameter(size: int = 1) -> torch.nn.Parameter:
 def test_noise_is_remembered_as_the_mean_square_remembers_gradients(averaged, num_workers):
     memory, optimizer = NoiseMemory(), adam([parameter()])
     for count in averaged:
-        memory.stepped(optimizer, count)
+        memory.stepped(optimizer, count, num_workers)
     weights = [DECAY**age for age in reversed(range(len(averaged)))]
     remembered = sum(weight / count for weight, count in zip(weights, averaged, strict=True)) / sum(weights)
     assert memory.ratio(num_workers) == pytest.approx(math.sqrt(num_workers * remembered), rel=1e-9)
@@ -35,12 +35,24 @@ def test_noise_is_remembered_as_the_mean_square_remembers_gradients(averaged, nu
 
 def test_whoever_always_stepped_together_or_keeps_no_squares_steps_as_before():
     together, plain = NoiseMemory(), NoiseMemory()
-    momentum = torch.optim.SGD([parameter()], lr=0.1, momentum=0.9)
+    model = parameter()
+    model.grad = torch.ones_like(model)
+    momentum = torch.optim.SGD([model], lr=0.1, momentum=0.9)
+    momentum.step()
     for _ in range(50):
-        together.stepped(adam([parameter()]), 4)
-        plain.stepped(momentum, 1)
+        together.stepped(adam([parameter()]), 4, 4)
+        plain.stepped(momentum, 1, 4)
     assert together.ratio(4) == pytest.approx(1.0)
-    assert plain.ratio(4) == 1.0
+    assert plain.ratio(4) == plain.ratio(2) == 1.0
+
+
+def test_moments_from_a_checkpoint_are_taken_for_those_of_steps_together():
+    model, memory = parameter(), NoiseMemory()
+    optimizer = adam([model])
+    model.grad = torch.ones_like(model)
+    optimizer.step()
+    memory.stepped(optimizer, 1, 4)
+    assert memory.ratio(4) == pytest.approx(math.sqrt(DECAY + (1 - DECAY) * 4))
 
 
 NUM_WORKERS, NUM_STEPS, NUM_PARAMETERS, DRIFT = 4, 200, 500, 0.05
@@ -56,7 +68,7 @@ def way(num_together: int, *, matches: bool) -> float:
         is_alone = step >= num_together
         for rank, (model, optimizer, memory) in enumerate(zip(models, optimizers, memories, strict=True)):
             model.grad = own[rank] if is_alone else own.mean(dim=0)
-            memory.stepped(optimizer, 1 if is_alone else NUM_WORKERS)
+            memory.stepped(optimizer, 1 if is_alone else NUM_WORKERS, NUM_WORKERS)
             with lengthened(optimizer, memory.ratio(NUM_WORKERS) if matches and is_alone else 1.0):
                 optimizer.step()
     return -float(torch.stack([model.detach() for model in models]).mean())
