@@ -18,10 +18,16 @@ LONGEST_FIRST = (
     "runtime/workers/test_recovery_exactness.py",
     "benchmarks/test_chaos.py",
     "runtime/control/test_trouble.py",
-    "matrix/test_runner.py",
     "runtime/checkpoints/test_restart.py",
+    "runtime/selfgoverned/test_governed.py",
+    "runtime/overlay/test_takeover.py",
+    "runtime/test_plain.py",
+    "runtime/supervising/test_supervised.py",
+    "matrix/test_runner.py",
     "cli/test_serve.py",
+    "runtime/torchrun/test_rendezvous.py",
     "api/dashboard/test_browser.py",
+    "runtime/selfgoverned/test_growing.py",
     "runtime/control/test_joins.py",
 )
 

@@ -1,6 +1,7 @@
 """Every shell command in the documents works: each is executed, in a copy of the checkout.
 
-Commands that run long are named in `LONG_RUNNING`; for them the test checks that the command exists.
+Commands that run long are named in `LONG_RUNNING`; for them the test checks that the command exists. What a shell would only
+hand to `kintsugi` runs in a fork of a process that has loaded it, which spares loading it for every command.
 """
 
 import os
@@ -8,14 +9,22 @@ import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from kintsugi import cli
+from kintsugi.runtime.processes import forkserver
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "profiles" / "README.md"]
 LONG_RUNNING = ("make demo", "make test", "make soak", "make bench", "kintsugi serve", "kintsugi demo", "kintsugi matrix runs/")
+STARTING_WORKERS = ("python examples/", "python -m benchmarks.membership", "kintsugi supervise", "kintsugi audit")
+"""Commands that start workers, or read what these left."""
+FOR_A_SHELL = re.compile(r"[|&;<>$*?`]")
+PATIENCE_SECONDS = 110.0
 NOT_COPIED = shutil.ignore_patterns(".venv", ".git", ".*_cache", "__pycache__", "runs", "*.sqlite3*")
 
 
@@ -43,15 +52,45 @@ def environment() -> dict[str, str]:
 
 
 def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What came of a command in a folder."""
+    if command.startswith("kintsugi ") and not FOR_A_SHELL.search(command):
+        return run_forked(shlex.split(command)[1:], folder)
+    return run_in_shell(command, folder)
+
+
+def run_in_shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", command],
         cwd=folder,
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
+
+
+def run_forked(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    with tempfile.NamedTemporaryFile("r") as output:
+        process = forkserver().Process(target=kintsugi, args=(arguments, folder, output.name))
+        process.start()
+        process.join(PATIENCE_SECONDS)
+        process.kill()
+        process.join()
+        status = process.exitcode
+        process.close()
+        assert status is not None
+        return subprocess.CompletedProcess(arguments, status, output.read(), "")
+
+
+def kintsugi(arguments: list[str], folder: Path, output: str) -> None:
+    """`kintsugi` with arguments in a folder, all that it says going to a file."""
+    os.chdir(folder)
+    os.environ.update(environment())
+    descriptor = os.open(output, os.O_WRONLY)
+    for standard in (1, 2):
+        os.dup2(descriptor, standard)
+    cli.main(arguments)
 
 
 @cache
@@ -65,7 +104,11 @@ def exists(command: str) -> bool:
 
 def collected() -> list[pytest.param]:
     return [
-        pytest.param(command, id=f"{document.relative_to(ROOT)}:{number}")
+        pytest.param(
+            command,
+            id=f"{document.relative_to(ROOT)}:{number}",
+            marks=[pytest.mark.processes] if command.startswith(STARTING_WORKERS) else [],
+        )
         for document in DOCUMENTS
         for number, command in enumerate(commands(document.read_text()))
     ]
@@ -107,6 +150,9 @@ def test_commands_are_found_in_console_and_sh_blocks_alone():
 def test_a_command_that_fails_is_noticed(tmp_path):
     assert run("false | cat", tmp_path).returncode != 0
     assert run("absent-command", tmp_path).returncode != 0
+    result = run("kintsugi plan --workers absent", tmp_path)
+    assert result.returncode == 2
+    assert "--workers" in result.stdout
     assert not exists("make absent")
 
 
