@@ -173,7 +173,7 @@ def report(points: Sequence[Point]) -> str:
 
 
 def draw(points: Sequence[Point], path: Path) -> list[Path]:
-    """Throughput per worker over the number of workers, as PNG and SVG."""
+    """Throughput per worker over the number of workers, as PNG."""
     plot = pyplot()
     figure, axes = new_axes(plot, "workers (one joins every interval)", "throughput of one worker (% of one alone)")
     styles = {FIXED[0]: ("#1f4e79", "s"), FIXED[1]: ("#e4572e", "^"), ADAPTIVE: ("#4b8b3b", "o"), PUBLISHED: ("#8a8a8a", "D")}
@@ -186,7 +186,7 @@ def draw(points: Sequence[Point], path: Path) -> list[Path]:
     axes.set_ylim(0, 115)
     axes.set_xticks([point.num_workers for point in points])
     axes.legend(fontsize="small", loc="lower left")
-    written = save(figure, path)
+    written = save(figure, path, ("png",))
     plot.close(figure)
     return written
 
@@ -207,7 +207,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=8, help="at the end (default 8)")
     parser.add_argument("--steps", type=int, default=10, help=f"that count in each of {NUM_TURNS} turns at a size (default 10)")
-    parser.add_argument("--picture", type=Path, help="to write, without .png and .svg")
+    parser.add_argument("--picture", type=Path, help="to write, without .png")
     arguments = parser.parse_args()
     if (reason := unavailable_reason()) is not None:
         print(f"Nothing was run: {reason}.")
