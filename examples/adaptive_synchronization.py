@@ -81,7 +81,7 @@ def main() -> None:
 
     optimizer = SynchronizedOptimizer(
         torch.optim.Adam(model.parameters(), lr=1e-2),
-        [SynchronousSGD(), PairwiseAveraging(), LocalSGD(every_steps=8)],
+        [SynchronousSGD(), PairwiseAveraging(matches_synchronous=True), LocalSGD(every_steps=8)],
         PeerTransport.of_process_group(),
         policy=SchedulePolicy([(40, PairwiseAveraging.name), (80, LocalSGD.name), (120, SynchronousSGD.name)]),
         on_switch=tell,
