@@ -38,7 +38,7 @@ LONG_EXPLORATIONS = (
     (4, 2, "cut", False, False),
     (4, 1, "freeze", False, False),
 )
-"""What takes minutes: the first one some ten on a quiet core, and two gigabytes of memory."""
+"""What takes minutes: the first one some twelve on a quiet core, and two gigabytes of memory."""
 
 _PROGRESS_SECONDS = 15.0
 
