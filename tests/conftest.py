@@ -33,6 +33,8 @@ LONGEST_FIRST = (
 
 PROCESSES = "pytest.mark.processes"
 
+pytest.register_assert_rewrite("tests.processes", "tests.restorer.crew", "tests.runtime.runs")  # to say what was not so
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; on tiny tensors threads only wait for each other
 
 

@@ -25,7 +25,7 @@ from tests.processes import service
 
 START_SECONDS = 100.0
 WORKER = Path(__file__).with_name("rendezvous_worker.py")
-PATIENCE = "join_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3,close_timeout=5"
+PATIENCE = "join_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6,close_timeout=5"
 
 
 @pytest.fixture(scope="module")
