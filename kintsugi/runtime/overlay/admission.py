@@ -30,7 +30,7 @@ class Application:
 
 
 def admit(scheduler: Scheduler, links: Links, application: Application, deadline: Deadline) -> Overlay:
-    """Join, in a life above all earlier ones of this worker; the overlay with it.
+    """Join, in a life above all earlier ones of this worker, also of those that have left; the overlay with it.
 
     Raises:
         UnavailableError: the scheduler or the neighbours were not there in time.
@@ -52,9 +52,9 @@ def admit(scheduler: Scheduler, links: Links, application: Application, deadline
 def _asked(scheduler: Scheduler, links: Links, application: Application) -> Overlay:
     known = _known(scheduler)
     own = links.identity
-    if known is not None:
-        life = next((one.incarnation for one in known.workers if one.id == own.worker), own.incarnation - 1)
-        own = links.identity = replace(own, incarnation=max(own.incarnation, life + 1))
+    if known is not None:  # an earlier life joined at an earlier generation, and took that as its number
+        life = next((one.incarnation for one in known.workers if one.id == own.worker), -1)
+        own = links.identity = replace(own, incarnation=max(own.incarnation, life + 1, known.generation))
     neighbors = application.neighbors
     if neighbors is None:
         neighbors = [] if known is None else active_workers(known, own.worker)[: application.max_neighbors]

@@ -99,6 +99,23 @@ def test_links_are_asked_for_and_given_up_at_the_end_of_a_step():
     assert all(line.contributors == ("a", "b", "c") for line in before_anybody_left if line.worker == "c")
 
 
+def test_a_worker_comes_and_goes_under_the_same_name():
+    crew = Crew()
+    crew.start("a").await_steps(1)
+    for _ in range(3):
+        guest = crew.start("b", ("a",))
+        guest.await_steps(1)
+        guest.is_leaving.set()
+        guest.join(60)
+        assert not guest.is_alive()
+        assert guest.error is None
+    crew.finish()
+    check(crew)
+    assert crew.desk.num(OverlayEventKind.WORKER_DRAINING) == 4
+    assert crew.desk.num(OverlayEventKind.WORKER_FAILED) == 0
+    assert crew.desk.now.restarts == 0
+
+
 class Obstacle:
     """The source that is the first to send a shard gets stuck there until it may go on."""
 
@@ -158,4 +175,4 @@ def test_a_worker_that_was_cut_off_is_told_so_and_joins_again():
     again.await_steps(2)
     crew.finish()
     check(crew)
-    assert again.coordinator.links.identity.incarnation == 1
+    assert again.coordinator.links.identity.incarnation > lost.coordinator.links.identity.incarnation
