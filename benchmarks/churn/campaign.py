@@ -131,11 +131,12 @@ def _scale_outs(asked: Asked, known: Results, kept: Path | None, console: Consol
 
 def _product_events(asked: Asked, known: Results, kept: Path | None, console: Console) -> tuple[ProductEvent, ...]:
     setting, number = asked.setting(asked.middle_mebibytes), asked.num_product_nodes
-    events = {e.seed: e for e in known.product if (e.num_active, e.state_bytes) == (number, setting.state_bytes)}
+    wanted = (number, setting.state_bytes, asked.rate_ratio)
+    events = {e.seed: e for e in known.product if (e.num_active, e.state_bytes, e.rate_ratio) == wanted}
     seeds = range(asked.seed, asked.seed + asked.num_product_events)
     missing = [seed for seed in seeds if seed not in events]
     if missing:
-        with product(number, setting, asked.seed, console) as job:
+        with product(number, setting, asked.seed, asked.rate_ratio, console) as job:
             for seed in missing:
                 console.print(f"the product, {number} workers, seed {seed}")
                 events[seed] = job.event(seed)

@@ -129,7 +129,12 @@ def redrawn(wires: Sequence[Wire], seed: int) -> list[Wire]:
 
 def scaled(overlay: Drawn, rate_ratio: float) -> Drawn:
     """The same overlay with every rate multiplied."""
-    return replace(overlay, wires=tuple(replace(wire, bits_per_second=wire.bits_per_second * rate_ratio) for wire in overlay.wires))
+    return replace(overlay, wires=tuple(scaled_wires(overlay.wires, rate_ratio)))
+
+
+def scaled_wires(wires: Sequence[Wire], rate_ratio: float) -> list[Wire]:
+    """The same links with every rate multiplied."""
+    return [replace(wire, bits_per_second=wire.bits_per_second * rate_ratio) for wire in wires]
 
 
 def _wire(between: tuple[str, str], draw: random.Random) -> Wire:

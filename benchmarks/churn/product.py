@@ -14,7 +14,7 @@ from rich.console import Console
 
 from benchmarks.churn import workers as on_worker
 from benchmarks.churn.measure import Setting
-from benchmarks.churn.overlays import Drawn, Wire, drawn, redrawn
+from benchmarks.churn.overlays import Drawn, Wire, drawn, redrawn, scaled, scaled_wires
 from benchmarks.churn.scheduler import SchedulerAccess, scheduler
 from benchmarks.churn.testbed import Testbed
 from benchmarks.churn.workers import Seen, Workers, WorkerSetting
@@ -67,6 +67,8 @@ class ProductEvent:
     num_active: int
     state_bytes: int
     seed: int
+    rate_ratio: float = 1.0
+    """Of what links carried to what was drawn."""
     joins: tuple[Join, ...]
     """With all neighbours, and with the one with the fastest link."""
     primitives: tuple[Primitive, ...]
@@ -75,8 +77,10 @@ class ProductEvent:
 class Product:
     """A job of the product on a test bed."""
 
-    def __init__(self, overlay: Drawn, setting: Setting, testbed: Testbed, workers: Workers, access: SchedulerAccess) -> None:
-        self._overlay, self._setting = overlay, setting
+    def __init__(
+        self, overlay: Drawn, setting: Setting, rate_ratio: float, testbed: Testbed, workers: Workers, access: SchedulerAccess
+    ) -> None:
+        self._overlay, self._setting, self._rate_ratio = overlay, setting, rate_ratio
         self._testbed, self._workers, self._access = testbed, workers, access
         self._calm_since = 0
 
@@ -107,15 +111,16 @@ class Product:
             num_active=len(overlay.active),
             state_bytes=self._setting.state_bytes,
             seed=seed,
+            rate_ratio=self._rate_ratio,
             joins=(together, single),
             primitives=(gone, gone_again, *links),
         )
 
     def _redraw(self, seed: int) -> Drawn:
         """Draw all links anew; the joiner's are those that joiners of this seed have in any cluster."""
-        fresh = drawn(len(self._overlay.active), seed)
+        fresh = scaled(drawn(len(self._overlay.active), seed), self._rate_ratio)
         rates = {wire.between: wire for wire in fresh.joiner_wires}
-        wires = [rates.get(wire.between, wire) for wire in redrawn(self._testbed.wires, seed)]
+        wires = [rates.get(wire.between, wire) for wire in scaled_wires(redrawn(self._testbed.wires, seed), self._rate_ratio)]
         self._testbed.redraw([_scheduler_wire(wire.between) if SCHEDULER in wire.between else wire for wire in wires])
         kept = tuple(wire for wire in self._overlay.wires if self._overlay.joiner not in wire.between)
         return replace(self._overlay, wires=kept + fresh.joiner_wires)
@@ -175,9 +180,8 @@ class Product:
 
     def _primitive(self, kind: str, began: int, asked_at: float, seed: int) -> Primitive:
         self._calm_down()
-        root = self._overlay.active[0]
-        seen = self._workers.call(on_worker.look, on=[root])[root]
-        longer, usual = lengthened(seen, began, asked_at, asked_at)
+        seen = self._workers.call(on_worker.look, on=self._overlay.active)
+        longer, usual = lengthened(of_all(list(seen.values())), began, asked_at, asked_at)
         return Primitive(kind=kind, num_active=len(self._overlay.active), seed=seed, lengthened_seconds=longer, step_seconds=usual)
 
     def _calm_down(self) -> None:
@@ -197,6 +201,12 @@ class Product:
 def _has(links: Sequence[tuple[str, str, str, float | None, float | None]], one: str, other: str) -> bool:
     """Whether there is a link that is up and measured."""
     return any(link[:2] == (min(one, other), max(one, other)) and link[2] == "up" and link[4] is not None for link in links)
+
+
+def of_all(seen: Sequence[Seen]) -> Seen:
+    """What the job as a whole has seen: a step ends when the last worker ends it. Another tree has others end it first."""
+    steps = set.intersection(*(set(one.ends) for one in seen))
+    return Seen(ends={step: max(one.ends[step] for one in seen) for step in steps}, changes=seen[0].changes)
 
 
 def lengthened(seen: Seen, began: int, asked_at: float, done_at: float) -> tuple[float, float]:
@@ -227,23 +237,23 @@ def _scheduler_wire(between: tuple[str, str]) -> Wire:
     return Wire(between=between, bits_per_second=_SCHEDULER_BITS_PER_SECOND, latency_seconds=_SCHEDULER_LATENCY_SECONDS)
 
 
-def _wires(overlay: Drawn, seed: int) -> list[Wire]:
+def _wires(overlay: Drawn, seed: int, rate_ratio: float) -> list[Wire]:
     """A link between any two nodes and from each to the scheduler: events choose among them."""
     own = {wire.between: wire for wire in overlay.wires}
     blank = [_scheduler_wire((a, b)) for a in overlay.names for b in overlay.names if a < b]
-    between = [own.get(wire.between, wire) for wire in redrawn(blank, seed)]
+    between = [own.get(wire.between, wire) for wire in scaled_wires(redrawn(blank, seed), rate_ratio)]
     return between + [_scheduler_wire((SCHEDULER, name)) for name in overlay.names]
 
 
 @contextmanager
-def product(num_active: int, setting: Setting, seed: int, console: Console) -> Iterator[Product]:
+def product(num_active: int, setting: Setting, seed: int, rate_ratio: float, console: Console) -> Iterator[Product]:
     """A job of so many workers that trains, on a test bed of its own."""
-    overlay = drawn(num_active, seed)
+    overlay = scaled(drawn(num_active, seed), rate_ratio)
     with ExitStack() as stack:
-        testbed = stack.enter_context(Testbed((*overlay.names, SCHEDULER), _wires(overlay, seed)))
+        testbed = stack.enter_context(Testbed((*overlay.names, SCHEDULER), _wires(overlay, seed, rate_ratio)))
         access = stack.enter_context(scheduler(testbed, SCHEDULER))
         workers = Workers(testbed, overlay.names)
         stack.enter_context(workers)
-        made = Product(overlay, setting, testbed, workers, access)
+        made = Product(overlay, setting, rate_ratio, testbed, workers, access)
         made.grow(console)
         yield made

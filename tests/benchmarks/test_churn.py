@@ -13,7 +13,7 @@ from benchmarks.churn.baselines import Method, assignment, ready_seconds, search
 from benchmarks.churn.campaign import Asked, Case, Record, Results, cases, read, run
 from benchmarks.churn.measure import Outcome
 from benchmarks.churn.overlays import drawn, scaled, with_equal_links
-from benchmarks.churn.product import lengthened
+from benchmarks.churn.product import lengthened, of_all
 from benchmarks.churn.summary import assignments_equal_to_brute_force, figures
 from benchmarks.churn.workers import Seen
 from planner.sharding.baselines import brute_force
@@ -188,3 +188,11 @@ def test_steps_that_change_for_good_are_not_lengthened():
     assert lengthened(seen(times, [6]), 0, asked_at=1.1, done_at=1.1)[0] == pytest.approx(0.0)
     times[6] += 0.05
     assert lengthened(seen(times, [6]), 0, asked_at=1.1, done_at=1.1) == (pytest.approx(0.05), pytest.approx(0.2))
+
+
+def test_a_step_of_the_job_ends_when_the_last_worker_ends_it():
+    """From step 6 on the other worker is the tree's root, which is through first: no step of the job is longer for it."""
+    one, other = [0.2] * 15, [0.2] * 15
+    one[0], other[6], one[6] = 0.15, 0.15, 0.25
+    assert lengthened(seen(one, [6]), 0, asked_at=1.1, done_at=1.1)[0] == pytest.approx(0.05)
+    assert lengthened(of_all([seen(one, [6]), seen(other, [6])]), 0, asked_at=1.1, done_at=1.1)[0] == pytest.approx(0.0)
