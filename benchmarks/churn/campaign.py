@@ -53,6 +53,7 @@ class Asked:
             shard_bytes=64 * 1024,
             compute_seconds=self.compute_seconds,
             gradient_bytes=self.gradient_bytes,
+            rate_ratio=self.rate_ratio,
         )
 
 
@@ -136,7 +137,7 @@ def _product_events(asked: Asked, known: Results, kept: Path | None, console: Co
     seeds = range(asked.seed, asked.seed + asked.num_product_events)
     missing = [seed for seed in seeds if seed not in events]
     if missing:
-        with product(number, setting, asked.seed, asked.rate_ratio, console) as job:
+        with product(number, setting, asked.seed, console) as job:
             for seed in missing:
                 console.print(f"the product, {number} workers, seed {seed}")
                 events[seed] = job.event(seed)

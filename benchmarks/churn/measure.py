@@ -33,6 +33,8 @@ class Setting:
     shard_bytes: int
     compute_seconds: float
     gradient_bytes: int
+    rate_ratio: float = 1.0
+    """Of what links carry to what was drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,10 +77,8 @@ class ProductEvent:
 class Product:
     """A job of the product on a test bed."""
 
-    def __init__(
-        self, overlay: Drawn, setting: Setting, rate_ratio: float, testbed: Testbed, workers: Workers, access: SchedulerAccess
-    ) -> None:
-        self._overlay, self._setting, self._rate_ratio = overlay, setting, rate_ratio
+    def __init__(self, overlay: Drawn, setting: Setting, testbed: Testbed, workers: Workers, access: SchedulerAccess) -> None:
+        self._overlay, self._setting = overlay, setting
         self._testbed, self._workers, self._access = testbed, workers, access
         self._calm_since = 0
 
@@ -111,16 +109,17 @@ class Product:
             num_active=len(overlay.active),
             state_bytes=self._setting.state_bytes,
             seed=seed,
-            rate_ratio=self._rate_ratio,
+            rate_ratio=self._setting.rate_ratio,
             joins=(together, single),
             primitives=(gone, gone_again, *links),
         )
 
     def _redraw(self, seed: int) -> Drawn:
         """Draw all links anew; the joiner's are those that joiners of this seed have in any cluster."""
-        fresh = scaled(drawn(len(self._overlay.active), seed), self._rate_ratio)
+        ratio = self._setting.rate_ratio
+        fresh = scaled(drawn(len(self._overlay.active), seed), ratio)
         rates = {wire.between: wire for wire in fresh.joiner_wires}
-        wires = [rates.get(wire.between, wire) for wire in scaled_wires(redrawn(self._testbed.wires, seed), self._rate_ratio)]
+        wires = [rates.get(wire.between, wire) for wire in scaled_wires(redrawn(self._testbed.wires, seed), ratio)]
         self._testbed.redraw([_scheduler_wire(wire.between) if SCHEDULER in wire.between else wire for wire in wires])
         kept = tuple(wire for wire in self._overlay.wires if self._overlay.joiner not in wire.between)
         return replace(self._overlay, wires=kept + fresh.joiner_wires)
@@ -246,14 +245,14 @@ def _wires(overlay: Drawn, seed: int, rate_ratio: float) -> list[Wire]:
 
 
 @contextmanager
-def product(num_active: int, setting: Setting, seed: int, rate_ratio: float, console: Console) -> Iterator[Product]:
+def product(num_active: int, setting: Setting, seed: int, console: Console) -> Iterator[Product]:
     """A job of so many workers that trains, on a test bed of its own."""
-    overlay = scaled(drawn(num_active, seed), rate_ratio)
+    overlay = scaled(drawn(num_active, seed), setting.rate_ratio)
     with ExitStack() as stack:
-        testbed = stack.enter_context(Testbed((*overlay.names, SCHEDULER), _wires(overlay, seed, rate_ratio)))
+        testbed = stack.enter_context(Testbed((*overlay.names, SCHEDULER), _wires(overlay, seed, setting.rate_ratio)))
         access = stack.enter_context(scheduler(testbed, SCHEDULER))
         workers = Workers(testbed, overlay.names)
         stack.enter_context(workers)
-        made = Product(overlay, setting, rate_ratio, testbed, workers, access)
+        made = Product(overlay, setting, testbed, workers, access)
         made.grow(console)
         yield made
