@@ -4,28 +4,33 @@ The rate is that of the second half of a burst at its receiver, so that neither 
 count. A receiver that waits for a processor sees pieces late, never early, so the rate is the slope of the line below all arrivals
 that is nearest to them (Moon, Skelly and Towsley, "Estimation and removal of clock skew from network delay measurements", 1999).
 Bursts double until two of them agree (TCP's window opens with them, and one may have fallen into a stall) or the bound is reached.
+Then the other end does the same: the slower direction counts, and the first reduction over the link finds both windows open.
 """
 
 import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from kintsugi.core.errors import UnavailableError
+from kintsugi.core.errors import KintsugiError, UnavailableError
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
 
 ECHO, ECHOED, BURST, SEEN = "probe_echo", "probe_echoed", "probe_burst", "probe_seen"
-KINDS = frozenset({ECHO, ECHOED, BURST, SEEN})
+RETURN, RETURNED = "probe_return", "probe_returned"
+KINDS = frozenset({ECHO, ECHOED, BURST, SEEN, RETURN, RETURNED})
 NUM_ECHOES = 5
 FIRST_BURST_BYTES = 512 * 2**10
 MOST_BYTES = 32 * 2**20
 """That one probe sends in all."""
 _FRAME_BYTES = 32 * 2**10
 _TOLERANCE_RATIO = 0.05
+_RETURN_TIMEOUTS = 6
+"""For all bursts of the other end, in timeouts of a single one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +59,9 @@ class Prober:
             UnavailableError: it does not answer, or the link is lost.
         """
         rounds = [self._timed(lambda: self._asked(worker, ECHO, {})) for _ in range(NUM_ECHOES)]
-        return Measured(alpha_seconds=min(rounds) / 2, beta_seconds_per_byte=self._beta(worker))
+        forth = self._beta(worker)
+        back = self._asked(worker, RETURN, {}, num_timeouts=_RETURN_TIMEOUTS).fields["seconds_per_byte"]
+        return Measured(alpha_seconds=min(rounds) / 2, beta_seconds_per_byte=max(forth, float(back)))
 
     def hear(self, worker: str, message: Message) -> None:
         """Take a message of one of the kinds of a probe."""
@@ -62,6 +69,8 @@ class Prober:
             self._links.tell(worker, ECHOED, {})
         elif message.kind == BURST:
             self._see(worker, message)
+        elif message.kind == RETURN:
+            threading.Thread(target=self._return, args=(worker,), name=f"overlay-returns-{worker}", daemon=True).start()
         else:
             with self._changed:
                 self._answers[worker] = message
@@ -87,12 +96,19 @@ class Prober:
             self._links.send(worker, Message(Channel.CONTROL, BURST, {"is_last": False, "is_first": index == 0}, payload))
         return self._asked(worker, BURST, {"is_last": True, "is_first": False}, payload).fields
 
-    def _asked(self, worker: str, kind: str, fields: dict[str, Any], payload: memoryview = NO_BYTES) -> Message:
+    def _return(self, worker: str) -> None:
+        """Measure the way to a neighbour that asked for it; without an answer it gives up."""
+        with suppress(KintsugiError):
+            self._links.tell(worker, RETURNED, {"seconds_per_byte": self._beta(worker)})
+
+    def _asked(
+        self, worker: str, kind: str, fields: dict[str, Any], payload: memoryview = NO_BYTES, *, num_timeouts: int = 1
+    ) -> Message:
         with self._changed:
             self._answers.pop(worker, None)
         self._links.send(worker, Message(Channel.CONTROL, kind, fields, payload))
         with self._changed:
-            if not self._changed.wait_for(lambda: worker in self._answers, self._timeout_seconds):
+            if not self._changed.wait_for(lambda: worker in self._answers, num_timeouts * self._timeout_seconds):
                 raise UnavailableError(f"did not answer a probe within {self._timeout_seconds:g} s", field="worker", value=worker)
             return self._answers.pop(worker)
 

@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
-from kintsugi.runtime.overlay.probe import BURST, ECHO, ECHOED, FIRST_BURST_BYTES, MOST_BYTES, SEEN, Prober, seconds_per_byte
+from kintsugi.runtime.overlay.probe import (
+    BURST,
+    ECHO,
+    ECHOED,
+    FIRST_BURST_BYTES,
+    MOST_BYTES,
+    RETURN,
+    RETURNED,
+    SEEN,
+    Prober,
+    seconds_per_byte,
+)
 
 COUNT, PIECE_BYTES, TRUE = 24, 32_768, 1e-8
 
@@ -37,15 +48,17 @@ def test_two_pieces_tell_a_rate():
 
 
 class Line:
-    """Answers a prober at once: every burst was as fast as told."""
+    """Answers a prober at once: every burst was as fast as told, and the other end's were as `back`."""
 
-    def __init__(self, rates: Sequence[float]) -> None:
-        self.rates, self.bursts = list(rates), [0]
+    def __init__(self, rates: Sequence[float], back: float = 0.0) -> None:
+        self.rates, self.back, self.bursts = list(rates), back, [0]
         self.prober = Prober(self, 30.0)
 
     def send(self, worker: str, message: Message) -> None:
         if message.kind == ECHO:
             self.prober.hear(worker, Message(Channel.CONTROL, ECHOED, {}, NO_BYTES))
+        elif message.kind == RETURN:
+            self.prober.hear(worker, Message(Channel.CONTROL, RETURNED, {"seconds_per_byte": self.back}, NO_BYTES))
         elif message.kind == BURST:
             self.bursts[-1] += message.num_bytes
             if message.fields["is_last"]:
@@ -69,3 +82,8 @@ def test_a_rate_is_one_that_two_bursts_agree_on(rates, found, num_bursts):
     assert line.prober.measure("b").beta_seconds_per_byte == found
     assert line.bursts[:-1] == list(accumulate([FIRST_BURST_BYTES] * num_bursts, lambda size, _: size * 2))
     assert sum(line.bursts) <= MOST_BYTES
+
+
+@pytest.mark.parametrize(("back", "found"), [(3e-8, 3e-8), (1e-9, 1e-8)])
+def test_the_slower_direction_counts(back, found):
+    assert Line([1e-8, 1e-8], back).prober.measure("b").beta_seconds_per_byte == found
