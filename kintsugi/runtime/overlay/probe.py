@@ -27,8 +27,8 @@ NUM_ECHOES = 5
 FIRST_BURST_BYTES = 512 * 2**10
 MOST_BYTES = 32 * 2**20
 """That one probe sends in all."""
-_FRAME_BYTES = 32 * 2**10
-_TOLERANCE_RATIO = 0.05
+_FRAME_BYTES = 64 * 2**10
+_TOLERANCE_RATIO = 0.1
 _RETURN_TIMEOUTS = 6
 """For all bursts of the other end, in timeouts of a single one."""
 
