@@ -218,7 +218,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
             self._replica.load(state["model"])
             self._inner.load_state_dict(state["optimizer"])
             self._replica.num_steps = state["num_steps"]
-            self._replica.noise = NoiseMemory(**state["noise"])
+            self._replica.noise = NoiseMemory(**state.get("noise", {}))
         self._strategy = self._known(state["strategy"])
         if self._policy is not None:
             self._policy.memory.update(state["policy"])
