@@ -33,12 +33,12 @@ EXPLORATIONS = (
 """Members, faults, kinds of faults, whether a step is committed, whether members hurry: what is explored unless told otherwise."""
 
 LONG_EXPLORATIONS = (
-    (5, 2, "cut", False, False),
+    (5, 2, "crash,cut", False, False),
     (4, 2, "break", False, False),
     (4, 2, "cut", False, False),
     (4, 1, "freeze", False, False),
 )
-"""What takes minutes: the first one some twelve on a quiet core, and two gigabytes of memory."""
+"""What takes minutes: the first one some fifteen on a quiet core, and two gigabytes of memory."""
 
 _PROGRESS_SECONDS = 15.0
 
