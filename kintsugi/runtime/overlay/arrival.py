@@ -11,9 +11,9 @@ import torch
 
 from kintsugi.core.overlay import Replication
 from kintsugi.runtime.overlay import balance
-from kintsugi.runtime.overlay.balance import AHEAD_SECONDS, Pace
+from kintsugi.runtime.overlay.balance import Pace
 from kintsugi.runtime.overlay.messages import Message
-from kintsugi.runtime.overlay.ranges import ByteRange, Ranges, length, tail, united, within, without
+from kintsugi.runtime.overlay.ranges import ByteRange, Ranges, length, ranges_of, tail, united, within, without
 from kintsugi.runtime.overlay.shares import share_ranges
 from kintsugi.runtime.overlay.sources import GONE, OPEN, SEAL, SHARD
 from restorer.packing import PackedState
@@ -159,8 +159,7 @@ class Arrival:
                 self.failure = f"{worker} holds another state than the other sources"
                 return True
             self.opened.add(worker)
-            told = tuple((begin, end) for begin, end in message.fields["ranges"])
-            self._assign(worker, without(told, self._assigned.get(worker, ())))
+            self._assign(worker, without(ranges_of(message.fields), self._assigned.get(worker, ())))
             self._paces[worker].is_whole = bool(message.fields.get("is_whole"))
         return True
 
@@ -186,9 +185,9 @@ class Arrival:
     def _counted(pace: Pace, num_bytes: int) -> bool:
         """Whether the source begins to be nearly through."""
         now = time.monotonic()
-        was_busy = pace.seconds_left(now) > AHEAD_SECONDS
+        was_busy = not pace.is_nearly_through(now)
         pace.count(num_bytes, now)
-        return was_busy and pace.seconds_left(now) <= AHEAD_SECONDS
+        return was_busy and pace.is_nearly_through(now)
 
     def _seal(self, worker: str, message: Message) -> bool:
         begin, end, told = int(message.fields["begin"]), int(message.fields["end"]), str(message.fields["sha256"])

@@ -49,6 +49,10 @@ class Pace:
         rate = self.bytes_per_second(now)
         return self.left_bytes / rate if rate else float("inf")
 
+    def is_nearly_through(self, now: float) -> bool:
+        """Whether it is time to give it more."""
+        return self.seconds_left(now) <= AHEAD_SECONDS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
@@ -73,8 +77,8 @@ def move(paces: Mapping[str, Pace], now: float) -> Move | None:
         return None
     taker = min(takers, key=lambda name: paces[name].seconds_left(now))
     giver = max(paces, key=lambda name: paces[name].seconds_left(now))
-    early, late = paces[taker].seconds_left(now), paces[giver].seconds_left(now)
-    if early > AHEAD_SECONDS or late - early < LEAST_GAIN_SECONDS + AHEAD_SECONDS:
+    gain = paces[giver].seconds_left(now) - paces[taker].seconds_left(now)
+    if not paces[taker].is_nearly_through(now) or gain < LEAST_GAIN_SECONDS + AHEAD_SECONDS:
         return None
     num_bytes = _evened_bytes(paces[giver], paces[taker], now)
     return Move(giver=giver, taker=taker, num_bytes=num_bytes) if num_bytes >= LEAST_MOVED_BYTES else None

@@ -104,7 +104,7 @@ def still_ranges(packed: PackedState) -> Ranges:
     found, at = [], 0
     for (_, key), value in packed.entries.items():
         end = at + _num_bytes(value)
-        if key == _PARAMETER and not value.requires_grad:
+        if _is_still(key, value):
             found.append((at, end))
         at = end
     return united(found)
@@ -112,7 +112,7 @@ def still_ranges(packed: PackedState) -> Ranges:
 
 def still_version(packed: PackedState) -> int:
     """Grows when a parameter that is not trained is changed all the same."""
-    return sum(value._version for (_, key), value in packed.entries.items() if key == _PARAMETER and not value.requires_grad)
+    return sum(value._version for (_, key), value in packed.entries.items() if _is_still(key, value))
 
 
 def pieces(num_bytes: int) -> Iterator[tuple[int, int]]:
@@ -188,6 +188,10 @@ def _plain(value: Any) -> Any:
 
 def _group(index: int) -> str:
     return f"param_groups[{index}]"
+
+
+def _is_still(key: str, value: Any) -> bool:
+    return key == _PARAMETER and not value.requires_grad
 
 
 def _num_bytes(value: Any) -> int:

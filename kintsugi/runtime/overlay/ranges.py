@@ -1,9 +1,15 @@
 """Sets of bytes as ascending, disjoint, half-open ranges."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 ByteRange = tuple[int, int]
 Ranges = tuple[ByteRange, ...]
+
+
+def ranges_of(fields: Mapping[str, Any]) -> Ranges:
+    """Those in a message's fields."""
+    return tuple((begin, end) for begin, end in fields["ranges"])
 
 
 def united(*sets: Iterable[ByteRange]) -> Ranges:

@@ -13,7 +13,7 @@ from kintsugi.runtime.overlay.history import History, Key
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
 from kintsugi.runtime.overlay.options import OverlayOptions
-from kintsugi.runtime.overlay.ranges import ByteRange, Ranges, united, without
+from kintsugi.runtime.overlay.ranges import ByteRange, Ranges, ranges_of, united, without
 from kintsugi.runtime.overlay.shares import share_ranges
 from kintsugi.runtime.overlay.snapshot import Snapshot
 from restorer.packing import PackedState
@@ -70,19 +70,17 @@ class Sources:
 
     def fetch(self, joiner: str, fields: Mapping[str, Any]) -> None:
         """A joining worker asks for ranges that another source did not send, or not soon enough."""
-        with self._lock:
-            stream = self._streams.get((joiner, int(fields["replication"])))
+        stream = self._stream(joiner, fields)
         if stream is None:
             self._links.tell(joiner, GONE, {"replication": fields["replication"]})
         else:
-            stream.send(_ranges(fields))
+            stream.send(ranges_of(fields))
 
     def release(self, joiner: str, fields: Mapping[str, Any]) -> None:
         """A joining worker gets ranges from another source."""
-        with self._lock:
-            stream = self._streams.get((joiner, int(fields["replication"])))
+        stream = self._stream(joiner, fields)
         if stream is not None:
-            stream.release(_ranges(fields))
+            stream.release(ranges_of(fields))
 
     def follow(self, joiner: str, fields: Mapping[str, Any]) -> None:
         """A joining worker asks for reductions: behind `after`, with a new beginning, and as far as `up_to`."""
@@ -132,6 +130,10 @@ class Sources:
         for key in self._history.followers:
             self._end_following(key)
 
+    def _stream(self, joiner: str, fields: Mapping[str, Any]) -> "_Stream | None":
+        with self._lock:
+            return self._streams.get((joiner, int(fields["replication"])))
+
     def _end_following(self, key: Key) -> None:
         with self._lock:
             telling = self._tellings.pop(key, None)
@@ -153,10 +155,6 @@ class Sources:
 def keys(overlay: Overlay) -> frozenset[Key]:
     """The replications under way."""
     return frozenset((one.joiner, one.generation) for one in overlay.replications)
-
-
-def _ranges(fields: Mapping[str, Any]) -> Ranges:
-    return tuple((begin, end) for begin, end in fields["ranges"])
 
 
 class _Stream:
@@ -204,10 +202,10 @@ class _Stream:
         described = {"header": snapshot.header.decode(), "round": snapshot.number, "ranges": self._planned}
         self._put(OPEN, {**described, "is_whole": snapshot.holds(((0, snapshot.num_bytes),))})
 
-    def _send_stretch(self, chunk: ByteRange | None) -> None:
+    def _send_stretch(self, first: ByteRange) -> None:
         """Send chunks that follow each other, and a hash of all of them."""
-        assert chunk is not None
-        seal, (begin, end) = hashlib.sha256(), chunk
+        seal, (begin, end) = hashlib.sha256(), first
+        chunk: ByteRange | None = first
         while chunk is not None:
             payload = self._snapshot.read(*chunk, self._options.link_timeout_seconds)
             seal.update(payload)
