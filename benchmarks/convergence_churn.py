@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from benchmarks.arguments import at_least
 from benchmarks.learners import DIGITS, LEARNERS, Data, accuracy, learn
 from kintsugi.reporting.pictures import pyplot, save
 
@@ -214,7 +215,7 @@ def _draw_four_events(plot: Any, curves: Curves, path: Path) -> list[Path]:
 def main() -> int:
     """Train, print and draw; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5, help="runs of each kind (default 5)")
+    parser.add_argument("--seeds", type=at_least(1), default=5, help="runs of each kind (default 5)")
     parser.add_argument("--only", choices=list(LEARNERS), action="append", help="this task; several may be given")
     parser.add_argument("--picture", type=Path, help="to write, without .png")
     arguments = parser.parse_args()

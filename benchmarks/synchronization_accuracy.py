@@ -26,6 +26,7 @@ from rich.console import Console
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+from benchmarks.arguments import above_zero, at_least
 from benchmarks.members import LocalMembers, Member
 from kintsugi.core.cluster import worker_name
 from kintsugi.matrix.models import residual_layers
@@ -171,9 +172,9 @@ def report(accuracies: Mapping[str, Sequence[float]], reasons: Sequence[str]) ->
 def main() -> int:
     """Train all runs and compare; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=8, help="runs of each kind (default 8)")
-    parser.add_argument("--steps", type=int, default=100, help="of each worker in each interval (default 100)")
-    parser.add_argument("--rate", type=float, default=LEARNING_RATE, help=f"learning rate (default {LEARNING_RATE:g})")
+    parser.add_argument("--seeds", type=at_least(1), default=8, help="runs of each kind (default 8)")
+    parser.add_argument("--steps", type=at_least(1), default=100, help="of each worker in each interval (default 100)")
+    parser.add_argument("--rate", type=above_zero, default=LEARNING_RATE, help=f"learning rate (default {LEARNING_RATE:g})")
     arguments = parser.parse_args()
     console, began = Console(stderr=True, highlight=False), time.monotonic()
     accuracies: dict[str, list[float]] = {run: [] for run in RUNS}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.arguments import above_zero, at_least
 from benchmarks.churn import figures
 from benchmarks.churn.campaign import Asked, Results, read, run
 from benchmarks.churn.capacity import capacity_bits_per_second
@@ -69,16 +70,16 @@ def parser() -> argparse.ArgumentParser:
     """The options."""
     own = argparse.ArgumentParser(prog="python -m benchmarks.churn", description=__doc__)
     own.add_argument("--quick", action="store_true", help="one small event of each kind, for a look")
-    own.add_argument("--sizes", type=float, nargs="+", help="of states, in MiB (default 1.7 178)")
+    own.add_argument("--sizes", type=above_zero, nargs="+", help="of states, in MiB (default 1.7 178)")
     own.add_argument("--nodes", type=int, nargs="+", help="that train when another joins (default 6 8 10 12)")
-    own.add_argument("--events", type=int, help="of every size and number of nodes (default 8)")
-    own.add_argument("--equal-events", type=int, help="joiners with two equal links (default 30)")
+    own.add_argument("--events", type=at_least(0), help="of every size and number of nodes (default 8)")
+    own.add_argument("--equal-events", type=at_least(0), help="joiners with two equal links (default 30)")
     own.add_argument(
-        "--product-events", type=int, help="joins, leaves and changes of three links of the product itself (default 10)"
+        "--product-events", type=at_least(0), help="joins, leaves and changes of three links of the product itself (default 10)"
     )
     own.add_argument("--seed", type=int, default=0)
-    own.add_argument("--rate-ratio", type=float, default=1.0, help="multiplies all rates, for machines that cannot keep up")
-    own.add_argument("--compute-seconds", type=float, default=0.1, help="of a step")
+    own.add_argument("--rate-ratio", type=above_zero, default=1.0, help="multiplies all rates, for machines that cannot keep up")
+    own.add_argument("--compute-seconds", type=above_zero, default=0.1, help="of a step")
     own.add_argument("--gradient-bytes", type=int, default=1_782_579, help="reduced in every step (default: LoRA's 1.7 MiB)")
     own.add_argument("--results", type=Path, help="keep events in this file, and do not measure again what is in it")
     own.add_argument("--no-run", action="store_true", help="measure nothing, report all that the file of results holds")

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.arguments import at_least, some_of
 from benchmarks.membership.exploration import explore
 from benchmarks.membership.latency import Setting, row
 from benchmarks.membership.network import Network
@@ -95,17 +96,17 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--explore", action="store_true")
     arguments.add_argument("--latency", action="store_true")
-    arguments.add_argument("--members", type=int, help="by default several sizes are explored, and 32 measured")
-    arguments.add_argument("--faults", type=int, default=2, help="explored: how many crashes, freezes and cuts")
+    arguments.add_argument("--members", type=at_least(1), help="by default several sizes are explored, and 32 measured")
+    arguments.add_argument("--faults", type=at_least(0), default=2, help="explored: how many crashes, freezes and cuts")
     arguments.add_argument(
-        "--kinds", default="crash", help="explored: crash, freeze, break, cut, split, join (no fault), with commas"
+        "--kinds", type=some_of(KINDS), default="crash", help=f"explored: {', '.join(KINDS)} (no fault), with commas"
     )
     arguments.add_argument("--commits", action="store_true", help="explored: a member may commit a step meanwhile")
     arguments.add_argument("--hurries", action="store_true", help="explored: members take others back at any moment")
     arguments.add_argument("--long", action="store_true", help="explored: what takes long, in place of what is explored usually")
-    arguments.add_argument("--processes", type=int, default=1, help="explored: how many sizes at once")
-    arguments.add_argument("--losses", type=int, nargs="+", default=[1, 2, 3], help="measured: losses at once")
-    arguments.add_argument("--repeats", type=int, default=11, help="measured: of each")
+    arguments.add_argument("--processes", type=at_least(1), default=1, help="explored: how many sizes at once")
+    arguments.add_argument("--losses", type=at_least(1), nargs="+", default=[1, 2, 3], help="measured: losses at once")
+    arguments.add_argument("--repeats", type=at_least(1), default=11, help="measured: of each")
     options = arguments.parse_args()
     if not options.explore and not options.latency:
         arguments.error("say what to do: --explore or --latency")
