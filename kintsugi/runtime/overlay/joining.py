@@ -127,7 +127,7 @@ class Joiner:
 
     def _catch_up(self) -> None:
         """Apply what was heard, unless it was handed on in a settlement meanwhile."""
-        while (heard := self.pursuit.pop()) is not None:
+        while (heard := self.pursuit.pop(self._rounds.counts_after)) is not None:
             if heard.number > self._rounds.number:
                 self._rounds.follow(heard)
                 self._apply(heard)

@@ -43,9 +43,13 @@ class Pursuit:
             self._silent.add(worker)
             self._on_change()
 
-    def pop(self) -> Committed | None:
-        """The next reduction; None where it was not heard yet."""
-        return None if self._trail is None else self._trail.pop()
+    def pop(self, takes_last: Callable[[Committed], bool]) -> Committed | None:
+        """The next reduction; None where it was not heard yet, or is the last and `takes_last` says no.
+
+        If its teller dies, the others may not have the last one and sum it anew without the teller: it is for a worker that takes
+        part after it, for which the others wait.
+        """
+        return None if self._trail is None else self._trail.pop(takes_last)
 
     def go_on(self, overlay: Overlay, arrival: Arrival, number: int) -> None:
         """Ask somebody, or for more; `number` is that of the last reduction that takes no room here.
@@ -64,7 +68,7 @@ class Pursuit:
         if trail.teller not in (candidates := self._candidates(overlay, self._replication)):
             trail.begin(self._chosen(overlay, arrival, candidates))
             self._ask(trail, number, after=trail.heard)
-        elif number + self._num_rounds // 2 > self._allowed:
+        elif trail.heard + self._num_rounds // 2 > self._allowed and number + self._num_rounds > self._allowed:
             self._ask(trail, number)
 
     def end(self) -> None:

@@ -76,6 +76,10 @@ class Rounds:
         """Whether the next reduction counts on this worker."""
         return self._worker in self.effective.synchronization.order
 
+    def counts_after(self, committed: Committed) -> bool:
+        """Whether the reduction after this one counts on this worker: then nobody goes on without it."""
+        return self._worker in self._effective_after(committed).synchronization.order
+
     @property
     def is_behind(self) -> bool:
         """Whether the others are known to have committed what this worker lacks."""
@@ -132,10 +136,16 @@ class Rounds:
     def follow(self, committed: Committed) -> None:
         """Take over a reduction that others have made; what they agreed in it takes effect unless something later has already."""
         self.number, self.last = committed.number, committed
-        if committed.agreed is not None:
-            agreed = codec.decode(Overlay, committed.agreed)
-            if agreed.generation > self.effective.generation:
-                self.effective, self.restarts = agreed, max(self.restarts, agreed.restarts)
+        agreed = self._effective_after(committed)
+        if agreed is not self.effective:
+            self.effective, self.restarts = agreed, max(self.restarts, agreed.restarts)
+
+    def _effective_after(self, committed: Committed) -> Overlay:
+        """What was agreed in a reduction that others have made, unless something later has taken effect already."""
+        if committed.agreed is None:
+            return self.effective
+        agreed = codec.decode(Overlay, committed.agreed)
+        return agreed if agreed.generation > self.effective.generation else self.effective
 
     def settle(self) -> None:
         """Go over to the newest attempt, if there is one: with everybody else, and with what they have committed.

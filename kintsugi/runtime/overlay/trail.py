@@ -28,9 +28,15 @@ class Trail:
         self._lock = threading.Lock()
 
     def begin(self, teller: str | None) -> None:
-        """Hear another source; what one told in part is told again."""
+        """Hear another source; what one told in part, or last, is told again.
+
+        Whoever tells a reduction has it; that all others have it, too, is certain once they took part in the next one.
+        """
         with self._lock:
             self.teller, self._parts = teller, []
+            if self._whole:
+                self._whole.pop()
+                self.heard -= 1
 
     def take(self, worker: str, message: Message) -> None:
         """Take in a part of a reduction."""
@@ -46,10 +52,12 @@ class Trail:
             self._parts, self.heard = [], self.heard + 1
         self._on_change()
 
-    def pop(self) -> Committed | None:
-        """The next reduction; None where it was not heard yet."""
+    def pop(self, takes_last: Callable[[Committed], bool]) -> Committed | None:
+        """The next reduction; None where it was not heard yet, or is the last and `takes_last` says no."""
         with self._lock:
-            return self._whole.popleft() if self._whole else None
+            if not self._whole or (len(self._whole) == 1 and not takes_last(self._whole[0])):
+                return None
+            return self._whole.popleft()
 
     def _joined(self, parts: list[Message]) -> Committed:
         header: dict[str, Any] = parts[0].fields["header"]

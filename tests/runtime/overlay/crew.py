@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from kintsugi.core.overlay import Overlay, OverlayEvent
 from kintsugi.runtime.overlay.coordinator import Coordinator
 from kintsugi.runtime.overlay.options import OverlayOptions
 from tests.runtime.overlay.desk import Desk
@@ -62,6 +63,13 @@ class Crew:
     lines: list[Line] = field(default_factory=list)
     members: dict[str, "Member"] = field(default_factory=dict)
 
+    @property
+    def witnessed(self) -> list[Line]:
+        """What workers saw, but for the last reduction of each that was struck: it may have ended before others had their part."""
+        last = {line.worker: line for line in self.lines}
+        struck = {worker for worker, member in self.members.items() if member.is_struck.is_set()}
+        return [line for line in self.lines if line.worker not in struck or line is not last[line.worker]]
+
     def start(self, worker: str, neighbors: Sequence[str] | None = None, **arguments) -> "Member":
         member = self.members[worker] = Member(self, worker, neighbors, arguments)
         member.start()
@@ -79,6 +87,18 @@ class Crew:
                 member.coordinator.close()
         assert not errors, errors
         assert not any(member.is_alive() for member in self.members.values())
+
+
+class Telephone:
+    """To the desk; dead once its owner was struck."""
+
+    def __init__(self, desk: Desk, is_dead: threading.Event) -> None:
+        self._desk, self._is_dead = desk, is_dead
+        self.overlay, self.beat, self.moved, self.close = desk.overlay, desk.beat, desk.moved, desk.close
+
+    def post(self, event: OverlayEvent) -> Overlay:
+        """The overlay as it is now; what a struck worker's threads still say reaches nobody."""
+        return self._desk.now if self._is_dead.is_set() else self._desk.post(event)
 
 
 class Member(threading.Thread):
@@ -120,7 +140,7 @@ class Member(threading.Thread):
         self.coordinator = Coordinator(
             model,
             optimizer,
-            service=self.crew.desk,
+            service=Telephone(self.crew.desk, self.is_struck),
             job=self.crew.desk.now.name,
             worker=self.worker,
             neighbors=self.neighbors,
@@ -139,6 +159,8 @@ class Member(threading.Thread):
         if self.pause_seconds:
             self.is_leaving.wait(self.pause_seconds)
         done = coordinator.update()
+        if self.is_struck.is_set():
+            return
         line = Line(self.worker, done.number, coordinator.step, tuple(done.weights), coordinator.digest(), loss.item())
         with self._stepped:
             self.crew.lines.append(line)

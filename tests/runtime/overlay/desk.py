@@ -1,6 +1,7 @@
 """A scheduler in this process: the service's own negotiation, without HTTP and without a database."""
 
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from kintsugi.core.errors import NotFoundError
@@ -12,13 +13,17 @@ from planner.overlay.topology import empty_overlay
 class Desk:
     """Keeps the overlay of one job and all events that changed it."""
 
-    def __init__(self, job: str = "job") -> None:
+    def __init__(self, job: str = "job", *, all_links_alike: bool = False) -> None:
+        """With `all_links_alike` measured speeds are passed over: every neighbour of a worker that joins is a source."""
         self.now = empty_overlay(job)
+        self._all_links_alike = all_links_alike
         self.events: list[OverlayEvent] = []
         self._seen: set[str] = set()
         self._changed = threading.Condition()
 
     def post(self, event: OverlayEvent) -> Overlay:
+        if self._all_links_alike and event.kind is OverlayEventKind.LINK_MEASURED:
+            event = replace(event, alpha_seconds=1e-4, beta_seconds_per_byte=1e-9)
         with self._changed:
             if event.id not in self._seen:
                 self.now = negotiate(self.now, event, datetime.now(UTC).isoformat())

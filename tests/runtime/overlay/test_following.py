@@ -69,6 +69,34 @@ def test_training_waits_for_who_is_told_and_for_nobody_else():
     assert not waiting.is_alive()
 
 
+def always(_: Committed) -> bool:
+    """Takes a reduction that may be its teller's alone."""
+    return True
+
+
+def never(_: Committed) -> bool:
+    """Takes none that may be its teller's alone."""
+    return False
+
+
+def test_what_a_teller_said_last_is_told_again_by_another():
+    trail = Trail(7, 4, lambda: np.zeros(4), lambda: None)
+    trail.begin("a")
+    for number in (5, 6):
+        for part in messages(committed(number), 7, 1024):
+            trail.take("a", part)
+    first = trail.pop(never)
+    assert first is not None
+    assert (first.number, trail.heard) == (5, 6)
+    assert trail.pop(never) is None
+    trail.begin("b")
+    assert trail.heard == 5
+    for part in messages(committed(6, None), 7, 1024):
+        trail.take("b", part)
+    assert trail.pop(never) is None
+    assert trail.pop(always) == committed(6, None)
+
+
 def test_a_trail_is_whole_and_in_order_whoever_tells_it():
     changes: list[int] = []
     trail = Trail(7, 4, lambda: np.zeros(4), lambda: changes.append(1))
@@ -79,18 +107,18 @@ def test_a_trail_is_whole_and_in_order_whoever_tells_it():
         trail.take("a", stray)
     trail.take("b", parts[0])
     trail.take("a", parts[0])
-    assert trail.pop() is None
+    assert trail.pop(always) is None
     trail.begin("b")
     for part in parts:
         trail.take("b", part)
     for part in messages(committed(6, None), 7, 16):
         trail.take("b", part)
     assert (trail.heard, len(changes)) == (6, 2)
-    first, second = trail.pop(), trail.pop()
+    first, second = trail.pop(always), trail.pop(always)
     assert first.vector.tolist() == [5.0] * 4
     assert (first.number, first.weights, first.agreed) == (5, {"a": 1.0}, {"generation": 5})
     assert second == committed(6, None)
-    assert trail.pop() is None
+    assert trail.pop(always) is None
 
 
 class Posts:
