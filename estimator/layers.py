@@ -4,11 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from kintsugi.core.profile import OptimizerSharding, Profile
+from kintsugi.core.profile import LayerProfile, OptimizerSharding, Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,26 @@ class StageTimes:
         return self.backward_input_seconds + self.backward_weight_seconds
 
 
+@dataclass(frozen=True, slots=True)
+class _Tie:
+    """What a layer that shares parameters adds to what layers count by themselves, apart from its owner and beside it; in bytes."""
+
+    layer: int
+    owner: int
+    weights_apart: int
+    optimizer_apart: int
+    weights_together: int
+    optimizer_together: int
+
+    @classmethod
+    def of(cls, index: int, owner_index: int, layer: LayerProfile, owner: LayerProfile) -> Self:
+        """A layer that counts no parameters of its own shares all of its owner's; another one counts what it shares itself."""
+        if not layer.parameter_bytes:
+            return cls(index, owner_index, owner.parameter_bytes + owner.gradient_bytes, owner.optimizer_bytes, 0, 0)
+        shared = layer.tied_bytes
+        return cls(index, owner_index, shared, 0, -shared, -(layer.optimizer_bytes * shared // layer.parameter_bytes))
+
+
 class LayerSums:
     """Prefix sums over a profile's layers."""
 
@@ -40,7 +61,18 @@ class LayerSums:
         self.optimizer = _prefix(layer.optimizer_seconds for layer in layers)
         self._weights = _prefix(layer.parameter_bytes + layer.gradient_bytes for layer in layers)
         self._optimizer_bytes = _prefix(layer.optimizer_bytes for layer in layers)
-        self._activation_bytes = _prefix(layer.activation_bytes for layer in layers)
+        self.activations = _prefix(layer.activation_bytes for layer in layers)
+        """Bytes of the first n layers and one micro-batch, shape [layers + 1]."""
+        self.entry_bytes = (*(layer.entry_bytes for layer in layers), 0)
+        """What stages that begin with layer n keep of their input, shape [layers + 1]."""
+        self._gradient_bytes = _prefix(layer.gradient_bytes if layer.temporary_bytes else 0 for layer in layers)
+        """Where temporary memory is not known, gradients count as if they were always there: that is equation 14."""
+        ends = list(zip(layers, self.activations[1:], self._gradient_bytes[1:], strict=True))
+        self._temporary_ends = tuple(layer.temporary_bytes + int(held) for layer, held, _ in ends)
+        """Of each layer's passes: activations of all layers up to it, and what they take beyond."""
+        self._first_ends = tuple(layer.temporary_bytes + int(held - gradients) for layer, held, gradients in ends)
+        """As before, less the gradients up to it, which are not there before the first backward pass."""
+        self._update_bytes = tuple(layer.optimizer_temporary_bytes for layer in layers)
         self._static_bytes: dict[tuple[int, int, int], int] = {}
 
     def times(self, start: int, stop: int, speed_ratio: float = 1.0) -> StageTimes:
@@ -63,12 +95,11 @@ class LayerSums:
         """`static_bytes` of several layer ranges on one worker; what layers of two of them share is there once."""
         weights = sum(self._weights[stop] - self._weights[start] for start, stop in ranges)
         optimizer = sum(self._optimizer_bytes[stop] - self._optimizer_bytes[start] for start, stop in ranges)
-        for tied, owner in self._tied_layers:
-            holds_tied, holds_owner = (any(a <= layer < b for a, b in ranges) for layer in (tied, owner))
-            if holds_tied and not holds_owner:
-                layer = self.profile.layers[owner]
-                weights += layer.parameter_bytes + layer.gradient_bytes
-                optimizer += layer.optimizer_bytes
+        for tie in self._ties:
+            if any(a <= tie.layer < b for a, b in ranges):
+                is_apart = not any(a <= tie.owner < b for a, b in ranges)
+                weights += tie.weights_apart if is_apart else tie.weights_together
+                optimizer += tie.optimizer_apart if is_apart else tie.optimizer_together
         copies, shared = self._optimizer_share(num_replicas)
         return int(weights + -(-optimizer * copies // shared))
 
@@ -80,11 +111,11 @@ class LayerSums:
         )
         bounds = np.arange(self.profile.num_layers + 1)
         start, stop = bounds[:, None], bounds[None, :]
-        for tied, owner in self._tied_layers:
-            layer = self.profile.layers[owner]
-            is_apart = (start <= tied) & (tied < stop) & ~((start <= owner) & (owner < stop))
-            weights = weights + is_apart * (layer.parameter_bytes + layer.gradient_bytes)
-            optimizer = optimizer + is_apart * layer.optimizer_bytes
+        for tie in self._ties:
+            holds = (start <= tie.layer) & (tie.layer < stop)
+            is_apart = ~((start <= tie.owner) & (tie.owner < stop))
+            weights = weights + holds * np.where(is_apart, tie.weights_apart, tie.weights_together)
+            optimizer = optimizer + holds * np.where(is_apart, tie.optimizer_apart, tie.optimizer_together)
         copies, shared = self._optimizer_share(num_replicas)
         result: npt.NDArray[np.int64] = weights - (-optimizer * copies // shared)
         return result
@@ -96,18 +127,55 @@ class LayerSums:
         return min(self.profile.optimizer_copies, num_replicas), num_replicas
 
     def activation_bytes(self, start: int, stop: int) -> int:
-        """Activations of one micro-batch."""
-        return int(self._activation_bytes[stop] - self._activation_bytes[start])
+        """Activations of one micro-batch, with the first layer's input where that layer does not keep it itself."""
+        return int(self.activations[stop] - self.activations[start]) + self.entry_bytes[start]
+
+    def temporary_bytes(self, start: int, stop: int) -> int:
+        """The most that a pass takes beyond the activations of all layers: its widest layer's, less what layers after it held."""
+        return max(self._temporary_ends[start:stop]) - int(self.activations[stop])
+
+    def update_bytes(self, start: int, stop: int) -> int:
+        """The most that an update takes: layers are updated one after the other."""
+        return max(self._update_bytes[start:stop])
+
+    def temporary_table(self) -> npt.NDArray[np.int64]:
+        """`temporary_bytes` of all layer ranges; entries with stop <= start mean nothing. Shape [layers + 1, layers + 1]."""
+        return _greatest(self._temporary_ends) - np.array(self.activations, dtype=np.int64)[None, :]
+
+    def update_table(self) -> npt.NDArray[np.int64]:
+        """`update_bytes` of all layer ranges; entries with stop <= start mean nothing. Shape [layers + 1, layers + 1]."""
+        return _greatest(self._update_bytes)
+
+    def first_temporary_bytes(self, start: int, stop: int) -> int:
+        """`temporary_bytes` of a step's first backward pass, before which there are no gradients; below 0 where these are more."""
+        most = max(self._first_ends[start:stop])
+        return most + int(self._gradient_bytes[start] - self.activations[stop])
+
+    def first_temporary_table(self) -> npt.NDArray[np.int64]:
+        """`first_temporary_bytes` of all layer ranges; entries with stop <= start mean nothing. Shape [layers + 1, layers + 1]."""
+        gradients, held = (np.array(prefix, dtype=np.int64) for prefix in (self._gradient_bytes, self.activations))
+        return _greatest(self._first_ends) + gradients[:, None] - held[None, :]
 
     @cached_property
-    def _tied_layers(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of a tied layer that shares everything and its owner: such a layer counts no bytes of its own."""
-        index_of = {layer.name: index for index, layer in enumerate(self.profile.layers)}
+    def _ties(self) -> tuple[_Tie, ...]:
+        """Layers that share parameters with another one, where it is known how many."""
+        layers = self.profile.layers
+        index_of = {layer.name: index for index, layer in enumerate(layers)}
+        pairs = [(index, index_of[layer.tied_to]) for index, layer in enumerate(layers) if layer.tied_to is not None]
         return tuple(
-            (index, index_of[layer.tied_to])
-            for index, layer in enumerate(self.profile.layers)
-            if layer.tied_to is not None and layer.parameter_bytes == 0
+            _Tie.of(index, owner, layers[index], layers[owner])
+            for index, owner in pairs
+            if layers[index].tied_bytes or not layers[index].parameter_bytes
         )
+
+
+def _greatest(values: Sequence[int]) -> npt.NDArray[np.int64]:
+    """The greatest of values[a:b]; zero for empty ranges. Shape [values + 1, values + 1]."""
+    count = len(values)
+    result = np.zeros((count + 1, count + 1), dtype=np.int64)
+    for start in range(count):
+        result[start, start + 1 :] = np.maximum.accumulate(values[start:])
+    return result
 
 
 def _prefix(values: Iterable[float]) -> tuple[float, ...]:

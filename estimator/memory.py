@@ -63,8 +63,13 @@ def held_activations(
     return int(moments.sum(axis=1).max()), int((moments @ np.array(stage_bytes, dtype=np.int64)).max())
 
 
-def stage_peak_bytes(sums: LayerSums, start: int, stop: int, *, num_in_flight: int, num_replicas: int) -> int:
-    """Peak memory of layers start..stop-1, in bytes: equation 14 with the layers' own sums.
+def holds_all(schedule: Schedule, in_flight: int, num_microbatches: int) -> bool:
+    """Whether all micro-batches are in flight at once: then there are no gradients yet when activations are most."""
+    return in_flight == num_microbatches and schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
+
+
+def stage_peak_bytes(sums: LayerSums, start: int, stop: int, *, num_in_flight: int, num_replicas: int, is_all: bool = False) -> int:
+    """Peak memory of layers start..stop-1, in bytes: equation 14 with the layers' own sums, and what passes and updates take.
 
     Args:
         sums: of the profile's layers.
@@ -72,8 +77,42 @@ def stage_peak_bytes(sums: LayerSums, start: int, stop: int, *, num_in_flight: i
         stop: one past the last layer.
         num_in_flight: most micro-batches whose activations are held at once.
         num_replicas: holders of each layer, which share the optimizer state under zero1.
+        is_all: whether these are all micro-batches (`holds_all`).
     """
-    return sums.static_bytes(start, stop, num_replicas) + num_in_flight * sums.activation_bytes(start, stop)
+    held = num_in_flight * sums.activation_bytes(start, stop)
+    return sums.static_bytes(start, stop, num_replicas) + running_bytes(sums, [(start, stop)], held, is_all=is_all)
+
+
+def running_bytes(sums: LayerSums, ranges: Sequence[tuple[int, int]], held_bytes: int, *, is_all: bool = False) -> int:
+    """The most that a worker's passes and updates take on top of what it always holds, in bytes.
+
+    With most activations held, one more pass takes its widest layer's temporary memory (embedding, head, workspaces);
+    an update comes when no activation is held. Exact where all is measured by layer and a stage runs one pass at a time.
+
+    Args:
+        sums: of the profile's layers.
+        ranges: layers of the worker's stages, half open.
+        held_bytes: most activations that it holds at once.
+        is_all: whether these are of all its micro-batches, of one stage: it makes gradients only as it lets go of them.
+    """
+    update = max(sums.update_bytes(*stage) for stage in ranges)
+    if not is_all:
+        return max(update, held_bytes + max(sums.temporary_bytes(*stage) for stage in ranges))
+    (stage,) = ranges
+    rest = held_bytes - sums.activation_bytes(*stage)
+    later = rest + sums.temporary_bytes(*stage) if rest else 0
+    return max(update, held_bytes + sums.first_temporary_bytes(*stage), later)
+
+
+def worker_peak_bytes(plan: Plan, worker: str, sums: LayerSums, held_bytes: int, *, is_all: bool = False) -> int:
+    """Peak memory of a worker that holds at most so many bytes of activations at once; `is_all` as in `running_bytes`."""
+    return worker_static_bytes(plan, worker, sums) + running_bytes(sums, _ranges(plan, worker), held_bytes, is_all=is_all)
+
+
+def activation_budget(plan: Plan, worker: str, sums: LayerSums, usable_bytes: int) -> int:
+    """What a worker has for activations, in bytes, beside what it always holds and what a pass takes."""
+    temporary = max(sums.temporary_bytes(*stage) for stage in _ranges(plan, worker))
+    return usable_bytes - worker_static_bytes(plan, worker, sums) - temporary
 
 
 def worker_static_bytes(plan: Plan, worker: str, sums: LayerSums) -> int:
@@ -82,7 +121,11 @@ def worker_static_bytes(plan: Plan, worker: str, sums: LayerSums) -> int:
     if len(stages) == 1:
         return sums.static_bytes(stages[0].layer_start, stages[0].layer_stop, fewest_replicas(plan, stages[0]))
     replicas = min(fewest_replicas(plan, stage) for stage in stages)
-    return sums.held_bytes([(stage.layer_start, stage.layer_stop) for stage in stages], replicas)
+    return sums.held_bytes(_ranges(plan, worker), replicas)
+
+
+def _ranges(plan: Plan, worker: str) -> list[tuple[int, int]]:
+    return [(stage.layer_start, stage.layer_stop) for stage in plan.stages_of[worker]]
 
 
 def fewest_replicas(plan: Plan, stage: Stage) -> int:

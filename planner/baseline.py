@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import accumulate, combinations, islice, pairwise
 
 from estimator.costs import Costs
-from estimator.memory import scheduled_in_flight, stage_peak_bytes
+from estimator.memory import holds_all, scheduled_in_flight, stage_peak_bytes
 from estimator.split import scheduled_times
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings
@@ -101,7 +101,8 @@ class Splitter:
         replicas = dp if costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
         for stage, (a, b) in enumerate(pairwise(cuts)):
             held = scheduled_in_flight(self._schedule, stage, num_stages, num_microbatches)
-            peak = stage_peak_bytes(costs.sums, a, b, num_in_flight=held, num_replicas=replicas)
+            is_all = holds_all(self._schedule, held, num_microbatches)
+            peak = stage_peak_bytes(costs.sums, a, b, num_in_flight=held, num_replicas=replicas, is_all=is_all)
             if peak > costs.usable_bytes(self._workers[0]):
                 return math.inf
         stages = [costs.stage(self._workers[0], a, b) for a, b in pairwise(cuts)]

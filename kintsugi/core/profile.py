@@ -36,6 +36,19 @@ class Provenance:
     """Machine, versions and command of a measurement; source of a publication; formula of an analysis."""
 
 
+_BYTES = (
+    "parameter_bytes",
+    "gradient_bytes",
+    "optimizer_bytes",
+    "activation_bytes",
+    "output_bytes",
+    "entry_bytes",
+    "temporary_bytes",
+    "optimizer_temporary_bytes",
+    "tied_bytes",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerProfile:
     """One layer: times per micro-batch, bytes per device."""
@@ -50,7 +63,7 @@ class LayerProfile:
     backward_weight_seconds: float
     """The part of the backward pass that yields the gradients of the weights."""
     optimizer_seconds: float = 0.0
-    """Optimizer update, once per step."""
+    """Norm of the gradients, clipping and the optimizer's update, once per step."""
     parameter_bytes: int
     gradient_bytes: int
     """What data parallelism reduces. A tied layer counts only what it does not share."""
@@ -59,15 +72,25 @@ class LayerProfile:
     """Kept from the forward to the backward pass, per micro-batch in flight."""
     output_bytes: int
     """Activation sent to the next stage; its gradient comes back."""
+    entry_bytes: int = 0
+    """What a stage that begins with this layer keeps of its input beyond `activation_bytes`, per micro-batch in flight."""
+    temporary_bytes: int = 0
+    """The most that a pass of one micro-batch takes at once beyond the activations it keeps or was kept for it."""
+    optimizer_temporary_bytes: int = 0
+    """The most that the update takes at once beyond parameters, gradients and optimizer state."""
     tied_to: str | None = None
     """The layer whose parameters this one shares."""
+    tied_bytes: int = 0
+    """Of its parameters, those that it shares: one copy of them, and of their gradients, serves all who share them on a worker."""
 
     def __post_init__(self) -> None:
         checks.name("name", self.name)
         for field in ("forward_seconds", "backward_input_seconds", "backward_weight_seconds", "optimizer_seconds"):
             checks.seconds(field, getattr(self, field), at_most=checks.LONGEST_SECONDS)
-        for field in ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "output_bytes"):
+        for field in _BYTES:
             checks.non_negative(field, getattr(self, field))
+        if self.tied_bytes > self.parameter_bytes:
+            raise InvalidInputError("is more than the layer's parameter_bytes", field="tied_bytes", value=self.tied_bytes)
 
     @property
     def backward_seconds(self) -> float:

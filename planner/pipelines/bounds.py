@@ -24,6 +24,14 @@ class Model(NamedTuple):
     """Weights and optimizer state of layers [a, b), shape [layers + 1, layers + 1]."""
     activation_bytes: Ints
     """Of the first n layers and one micro-batch, shape [layers + 1]."""
+    entry_bytes: Ints
+    """What a stage that begins with layer n keeps of its input besides, shape [layers + 1]."""
+    temporary_bytes: npt.NDArray[np.int64]
+    """What a pass takes beyond the activations of layers [a, b), shape [layers + 1, layers + 1]."""
+    first_bytes: npt.NDArray[np.int64]
+    """As before, in a step's first backward pass, before which there are no gradients, shape [layers + 1, layers + 1]."""
+    update_bytes: npt.NDArray[np.int64]
+    """What the update of layers [a, b) takes, when no activations are held, shape [layers + 1, layers + 1]."""
     delays: Floats
     """Link delay in front of layer n, shape [layers + 1]."""
     least_delay: float
@@ -44,6 +52,8 @@ class Chain(NamedTuple):
     """Shape [stages]."""
     held: Ints
     """Most micro-batches whose activations are held, shape [stages]."""
+    is_all: npt.NDArray[np.bool_]
+    """Whether those are all, so that there are no gradients yet when they are held, shape [stages]."""
     rest: int
     """Micro-batches but one."""
     all_forward: bool
@@ -63,8 +73,13 @@ def fits(model: Model, chain: Chain, stage: int, start: int, stop: int) -> bool:
     """Whether layers [start, stop) fit the memory of a stage, and are not too many for the first."""
     if stage == 0 and stop > chain.most_first:
         return False
-    activations = model.activation_bytes[stop] - model.activation_bytes[start]
-    needed: int = model.static_bytes[start, stop] + chain.held[stage] * activations
+    activations = model.activation_bytes[stop] - model.activation_bytes[start] + model.entry_bytes[start]
+    held = chain.held[stage] * activations
+    passing = held + model.temporary_bytes[start, stop]
+    if chain.is_all[stage]:
+        later = passing - activations if held > activations else 0
+        passing = max(later, held + model.first_bytes[start, stop])
+    needed: int = model.static_bytes[start, stop] + max(passing, model.update_bytes[start, stop])
     usable: int = chain.usable_bytes[stage]
     return needed <= usable
 

@@ -10,7 +10,7 @@ import numpy as np
 from estimator.compiled import compiled
 from estimator.interleaved import interleaved_ends
 from estimator.layers import LayerSums
-from estimator.memory import held_activations
+from estimator.memory import held_activations, running_bytes
 from estimator.pipeline import Floats
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
@@ -122,7 +122,7 @@ class ChunkSplitter:
             own = stages[place::num_workers]
             activations = [sums.activation_bytes(start, stop) for start, stop in own]
             _, held = held_activations(Schedule.INTERLEAVED, place, num_workers, num_microbatches, activations)
-            yield sums.held_bytes(own, self._num_replicas) + held - kind.usable_bytes
+            yield sums.held_bytes(own, self._num_replicas) + running_bytes(sums, own, held) - kind.usable_bytes
 
 
 class _Descent:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from estimator.layers import LayerSums, StageTimes
-from estimator.memory import scheduled_in_flight
+from estimator.memory import holds_all, scheduled_in_flight
 from estimator.pipeline import Floats
 from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
@@ -79,7 +79,11 @@ class Partitioner:
             backward=backward,
             weight=np.zeros_like(backward),
             static_bytes=sums.static_table(num_replicas),
-            activation_bytes=np.array([sums.activation_bytes(0, n) for n in range(count + 1)], dtype=np.int64),
+            activation_bytes=np.array(sums.activations, dtype=np.int64),
+            entry_bytes=np.array(sums.entry_bytes, dtype=np.int64),
+            temporary_bytes=sums.temporary_table(),
+            first_bytes=sums.first_temporary_table(),
+            update_bytes=sums.update_table(),
             delays=delays,
             least_delay=float(delays[1:-1].min()) if count > 1 else 0.0,
             update=np.array(sums.optimizer, dtype=np.float64),
@@ -175,7 +179,8 @@ class Partitioner:
             above=crew.above,
             below=crew.below,
             usable_bytes=crew.usable_bytes,
-            held=self._held(num_stages, num_microbatches),
+            held=(held := self._held(num_stages, num_microbatches)),
+            is_all=(held == num_microbatches) & (self._schedule is not Schedule.ZB_H1),
             rest=num_microbatches - 1,
             all_forward=self._schedule is Schedule.GPIPE,
             tail=tail,
@@ -238,10 +243,10 @@ class Partitioner:
         """Most micro-batches, up to `at_most`, with which some split fits the memory of such workers; 0 where none does."""
         low, high = 0, at_most + 1
         while high - low > 1:
-            probe = min(high - 1, num_stages) if (low, high) == (0, at_most + 1) else (low + high) // 2
+            probe = min(high - 1, num_stages + 1) if (low, high) == (0, at_most + 1) else (low + high) // 2
             if not self._fits((kind,) * num_stages, probe):
                 high = probe
-            elif probe >= num_stages and self._schedule is not Schedule.GPIPE:
+            elif probe > num_stages and self._schedule is not Schedule.GPIPE:
                 return at_most
             else:
                 low = probe
@@ -253,7 +258,12 @@ class Partitioner:
     def peak_table(self, stage: int, num_stages: int, num_microbatches: int) -> Floats:
         """Peak memory of every layer range [a, b) on a stage; infinite for empty ranges. Shape [layers + 1, layers + 1]."""
         held = scheduled_in_flight(self._schedule, stage, num_stages, num_microbatches)
-        peaks = self._model.static_bytes + held * _ranges(self._model.activation_bytes)
+        activations = _ranges(self._model.activation_bytes) + self._model.entry_bytes[:, None]
+        passing = held * activations + self._model.temporary_bytes
+        if holds_all(self._schedule, held, num_microbatches):
+            later = np.where(held * activations > activations, passing - activations, 0)
+            passing = np.maximum(later, held * activations + self._model.first_bytes)
+        peaks = self._model.static_bytes + np.maximum(passing, self._model.update_bytes)
         return np.where(self._is_range, peaks, np.inf)
 
 

@@ -6,7 +6,7 @@ from functools import cache
 
 from estimator.costs import Costs
 from estimator.layers import LayerSums
-from estimator.memory import scheduled_in_flight, stage_peak_bytes
+from estimator.memory import holds_all, scheduled_in_flight, stage_peak_bytes
 from estimator.pipeline import pipeline_times
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Schedule
@@ -24,7 +24,9 @@ def split_seconds(profile: Profile, cuts: tuple[int, ...], num_microbatches: int
     sums, num_stages = LayerSums(profile), len(cuts) - 1
     for index, (a, b) in enumerate(itertools.pairwise(cuts)):
         held = scheduled_in_flight(Schedule.ONE_F_ONE_B, index, num_stages, num_microbatches)
-        if stage_peak_bytes(sums, a, b, num_in_flight=held, num_replicas=num_replicas) > profile.device.usable_bytes:
+        is_all = holds_all(Schedule.ONE_F_ONE_B, held, num_microbatches)
+        peak = stage_peak_bytes(sums, a, b, num_in_flight=held, num_replicas=num_replicas, is_all=is_all)
+        if peak > profile.device.usable_bytes:
             return float("inf")
     stages = [sums.times(a, b) for a, b in itertools.pairwise(cuts)]
     delays = [profile.network.inter_host.transfer_seconds(profile.layers[cut - 1].output_bytes) for cut in cuts[1:-1]]

@@ -74,6 +74,28 @@ def test_bounds_hold_for_unequal_layers(layers, stages, microbatches):
         assert split.seconds <= best * (1 + CLOSE)
 
 
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.tuples(*(st.integers(0, most) for most in (400, 900, 3_000, 200))), min_size=3, max_size=6),
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.sampled_from([1_500, 2_200, 3_000]),
+)
+def test_what_passes_and_updates_take_is_counted(found, stages, microbatches, usable_millions):
+    """All splits that fit are found, and none that does not; bytes in millions."""
+    assume(stages <= len(found))
+    names = ("activation_bytes", "temporary_bytes", "optimizer_temporary_bytes", "entry_bytes")
+    amounts = [dict(zip(names, (10**6 * value for value in own), strict=True)) for own in found]
+    profile = profile_of([layer(f"l{n}", **own) for n, own in enumerate(amounts)], memory_bytes=10**6 * usable_millions)
+    best = best_split_seconds(profile, stages, microbatches)
+    partitioner = Partitioner(LayerSums(profile), Schedule.ONE_F_ONE_B, profile.network.inter_host, 1)
+    kinds = [WorkerKind(1.0, profile.device.usable_bytes)] * stages
+    split = partitioner.best(partitioner.attain(kinds, microbatches, np.zeros(len(found) + 1)))
+    assert (split is None) == (best == float("inf"))
+    if split is not None:
+        assert best * (1 - 1e-12) <= split.seconds <= best * (1 + CLOSE)
+
+
 @settings(deadline=None, max_examples=25)
 @given(st.integers(2, 6), st.integers(2, 6), st.integers(1, 6), st.integers(1, 3), memory)
 def test_equal_problems_are_solved_exactly(num_layers, workers, microbatches, dp, memory_bytes):
