@@ -12,119 +12,54 @@ before it died is waited for to the timeout.
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
-from urllib.parse import quote, unquote
+from typing import TypeVar
 
 import torch
 
-from kintsugi.core.errors import CommunicationError
-from restorer.gloo import GlooGroup, Store, connect
+from kintsugi.core.errors import CommunicationError, KintsugiError
+from restorer.channels import ChannelGroups
+from restorer.gloo import GlooGroup, connect
+from restorer.reducing import AllReduce, Reducing
+from restorer.rendezvous import Rendezvous, group_prefix
 from restorer.sockets import Sockets, open_sockets, shut_down, shut_down_once_quiet
-from restorer.transport import GlooTransport, UnderWay, to_host
-from restorer.waiter import Waiter, Waiting
+from restorer.teardown import let_go
+from restorer.transport import GlooTransport, Transport, UnderWay, to_host
+from restorer.waiter import OwnWaiter, Waiter
 
-TEARDOWN_DELAY_SECONDS = 0.5
-"""From letting go of groups to tearing them down."""
-
-
-class Rendezvous(Store):
-    """Where the members of a generation find each other's addresses: a store over the project's own control plane.
-
-    `publish` hands a key to the control plane; what others published arrives through `deliver`. `close` frees waiters.
-    """
-
-    def __init__(self, publish: Callable[[str, bytes], None]) -> None:
-        super().__init__()
-        self._publish = publish
-        self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-        self._is_closed = False
-
-    def deliver(self, key: str, value: bytes) -> None:
-        """Take in what some member published."""
-        with self._changed:
-            self._values[key] = value
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Fail everyone who waits for a key."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-
-    def set(self, key: str, value: bytes | str) -> None:
-        """Publish a key."""
-        self._publish(key, value.encode() if isinstance(value, str) else bytes(value))
-
-    def get(self, key: str) -> bytes:
-        """Wait for a key."""
-        with self._changed:
-            self._changed.wait_for(lambda: key in self._values or self._is_closed)
-            if key not in self._values:
-                raise RuntimeError("the rendezvous was called off")
-            return self._values[key]
-
-    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:  # noqa: ARG002  # `close` bounds the wait
-        """Wait for all of `keys`."""
-        for key in keys:
-            self.get(key)
-
-    def check(self, keys: Sequence[str]) -> bool:
-        """Whether all of `keys` are there."""
-        return all(key in self._values for key in keys)
-
-
-@dataclass(slots=True)
-class _AllReduce:
-    """A sum over a group, started when it is waited for; keeps its buffer for as long."""
-
-    group: GlooGroup
-    buffer: torch.Tensor
-
-    def wait(self) -> None:
-        self.group.allreduce([self.buffer]).wait()
-
-
-@dataclass(slots=True)
-class Reducing:
-    """A sum under way."""
-
-    waiting: Waiting
-    tensor: torch.Tensor
-    buffer: torch.Tensor
-    """In host memory; the tensor's own where that is."""
-
-    def wait(self) -> None:
-        """Block until the sum is in the tensor.
-
-        Raises:
-            CommunicationError: a member is gone or the groups were given up.
-        """
-        self.waiting.wait()
-        if self.buffer.data_ptr() != self.tensor.data_ptr():
-            self.tensor.copy_(self.buffer)
-
-    @property
-    def span(self) -> tuple[float, float]:
-        """When it was carried out, once it is over: from its turn to its end, on the monotonic clock in seconds."""
-        return self.waiting.began_at, self.waiting.ended_at
+W = TypeVar("W", bound=Waiter)
 
 
 class Groups:
     """The process groups that one worker takes part in during one attempt at a generation."""
 
     def __init__(
-        self, worker: str, members: Sequence[str], subgroups: Iterable[tuple[str, ...]], rendezvous: Rendezvous, name: str
+        self,
+        worker: str,
+        members: Sequence[str],
+        subgroups: Iterable[tuple[str, ...]],
+        rendezvous: Rendezvous,
+        name: str,
+        *,
+        channels: ChannelGroups | None = None,
     ) -> None:
+        """Groups that are to be built.
+
+        Args:
+            worker: this one.
+            members: of the generation, in rank order.
+            subgroups: of them; all members name those that they share in one order.
+            rendezvous: of the attempt.
+            name: of the attempt; all keys begin with it.
+            channels: carry the tensors of a step where these groups shall not.
+        """
         self._worker = worker
         self._members = tuple(members)
         self._lasting = [group for group in dict.fromkeys(subgroups) if worker in group]
         self._wanted = list(dict.fromkeys([self._members, *self._lasting]))
         self._rendezvous = rendezvous
         self._name = name
+        self._channels = channels
         self._foreign_sockets = open_sockets()
         self._own_sockets: Sockets | None = None
         """Known once all groups are connected; what is opened later is not theirs."""
@@ -148,6 +83,7 @@ class Groups:
 
         Raises:
             CommunicationError: a member is gone, `abort` was called, or the time is over.
+            InvalidInputError: channels cannot be had between these members.
         """
         self._operation_timeout_seconds = operation_timeout_seconds
         arguments = (address, timeout_seconds)
@@ -155,6 +91,8 @@ class Groups:
         if not self._built.wait(timeout_seconds):
             self.abort()
             raise CommunicationError(f"the groups of {self._name} were not connected within {timeout_seconds:g} s")
+        if isinstance(self._error, KintsugiError):
+            raise self._error
         if self._error is not None or self._is_aborted:
             raise CommunicationError(f"the groups of {self._name} could not be connected: {self._error}")
 
@@ -174,27 +112,53 @@ class Groups:
                     break
                 if index == 0:
                     self._groups[members].allreduce([torch.zeros(1)]).wait()
-            self._own_sockets = open_sockets() - self._foreign_sockets
+            self._connect_channels()
+            if self._own_sockets is None:
+                self._own_sockets = open_sockets() - self._foreign_sockets
         except Exception as error:  # whatever it is, the waiting thread must learn of it
             self._error = error
         finally:
             self._built.set()
 
+    def _connect_channels(self) -> None:
+        """What they open is among the sockets that are shut down only where that is how they are given up."""
+        if self._channels is not None and not self._is_aborted:
+            if not self._channels.ends_with_sockets:
+                self._own_sockets = open_sockets() - self._foreign_sockets
+            self._channels.connect(self._rendezvous)
+
     def transport(self, device: torch.device, members: tuple[str, ...] | None = None) -> GlooTransport:
         """Messages between `members` (all by default), for one thread: it never waits for what others wait for."""
-        members = members or self._members
+        return self._transport(device, members or self._members, self._new_waiter())
+
+    def stream_transport(self, on_abort: Callable[[], None]) -> GlooTransport:
+        """The same between all members, in host memory, for a thread that can be left behind: it does its waiting itself.
+
+        Args:
+            on_abort: called when the groups are given up; the thread may not be free for long after.
+        """
+        return self._transport(torch.device("cpu"), self._members, self._kept(OwnWaiter(on_abort)))
+
+    def _transport(self, device: torch.device, members: tuple[str, ...], waiter: Waiter) -> GlooTransport:
         rank_of = {member: rank for rank, member in enumerate(members)}
         seconds = self._operation_timeout_seconds
-        return GlooTransport(self._groups[members], rank_of, device, self._new_waiter(), seconds, under_way=self._under_way)
+        return GlooTransport(self._groups[members], rank_of, device, waiter, seconds, under_way=self._under_way)
+
+    def channel_transport(self) -> Transport:
+        """Messages over the channels, for one thread; nothing but the order of each channel tells them apart."""
+        assert self._channels is not None
+        return self._channels.transport(self._new_waiter(), self._under_way)
 
     def keep_subgroups(self) -> None:
         """Let go of the group that spans the generation, unless it is one of the subgroups: all transfers are done."""
         if self._members not in self._lasting:
-            _let_go([self._groups.pop(self._members)], self._name)
+            let_go([self._groups.pop(self._members)], self._name)
 
     def _new_waiter(self) -> Waiter:
         """A waiter that is given up with these groups, even if they were given up already."""
-        waiter = Waiter(f"waiter-{self._name}")
+        return self._kept(Waiter(f"waiter-{self._name}"))
+
+    def _kept(self, waiter: W) -> W:
         self._waiters.append(waiter)
         if self._is_aborted:
             waiter.abort()
@@ -208,7 +172,7 @@ class Groups:
         """
         self._reduction(tensor, members, self._waiter).wait()
 
-    def begin_all_reduce(self, tensor: torch.Tensor, members: tuple[str, ...]) -> "Reducing":
+    def begin_all_reduce(self, tensor: torch.Tensor, members: tuple[str, ...]) -> Reducing:
         """Sum `tensor` in place over `members`, beside what this thread does next.
 
         Sums that were begun so are carried out one at a time, in the order in which they were begun: every member must
@@ -217,11 +181,13 @@ class Groups:
         Raises:
             CommunicationError: `abort` was called.
         """
+        if self._channels is not None:
+            return self._channels.begin_sum(tensor, members, self._reducer)
         return self._reduction(tensor, members, self._reducer)
 
-    def _reduction(self, tensor: torch.Tensor, members: tuple[str, ...] | None, waiter: Waiter) -> "Reducing":
+    def _reduction(self, tensor: torch.Tensor, members: tuple[str, ...] | None, waiter: Waiter) -> Reducing:
         buffer = to_host(tensor)
-        return Reducing(waiter.begin(_AllReduce(self._groups[members or self._members], buffer)), tensor, buffer)
+        return Reducing(waiter.begin(AllReduce(self._groups[members or self._members], buffer)), tensor, buffer)
 
     def abort(self) -> None:
         """Free everyone in this process who waits inside these groups; safe from any thread, at any time."""
@@ -232,6 +198,8 @@ class Groups:
             waiter.abort()
         self._rendezvous.close()
         self._built.set()
+        if self._channels is not None:
+            self._channels.give_up()
         if self._own_sockets is None:
             shut_down(open_sockets() - self._foreign_sockets)
         else:
@@ -239,35 +207,17 @@ class Groups:
             threading.Thread(target=_drain, args=drained, name=f"drain-{self._name}", daemon=True).start()
 
     def close(self) -> None:
-        """Tear the groups down in the background: destructors take 13-100 ms each."""
+        """Tear the groups down in the background."""
         groups, self._groups = list(self._groups.values()), {}
         for waiter in self._waiters:
             waiter.close()
         self._rendezvous.close()
-        _let_go(groups, self._name)
+        if self._channels is not None:
+            self._channels.close()
+        let_go(groups, self._name)
 
 
 def _drain(sockets: Sockets, under_way: UnderWay) -> None:
     """Let messages between survivors come to their end before their connections do."""
     shut_down_once_quiet(sockets)
     under_way.clear()
-
-
-def _let_go(groups: list[GlooGroup], name: str) -> None:
-    threading.Thread(target=_tear_down, args=(groups,), name=f"teardown-{name}", daemon=True).start()
-
-
-def _tear_down(groups: list[GlooGroup]) -> None:
-    """Once training has resumed: a destructor keeps the interpreter from all other threads for as long as it takes."""
-    time.sleep(TEARDOWN_DELAY_SECONDS)
-    groups.clear()
-
-
-def group_prefix(name: str, members: Sequence[str]) -> str:
-    """Prefix of a group's keys, from which the control plane reads whom to tell."""
-    return f"{name}/{','.join(quote(member, safe='') for member in members)}"
-
-
-def members_of(key: str) -> list[str]:
-    """The members of the group that a published key belongs to."""
-    return [unquote(member) for member in key.split("/")[1].split(",")]

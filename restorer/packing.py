@@ -3,10 +3,16 @@
 import json
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+HOST = torch.device("cpu")
+HUGE_BYTES = 4 * 2**20
+"""From here on numpy asks the system for huge pages; torch never does."""
 
 StateEntries = dict[tuple[str, str], Any]
 """State of one kind of one layer: (owner, key) -> tensor or plain number. The owner is a parameter or buffer name."""
@@ -24,20 +30,29 @@ class PackedState:
         self.num_bytes = self._ends[-1] if self._ends else 0
 
     @classmethod
-    def blank(cls, header: bytes, *, is_pinned: bool = False) -> "PackedState":
-        """Entries as a header describes them, to be written; in host memory, pinned where they go to a CUDA device."""
+    def blank(cls, header: bytes, device: torch.device = HOST) -> "PackedState":
+        """Entries as a header describes them, to be written.
+
+        Args:
+            header: of the state.
+            device: for its tensors; single numbers stay in host memory, where optimizers keep their counters.
+        """
         entries: StateEntries = {}
         for owner, key, dtype_name, content in json.loads(header):
             is_tensor = dtype_name is not None
-            entries[owner, key] = (
-                torch.empty(content, dtype=getattr(torch, dtype_name), pin_memory=is_pinned) if is_tensor else content
-            )
+            entries[owner, key] = _memory(content, getattr(torch, dtype_name), device) if is_tensor else content
         return cls(entries)
 
-    def read(self, begin: int, into: Tensor) -> None:
-        """Copy the bytes from `begin` on into a flat byte tensor in host memory."""
+    def read(self, begin: int, into: Tensor, *, is_awaited: bool = True) -> None:
+        """Copy the bytes from `begin` on into a flat byte tensor in host memory.
+
+        Args:
+            begin: first byte.
+            into: takes them.
+            is_awaited: whether they are there on return; else pinned memory has them once the current CUDA stream has come here.
+        """
         for flat, piece in self._pieces(begin, into):
-            piece.copy_(flat)
+            piece.copy_(flat, non_blocking=not is_awaited)
 
     def write(self, begin: int, chunk: Tensor) -> None:
         """Overwrite the bytes from `begin` on."""
@@ -77,3 +92,11 @@ def _described(owner: str, key: str, value: Any) -> Sequence[Any]:
 
 def _flat(value: Tensor) -> Tensor:
     return value.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _memory(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor to be written; a large one in huge pages, which are there several times sooner than single ones."""
+    num_bytes = prod(shape) * dtype.itemsize
+    if device.type == "cpu" and num_bytes >= HUGE_BYTES:
+        return torch.from_numpy(np.empty(num_bytes, dtype=np.uint8)).view(dtype).view(tuple(shape))
+    return torch.empty(tuple(shape), dtype=dtype, device=device if shape else HOST)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from kintsugi.core.decision import Migration, StateKind
-from kintsugi.core.errors import ReconfigurationError
+from kintsugi.core.errors import CommunicationError, ReconfigurationError
 from restorer.packing import PackedState, StateEntries
 from restorer.parts import Part, parts_of
 from restorer.staging import ArrivedState, Staging, StateKey
@@ -18,6 +18,9 @@ from restorer.transport import Transport
 
 ExportState = Callable[[int, StateKind], StateEntries]
 """(layer, kind) -> its state on this worker; tensors may be live, they are read while it does not change."""
+
+OpenTransport = Callable[[Callable[[], None]], Transport]
+"""A transport for one stream's thread; what it is given is called when the transport is given up, whatever the thread waits for."""
 
 Stream = Callable[[Transport], None]
 """Sends or receives all parts of one pair over a transport of its own."""
@@ -31,7 +34,7 @@ def migrate(
     *,
     version: int,
     export: ExportState,
-    open_transport: Callable[[], Transport],
+    open_transport: OpenTransport,
 ) -> ArrivedState:
     """Send what `worker` owes to others and collect what it needs.
 
@@ -60,7 +63,7 @@ def migrate(
     for own in _by(lambda part: part.transfer.target, [part for part in parts if part.transfer.source == worker]):
         keys = [(part.transfer.layer, part.transfer.kind) for part in own]
         packed |= {key: PackedState(export(*key)) for key in keys if key not in packed}
-        streams.append(partial(send_parts, own, [packed[key] for key in keys], is_pinned=staging.is_pinned))
+        streams.append(partial(send_parts, own, [packed[key] for key in keys], staging.device))
     wanted = [part for part in parts if part.transfer.target == worker]
     turn = staging.begin(version, {(part.transfer.layer, part.transfer.kind) for part in wanted})
     by_source = _by(lambda part: part.transfer.source, wanted)
@@ -77,13 +80,16 @@ def _by(key: Callable[[Part], K], parts: Sequence[Part]) -> list[list[Part]]:
     return list(groups.values())
 
 
-def _run_all(streams: Sequence[Stream], open_transport: Callable[[], Transport], worker: str) -> None:
+def _run_all(streams: Sequence[Stream], open_transport: OpenTransport, worker: str) -> None:
     """Run streams side by side; the first failure is raised, and the others end when the groups are given up."""
     outcomes: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
 
+    def give_up() -> None:
+        outcomes.put(CommunicationError("the groups were given up"))
+
     def run(stream: Stream) -> None:
         try:
-            with closing(open_transport()) as transport:
+            with closing(open_transport(give_up)) as transport:
                 stream(transport)
         except Exception as error:  # whatever it is, the waiting thread must learn of it
             outcomes.put(error)

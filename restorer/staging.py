@@ -4,11 +4,12 @@ import threading
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import CommunicationError, ReconfigurationError
-from restorer.packing import PackedState, StateEntries
+from restorer.packing import HOST, PackedState, StateEntries
 
 StateKey = tuple[int, StateKind]
 """Layer and kind."""
@@ -54,9 +55,10 @@ class Staging:
     Streams of an attempt that is over may still be under way in threads left behind; what they bring is refused.
     """
 
-    def __init__(self, *, is_pinned: bool = False) -> None:
-        self.is_pinned = is_pinned
-        """Whether what goes to or comes from devices is staged through pinned memory."""
+    def __init__(self, device: torch.device = HOST) -> None:
+        self.device = device
+        """Where state lies, and is kept when it arrives; to and from CUDA devices it passes through pinned memory."""
+        self._pinned = torch.empty(0, dtype=torch.uint8)
         self._lock = threading.Lock()
         self._version: int | None = None
         self._turn = 0
@@ -90,7 +92,7 @@ class Staging:
             self._require(turn)
             arrival = self._arrivals.get(key)
             if arrival is None:
-                arrival = self._arrivals[key] = _Arrival(PackedState.blank(header, is_pinned=self.is_pinned))
+                arrival = self._arrivals[key] = _Arrival(PackedState.blank(header, self.device))
             elif arrival.packed.header != header:
                 raise ReconfigurationError(
                     f"{key[1].value} state of layer {key[0]} is not the same on all its sources", field="transfer", value=source
@@ -111,9 +113,17 @@ class Staging:
         with self._lock:
             self._require(turn)
             arrival = self._arrivals[key]
-            arrival.packed.write(begin, chunk)
+            arrival.packed.write(begin, self._as_pinned(chunk))
             arrival.cover(begin, begin + len(chunk))
             self.num_arrived_bytes += len(chunk)
+
+    def _as_pinned(self, chunk: Tensor) -> Tensor:
+        """The chunk as devices take it fastest; the copy is good until the next one."""
+        if self.device.type != "cuda":
+            return chunk
+        if len(self._pinned) < len(chunk):
+            self._pinned = torch.empty(len(chunk), dtype=torch.uint8, pin_memory=True)
+        return self._pinned[: len(chunk)].copy_(chunk)
 
     def arrived(self) -> ArrivedState:
         """Everything that was wanted.

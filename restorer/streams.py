@@ -10,7 +10,6 @@ the chunks ----------------------------->   verified, taken in
 """
 
 import json
-import zlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,16 +22,17 @@ from torch import Tensor
 from kintsugi.core.errors import CommunicationError
 from restorer.packing import PackedState
 from restorer.parts import Part
+from restorer.sealing import SEAL_BYTES, Sealer, checksum, verified
 from restorer.staging import ByteRange, Staging, StateKey
 from restorer.transport import Receiving, Sending, TensorSpec, Transport
 
 CHUNK_BYTES = 4 * 2**20
-MOST_IN_FLIGHT = 3
-"""Chunks that a stream holds at each end; its memory is this times their size."""
+"""Small enough to be read and sealed, or verified and taken in, before it has left a processor's cache."""
+MOST_IN_FLIGHT = 4
+"""Chunks under way in a stream. Each end holds their memory, and a source that of two more."""
 MOST_REPEATS = 3
 """Orders of damaged chunks before the target gives up."""
 
-_CHECKSUM_BYTES = 8
 _PREFIX = TensorSpec((2,), torch.int64)
 
 Order = list[tuple[int, int, int]]
@@ -62,7 +62,7 @@ class _Conversation:
     def tell(self, content: Any) -> None:
         """Send something short."""
         text = torch.frombuffer(bytearray(json.dumps(content).encode()), dtype=torch.uint8)
-        for sending in (self.send(torch.tensor([len(text), _checksum(text)])), self.send(text)):
+        for sending in (self.send(torch.tensor([len(text), checksum(text)])), self.send(text)):
             sending.wait()
 
     def hear(self) -> Any:
@@ -71,33 +71,34 @@ class _Conversation:
         Raises:
             CommunicationError: it arrived damaged.
         """
-        size, checksum = self.receive(_PREFIX).wait().tolist()
+        size, told = self.receive(_PREFIX).wait().tolist()
         text = self.receive(TensorSpec((size,), torch.uint8)).wait()
-        if _checksum(text) != checksum:
+        if checksum(text) != told:
             raise CommunicationError(f"a message from {self.peer} arrived damaged")
         return json.loads(text.numpy().tobytes())
 
 
-def send_parts(parts: Sequence[Part], state: Sequence[PackedState], transport: Transport, *, is_pinned: bool) -> None:
+def send_parts(parts: Sequence[Part], state: Sequence[PackedState], device: torch.device, transport: Transport) -> None:
     """Send what the target of these parts orders, until it has all.
 
     Args:
         parts: all from this worker to one target.
         state: of each part's layer and kind.
+        device: that the state lies on.
         transport: whose waits nobody else's wait for.
-        is_pinned: whether chunks pass through pinned host memory, as those from CUDA devices should.
 
     Raises:
         CommunicationError: the target is gone, or the transfer was called off.
     """
     target = _Conversation(transport, parts[0].transfer.target, is_source=True)
     target.tell([own.header.decode() for own in state])
+    sealer = Sealer(device, MOST_IN_FLIGHT)
     while order := target.hear():
         in_flight: deque[Sending] = deque()
-        for index, begin, end in order:
+        for message in sealer.messages((state[index], begin, end) for index, begin, end in order):
             if len(in_flight) == MOST_IN_FLIGHT:
                 in_flight.popleft().wait()
-            in_flight.append(target.send(_sealed(state[index], begin, end, is_pinned=is_pinned)))
+            in_flight.append(target.send(message))
         for sending in in_flight:
             sending.wait()
 
@@ -139,11 +140,11 @@ def _missing(shares: Sequence[tuple[StateKey, slice]], staging: Staging) -> Orde
         (index, *chunk)
         for index, (key, share) in enumerate(shares)
         for gap in staging.missing(key, share.start, share.stop)
-        for chunk in _chunks(*gap)
+        for chunk in chunks(*gap)
     ]
 
 
-def _chunks(begin: int, end: int) -> list[ByteRange]:
+def chunks(begin: int, end: int) -> list[ByteRange]:
     """A range cut at multiples of the chunk size."""
     cuts = [begin, *range((begin // CHUNK_BYTES + 1) * CHUNK_BYTES, end, CHUNK_BYTES), end]
     return list(pairwise(cuts))
@@ -155,26 +156,11 @@ def _take_in(order: Order, shares: Sequence[tuple[StateKey, slice]], staging: St
     in_flight: deque[tuple[tuple[int, int, int], Receiving]] = deque()
     while True:
         while len(in_flight) < MOST_IN_FLIGHT and (chunk := next(following, None)) is not None:
-            size = chunk[2] - chunk[1] + _CHECKSUM_BYTES
+            size = chunk[2] - chunk[1] + SEAL_BYTES
             in_flight.append((chunk, source.receive(TensorSpec((size,), torch.uint8))))
         if not in_flight:
             return
         (index, begin, _), receiving = in_flight.popleft()
-        message = receiving.wait()
-        content, seal = message[:-_CHECKSUM_BYTES], message[-_CHECKSUM_BYTES:]
-        if _checksum(content) == int.from_bytes(seal.numpy().tobytes(), "little"):
+        content = verified(receiving.wait())
+        if content is not None:
             staging.take(turn, shares[index][0], begin, content)
-
-
-def _sealed(state: PackedState, begin: int, end: int, *, is_pinned: bool) -> Tensor:
-    """A chunk followed by its checksum."""
-    message = torch.empty(end - begin + _CHECKSUM_BYTES, dtype=torch.uint8, pin_memory=is_pinned)
-    content = message[:-_CHECKSUM_BYTES]
-    state.read(begin, content)
-    seal = bytearray(_checksum(content).to_bytes(_CHECKSUM_BYTES, "little"))
-    message[-_CHECKSUM_BYTES:] = torch.frombuffer(seal, dtype=torch.uint8)
-    return message
-
-
-def _checksum(message: Tensor) -> int:
-    return zlib.crc32(message.numpy().data)

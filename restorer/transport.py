@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from kintsugi.core.errors import CommunicationError
 from restorer.gloo import GlooGroup
-from restorer.waiter import Waiter
+from restorer.waiter import Operation, Waiter
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,20 @@ class Receiving(Protocol):
         """Block until the tensor is there. Raises CommunicationError when the peer is gone."""
 
 
+@dataclass(slots=True)
+class Fetched:
+    """A tensor that is fetched when it is first waited for."""
+
+    fetch: Callable[[], torch.Tensor]
+    tensor: torch.Tensor | None = None
+
+    def wait(self) -> torch.Tensor:
+        """The tensor. Raises CommunicationError where it cannot be fetched."""
+        if self.tensor is None:
+            self.tensor = self.fetch()
+        return self.tensor
+
+
 class Transport(Protocol):
     """Tagged messages to and from workers by id."""
 
@@ -51,6 +65,13 @@ class Transport(Protocol):
 
     def receive(self, spec: TensorSpec, peer: str, tag: int) -> Receiving:
         """Start to receive a tensor of known shape and type."""
+
+    def settle(self) -> None:
+        """Block until what was received, and waited for, is there for the host as well as for a device's next work.
+
+        Raises:
+            CommunicationError: a peer is gone, or the messages were given up: then nothing counts that was computed from them.
+        """
 
     def close(self) -> None:
         """No more messages; what is under way comes to its end."""
@@ -73,6 +94,17 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     return pinned.copy_(tensor.detach())
 
 
+class Movement(Operation, Protocol):
+    """A message under way."""
+
+    @property
+    def buffer(self) -> torch.Tensor:
+        """What is sent or received."""
+
+    def is_over(self) -> bool:
+        """Whether it is known, without waiting, that it is over. Raises RuntimeError when it failed."""
+
+
 @dataclass(slots=True, eq=False)
 class Pending:
     """A gloo operation under way, with the buffer that must live as long."""
@@ -80,13 +112,19 @@ class Pending:
     work: dist.Work
     buffer: torch.Tensor
     timeout: timedelta
+    was_waited_for: bool = False
 
     def wait(self) -> None:
         """Block until it is done. Raises RuntimeError when it fails or the time is over."""
         self.work.wait(self.timeout)
+        self.was_waited_for = True
+
+    def is_over(self) -> bool:
+        """Whether somebody waited for its end: gloo tells nobody else."""
+        return self.was_waited_for
 
 
-UnderWay = set[Pending]
+UnderWay = set[Operation]
 """Messages that nobody has waited for to their end."""
 
 
@@ -158,13 +196,16 @@ class GlooTransport:
 
     def _message(self, buffer: torch.Tensor, start: _Start, peer: str, tag: int) -> _Message:
         """Nothing is sent of a tensor without elements."""
-        pending = None
-        if buffer.numel() > 0:
-            with communication():
-                work = start([buffer], self._rank_of[peer], tag)
-            pending = Pending(work, buffer, self._timeout)
-            self._under_way.add(pending)
+        if buffer.numel() == 0:
+            return _Message(None, self._waiter, self._under_way)
+        with communication():
+            work = start([buffer], self._rank_of[peer], tag)
+        pending = Pending(work, buffer, self._timeout)
+        self._under_way.add(pending)
         return _Message(pending, self._waiter, self._under_way)
+
+    def settle(self) -> None:
+        """Nothing is left to wait for: what arrives was in host memory first."""
 
     def close(self) -> None:
         """Let the waiting thread end."""

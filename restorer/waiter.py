@@ -8,6 +8,7 @@ thread that can be left behind; it ends with its operation's own timeout at the 
 import queue
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,7 +63,7 @@ class Waiter:
         Raises:
             CommunicationError: `abort` was called.
         """
-        self._require_use()
+        self.require_use()
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
@@ -86,7 +87,7 @@ class Waiter:
         """
         with self._changed:
             self._changed.wait_for(lambda: waiting.operation is None or self._is_aborted)
-        self._require_use()
+        self.require_use()
 
     def abort(self) -> None:
         """Free whoever waits, whatever the operations do."""
@@ -98,7 +99,12 @@ class Waiter:
         """Let the thread end once its last operation has."""
         self._queue.put(None)
 
-    def _require_use(self) -> None:
+    def require_use(self) -> None:
+        """Require that nobody has called `abort`.
+
+        Raises:
+            CommunicationError: somebody has.
+        """
         if self._is_aborted:
             raise CommunicationError(_GIVEN_UP)
 
@@ -110,6 +116,43 @@ class Waiter:
                 waiting.operation = None
                 self._changed.notify_all()
             del waiting
+
+
+class OwnWaiter(Waiter):
+    """For a thread that is itself left behind when its operations are given up: it waits for them without another thread's help."""
+
+    def __init__(self, on_abort: Callable[[], None]) -> None:
+        """Without a thread.
+
+        Args:
+            on_abort: called, from any thread, when the waiting is given up: whoever waits for the thread goes on without it.
+        """
+        super().__init__("")
+        self._on_abort = on_abort
+
+    def begin(self, operation: Operation) -> Waiting:
+        """Nothing but a place: the wait begins when somebody comes for it."""
+        self.require_use()
+        return Waiting(self, operation)
+
+    def settle(self, waiting: Waiting) -> None:
+        """Wait here.
+
+        Raises:
+            CommunicationError: `abort` was called, before or meanwhile.
+        """
+        self.require_use()
+        _finish(waiting)
+        waiting.operation = None
+        self.require_use()
+
+    def abort(self) -> None:
+        """Let no later operation begin, and tell whoever waits for the thread."""
+        super().abort()
+        self._on_abort()
+
+    def close(self) -> None:
+        """No thread has to end."""
 
 
 def _finish(waiting: Waiting) -> None:

@@ -1,5 +1,6 @@
 """Processes that connect and talk as workers do, each obeying calls of module-level functions; the test is their control plane."""
 
+import itertools
 import os
 import queue
 import threading
@@ -14,8 +15,14 @@ import torch
 
 from kintsugi.core.errors import CommunicationError
 from kintsugi.runtime.processes import forkserver
-from restorer.groups import Groups, Rendezvous, members_of
+from restorer.channels import ChannelGroups
+from restorer.groups import Groups
+from restorer.library import GlooLibrary
+from restorer.nccl import NcclLibrary
+from restorer.nccl_requirements import prepare_environment
+from restorer.rendezvous import Rendezvous, members_of
 from restorer.transport import GlooTransport
+from tests.restorer import stand_in
 
 PATIENCE_SECONDS = 30.0
 CONNECT_SECONDS = 25.0
@@ -36,9 +43,22 @@ class Member:
     def transport(self) -> GlooTransport:
         return self.groups.transport(torch.device("cpu"))
 
-    def build(self, attempt: str, members: Sequence[str], subgroups: Sequence[tuple[str, ...]], seconds: float) -> None:
-        self.groups = Groups(self.name, members, subgroups, self.rendezvous, attempt)
+    def build(
+        self, attempt: str, members: Sequence[str], subgroups: Sequence[tuple[str, ...]], seconds: float, *, has_channels: bool
+    ) -> None:
+        channels = self.channels(attempt, members, subgroups, seconds) if has_channels else None
+        self.groups = Groups(self.name, members, () if channels else subgroups, self.rendezvous, attempt, channels=channels)
         self.groups.build(address="127.0.0.1", timeout_seconds=seconds, operation_timeout_seconds=600.0)
+
+    def channels(self, attempt: str, members: Sequence[str], sums: Sequence[tuple[str, ...]], seconds: float) -> ChannelGroups:
+        """Between all members, over gloo."""
+        library = GlooLibrary(
+            address="127.0.0.1",
+            device=torch.device("cpu"),
+            connect_timeout_seconds=seconds,
+            operation_timeout_seconds=600.0,
+        )
+        return ChannelGroups(self.name, members, itertools.permutations(members, 2), sums, library=library, name=attempt)
 
     def listen(self) -> None:
         try:
@@ -49,7 +69,7 @@ class Member:
                 elif kind == "abort":
                     self.groups.abort()
                 else:
-                    if content[0] is build:
+                    if content[0].__name__.startswith("build"):
                         self.rendezvous = Rendezvous(lambda key, value: self.connection.send(("publish", key, value)))
                     self.calls.put(content)
         except (EOFError, OSError):
@@ -75,9 +95,26 @@ def build(
     members: Sequence[str],
     subgroups: Sequence[tuple[str, ...]] = (),
     seconds: float = CONNECT_SECONDS,
+    *,
+    has_channels: bool = False,
 ) -> str:
-    member.build(attempt, members, subgroups, seconds)
+    member.build(attempt, members, subgroups, seconds, has_channels=has_channels)
     return "built"
+
+
+def build_nccl(member: Member, attempt: str, members: Sequence[str], sums: Sequence[tuple[str, ...]] = ()) -> str:
+    """With what stands in for NCCL."""
+    stand_in.install(member.name)
+    prepare_environment()
+    library = NcclLibrary(torch.device("cpu"), timeout_seconds=CONNECT_SECONDS)
+    channels = ChannelGroups(member.name, members, itertools.permutations(members, 2), sums, library=library, name=attempt)
+    member.groups = Groups(member.name, members, (), member.rendezvous, attempt, channels=channels)
+    member.groups.build(address="127.0.0.1", timeout_seconds=CONNECT_SECONDS, operation_timeout_seconds=600.0)
+    return "built"
+
+
+def build_channels(member: Member, attempt: str, members: Sequence[str], subgroups: Sequence[tuple[str, ...]] = ()) -> str:
+    return build(member, attempt, members, subgroups, has_channels=True)
 
 
 def close(member: Member) -> None:
@@ -154,9 +191,17 @@ class Crew(AbstractContextManager["Crew"]):
         self.begin(dict.fromkeys(names, (function, arguments)))
         return self.finish(*names)
 
-    def build(self, attempt: str, members: Sequence[str] = (), subgroups: Sequence[tuple[str, ...]] = ()) -> None:
+    def build(
+        self,
+        attempt: str,
+        members: Sequence[str] = (),
+        subgroups: Sequence[tuple[str, ...]] = (),
+        *,
+        has_channels: bool = False,
+    ) -> None:
         members = tuple(members or self.names)
-        assert set(self.call(build, attempt, members, subgroups, on=members).values()) == {"built"}
+        answers = self.call(build_channels if has_channels else build, attempt, members, subgroups, on=members)
+        assert set(answers.values()) == {"built"}, answers
 
     def abort(self, *names: str) -> None:
         for name in names:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kintsugi.core.errors import CommunicationError
-from restorer.groups import Rendezvous, group_prefix, members_of
+from restorer.rendezvous import Rendezvous, group_prefix, members_of
 from restorer.transport import Receiving, Sending, TensorSpec
 from tests.restorer.crew import Crew, Member, build, close
 from tests.runtime.runs import eventually, leaves_nothing

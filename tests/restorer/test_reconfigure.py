@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 
 import pytest
@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from kintsugi.core.decision import Migration, StateKind, Transfer
 from kintsugi.core.errors import CommunicationError, KintsugiError, ReconfigurationError
 from restorer import streams
-from restorer.packing import PackedState, pack, unpack
+from restorer.packing import HOST, HUGE_BYTES, PackedState, pack, unpack
 from restorer.parts import parts_of
 from restorer.reconfigure import migrate
+from restorer.sealing import Sealer, verified
 from restorer.staging import Staging
 from restorer.transport import TensorSpec
 
@@ -190,7 +191,7 @@ def one_attempt(migration: Migration, exports, wire: Wire, stagings, version: in
                 stagings[worker],
                 version=version,
                 export=lambda layer, kind: own[layer, kind],
-                open_transport=lambda: MemoryTransport(worker, wire),
+                open_transport=lambda _: MemoryTransport(worker, wire),
             )
         except KintsugiError as error:
             outcomes[worker] = error
@@ -300,8 +301,36 @@ def test_damaged_headers_are_refused():
         carry_out(Migration(transfers=(transfer("s0", 1),)), {"s0": state_of(VALUES)}, damage)
 
 
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=12), st.integers(1, 3))
+@settings(deadline=None)
+def test_sealed_chunks_last_as_long_as_they_are_held(sizes, num_held):
+    """Buffers come round again, and none before its message was given up."""
+    packed = PackedState({("p", "k"): torch.arange(40, dtype=torch.uint8)})
+    held = deque(maxlen=num_held)
+    for size, message in zip(sizes, Sealer(HOST, num_held).messages((packed, 0, size) for size in sizes), strict=True):
+        held.append((size, message))
+        for expected, earlier in held:
+            assert verified(earlier).tolist() == list(range(expected))
+
+
+def test_damage_is_found_wherever_it_is():
+    packed = PackedState({("p", "k"): torch.arange(40, dtype=torch.uint8)})
+    (message,) = Sealer(HOST, 1).messages([(packed, 3, 33)])
+    for place in range(len(message)):
+        damaged = message.clone()
+        damaged[place] ^= 64
+        assert verified(damaged) is None
+
+
+def test_large_tensors_are_written_as_small_ones_are():
+    """Their memory is another's."""
+    values = torch.arange(HUGE_BYTES // 8 + 3, dtype=torch.float64)
+    assert_same_bits({("p", "k"): values}, unpack(*pack({("p", "k"): values})))
+
+
 @pytest.mark.usefixtures("small_chunks")
-def test_few_chunks_are_in_flight():
+def test_few_chunks_are_in_flight(monkeypatch):
+    monkeypatch.setattr(streams, "MOST_IN_FLIGHT", 3)
     wire = Wire()
     one_attempt(
         Migration(transfers=(transfer("s0", 1), transfer("s1", 1))),
@@ -309,7 +338,7 @@ def test_few_chunks_are_in_flight():
         wire,
         defaultdict(Staging),
     )
-    assert wire.most_waiting["s0", "t"] == wire.most_waiting["s1", "t"] == streams.MOST_IN_FLIGHT
+    assert wire.most_waiting["s0", "t"] == wire.most_waiting["s1", "t"] == 3
 
 
 @given(st.lists(st.integers(1, 14), min_size=1, max_size=3), st.integers(1, 3))

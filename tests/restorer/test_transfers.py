@@ -41,6 +41,9 @@ class Dying:
     def receive(self, spec, peer, tag):
         return self._transport.receive(spec, peer, tag)
 
+    def close(self):
+        self._transport.close()
+
 
 def take_part(member: Member, sources: tuple[str, ...], num_sends: int = 0) -> tuple[int, bool]:
     """Bytes that have arrived here in all, and whether they are right."""
@@ -48,8 +51,9 @@ def take_part(member: Member, sources: tuple[str, ...], num_sends: int = 0) -> t
     staging = member.kept.setdefault("staging", Staging())
     transfers = tuple(Transfer(source=name, target="t", layer=0, kind=KEY[1], num_bytes=1) for name in sources)
 
-    def open_transport():
-        return Dying(member.transport, num_sends) if num_sends else member.transport
+    def open_transport(on_abort):
+        transport = member.groups.stream_transport(on_abort)
+        return Dying(transport, num_sends) if num_sends else transport
 
     def export(_: int, kind: StateKind):
         return {("p", "parameter"): values()} if kind is StateKind.PARAMETER else {}

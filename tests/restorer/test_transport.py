@@ -1,8 +1,11 @@
 """The contract of a transport, kept by every implementation: tagged tensors between real processes."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
+from restorer.ordered import OrderedTransport
 from restorer.transport import TensorSpec, Transport
 from tests.restorer.crew import Crew, Member
 from tests.runtime.runs import leaves_nothing
@@ -20,7 +23,7 @@ SPECS = [
 @pytest.fixture(scope="module", name="crew")
 def pair():
     with leaves_nothing(), Crew("w0", "w1") as crew:
-        crew.build("g0")
+        crew.build("g0", has_channels=True)
         yield crew
 
 
@@ -33,13 +36,18 @@ def is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
 
 
-def transport_of(member: Member) -> tuple[Transport, str]:
-    return member.transport, PEER[member.name]
+def transport_of(member: Member, kind: str, order: Sequence[int]) -> tuple[Transport, str]:
+    """A transport of some kind for messages that both sides send in an order, and the other side."""
+    peer = PEER[member.name]
+    if kind == "tagged":
+        return member.transport, peer
+    carrier = member.transport if kind == "in order" else member.groups.channel_transport()
+    return OrderedTransport(carrier, {peer: order}, {peer: order}, ahead=1), peer
 
 
-def exchange_all(member: Member) -> bool:
+def exchange_all(member: Member, kind: str) -> bool:
     """Both sides send every kind of tensor at once, receives first."""
-    transport, peer = transport_of(member)
+    transport, peer = transport_of(member, kind, range(len(SPECS)))
     receivings = [transport.receive(spec, peer, tag) for tag, spec in enumerate(SPECS)]
     sendings = [transport.send(tensor_of(spec, tag), peer, tag) for tag, spec in enumerate(SPECS)]
     arrived = [receiving.wait() for receiving in receivings]
@@ -48,10 +56,11 @@ def exchange_all(member: Member) -> bool:
     return all(is_equal(tensor, tensor_of(spec, tag)) for tag, (spec, tensor) in enumerate(zip(SPECS, arrived, strict=True)))
 
 
-def exchange_in_other_orders(member: Member) -> bool:
+def exchange_in_other_orders(member: Member, kind: str) -> bool:
     """Tags, not order, say what belongs together; some receives come after their message."""
-    transport, peer = transport_of(member)
-    spec, count = TensorSpec((100,), torch.float64), 20
+    count = 20
+    transport, peer = transport_of(member, kind, range(count - 1, -1, -1))
+    spec = TensorSpec((100,), torch.float64)
     early = {tag: transport.receive(spec, peer, tag) for tag in range(0, count, 2)}
     sendings = [transport.send(tensor_of(spec, tag), peer, tag) for tag in reversed(range(count))]
     receivings = early | {tag: transport.receive(spec, peer, tag) for tag in range(1, count, 2)}
@@ -63,9 +72,9 @@ def exchange_in_other_orders(member: Member) -> bool:
     return is_right
 
 
-def exchange_views(member: Member) -> bool:
+def exchange_views(member: Member, kind: str) -> bool:
     """Tensors that are not contiguous, and those with a history, arrive as they look."""
-    transport, peer = transport_of(member)
+    transport, peer = transport_of(member, kind, range(3))
     matrix = torch.arange(12.0).reshape(3, 4)
     sent = [matrix.T, matrix[:, 1], torch.nn.Parameter(matrix) * 2]
     receivings = [transport.receive(TensorSpec(tuple(t.shape), t.dtype), peer, tag) for tag, t in enumerate(sent)]
@@ -76,9 +85,9 @@ def exchange_views(member: Member) -> bool:
     return is_right
 
 
-def exchange_much(member: Member) -> bool:
+def exchange_much(member: Member, kind: str) -> bool:
     """Both ways at once, larger than any buffer on the way."""
-    transport, peer = transport_of(member)
+    transport, peer = transport_of(member, kind, range(1))
     spec = TensorSpec((3_000_000,), torch.float64)
     receiving = transport.receive(spec, peer, 0)
     sending = transport.send(tensor_of(spec, 1), peer, 0)
@@ -87,8 +96,8 @@ def exchange_much(member: Member) -> bool:
     return is_right
 
 
-def wait_twice(member: Member) -> bool:
-    transport, peer = transport_of(member)
+def wait_twice(member: Member, kind: str) -> bool:
+    transport, peer = transport_of(member, kind, range(1))
     spec = TensorSpec((4,), torch.float32)
     receiving, sending = transport.receive(spec, peer, 0), transport.send(tensor_of(spec, 3), peer, 0)
     sending.wait()
@@ -96,9 +105,9 @@ def wait_twice(member: Member) -> bool:
     return is_equal(receiving.wait(), receiving.wait())
 
 
-def receive_freely(member: Member) -> bool:
+def receive_freely(member: Member, kind: str) -> bool:
     """What arrives belongs to the receiver: it may be written and may need a gradient."""
-    transport, peer = transport_of(member)
+    transport, peer = transport_of(member, kind, range(1))
     spec = TensorSpec((4,), torch.float32, requires_grad=True)
     receiving, sending = transport.receive(spec, peer, 0), transport.send(torch.ones(4), peer, 0)
     sending.wait()
@@ -107,8 +116,73 @@ def receive_freely(member: Member) -> bool:
     return torch.equal(arrived.grad, torch.ones(4))
 
 
-@pytest.mark.parametrize(
-    "exchange", [exchange_all, exchange_in_other_orders, exchange_views, exchange_much, wait_twice, receive_freely]
+def settle(member: Member, kind: str) -> bool:
+    """After it everything has come to its end, also what nobody waited for."""
+    transport, peer = transport_of(member, kind, range(4))
+    spec = TensorSpec((1000,), torch.float64)
+    receivings = [transport.receive(spec, peer, tag) for tag in range(4)]
+    sendings = [transport.send(tensor_of(spec, tag), peer, tag) for tag in range(4)]
+    arrived = [receiving.wait() for receiving in reversed(receivings)]
+    transport.settle()
+    for sending in sendings:
+        sending.wait()
+    return all(is_equal(tensor, tensor_of(spec, 3 - index)) for index, tensor in enumerate(arrived))
+
+
+def two_steps(member: Member, kind: str) -> bool:
+    """The same messages again, with other contents."""
+    transport, peer = transport_of(member, kind, (5, 3, 4))
+    spec = TensorSpec((10,), torch.float64)
+    is_right = []
+    for step in range(2):
+        receivings = {tag: transport.receive(spec, peer, tag) for tag in (3, 4, 5)}
+        sendings = [transport.send(tensor_of(spec, 10 * step + tag), peer, tag) for tag in (5, 3, 4)]
+        is_right += [is_equal(receivings[tag].wait(), tensor_of(spec, 10 * step + tag)) for tag in (4, 3, 5)]
+        for sending in sendings:
+            sending.wait()
+        transport.settle()
+    return all(is_right)
+
+
+KINDS = ("tagged", "in order", "over channels")
+EXCHANGES = (
+    exchange_all,
+    exchange_in_other_orders,
+    exchange_views,
+    exchange_much,
+    wait_twice,
+    receive_freely,
+    settle,
+    two_steps,
 )
-def test_contract(crew, exchange):
-    assert crew.call(exchange) == {"w0": True, "w1": True}
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_contract(crew, exchange, kind):
+    assert crew.call(exchange, kind) == {"w0": True, "w1": True}
+
+
+def send_out_of_order(member: Member, kind: str) -> str:
+    transport, peer = transport_of(member, kind, (1, 0))
+    try:
+        transport.send(torch.ones(1), peer, 0)
+    except AssertionError as error:
+        return str(error)
+    return "sent"
+
+
+def ask_out_of_order(member: Member, kind: str) -> str:
+    """The message before it was never asked for, so it can never be told from this one."""
+    transport, peer = transport_of(member, kind, (1, 0))
+    try:
+        transport.receive(TensorSpec((1,), torch.float32), peer, 0).wait()
+    except AssertionError as error:
+        return str(error)
+    return "received"
+
+
+def test_order_is_kept_by_both_ends(crew):
+    assert crew.call(send_out_of_order, "in order")["w0"] == "message 0 to w1 is sent where 1 is due"
+    expected = "of what w1 sends before it something was not asked for"
+    assert crew.call(ask_out_of_order, "in order")["w0"] == expected

@@ -1,11 +1,12 @@
 """Waits that can always be given up, with operations that end, fail or never end."""
 
+import queue
 import threading
 
 import pytest
 
 from kintsugi.core.errors import CommunicationError
-from restorer.waiter import Waiter
+from restorer.waiter import OwnWaiter, Waiter
 
 
 class Done:
@@ -123,3 +124,34 @@ def test_the_thread_ends_with_its_operation(waiter, stuck):
     stuck.may_end.set()
     thread.join(30.0)
     assert not thread.is_alive()
+
+
+def test_a_thread_that_waits_itself_learns_how_its_operations_ended():
+    waiter = OwnWaiter(lambda: None)
+    waiter.wait(Done())
+    with pytest.raises(CommunicationError, match=r"Connection closed by peer$"):
+        waiter.wait(Failing())
+    waiter.wait(Done())
+
+
+def test_whoever_waits_for_a_thread_that_waits_itself_is_told_at_once_and_the_thread_when_it_is_free(stuck):
+    told, outcome = threading.Event(), queue.SimpleQueue()
+    waiter = OwnWaiter(told.set)
+
+    def work():
+        try:
+            waiter.wait(stuck)
+        except CommunicationError as error:
+            outcome.put(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert stuck.has_begun.wait(30.0)
+    waiter.abort()
+    assert told.is_set()
+    assert outcome.empty()
+    with pytest.raises(CommunicationError, match="given up"):
+        waiter.begin(Done())
+    stuck.may_end.set()
+    thread.join(30.0)
+    assert "given up" in outcome.get(timeout=30.0)
