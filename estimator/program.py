@@ -12,7 +12,7 @@ done, the first in that order has all its workers free for it. Hence nobody wait
 
 import hashlib
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -48,6 +48,10 @@ BACKWARDS = frozenset({ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT, ActionKin
 PASSES = BACKWARDS | {ActionKind.FORWARD}
 SENDS = frozenset({ActionKind.SEND_ACTIVATION, ActionKind.SEND_GRADIENT})
 RECEIVES = frozenset({ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT})
+_OF_GRADIENTS = frozenset({ActionKind.SEND_GRADIENT, ActionKind.RECEIVE_GRADIENT})
+
+Message = tuple[int, int, bool]
+"""What is sent once in a step: the micro-batch, the boundary that it crosses, and whether gradients cross it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,11 @@ class Action:
         """The layer in front of which the message's tensors stand: activations leave below, gradients above."""
         outgoing = self.kind in (ActionKind.SEND_ACTIVATION, ActionKind.RECEIVE_GRADIENT)
         return self.layer_stop if outgoing else self.layer_start
+
+    @property
+    def message(self) -> Message:
+        """What a send or a receive carries; the same at both ends, and of no other message of the step."""
+        return self.microbatch, self.boundary, self.kind in _OF_GRADIENTS
 
     def __str__(self) -> str:
         """Text form, such as `2F0[4:8]`, `2SEND_F0[4:8]>w03`, `REDUCE1` or `APPLY`."""
@@ -112,9 +121,27 @@ class Program:
         return {worker: tuple(map(str, actions)) for worker, actions in self.actions.items()}
 
     @cached_property
+    def turns(self) -> dict[str, tuple[int, ...]]:
+        """For each receive of every worker, in its list's order: which of the peer's messages to it that is, counted from 0.
+
+        -1 for one that the peer never sends, which no compiled program has.
+        """
+        turn_of: dict[Message, int] = {}
+        for actions in self.actions.values():
+            num_sent: Counter[str] = Counter()
+            for action in actions:
+                if action.kind in SENDS:
+                    turn_of[action.message] = num_sent[action.peer]
+                    num_sent[action.peer] += 1
+        return {
+            worker: tuple(turn_of.get(action.message, -1) for action in actions if action.kind in RECEIVES)
+            for worker, actions in self.actions.items()
+        }
+
+    @cached_property
     def digests(self) -> dict[str, str]:
-        """SHA-256 of every worker's list."""
-        return {worker: list_digest(texts) for worker, texts in self.texts.items()}
+        """SHA-256 of every worker's list and turns."""
+        return {worker: list_digest(texts, self.turns[worker]) for worker, texts in self.texts.items()}
 
     @cached_property
     def checksum(self) -> str:
@@ -122,9 +149,9 @@ class Program:
         return checksum(self.digests, self.reductions)
 
 
-def list_digest(texts: tuple[str, ...]) -> str:
-    """SHA-256 of one worker's list in text form, in hexadecimal."""
-    return hashlib.sha256(" ".join(texts).encode()).hexdigest()
+def list_digest(texts: tuple[str, ...], turns: tuple[int, ...]) -> str:
+    """SHA-256 of one worker's list in text form and of its receives' turns, in hexadecimal."""
+    return hashlib.sha256(" ".join((*texts, *map(str, turns))).encode()).hexdigest()
 
 
 def checksum(digests: Mapping[str, str], reductions: tuple[Reduction, ...]) -> str:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from estimator.costs import Costs
 from estimator.layers import StageTimes
-from estimator.program import BACKWARDS, PASSES, RECEIVES, SENDS, Action, ActionKind, Program
+from estimator.program import BACKWARDS, PASSES, RECEIVES, SENDS, Action, ActionKind, Message, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,6 @@ class Replay:
     """To the end of the last update."""
 
 
-_MessageKey = tuple[int, int, bool]
-
-
 class _Replayer:
     """Advances every worker along its list as far as messages allow, until all lists are done."""
 
@@ -48,8 +45,8 @@ class _Replayer:
         self._free = dict.fromkeys(program.actions, 0.0)
         self._position = dict.fromkeys(program.actions, 0)
         self._timings: dict[str, list[Timing]] = {worker: [] for worker in program.actions}
-        self._arrivals: dict[_MessageKey, float] = {}
-        self._waiting: dict[_MessageKey, str] = {}
+        self._arrivals: dict[Message, float] = {}
+        self._waiting: dict[Message, str] = {}
         self._begun: dict[int, dict[str, int]] = defaultdict(dict)
         """Where in the timings of each of its workers a reduction stands."""
         self._link_free = dict.fromkeys(program.actions, 0.0)
@@ -89,7 +86,7 @@ class _Replayer:
         return True
 
     def _send(self, worker: str, action: Action) -> bool:
-        key = _message_key(action)
+        key = action.message
         self._arrivals[key] = self._free[worker] + self._costs.boundary_seconds(worker, action.peer, action.boundary)
         self._record(worker, action, self._free[worker], 0.0)
         if key in self._waiting:
@@ -97,7 +94,7 @@ class _Replayer:
         return True
 
     def _receive(self, worker: str, action: Action) -> bool:
-        key = _message_key(action)
+        key = action.message
         if key not in self._arrivals:
             self._waiting[key] = worker
             return False
@@ -156,11 +153,6 @@ def pass_seconds(kind: ActionKind, times: StageTimes) -> float:
             return times.backward_weight_seconds
         case _:
             return times.backward_seconds
-
-
-def _message_key(action: Action) -> _MessageKey:
-    is_gradient = action.kind in (ActionKind.SEND_GRADIENT, ActionKind.RECEIVE_GRADIENT)
-    return action.microbatch, action.boundary, is_gradient
 
 
 def replay(program: Program, costs: Costs) -> Replay:

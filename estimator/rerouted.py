@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from estimator.costs import Costs
 from estimator.interleaved import stage_limit
 from estimator.list_schedule import Hop, Journey, ListScheduler, WorkerSchedule
-from estimator.memory import worker_static_bytes
+from estimator.memory import activation_budget
 from estimator.reductions import reduced_seconds
 from kintsugi.core.plan import Plan
 
@@ -65,7 +65,7 @@ def _fits(schedules: Schedules, budgets: Mapping[str, int]) -> bool:
 def _budgets(plan: Plan, costs: Costs, touched: frozenset[int]) -> dict[str, int]:
     """Bytes that each worker has for activations."""
     return {
-        worker: costs.usable_bytes(worker) - worker_static_bytes(plan, worker, costs.sums)
+        worker: activation_budget(plan, worker, costs.sums, costs.usable_bytes(worker))
         for worker, index in plan.pipeline_of.items()
         if index in touched
     }

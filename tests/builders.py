@@ -1,7 +1,7 @@
 """Synthetic profiles, plans and snapshots for the tests of every package."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kintsugi.core.cluster import Cluster, worker_name
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
@@ -64,7 +64,7 @@ def profile_of(
     )
 
 
-def uniform_profile(num_layers: int, *, layer_changes: dict[str, object] | None = None, **settings: object) -> Profile:
+def uniform_profile(num_layers: int, *, layer_changes: Mapping[str, object] | None = None, **settings: object) -> Profile:
     """`num_layers` equal layers; `layer_changes` are fields of every layer, `settings` go to `profile_of`."""
     return profile_of([layer(f"block{n}", **(layer_changes or {})) for n in range(num_layers)], **settings)
 

@@ -31,12 +31,15 @@ def profile(
     workers: Annotated[int, typer.Option("--workers", min=1, help="Workers that this machine runs at once.")] = 4,
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:1; the job's own by default.")] = None,
     precision: Annotated[str | None, typer.Option("--precision", help="fp64, fp32, bf16, fp16; the job's own by default.")] = None,
+    recompute: Annotated[bool, typer.Option("--recompute", help="Recompute activations in the backward pass.")] = False,
+    distinct: Annotated[bool, typer.Option("--distinct", help="Measure one of the layers that are built alike for all.")] = False,
 ) -> None:
     """Measure a model's profile on this machine."""
     if device is not None:
         require_device(device)
-    make_job = partial(job_on, load_job(job), device, None if precision is None else precision_of(precision))
-    measured = _measure(make_job, name or _default_name(job, output), repeats, workers)
+    dtype = None if precision is None else precision_of(precision)
+    make_job = partial(job_on, load_job(job), device, dtype, recomputes_activations=recompute)
+    measured = _measure(make_job, name or _default_name(job, output), repeats, workers, is_distinct=distinct)
     text = json.dumps(encode(measured), indent=2, allow_nan=False)
     if output is None:
         print(text)
@@ -80,7 +83,7 @@ def _default_name(job: str, output: Path | None) -> str:
     return output.stem if output is not None else job.partition(":")[0].rpartition(".")[2]
 
 
-def _measure(make_job: Callable[[], TrainingJob], name: str, repeats: int, workers: int) -> Profile:
+def _measure(make_job: Callable[[], TrainingJob], name: str, repeats: int, workers: int, *, is_distinct: bool) -> Profile:
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("layers, then network and recovery", total=repeats)
         return profile_job(
@@ -88,5 +91,6 @@ def _measure(make_job: Callable[[], TrainingJob], name: str, repeats: int, worke
             name=name,
             repeats=repeats,
             num_workers=workers,
+            is_distinct=is_distinct,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )

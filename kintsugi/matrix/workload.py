@@ -12,8 +12,8 @@ from kintsugi.matrix.cell import Cell, Variant
 from kintsugi.matrix.data import DIGITS, TEXT, DataFile, load
 from kintsugi.matrix.models import AveragingAdamW, class_loss, decoder_layers, emulated, residual_layers
 from kintsugi.matrix.trace import traced
-from kintsugi.runtime.gpt import byte_loss
 from kintsugi.runtime.models import Dataset, TrainingJob
+from kintsugi.runtime.tokens import token_loss
 
 WORLD_SIZE = 4
 SEQUENCE_LENGTH = 32
@@ -112,7 +112,7 @@ def job_of(model: Model, data: DataFile, seed: int, trace: tuple[str, int] | Non
     return TrainingJob(
         layers=emulated(layers, model.device_seconds),
         optimizer=partial(traced, optimizer, Path(trace[0]), trace[1]) if trace is not None else optimizer,
-        loss=byte_loss if is_text else class_loss,
+        loss=token_loss if is_text else class_loss,
         dataset=train,
         microbatch_size=model.microbatch_size,
         num_microbatches=model.num_microbatches,

@@ -44,10 +44,13 @@ def precision_of(name: str) -> torch.dtype:
     return PRECISIONS[name]
 
 
-def job_on(make_job: Callable[[], TrainingJob], device: str | None, dtype: torch.dtype | None) -> TrainingJob:
-    """The job that `make_job` returns, on another device or in another data type where they are given.
+def job_on(
+    make_job: Callable[[], TrainingJob], device: str | None, dtype: torch.dtype | None, *, recomputes_activations: bool = False
+) -> TrainingJob:
+    """The job that `make_job` returns, on another device, in another data type or with recomputation where that is asked for.
 
     A partial of this function travels to other processes where `make_job` does.
     """
     job = make_job()
-    return replace(job, device=device or job.device, dtype=dtype or job.dtype)
+    recomputes = recomputes_activations or job.recomputes_activations
+    return replace(job, device=device or job.device, dtype=dtype or job.dtype, recomputes_activations=recomputes)

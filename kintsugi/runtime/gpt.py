@@ -1,8 +1,8 @@
-"""A small GPT-style decoder as a list of layers, trained byte by byte on Python's own standard-library sources."""
+"""A GPT-style decoder as a list of layers: a small one trained byte by byte on Python's own sources, and GPT-2 medium."""
 
 import sysconfig
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kintsugi.runtime.models import Activations, Batch, Layer, NamedParameters, TrainingJob
+from kintsugi.runtime.mixed_precision import mixed_precision_adamw
+from kintsugi.runtime.models import Layer, NamedParameters, TrainingJob
+from kintsugi.runtime.tokens import RandomTokens, token_loss
 
 NUM_BYTES = 256
 """Vocabulary: one token per byte."""
@@ -25,23 +27,28 @@ class GptShape:
     num_heads: int = 4
     sequence_length: int = 32
     dropout: float = 0.1
+    vocabulary: int = NUM_BYTES
+
+
+GPT2_MEDIUM = GptShape(num_blocks=24, width=1024, num_heads=16, sequence_length=1024, dropout=0.0, vocabulary=50257)
+"""Radford et al., Language models are unsupervised multitask learners; without dropout, as models are profiled."""
 
 
 class Embedding(nn.Module):
-    """Byte and position embedding. Tokens [B, T] to activations [B, T, width]."""
+    """Token and position embedding. Tokens [B, T] to activations [B, T, width]."""
 
     def __init__(self, shape: GptShape) -> None:
         super().__init__()
-        self.bytes = nn.Embedding(NUM_BYTES, shape.width)
+        self.tokens = nn.Embedding(shape.vocabulary, shape.width)
         self.positions = nn.Embedding(shape.sequence_length, shape.width)
         self.dropout = nn.Dropout(shape.dropout)
-        nn.init.normal_(self.bytes.weight, std=0.02)
+        nn.init.normal_(self.tokens.weight, std=0.02)
         nn.init.normal_(self.positions.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embed a micro-batch."""
         places = torch.arange(tokens.shape[1], device=tokens.device)
-        hidden: Tensor = self.dropout(self.bytes(tokens) + self.positions(places))
+        hidden: Tensor = self.dropout(self.tokens(tokens) + self.positions(places))
         return hidden
 
 
@@ -76,12 +83,12 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """Final norm and projection to bytes; its weight is the embedding's. [B, T, width] to logits [B, T, 256]."""
+    """Final norm and projection to tokens; its weight is the embedding's. [B, T, width] to logits [B, T, vocabulary]."""
 
     def __init__(self, shape: GptShape) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(shape.width)
-        self.weight = nn.Parameter(torch.empty(NUM_BYTES, shape.width))
+        self.weight = nn.Parameter(torch.empty(shape.vocabulary, shape.width))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Logits."""
@@ -119,14 +126,8 @@ def gpt_layers(shape: GptShape) -> list[Layer]:
     return [
         Layer(name="embedding", build=partial(Embedding, shape), inputs=("tokens",)),
         *(Layer(name=f"block{index}", build=block) for index in range(shape.num_blocks)),
-        Layer(name="head", build=partial(Head, shape), tied={"weight": "embedding.bytes.weight"}),
+        Layer(name="head", build=partial(Head, shape), tied={"weight": "embedding.tokens.weight"}),
     ]
-
-
-def byte_loss(outputs: Activations, batch: Batch) -> Tensor:
-    """Mean cross entropy over all bytes of a micro-batch."""
-    (logits,) = outputs
-    return functional.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten())
 
 
 def adamw(parameters: NamedParameters, *, learning_rate: float = 3e-3) -> torch.optim.Optimizer:
@@ -153,7 +154,7 @@ def gpt_job(
     return TrainingJob(
         layers=gpt_layers(shape),
         optimizer=optimizer,
-        loss=byte_loss,
+        loss=token_loss,
         dataset=ByteText(standard_library_text(text_bytes), shape.sequence_length),
         microbatch_size=microbatch_size,
         num_microbatches=num_microbatches,
@@ -167,3 +168,11 @@ def gpt_job(
 def demo_job() -> TrainingJob:
     """The job with its defaults, as `kintsugi profile` measures it."""
     return gpt_job(num_microbatches=8, num_steps=50)
+
+
+def gpt2_medium_job() -> TrainingJob:
+    """GPT-2 medium on synthetic tokens under AdamW in mixed precision, micro-batches of 8 sequences of 1024 tokens."""
+    job = gpt_job(
+        num_microbatches=8, num_steps=1, shape=GPT2_MEDIUM, microbatch_size=8, dtype=torch.bfloat16, optimizer=mixed_precision_adamw
+    )
+    return replace(job, dataset=RandomTokens(job.global_batch_size, GPT2_MEDIUM.vocabulary, GPT2_MEDIUM.sequence_length))

@@ -42,8 +42,10 @@ class Prepare:
     plan: Plan
     actions: tuple[str, ...]
     """This worker's list in text form; empty for a worker without a slot."""
+    turns: tuple[int, ...]
+    """Of each receive in that list: which of its peer's messages to this worker that is."""
     digests: Mapping[str, str]
-    """Of all workers' lists."""
+    """Of all workers' lists and turns."""
     reductions: tuple[Reduction, ...]
     checksum: str
     members: tuple[str, ...]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.recomputation import recomputed
 from restorer.transport import TensorSpec
 
 Batch = Mapping[str, Tensor]
@@ -59,6 +60,9 @@ class TrainingJob:
     """Step -> factor on the optimizer's own learning rates."""
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
+    recomputes_activations: bool = False
+    """Keep only what enters each layer until its backward pass, and compute the rest again there: less memory, more time, the
+    same numbers. A layer must give the same whenever it is given the same and draws the same."""
 
     def __post_init__(self) -> None:
         names = [layer.name for layer in self.layers]
@@ -144,6 +148,19 @@ def run_layer(layer: Layer, module: nn.Module, activations: Activations, batch: 
         if name not in batch:
             raise InvalidInputError(f"layer {layer.name!r} wants it; the data set gives {', '.join(batch)}", field=name)
     return as_activations(module(*activations, **{name: batch[name] for name in layer.inputs}))
+
+
+def train_layer(job: TrainingJob, index: int, module: nn.Module, activations: Activations, batch: Batch) -> Activations:
+    """One layer's forward pass before a backward pass, which computes it again where the job says so.
+
+    Raises:
+        InvalidInputError: the layer asks for a field that the data set does not give.
+    """
+    layer = job.layers[index]
+    if not job.recomputes_activations:
+        return run_layer(layer, module, activations, batch)
+    device = torch.device(job.device)
+    return recomputed(lambda own: run_layer(layer, module, own, batch), activations, module=module, name=layer.name, device=device)
 
 
 @dataclass(frozen=True, slots=True)

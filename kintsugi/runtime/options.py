@@ -4,10 +4,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.checkpoints.recording import RunOptions
 from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.records.tracing import TraceOptions
 from kintsugi.runtime.ring.options import RingOptions
+
+
+class TransportKind(StrEnum):
+    """What carries activations and gradients between workers. State, and what they agree on, goes by gloo in any case."""
+
+    GLOO = "gloo"
+    """Through host memory, with tags."""
+    GLOO_CHANNELS = "gloo-channels"
+    """Through host memory as NCCL does between devices: a group for each direction of a pair, and messages matched by order.
+
+    For trying that out; it has no merit of its own.
+    """
+    NCCL = "nccl"
+    """Between CUDA devices, of which each worker has one to itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +47,22 @@ class WorkerOptions:
     """Where the times of actions are recorded; null records none."""
     ring: RingOptions = field(default_factory=RingOptions)
     """Patience of workers that govern themselves with each other."""
+    transport: TransportKind = TransportKind.GLOO
+    """What carries activations and gradients: `gloo` through host memory, `nccl` between CUDA devices, each with one worker.
+
+    `gloo-channels` tries out over gloo what is built for NCCL.
+    """
+    devices: Mapping[str, str] = field(default_factory=dict)
+    """Of workers that compute on another device than their job says.
+
+    Under NCCL `kintsugi.train` gives those of its cluster one each; one that joins under another name needs it said here.
+    """
+
+    def __post_init__(self) -> None:
+        if self.transport not in set(TransportKind):
+            known = ", ".join(TransportKind)
+            raise InvalidInputError(f"is no transport; known ones: {known}", field="transport", value=self.transport)
+        object.__setattr__(self, "transport", TransportKind(self.transport))
 
     def address_of(self, worker: str) -> str:
         """Where a worker listens."""

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
+import torch
+
 from kintsugi.client import Client, Patience
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
@@ -22,6 +24,7 @@ from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, Governance
+from kintsugi.runtime.placement import placed
 from kintsugi.runtime.processes import preload
 from kintsugi.runtime.records.tracing import TraceOptions
 from kintsugi.runtime.result import RunResult
@@ -78,7 +81,7 @@ def train(
             the agent and the service; "agent" has the agent do so, and ask whoever decides. Null: as the options say.
 
     Raises:
-        InvalidInputError: degrees and workers do not fit each other, or the job's device is not there.
+        InvalidInputError: degrees and workers do not fit each other, or the job's device is not there, or not for the transport.
         InfeasibleError: too much was lost; no plan exists for the workers that are left.
         WorkerError: the job's own code raised.
     """
@@ -93,6 +96,8 @@ def train(
         ranges=ranges or Ranges(),
     )
     options = _options(options, membership, faults, trace)
+    own = placed(options.worker, job.device, [worker.id for worker in cluster.workers], torch.cuda.device_count())
+    options = replace(options, worker=own)
     profile = profile or profile_job(make_job, name=name, num_workers=len(cluster.workers))
     if run is not None:
         if options.governance is Governance.RING:

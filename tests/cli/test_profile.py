@@ -100,6 +100,20 @@ def test_the_job_is_measured_in_another_precision_where_that_is_asked_for(folder
     assert pickle.loads(pickle.dumps(make_job))().dtype is torch.bfloat16
 
 
+@pytest.mark.parametrize("options", [(), ("--distinct",)])
+def test_one_of_the_layers_that_are_alike_is_measured_where_that_is_asked_for(folder, calls, options):
+    assert run("own_job:make_job", *options) == 0
+    [(_, settings)] = calls
+    assert settings["is_distinct"] == bool(options)
+
+
+@pytest.mark.parametrize("options", [(), ("--recompute",)])
+def test_activations_are_recomputed_where_that_is_asked_for(folder, calls, options):
+    assert run("own_job:make_job", *options) == 0
+    [(make_job, _)] = calls
+    assert pickle.loads(pickle.dumps(make_job))().recomputes_activations == bool(options)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

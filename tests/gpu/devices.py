@@ -1,10 +1,38 @@
-"""Whether a CUDA device is at hand; the tests of this package say so where none is."""
+"""Which CUDA devices are at hand, and how many NCCL ranks they carry; the tests of this package say so where there are too few."""
+
+import os
 
 import pytest
 import torch
+
+from restorer.nccl_requirements import SHARING, SHARING_VERSION, may_share_devices
+
+DEVICE = "cuda:0"
+NUM_DEVICES = torch.cuda.device_count()
+
+if NUM_DEVICES == 1 and torch.cuda.nccl.version() >= SHARING_VERSION:
+    os.environ.setdefault(SHARING, "1")
+
+
+def most_ranks() -> int:
+    """How many workers NCCL can connect here."""
+    return 4 if NUM_DEVICES and may_share_devices() else NUM_DEVICES
+
+
+def device_of(rank: int) -> str:
+    """The device of the worker of a rank."""
+    return f"cuda:{rank % NUM_DEVICES}"
+
+
+def needs_ranks(count: int) -> pytest.MarkDecorator:
+    """Skip where NCCL cannot connect so many workers, with the reason."""
+    reason = f"{NUM_DEVICES} CUDA devices are found, and NCCL asks for one for each of {count} workers"
+    if NUM_DEVICES:
+        reason += f" (version {'.'.join(map(str, torch.cuda.nccl.version()))}; from 2.30 on they could share)"
+    return pytest.mark.skipif(most_ranks() < count, reason=reason)
+
 
 needs_cuda = pytest.mark.skipif(
     not torch.cuda.is_available(),
     reason="no CUDA device is found" if torch.version.cuda else "this build of torch is for CPUs alone",
 )
-DEVICE = "cuda:0"

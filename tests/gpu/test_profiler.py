@@ -3,8 +3,12 @@
 import pytest
 import torch
 
+from benchmarks import lone_stages
 from kintsugi.runtime.devices import job_on, precision_of
+from kintsugi.runtime.gpt import GptShape, gpt_job
+from kintsugi.runtime.measuring.lone_stage import memory_alone
 from kintsugi.runtime.measuring.machine import device_of
+from kintsugi.runtime.measuring.profiler import profile_layers
 from kintsugi.runtime.measuring.sweeper import Sweeper
 from tests.gpu.devices import DEVICE, needs_cuda
 from tests.runtime.jobs import tiny_gpt
@@ -26,3 +30,27 @@ def test_the_device_is_described():
     device = device_of(DEVICE, 1)
     assert device.name == torch.cuda.get_device_name(DEVICE)
     assert 0 <= device.reserved_bytes < device.memory_bytes
+
+
+@pytest.mark.parametrize("recomputes", [False, True])
+@pytest.mark.parametrize("place", lone_stages.pipelines(10)[3].places + lone_stages.pipelines(10)[5].places[:1], ids=str)
+def test_a_stage_takes_the_memory_that_the_model_says(place, recomputes):
+    job = middle_sized(recomputes)
+    model = lone_stages.Model(job, profile_layers(job, 2).profiles, "for a test")
+    measured, predicted = memory_alone(job, place).most_bytes, model.peak_bytes(place)
+    assert -0.02 <= predicted / measured - 1 <= 0.05
+
+
+def middle_sized(recomputes: bool):
+    """Of which the library's own workspaces are a small part."""
+    shape = GptShape(num_blocks=8, width=1024, num_heads=16, sequence_length=512, dropout=0.0)
+    job = gpt_job(num_microbatches=4, num_steps=1, shape=shape, microbatch_size=4, dtype=torch.bfloat16)
+    return job_on(lambda: job, DEVICE, None, recomputes_activations=recomputes)
+
+
+def test_one_of_the_layers_that_are_alike_stands_for_all():
+    job = middle_sized(False)
+    whole, distinct = (profile_layers(job, 2, is_distinct=is_distinct).profiles for is_distinct in (False, True))
+    for one, other in zip(whole, distinct, strict=True):
+        assert (one.activation_bytes, one.optimizer_bytes) == (other.activation_bytes, other.optimizer_bytes)
+        assert min(other.forward_seconds, other.backward_seconds, other.optimizer_seconds) > 0

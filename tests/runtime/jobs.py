@@ -11,12 +11,23 @@ from torch.nn import functional
 
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.gpt import GptShape, gpt_job
+from kintsugi.runtime.llama import LlamaShape
 from kintsugi.runtime.models import Activations, Batch, Dataset, Layer, NamedParameters, TrainingJob
 from tests.builders import FREE, layer, profile_of
 
 NUM_MICROBATCHES = 8
 NUM_STEPS = 4
 WIDTH = 6
+TINY_LLAMA = LlamaShape(
+    num_blocks=2,
+    width=16,
+    num_heads=4,
+    num_key_value_heads=2,
+    feed_forward_width=24,
+    vocabulary=11,
+    rope_base=1e4,
+    sequence_length=8,
+)
 
 
 def tiny_gpt(*, num_steps: int = NUM_STEPS, num_blocks: int = 6, dtype: torch.dtype = torch.float64) -> TrainingJob:

@@ -28,7 +28,7 @@ from kintsugi.runtime.messages import (
     StepDone,
 )
 from kintsugi.runtime.processes import WorkerHandle
-from restorer.groups import members_of
+from restorer.rendezvous import members_of
 
 EVENTS = logging.getLogger("kintsugi.recovery")
 """Told under the names of NVIDIA's resiliency extension; silent unless the trainer configures it."""

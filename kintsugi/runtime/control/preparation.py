@@ -68,6 +68,7 @@ def preparation(
             attempt=attempt,
             plan=decision.plan,
             actions=program.texts.get(worker, ()),
+            turns=program.turns.get(worker, ()),
             digests=program.digests,
             reductions=program.reductions,
             checksum=program.checksum,

@@ -22,7 +22,8 @@ from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.messages import Delivered, Published
 from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.processes import forkserver
-from restorer.groups import Groups, Rendezvous, members_of
+from restorer.groups import Groups
+from restorer.rendezvous import Rendezvous, members_of
 
 _ENDED = "a process ended in the middle of a measurement"
 

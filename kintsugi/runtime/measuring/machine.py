@@ -3,11 +3,16 @@
 import os
 import platform
 import re
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 from kintsugi.core.profile import Device
+
+_DRIVER = Path("/proc/driver/nvidia/version")
+_PATIENCE_SECONDS = 30.0
 
 
 def device_of(name: str, num_workers: int) -> Device:
@@ -36,9 +41,26 @@ def processor_name() -> str:
     return match[1].strip() if match else platform.machine()
 
 
-def description() -> str:
-    """Processor, cores, memory, and versions, in one line."""
+def description(device: str = "cpu") -> str:
+    """Processor, cores, memory, a CUDA device and its driver, and versions, in one line."""
     cores = len(os.sched_getaffinity(0))
     memory = memory_bytes() / 1e9
     versions = f"torch {torch.__version__}, Python {platform.python_version()}"
-    return f"{processor_name()}, {cores} cores, {memory:.1f} GB of memory, {versions}"
+    return f"{_accelerator(device)}{processor_name()}, {cores} cores, {memory:.1f} GB of memory, {versions}"
+
+
+def _accelerator(device: str) -> str:
+    if torch.device(device).type != "cuda":
+        return ""
+    return f"{torch.cuda.get_device_name(device)}, driver {driver_version()}, CUDA {torch.version.cuda}; "
+
+
+def driver_version() -> str:
+    """Of NVIDIA's driver, as it tells the kernel, or as its own tool does; `unknown` where neither is there."""
+    if _DRIVER.exists() and (match := re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", _DRIVER.read_text())):
+        return match[1]
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    with suppress(OSError, subprocess.SubprocessError):
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=True)  # noqa: S603  # constant
+        return answer.stdout.partition("\n")[0].strip() or "unknown"
+    return "unknown"

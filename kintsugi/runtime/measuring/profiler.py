@@ -3,6 +3,8 @@
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -12,6 +14,7 @@ from kintsugi.core.profile import LayerProfile, Profile, Provenance, ProvenanceK
 from kintsugi.runtime.devices import require_device
 from kintsugi.runtime.measuring.machine import description, device_of
 from kintsugi.runtime.measuring.probe import probe
+from kintsugi.runtime.measuring.selection import distinct_job, distinct_layers, whole
 from kintsugi.runtime.measuring.sweeper import Progress, Samples, Sweeper
 from kintsugi.runtime.models import Layer, TrainingJob, model_shape
 from restorer.transport import TensorSpec
@@ -24,6 +27,7 @@ def profile_job(
     repeats: int = 20,
     num_workers: int = 4,
     num_threads: int = 1,
+    is_distinct: bool = False,
     progress: Progress | None = None,
 ) -> Profile:
     """Measure a job's layers on this machine, and the network and recovery of real processes.
@@ -34,43 +38,57 @@ def profile_job(
         repeats: pairs of sweeps over the model: one times the whole backward pass, one the part for the inputs' gradients.
         num_workers: worker processes that this machine runs at once; on the CPU they share its memory.
         num_threads: for torch's own arithmetic, as workers have.
+        is_distinct: of layers that are built alike one is measured for all: for models that no device holds at once.
         progress: learns how far the sweeps are.
 
     Raises:
         InvalidInputError: the job cannot be profiled, or an argument is out of range.
         UnavailableError: a process of the probe did not answer in time.
     """
-    checks.positive("repeats", repeats)
     job = make_job()
-    require_device(job.device)
     with _threads(num_threads):
-        samples = Sweeper(job).run(repeats, progress)
-    layers = _layer_profiles(job, samples)
-    probed = probe(make_job, num_workers=num_workers)
-    spread = max(sample.spread_ratio for sample in samples)
-    detail = (
-        f"{description()}. Medians of {repeats} pairs of sweeps with one micro-batch, {str(job.dtype).removeprefix('torch.')}, "
-        f"{num_threads} thread(s) per worker; widest interquartile range of a layer {spread:.0%} of its median. {probed.detail}"
-    )
+        layers = profile_layers(job, repeats, is_distinct=is_distinct, progress=progress)
+    probed = probe(partial(distinct_job, make_job) if is_distinct else make_job, num_workers=num_workers)
+    detail = f"{description(job.device)}. {layers.detail}, {num_threads} thread(s) per worker. {probed.detail}"
     if torch.device(job.device).type == "cpu":
         detail += f" device.memory_bytes is the machine's memory over {num_workers} workers."
     return Profile(
         name=name,
         microbatch_size=job.microbatch_size,
         provenance=Provenance(kind=ProvenanceKind.MEASURED, detail=detail),
-        layers=layers,
+        layers=layers.profiles,
         device=device_of(job.device, num_workers),
         network=probed.network,
         recovery=probed.recovery,
     )
 
 
-def _layer_profiles(job: TrainingJob, samples: list[Samples]) -> tuple[LayerProfile, ...]:
-    boundaries = model_shape(job).boundaries
-    return tuple(
-        _layer_profile(layer, sample, boundaries[index + 1])
-        for index, (layer, sample) in enumerate(zip(job.layers, samples, strict=True))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredLayers:
+    """What was measured of a model's layers, and how."""
+
+    profiles: tuple[LayerProfile, ...]
+    detail: str
+
+
+def profile_layers(
+    job: TrainingJob, repeats: int = 20, *, is_distinct: bool = False, progress: Progress | None = None
+) -> MeasuredLayers:
+    """Measure a job's layers on its device, in this process; arguments and errors as of `profile_job`."""
+    checks.positive("repeats", repeats)
+    require_device(job.device)
+    selection = distinct_layers(job) if is_distinct else whole(job)
+    samples = Sweeper(selection.job).run(repeats, progress)
+    boundaries = model_shape(job).boundaries[1:]
+    found = zip(job.layers, selection.expanded(samples), boundaries, strict=True)
+    spread, kinds = max(sample.spread_ratio for sample in samples), len(samples)
+    detail = (
+        f"Medians of {repeats} pairs of sweeps with one micro-batch"
+        f"{f' through {kinds} layers, one of every kind' if is_distinct else ''}, {str(job.dtype).removeprefix('torch.')}"
+        f"{', activations recomputed' if job.recomputes_activations else ''}; "
+        f"widest interquartile range of a layer {spread:.0%} of its median"
     )
+    return MeasuredLayers(profiles=tuple(_layer_profile(*one) for one in found), detail=detail)
 
 
 def _layer_profile(layer: Layer, sample: Samples, outputs: tuple[TensorSpec, ...]) -> LayerProfile:
@@ -85,9 +103,13 @@ def _layer_profile(layer: Layer, sample: Samples, outputs: tuple[TensorSpec, ...
         parameter_bytes=sample.parameter_bytes,
         gradient_bytes=sample.gradient_bytes,
         optimizer_bytes=sample.optimizer_bytes,
-        activation_bytes=sample.activation_bytes,
+        activation_bytes=sample.footprint.activation_bytes,
         output_bytes=sum(torch.Size(spec.shape).numel() * spec.dtype.itemsize for spec in outputs),
+        entry_bytes=sample.footprint.entry_bytes,
+        temporary_bytes=sample.footprint.temporary_bytes,
+        optimizer_temporary_bytes=sample.footprint.optimizer_temporary_bytes,
         tied_to=_owner(layer),
+        tied_bytes=sample.tied_bytes,
     )
 
 

@@ -11,9 +11,9 @@ from functools import partial
 from typing import TypeVar
 
 import torch
-from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
+from torch import Tensor, nn
 
+from kintsugi.runtime.measuring.footprint import Footprint, footprints, update
 from kintsugi.runtime.models import (
     Activations,
     Batch,
@@ -21,8 +21,8 @@ from kintsugi.runtime.models import (
     canonical_name,
     collate,
     model_shape,
-    run_layer,
     seed_generators,
+    train_layer,
 )
 from kintsugi.runtime.sampler import Sampler
 from kintsugi.runtime.workers.state import ModelState
@@ -47,9 +47,10 @@ class Samples:
     backward_input: list[float] = field(default_factory=list)
     """The other sweeps."""
     optimizer: list[float] = field(default_factory=list)
-    activation_bytes: int = 0
+    footprint: Footprint = field(default_factory=Footprint)
     parameter_bytes: int = 0
     gradient_bytes: int = 0
+    tied_bytes: int = 0
     optimizer_bytes: int = 0
 
     @property
@@ -88,7 +89,7 @@ class Sweeper:
         """What `repeats` sweeps after the warm-up saw. Shape [layers]."""
         for number in range(WARMUP):
             self._sweep([Samples() for _ in self._job.layers], number, is_split=True)
-        samples = self._bytes()
+        samples = self._measured_bytes()
         for number in range(repeats):
             self._sweep(samples, WARMUP + 2 * number, is_split=False)
             self._sweep(samples, WARMUP + 2 * number + 1, is_split=True)
@@ -114,8 +115,9 @@ class Sweeper:
         gradients: Activations = ()
         for passed, sample in zip(reversed(passes), reversed(samples), strict=True):
             gradients = self._backward(passed, gradients, sample, is_split=is_split)
-        for optimizer, sample in zip(self._optimizers, samples, strict=True):
-            sample.optimizer.append(self._timed(optimizer.step)[0] if optimizer is not None else 0.0)
+        for module, optimizer, sample in zip(self._state.modules.values(), self._optimizers, samples, strict=True):
+            whole = partial(update, self._job, module, optimizer) if optimizer is not None else None
+            sample.optimizer.append(self._timed(whole)[0] if whole is not None else 0.0)
         for parameter in self._state.parameters.values():
             if parameter.grad is not None:
                 parameter.grad.zero_()
@@ -131,7 +133,7 @@ class Sweeper:
 
     def _forward(self, index: int, inputs: Activations, batch: Batch, number: int) -> _Passed:
         seed_generators(self._job, 2, number, 0, index)
-        outputs = run_layer(self._job.layers[index], self._state.modules[index], inputs, batch)
+        outputs = train_layer(self._job, index, self._state.modules[index], inputs, batch)
         is_last = index + 1 == len(self._job.layers)
         return _Passed(inputs, outputs, self._job.loss(outputs, batch) / self._job.num_microbatches if is_last else None)
 
@@ -152,48 +154,24 @@ class Sweeper:
         trained = [(canonical_name(layer, name), p) for name, p in module.named_parameters() if p.requires_grad]
         return self._job.optimizer(trained) if trained else None
 
-    def _bytes(self) -> list[Samples]:
+    def _measured_bytes(self) -> list[Samples]:
         """Every layer's bytes, once its optimizer has made a step; times are to come. Shape [layers]."""
-        activation_bytes = self._activation_bytes()
-        result = []
-        for index, layer in enumerate(self._job.layers):
-            module, optimizer = self._state.modules[index], self._optimizers[index]
-            own = [p for name, p in module.named_parameters() if p.requires_grad and name not in layer.tied]
-            states = optimizer.state.values() if optimizer is not None else ()
-            samples = Samples(
-                parameter_bytes=_total_bytes(*module.parameters(), *module.buffers()),
-                gradient_bytes=_total_bytes(*own),
-                optimizer_bytes=_total_bytes(*(v for state in states for v in state.values() if isinstance(v, Tensor))),
-                activation_bytes=activation_bytes[index],
-            )
-            result.append(samples)
-        return result
+        modules = list(self._state.modules.values())
+        found = footprints(self._job, modules, self._optimizers, self._boundaries, self._batch(0))
+        return [self._samples(index, module, found[index]) for index, module in enumerate(modules)]
 
-    def _activation_bytes(self) -> list[int]:
-        """Memory that autograd keeps from each layer's forward to its backward pass, each storage once. Shape [layers].
-
-        What both a layer and the next one keep counts in both, as if a stage ended between them.
-        """
-        batch = self._batch(0)
-        passes: list[_Passed] = []
-        result = []
-        for index, module in self._state.modules.items():
-            saved: list[Tensor] = []
-            with saved_tensors_hooks(partial(_keep, saved), _same):
-                passes.append(self._forward(index, self._inputs(index, passes), batch, 0))
-            lasting = {_address(tensor) for tensor in (*module.parameters(), *module.buffers())}
-            sizes = {_address(tensor): tensor.untyped_storage().nbytes() for tensor in saved}
-            result.append(sum(size for address, size in sizes.items() if address not in lasting))
-        return result
-
-
-def _keep(saved: list[Tensor], tensor: Tensor) -> Tensor:
-    saved.append(tensor.detach())
-    return saved[-1]
-
-
-def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    def _samples(self, index: int, module: nn.Module, footprint: Footprint) -> Samples:
+        tied, optimizer = self._job.layers[index].tied, self._optimizers[index]
+        named = dict(module.named_parameters())
+        own = [parameter for name, parameter in named.items() if parameter.requires_grad and name not in tied]
+        states = optimizer.state.values() if optimizer is not None else ()
+        return Samples(
+            footprint=footprint,
+            parameter_bytes=_total_bytes(*module.parameters(), *module.buffers()),
+            gradient_bytes=_total_bytes(*own),
+            tied_bytes=_total_bytes(*(named[name] for name in tied)),
+            optimizer_bytes=_total_bytes(*(v for state in states for v in state.values() if isinstance(v, Tensor))),
+        )
 
 
 def _interquartile_range(values: list[float]) -> float:
@@ -205,10 +183,6 @@ def _total_bytes(*tensors: Tensor) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _same(tensor: Tensor) -> Tensor:
-    return tensor
-
-
 def _clock_seconds(action: Callable[[], T]) -> tuple[float, T]:
     """Seconds that `action` takes, and its result."""
     began = time.perf_counter()
@@ -218,7 +192,7 @@ def _clock_seconds(action: Callable[[], T]) -> tuple[float, T]:
 
 def _cuda_seconds(action: Callable[[], T]) -> tuple[float, T]:
     """Seconds that `action` takes on the current CUDA device, and its result."""
-    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     began.record()
     result = action()
     ended.record()

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from restorer.groups import members_of
+from restorer.rendezvous import members_of
 
 Telling = tuple[str, Mapping[str, object]]
 """A worker, and what it is to be told."""

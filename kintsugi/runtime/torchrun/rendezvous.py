@@ -105,7 +105,7 @@ class ServiceRendezvous(RendezvousHandler):
 
     def set_closed(self) -> None:
         """Let nobody join any more."""
-        self._handler.set_closed()  # type: ignore[no-untyped-call]
+        self._handler.set_closed()
 
     def num_nodes_waiting(self) -> int:
         """Agents that wait for the next round."""

@@ -9,6 +9,7 @@ reach an output on no way that an input takes.
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -32,15 +33,20 @@ class _Cut:
 
 @dataclass(slots=True)
 class PassedStage:
-    """A micro-batch between its forward pass and its last backward pass in one stage."""
+    """A micro-batch between its forward pass and its last backward pass in one stage; it keeps no output alive."""
 
     inputs: Activations
-    outputs: Activations
-    loss: Tensor | None
-    """Of the last stage."""
+    roots: tuple[GradientEdge, ...]
+    """Where the backward pass starts: at the loss, or at the outputs that need a gradient."""
     _cuts: list[_Cut] = field(default_factory=list)
     _to_weights: list[tuple[GradientEdge, Tensor | None]] = field(default_factory=list)
     """Edges that lead to weights alone, with their gradients."""
+
+    @classmethod
+    def of(cls, inputs: Activations, outputs: Activations, loss: Tensor | None) -> Self:
+        """After a forward pass; the last stage's has a loss."""
+        ends = [output for output in outputs if output.requires_grad] if loss is None else [loss]
+        return cls(inputs, tuple(map(get_gradient_edge, ends)))
 
     def backward(self, gradients: Sequence[Tensor]) -> Activations:
         """The whole pass: add the weights' gradients to theirs; those of the inputs that need one.
@@ -48,8 +54,7 @@ class PassedStage:
         Args:
             gradients: of the outputs that need one; nothing where there is a loss.
         """
-        outputs, given = self._outputs(gradients)
-        torch.autograd.backward(outputs, given)
+        torch.autograd.backward(self.roots, self._given(gradients))
         return self._zeros_for_none([tensor.grad for tensor in self._wanted])
 
     def backward_input(self, gradients: Sequence[Tensor]) -> Activations:
@@ -58,16 +63,15 @@ class PassedStage:
         That is where no input needs a gradient, and where a weight that an operation on the way to the inputs takes as
         it is serves another one, too.
         """
-        outputs, given = self._outputs(gradients)
-        roots = [get_gradient_edge(output) for output in outputs]
-        cuts = find_cuts([root.node for root in roots], [get_gradient_edge(tensor).node for tensor in self._wanted])
+        given = self._given(gradients)
+        cuts = find_cuts([root.node for root in self.roots], [get_gradient_edge(tensor).node for tensor in self._wanted])
         if cuts is None:
             return self.backward(gradients)
         self._cuts, on_way = cuts
-        self._to_weights = [(root, gradient) for root, gradient in zip(roots, given, strict=True) if root.node not in on_way]
+        self._to_weights = [(root, gradient) for root, gradient in zip(self.roots, given, strict=True) if root.node not in on_way]
         handles = [cut.node.register_prehook(cut.keep) for cut in self._cuts]
         try:
-            found = torch.autograd.grad(outputs, self._wanted, given, retain_graph=True, allow_unused=True)
+            found = torch.autograd.grad(self.roots, self._wanted, given, retain_graph=True, allow_unused=True)
         finally:
             for handle in handles:
                 handle.remove()
@@ -89,11 +93,9 @@ class PassedStage:
     def _wanted(self) -> tuple[Tensor, ...]:
         return tuple(tensor for tensor in self.inputs if tensor.requires_grad)
 
-    def _outputs(self, gradients: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor | None]]:
-        """Tensors that the pass starts from, and their gradients; None is one."""
-        if self.loss is not None:
-            return [self.loss], [None]
-        return [output for output in self.outputs if output.requires_grad], list(gradients)
+    def _given(self, gradients: Sequence[Tensor]) -> list[Tensor | None]:
+        """The roots' gradients; that of the loss is one, which None stands for."""
+        return list(gradients) or [None] * len(self.roots)
 
     def _zeros_for_none(self, gradients: Sequence[Tensor | None]) -> Activations:
         return tuple(

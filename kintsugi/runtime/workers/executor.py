@@ -1,26 +1,26 @@
 """Interprets a worker's action list: one step of training, up to and through the commit point."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from estimator.program import RECEIVES, Action, ActionKind
-from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Plan, Reduction
 from kintsugi.runtime.checkpoints.recording import Cadence, Recorder
-from kintsugi.runtime.models import Activations, Batch, ModelShape, TrainingJob, collate, run_layer, seed_for, seed_generators
+from kintsugi.runtime.models import Activations, Batch, ModelShape, TrainingJob, collate, seed_for, seed_generators, train_layer
 from kintsugi.runtime.records.tracing import ActionTrace
 from kintsugi.runtime.sampler import Sampler
 from kintsugi.runtime.workers.backward import PassedStage
 from kintsugi.runtime.workers.buckets import BucketInFlight, taken_gradients
 from kintsugi.runtime.workers.commit import CommitRecord, Permit, StepStatus, anything, require_each_once
+from kintsugi.runtime.workers.demands import squared_norm, unchanged_buffers
+from kintsugi.runtime.workers.numbering import Numbering
 from kintsugi.runtime.workers.ownership import owned_parameters, require_reduced
 from kintsugi.runtime.workers.state import ModelState
 from restorer.groups import Groups
-from restorer.transport import Receiving, Sending
+from restorer.transport import Receiving, Sending, Transport
 
 ActionHook = Callable[[int, Action], None]
 """Called with step and action before each action; raises to leave the step."""
@@ -40,6 +40,7 @@ class Executor:
         actions: Sequence[Action],
         reductions: Sequence[Reduction],
         groups: Groups,
+        transport: Transport,
         before_action: ActionHook,
         recorder: Recorder | None = None,
         trace: ActionTrace | None = None,
@@ -54,7 +55,7 @@ class Executor:
         self._plan = plan
         self._actions = tuple(actions)
         self._reductions = tuple(reductions)
-        self._transport = groups.transport(torch.device(job.device), plan.workers)
+        self._transport = transport
         self._before_action = before_action
         require_reduced(plan, shape, reductions)
         self._owned = owned_parameters(worker, plan, shape)
@@ -66,12 +67,13 @@ class Executor:
         )
         self._recorder = recorder or Recorder(None, Cadence(), self._sampler, 0, range(0))
         self._trace = trace or ActionTrace(worker, None)
-        self._tags_per_message = max(map(len, shape.boundaries))
+        self._numbering = Numbering(shape)
         self._begin(0)
 
     def _begin(self, step: int) -> None:
         self._step = step
-        self._loss = torch.zeros((), dtype=torch.float64)
+        self._losses: list[Tensor] = []
+        """On the device: to read one is to wait for it."""
         self._counted = torch.zeros(self._job.num_microbatches, dtype=torch.float64)
         self._in_flight: dict[tuple[int, int], PassedStage] = {}
         self._activations: dict[tuple[int, int], Activations] = {}
@@ -112,17 +114,10 @@ class Executor:
     def _post_receives(self) -> None:
         for action in self._actions:
             if action.kind in RECEIVES:
-                specs = self._shape.boundaries[action.boundary]
-                if action.kind is ActionKind.RECEIVE_GRADIENT:
-                    specs = tuple(spec for spec in specs if spec.requires_grad)
                 self._receiving[action] = [
-                    self._transport.receive(spec, action.peer, self._tag(action, index)) for index, spec in enumerate(specs)
+                    self._transport.receive(spec, action.peer, self._numbering.tag(action.message, index))
+                    for index, spec in enumerate(self._numbering.specs(action.message))
                 ]
-
-    def _tag(self, action: Action, index: int) -> int:
-        is_gradient = action.kind in (ActionKind.SEND_GRADIENT, ActionKind.RECEIVE_GRADIENT)
-        message = action.microbatch * len(self._shape.boundaries) + action.boundary
-        return (2 * message + is_gradient) * self._tags_per_message + index
 
     def _batch(self, action: Action) -> Batch:
         """The fields of a micro-batch; nothing where neither a layer nor the loss of this stage looks at them."""
@@ -142,35 +137,18 @@ class Executor:
         values = inputs
         for index in range(action.layer_start, action.layer_stop):
             seed_generators(self._job, 2, self._step, action.microbatch, index)
-            with self._unchanged_buffers(index):
-                values = run_layer(self._job.layers[index], self.state.modules[index], values, batch)
+            with unchanged_buffers(self._job.layers[index].name, module := self.state.modules[index]):
+                values = train_layer(self._job, index, module, values, batch)
         loss = None
         if action.layer_stop == len(self._job.layers):
             loss = self._job.loss(values, batch) / self._job.num_microbatches
-            self._loss += loss.detach().double().cpu()
+            self._losses.append(loss.detach())
             self._counted[action.microbatch] += 1
         samples = self._sampler.indices(self._step, action.microbatch)
         self._recorder.passed(self._sampler.offset(action.microbatch), samples, action.layer_start, action.layer_stop)
-        self._in_flight[action.microbatch, action.layer_start] = PassedStage(inputs, values, loss)
-        self._activations[action.microbatch, action.layer_stop] = values
-
-    @contextmanager
-    def _unchanged_buffers(self, layer: int) -> Iterator[None]:
-        """Refuse a layer whose forward pass changes its buffers: a step that is discarded could not be run again exactly.
-
-        Raises:
-            InvalidInputError: with the layer and the buffer.
-        """
-        before = {name: (id(value), value._version) for name, value in self.state.modules[layer].named_buffers()}
-        yield
-        for name, value in self.state.modules[layer].named_buffers():
-            if before.get(name) != (id(value), value._version):
-                raise InvalidInputError(
-                    f"layer {self._job.layers[layer].name!r} changes its buffer {name!r} in forward (as batch norm does); "
-                    f"replicas and repeated steps would differ: use a layer without running state",
-                    field="layers",
-                    value=name,
-                )
+        self._in_flight[action.microbatch, action.layer_start] = PassedStage.of(inputs, values, loss)
+        if loss is None:
+            self._activations[action.microbatch, action.layer_stop] = values
 
     def _backward(self, action: Action) -> None:
         """The whole backward pass or its input part; either way the stage before gets its gradient."""
@@ -188,7 +166,7 @@ class Executor:
     def _send(self, action: Action) -> None:
         store = self._activations if action.kind is ActionKind.SEND_ACTIVATION else self._gradients
         for index, tensor in enumerate(store.pop((action.microbatch, action.boundary))):
-            self._sending.append(self._transport.send(tensor, action.peer, self._tag(action, index)))
+            self._sending.append(self._transport.send(tensor, action.peer, self._numbering.tag(action.message, index)))
 
     def _receive(self, action: Action) -> None:
         store = self._activations if action.kind is ActionKind.RECEIVE_ACTIVATION else self._gradients
@@ -207,23 +185,26 @@ class Executor:
         for sending in self._sending:
             sending.wait()
         self._sending.clear()
+        self._transport.settle()
         for begun, bucket in self._reducing:
             bucket.settle(self.state.parameters)
             self._trace.settled(begun, bucket.reducing.span)
         self._reducing.clear()
         self._complete_gradients()
-        squared_norm = self._owned_squared_norm()
+        owned = [parameter.grad for name, parameter in self.state.parameters.items() if name in self._owned]
+        squared = squared_norm(owned)
         self.status = StepStatus(step=self._step, is_reduced=True, last_record=self.status.last_record)
         asks = torch.tensor(float(self._recorder.asks_for_checkpoint(self._step)), dtype=torch.float64)
-        total = torch.cat([torch.stack([squared_norm, self._loss, asks]), self._counted])
+        loss = sum((own.double().cpu() for own in self._losses), torch.zeros((), dtype=torch.float64))
+        total = torch.cat([torch.stack([squared, loss, asks]), self._counted])
         self._recorder.before_commit(self._step)
         self.groups.all_reduce(total, self._plan.workers)
         self._trace.waited()
-        squared, loss, asking, *counts = total.tolist()
+        whole_squared, mean_loss, asking, *counts = total.tolist()
         record = CommitRecord(
             step=self._step,
-            squared_norm=squared,
-            loss=loss,
+            squared_norm=whole_squared,
+            loss=mean_loss,
             microbatches=tuple(map(int, counts)),
             asks_for_checkpoint=asking > 0,
         )
@@ -238,12 +219,6 @@ class Executor:
             if parameter.requires_grad and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
 
-    def _owned_squared_norm(self) -> Tensor:
-        """Sum of squares of the gradients that this worker answers for."""
-        gradients = [parameter.grad for name, parameter in self.state.parameters.items() if name in self._owned]
-        squares = [gradient.double().square().sum() for gradient in gradients if gradient is not None]
-        return torch.stack(squares).sum().cpu() if squares else torch.zeros((), dtype=torch.float64)
-
     def _apply(self, record: CommitRecord) -> None:
         limit = self._job.max_grad_norm
         if limit is not None:
@@ -253,7 +228,7 @@ class Executor:
                     if parameter.grad is not None:
                         parameter.grad.mul_(scale)
         self.state.set_learning_rate(record.step)
-        self.state.optimizer.step()
+        self.state.update()
         self.status = StepStatus(step=record.step + 1, last_record=record)
         self._recorder.committed(record)
 

@@ -23,7 +23,8 @@ from kintsugi.runtime.messages import (
     Published,
     ToWorker,
 )
-from restorer.groups import Groups, Rendezvous
+from restorer.groups import Groups
+from restorer.rendezvous import Rendezvous
 
 
 def attempt_name(attempt: int) -> str:

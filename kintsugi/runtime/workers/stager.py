@@ -17,6 +17,7 @@ from kintsugi.runtime.records.tracing import ActionTrace
 from kintsugi.runtime.workers.commit import Permit, StepStatus, anything
 from kintsugi.runtime.workers.executor import ActionHook, Executor
 from kintsugi.runtime.workers.state import ModelState
+from kintsugi.runtime.workers.wiring import Wiring
 from restorer.groups import Groups
 from restorer.reconfigure import migrate
 from restorer.staging import Staging
@@ -33,6 +34,7 @@ class Stager:
     """Raises CommunicationError where an attempt was called off."""
     before_action: ActionHook
     trace: ActionTrace
+    wiring: Wiring
     permit: Permit = anything
     staging: Staging = field(init=False)
     """State on its way here, over all attempts."""
@@ -40,7 +42,7 @@ class Stager:
 
     def __post_init__(self) -> None:
         self._shape = model_shape(self.job)
-        self.staging = Staging(is_pinned=torch.device(self.job.device).type == "cuda")
+        self.staging = Staging(torch.device(self.job.device))
 
     def state(self, message: Prepare, groups: Groups, present: ModelState | None) -> ModelState | None:
         """The state for the worker's slots; null where it has none. Sends what others need of the present one.
@@ -61,7 +63,7 @@ class Stager:
             self.staging,
             version=message.start_step,
             export=old.export if old is not None else _holds_nothing,
-            open_transport=partial(groups.transport, torch.device("cpu")),
+            open_transport=groups.stream_transport,
         )
         if layers is None:
             return None
@@ -82,6 +84,7 @@ class Stager:
             actions=actions,
             reductions=message.reductions,
             groups=groups,
+            transport=self.wiring.transport(groups, message, actions, self._shape),
             before_action=self.before_action,
             recorder=self.books.recorder(message, self.job),
             trace=self.trace,
@@ -98,7 +101,7 @@ def checked_actions(worker: str, message: Prepare) -> tuple[Action, ...]:
     Raises:
         ReconfigurationError: the list is not the one that the checksum was made of.
     """
-    own_is_right = worker not in message.digests or message.digests[worker] == list_digest(message.actions)
+    own_is_right = worker not in message.digests or message.digests[worker] == list_digest(message.actions, message.turns)
     if not own_is_right or checksum(message.digests, message.reductions) != message.checksum:
         raise ReconfigurationError("the program does not have the checksum it came with", field="checksum", value=message.checksum)
     return tuple(parse_action(text) for text in message.actions)

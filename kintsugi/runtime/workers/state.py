@@ -1,6 +1,8 @@
 """The layers that a worker holds: modules, parameters, buffers and optimizer state, and how they move."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +29,9 @@ class ModelState:
         self.modules = dict(modules)
         self.parameters = dict(parameters)
         """By canonical name, in layer order; a tied parameter stands there once."""
-        self.optimizer = _optimizer(job, [(name, p) for name, p in self.parameters.items() if p.requires_grad])
-        self._base_rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.optimizers = _optimizers(job, self.parameters)
+        """By the name of the layer whose parameters they update."""
+        self._base_rates = [group["lr"] for group in self._groups]
 
     @classmethod
     def initial(cls, job: TrainingJob, layers: Sequence[int], before_layer: Callable[[], None] = _nothing) -> "ModelState":
@@ -55,8 +58,8 @@ class ModelState:
         parameters = _tie(self._job, modules, self.parameters)
         new = ModelState(self._job, modules, parameters)
         for name, parameter in parameters.items():
-            if self.parameters.get(name) is parameter and parameter in self.optimizer.state:
-                new.optimizer.state[parameter] = self.optimizer.state[parameter]
+            if self.parameters.get(name) is parameter and parameter in (known := self._optimizer_state(name)):
+                new._optimizer_state(name)[parameter] = known[parameter]
         for index in layers:
             if index not in self.modules:
                 new._load(index, arrived)
@@ -68,7 +71,7 @@ class ModelState:
             return {
                 (name, key): value
                 for name, parameter in self._named(layer)
-                for key, value in self.optimizer.state.get(parameter, {}).items()
+                for key, value in self._optimizer_state(name).get(parameter, {}).items()
             }
         buffers: StateEntries = {(name, BUFFER): value for name, value in self._named_buffers(layer)}
         if kind is StateKind.BUFFER:
@@ -79,8 +82,22 @@ class ModelState:
         """Apply the job's learning-rate factor for `step`."""
         if self._job.learning_rate_factor is not None:
             factor = self._job.learning_rate_factor(step)
-            for group, base in zip(self.optimizer.param_groups, self._base_rates, strict=True):
+            for group, base in zip(self._groups, self._base_rates, strict=True):
                 group["lr"] = base * factor
+
+    def update(self) -> None:
+        """Every layer's parameters by their gradients, one layer after the other."""
+        for optimizer in self.optimizers.values():
+            optimizer.step()
+
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
+
+    def _optimizer_state(self, name: str) -> MutableMapping[Tensor, dict[str, Any]]:
+        """Of the optimizer that updates a parameter; nothing where it is not trained."""
+        optimizer = self.optimizers.get(_owner(name))
+        return {} if optimizer is None else optimizer.state
 
     def _named(self, layer: int) -> Iterator[tuple[str, nn.Parameter]]:
         for name, parameter in self.modules[layer].named_parameters():
@@ -102,7 +119,7 @@ class ModelState:
                     buffer.copy_(values[name, BUFFER])
         for (name, key), value in arrived.get((layer, StateKind.OPTIMIZER), {}).items():
             parameter = self.parameters[name]
-            self.optimizer.state[parameter][key] = _beside(value, parameter)
+            self._optimizer_state(name).setdefault(parameter, {})[key] = _beside(value, parameter)
 
 
 def _modules(
@@ -116,9 +133,18 @@ def _modules(
     return modules
 
 
-def _optimizer(job: TrainingJob, trained: NamedParameters) -> torch.optim.Optimizer:
-    """The job's optimizer; one that does nothing where there is nothing to train, which torch's optimizers refuse."""
-    return job.optimizer(trained) if trained else torch.optim.SGD([nn.Parameter(torch.empty(0))], lr=0.0)
+def _owner(name: str) -> str:
+    """The layer whose own parameter it is, by its canonical name."""
+    return name.partition(".")[0]
+
+
+def _optimizers(job: TrainingJob, parameters: Mapping[str, nn.Parameter]) -> dict[str, torch.optim.Optimizer]:
+    """One for each layer: no update depends on which other layers its worker holds, and none needs room for several at once."""
+    trained: dict[str, NamedParameters] = defaultdict(list)
+    for name, parameter in parameters.items():
+        if parameter.requires_grad:
+            trained[_owner(name)].append((name, parameter))
+    return {layer: job.optimizer(own) for layer, own in trained.items()}
 
 
 def _beside(value: object, parameter: nn.Parameter) -> object:

@@ -50,10 +50,11 @@ from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.reach import Doorbell
 from kintsugi.runtime.records.tracing import ActionTrace
 from kintsugi.runtime.result import collected
-from kintsugi.runtime.workers.commit import Permit, anything
+from kintsugi.runtime.workers.commit import CommitRecord, Permit, anything
 from kintsugi.runtime.workers.executor import Executor
-from kintsugi.runtime.workers.listener import Line, Listener, attempt_name
+from kintsugi.runtime.workers.listener import Line, Listener
 from kintsugi.runtime.workers.stager import Stager, checked_actions
+from kintsugi.runtime.workers.wiring import Wiring, own_job
 from restorer.groups import Groups
 
 _PR_SET_PDEATHSIG = 1
@@ -111,10 +112,13 @@ class WorkerProcess:
         """Learn the model, then obey until told to stop."""
         self._listener.start()
         self._faults.strike_if(FaultPoint.START)
-        self._job = make_job()
+        self._job = own_job(make_job, self._worker, self._options)
+        self._wiring = Wiring(self._worker, torch.device(self._job.device), self._options)
         trace = ActionTrace(self._worker, self._options.trace)
         require_current = self._listener.require_current
-        self._stager = Stager(self._worker, self._job, self._books, require_current, self._before_action, trace, self._permit)
+        self._stager = Stager(
+            self._worker, self._job, self._books, require_current, self._before_action, trace, self._wiring, self._permit
+        )
         gc.collect()
         gc.freeze()
         self.tell(Started(self._doorbell.address))
@@ -169,7 +173,7 @@ class WorkerProcess:
         actions = checked_actions(self._worker, message)
         if message.record is not None and self._executor is not None and self._executor.status.step == message.record.step:
             self._executor.roll_forward(message.record)
-        groups = self._connect(message)
+        groups = self._connect(message, actions)
         regrouped_at = time.monotonic()
         self._faults.strike_if(FaultPoint.TRANSFER)
         state = self._stager.state(message, groups, self._executor.state if self._executor is not None else None)
@@ -179,12 +183,8 @@ class WorkerProcess:
         self._faults.strike_if(FaultPoint.READY)
         self.tell(Ready(message.attempt, regrouped_at, transferred_at))
 
-    def _connect(self, message: Prepare) -> Groups:
-        subgroups = [message.plan.workers, *(reduction.workers for reduction in message.reductions)]
-        name = attempt_name(message.attempt)
-        self._groups = self._listener.groups_for(
-            message.attempt, lambda rendezvous: Groups(self._worker, message.members, subgroups, rendezvous, name)
-        )
+    def _connect(self, message: Prepare, actions: tuple[Action, ...]) -> Groups:
+        self._groups = self._listener.groups_for(message.attempt, partial(self._wiring.groups, message, actions))
         self._groups.build(
             address=self._options.address_of(self._worker),
             timeout_seconds=self._options.connect_timeout_seconds,
@@ -213,7 +213,7 @@ class WorkerProcess:
         for step in self._staged.steps(self._job.num_steps):
             self._faults.strike_if(FaultPoint.STEP, step)
             began = time.monotonic()
-            record = executor.run(step)
+            record = self._run_step(executor, step)
             ended = time.monotonic()
             self._faults.strike_if(FaultPoint.APPLIED, step)
             self.tell(StepDone(self._attempt, step, record.loss, ended - began, ended, record.microbatches))
@@ -221,6 +221,14 @@ class WorkerProcess:
                 self._books.take(self._attempt, step + 1, self._staged.plan, executor.state, require_current)
         self._books.drain(require_current)
         self.tell(Finished(self._attempt))
+
+    def _run_step(self, executor: Executor, step: int) -> CommitRecord:
+        """Train one step; what the user's code makes of the messages of a step that was called off is no error of it."""
+        try:
+            return executor.run(step)
+        except Exception:
+            self._listener.require_current(self._attempt)
+            raise
 
     def _before_action(self, step: int, action: Action) -> None:
         self._listener.require_current(self._attempt)

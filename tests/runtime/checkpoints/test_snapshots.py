@@ -35,7 +35,7 @@ def stepped(job: TrainingJob, layers: range) -> ModelState:
     for parameter in state.parameters.values():
         if parameter.requires_grad:
             parameter.grad = torch.randn_like(parameter)
-    state.optimizer.step()
+    state.update()
     return state
 
 

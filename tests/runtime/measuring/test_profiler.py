@@ -13,7 +13,7 @@ from kintsugi.core.profile import LinkCost, Network, Profile, ProvenanceKind, Re
 from kintsugi.runtime import emulation
 from kintsugi.runtime.emulation import EmulatedTimes, emulated_job, mean_square, sgd
 from kintsugi.runtime.gpt import GptShape, adamw, gpt_job
-from kintsugi.runtime.measuring import profiler, sweeper
+from kintsugi.runtime.measuring import machine, profiler, sweeper
 from kintsugi.runtime.measuring.machine import memory_bytes
 from kintsugi.runtime.measuring.probe import Probed
 from kintsugi.runtime.measuring.profiler import profile_job
@@ -115,8 +115,8 @@ def test_bytes_of_a_linear_layer_are_those_counted_by_hand():
     assert (start.parameter_bytes, start.gradient_bytes, start.optimizer_bytes, start.activation_bytes) == (0, 0, 0, 0)
     assert start.output_bytes == linear.output_bytes == 4 * 4 * 8
     assert linear.parameter_bytes == linear.gradient_bytes == linear.optimizer_bytes == parameters
-    # The input is saved for the weight's gradient, the output for the mean square's; the weight itself does not count.
-    assert linear.activation_bytes == 2 * 4 * 4 * 8
+    # The input is saved for the weight's gradient, the output for the mean square's, beside the loss; the weight does not count.
+    assert linear.activation_bytes == 2 * 4 * 4 * 8 + 4
 
 
 def test_adamw_keeps_two_moments_and_a_counter_per_parameter():
@@ -136,6 +136,7 @@ def test_tied_layer_reduces_only_what_it_does_not_share():
     assert second.tied_to == "layer0"
     assert second.gradient_bytes == 4 * 8
     assert second.parameter_bytes == first.parameter_bytes == 4 * (8 * 8 + 8)
+    assert (first.tied_bytes, second.tied_bytes) == (0, 4 * 8 * 8)
     assert first.tied_to is None
 
 
@@ -192,3 +193,28 @@ def test_progress_is_told():
 def test_zero_repeats_are_refused():
     with pytest.raises(InvalidInputError, match="repeats"):
         profile_job(partial(job_of, Start, LINEAR), name="test", repeats=0)
+
+
+def test_of_layers_built_alike_one_is_measured(monkeypatch):
+    shape = GptShape(num_blocks=4, width=16, num_heads=2, sequence_length=8)
+    job = gpt_job(num_microbatches=2, num_steps=1, shape=shape, text_bytes=2000)
+    probed = []
+    monkeypatch.setattr(profiler, "probe", lambda make_job, **_: probed.append(make_job()) or PROBED)
+    whole, distinct = profile_of(job), profile_of(job, is_distinct=True)
+    assert [len(job.layers) for job in probed] == [6, 3]
+    assert "3 layers, one of every kind" in distinct.provenance.detail
+    assert len({codec.dumps(replace(layer, name="block")) for layer in distinct.layers[1:5]}) == 1
+    for one, other in zip(whole.layers, distinct.layers, strict=True):
+        assert (one.name, one.parameter_bytes, one.activation_bytes) == (other.name, other.parameter_bytes, other.activation_bytes)
+
+
+def test_the_driver_is_asked_for(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "_DRIVER", tmp_path / "version")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.driver_version() == "unknown"
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 580.159.04\n")
+    tool.chmod(0o755)
+    assert machine.driver_version() == "580.159.04"
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build\n")
+    assert machine.driver_version() == "580.159.03"

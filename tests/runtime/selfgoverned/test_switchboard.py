@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kintsugi.runtime.messages import Delivered
 from kintsugi.runtime.selfgoverned.switchboard import AllReady, FromSwitchboard, Switchboard, Unserved
 from kintsugi.runtime.selfgoverned.table import Table
-from restorer.groups import group_prefix
+from restorer.rendezvous import group_prefix
 from tests.runtime.runs import leaves_nothing
 
 MEMBERS = ("w00", "w01", "w02")

@@ -1,6 +1,7 @@
 """Both parts of a backward pass give what one pass gives, and each does its own part only."""
 
 from collections.abc import Callable
+from weakref import ref
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kintsugi.runtime.emulation import EmulatedLayer, EmulatedTimes
-from kintsugi.runtime.models import as_activations, collate, run_layer
+from kintsugi.runtime.models import Activations, as_activations, collate, run_layer
 from kintsugi.runtime.workers.backward import PassedStage
 from kintsugi.runtime.workers.state import ModelState
 from tests.runtime.jobs import frozen_job, odd_job, tiny_gpt
@@ -121,24 +122,27 @@ WHOLE = {"twice", "shared", "unused"}
 """These cannot be split, nor can positions whose two outputs meet in a loss: all is done in the input part."""
 
 
-def stage(module: nn.Module, hidden: Tensor, *, is_last: bool) -> PassedStage:
+Passed = tuple[PassedStage, list[Tensor]]
+"""A stage with gradients of its outputs, none where there is a loss."""
+
+
+def stage(module: nn.Module, hidden: Tensor, *, is_last: bool) -> Passed:
     inputs = (hidden.clone().requires_grad_(),)
     outputs = as_activations(module(*inputs))
     loss = sum((output.square().mean() for output in outputs), torch.zeros(())) if is_last else None
-    return PassedStage(inputs, outputs, loss)
+    return passed_stage(inputs, outputs, loss)
 
 
-def gradients_for(passed: PassedStage) -> list[Tensor]:
-    if passed.loss is not None:
-        return []
-    return [torch.cos(output.detach()) for output in passed.outputs if output.requires_grad]
+def passed_stage(inputs: Activations, outputs: Activations, loss: Tensor | None) -> Passed:
+    gradients = [torch.cos(output.detach()) for output in outputs if output.requires_grad] if loss is None else []
+    return PassedStage.of(inputs, outputs, loss), gradients
 
 
 def passes(module: nn.Module, hidden: Tensor, *, is_last: bool) -> tuple[list[Tensor], dict[str, Tensor | None]]:
     """Input and weight gradients of one whole pass."""
     module.zero_grad()
-    passed = stage(module, hidden, is_last=is_last)
-    return list(passed.backward(gradients_for(passed))), weights(module)
+    passed, gradients = stage(module, hidden, is_last=is_last)
+    return list(passed.backward(gradients)), weights(module)
 
 
 def weights(module: nn.Module) -> dict[str, Tensor | None]:
@@ -159,8 +163,8 @@ def test_both_parts_are_the_whole(name, is_last):
     module, hidden = LAYERS[name]().double(), torch.randn(3, 2, WIDTH, dtype=torch.float64)
     expected_inputs, expected = passes(module, hidden, is_last=is_last)
     module.zero_grad()
-    passed = stage(module, hidden, is_last=is_last)
-    found = passed.backward_input(gradients_for(passed))
+    passed, gradients = stage(module, hidden, is_last=is_last)
+    found = passed.backward_input(gradients)
     if name in WHOLE or (name == "positions" and is_last):
         assert any(p.grad is not None for p in module.parameters())
     else:
@@ -184,13 +188,13 @@ def test_microbatches_whose_weight_parts_wait_add_up(names, data):
     batches = [torch.randn(2, 3, WIDTH, dtype=torch.float64) for _ in range(3)]
     module.zero_grad()
     for hidden in batches:
-        passed = stage(module, hidden, is_last=True)
+        passed, _ = stage(module, hidden, is_last=True)
         passed.backward([])
     expected = weights(module)
     module.zero_grad()
     waiting = []
     for hidden in batches:
-        waiting.append(stage(module, hidden, is_last=True))
+        waiting.append(stage(module, hidden, is_last=True)[0])
         waiting[-1].backward_input([])
         if data.draw(st.booleans()):
             waiting.pop(0).backward_weight()
@@ -219,7 +223,7 @@ def test_each_part_computes_its_own_gradients_only_and_once():
     weight = torch.randn(WIDTH, WIDTH, requires_grad=True)
     entered = torch.randn(3, WIDTH, requires_grad=True)
     output = Counted.apply(entered, on_way) @ Counted.apply(weight, on_weight)
-    passed = PassedStage((entered,), (output,), None)
+    passed = PassedStage.of((entered,), (output,), None)
     passed.backward_input([torch.ones_like(output)])
     assert (len(on_way), len(on_weight)) == (1, 0)
     passed.backward_weight()
@@ -234,28 +238,38 @@ def test_stages_of_whole_models(make_job, start, stop):
     modules = list(ModelState.initial(job, range(len(job.layers))).modules.values())
     batch = collate([job.dataset[0], job.dataset[1]], "cpu")
 
-    def run() -> PassedStage:
+    def run() -> Passed:
         values = ()
         for index in range(stop):
             if index == start:
                 values = inputs = tuple(v.detach().requires_grad_(v.requires_grad) for v in values)
             torch.manual_seed(index)
             values = run_layer(job.layers[index], modules[index], values, batch)
-        return PassedStage(inputs, values, job.loss(values, batch) if stop == len(job.layers) else None)
+        return passed_stage(inputs, values, job.loss(values, batch) if stop == len(job.layers) else None)
 
-    def gradients() -> list[Tensor | None]:
+    def weight_gradients() -> list[Tensor | None]:
         return [p.grad for module in modules for p in module.parameters()]
 
-    passed = run()
-    expected_inputs, expected = passed.backward(gradients_for(passed)), gradients()
+    passed, gradients = run()
+    expected_inputs, expected = passed.backward(gradients), weight_gradients()
     for module in modules:
         module.zero_grad()
-    passed = run()
-    found = passed.backward_input(gradients_for(passed))
+    passed, gradients = run()
+    found = passed.backward_input(gradients)
     passed.backward_weight()
     assert all(torch.equal(one, other) for one, other in zip(found, expected_inputs, strict=True))
-    for one, other in zip(gradients(), expected, strict=True):
+    for one, other in zip(weight_gradients(), expected, strict=True):
         assert_same(one, other)
+
+
+def test_outputs_are_let_go_of():
+    hidden = torch.randn(2, WIDTH)
+    outputs = as_activations(nn.Linear(WIDTH, WIDTH)(hidden))
+    held = ref(outputs[0])
+    passed = PassedStage.of((), outputs, None)
+    del outputs
+    assert held() is None
+    assert passed.backward([torch.ones(2, WIDTH)]) == ()
 
 
 def test_emulated_layers_take_each_part_at_its_time(monkeypatch):
@@ -263,9 +277,9 @@ def test_emulated_layers_take_each_part_at_its_time(monkeypatch):
     monkeypatch.setattr("kintsugi.runtime.emulation.time.sleep", slept.append)
     times = EmulatedTimes(forward_seconds=0.1, backward_input_seconds=0.2, backward_weight_seconds=0.3)
     module = nn.Sequential(EmulatedLayer(times, WIDTH), EmulatedLayer(times, WIDTH))
-    passed = stage(module, torch.randn(2, WIDTH), is_last=False)
+    passed, gradients = stage(module, torch.randn(2, WIDTH), is_last=False)
     slept.clear()
-    passed.backward_input(gradients_for(passed))
+    passed.backward_input(gradients)
     assert slept == [0.2, 0.2]
     passed.backward_weight()
     assert slept == [0.2, 0.2, 0.3, 0.3]

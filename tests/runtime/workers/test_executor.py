@@ -28,14 +28,18 @@ class Alone:
         self.count = 0
         self.breaks_at = breaks_at
 
-    def transport(self, device: torch.device, members: tuple[str, ...] | None = None) -> None:
-        return None
-
     def all_reduce(self, tensor: torch.Tensor, members: tuple[str, ...] | None = None) -> None:
         self.count += 1
         if self.count == self.breaks_at:
             tensor.fill_(math.nan)
             raise CommunicationError("a peer is gone")
+
+
+class Nobody:
+    """The transport of a worker without peers: it sends and receives nothing."""
+
+    def settle(self) -> None:
+        pass
 
 
 def executor_of(job: TrainingJob, groups: Alone, before_action=lambda *_: None) -> Executor:
@@ -50,6 +54,7 @@ def executor_of(job: TrainingJob, groups: Alone, before_action=lambda *_: None) 
         actions=program.actions["w00"],
         reductions=program.reductions,
         groups=groups,
+        transport=Nobody(),
         before_action=before_action,
     )
 
@@ -81,7 +86,7 @@ def plain_training(job: TrainingJob) -> tuple[list[float], dict[str, torch.Tenso
         losses.append(total)
         torch.nn.utils.clip_grad_norm_(trained, job.max_grad_norm)
         state.set_learning_rate(step)
-        state.optimizer.step()
+        state.update()
     return losses, {name: p.detach() for name, p in state.parameters.items()}
 
 

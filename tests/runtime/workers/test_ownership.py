@@ -41,7 +41,7 @@ def test_the_plans_rounds_reduce_everything(make_job, lengths):
 
 def test_a_plan_without_rounds_is_refused():
     job = tiny_gpt()
-    with pytest.raises(InvalidInputError, match=r"rounds: parameter embedding\.bytes\.weight is held by"):
+    with pytest.raises(InvalidInputError, match=r"rounds: parameter embedding\.tokens\.weight is held by"):
         require_reduced(grid_plan(len(job.layers), [2, 2], [1, 1]), model_shape(job), ())
 
 

@@ -31,7 +31,7 @@ def trained(job: TrainingJob, layers: range) -> ModelState:
             generator = torch.Generator().manual_seed(step + sum(name.encode()))
             parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
         state.set_learning_rate(step)
-        state.optimizer.step()
+        state.update()
     return state
 
 
@@ -71,7 +71,7 @@ def test_tied_parameters_are_one_object_and_stand_once(job):
 
 def test_the_optimizer_gets_what_is_trained(job):
     state = ModelState.initial(job, layers_of(job))
-    given = {id(p) for group in state.optimizer.param_groups for p in group["params"]}
+    given = {id(p) for optimizer in state.optimizers.values() for group in optimizer.param_groups for p in group["params"]}
     assert given == {id(p) for p in state.parameters.values() if p.requires_grad}
 
 
@@ -116,7 +116,7 @@ def test_training_goes_on_the_same_after_a_move():
         for parameter in state.parameters.values():
             parameter.grad = torch.ones_like(parameter)
         state.set_learning_rate(2)
-        state.optimizer.step()
+        state.update()
     assert_equal(exported(moved, layers_of(job)), exported(whole, layers_of(job)))
 
 
@@ -136,5 +136,20 @@ def test_the_learning_rate_follows_the_step():
     rates = []
     for step in (0, 1, 2, 5):
         state.set_learning_rate(step)
-        rates += [group["lr"] for group in state.optimizer.param_groups]
-    assert rates == pytest.approx([0.05 / 3, 0.1 / 3, 0.05, 0.05])
+        rates.append([group["lr"] for optimizer in state.optimizers.values() for group in optimizer.param_groups])
+    assert len(rates[0]) == 2  # of both layers
+    assert [rate for own in rates for rate in own] == pytest.approx([0.05 / 3] * 2 + [0.1 / 3] * 2 + [0.05] * 4)
+
+
+def test_layers_apart_are_updated_as_all_together():
+    job = odd_job()
+    apart, together = (ModelState.initial(job, layers_of(job)) for _ in range(2))
+    optimizer = job.optimizer([(name, p) for name, p in together.parameters.items() if p.requires_grad])
+    for number in range(3):
+        for state in (apart, together):
+            for name, parameter in state.parameters.items():
+                generator = torch.Generator().manual_seed(number + sum(name.encode()))
+                parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+        apart.update()
+        optimizer.step()
+    assert all(torch.equal(apart.parameters[name], parameter) for name, parameter in together.parameters.items())

@@ -1,0 +1,134 @@
+"""What a layer takes of its device's memory, as the allocator counts it: what it keeps for its backward pass, and for how long."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kintsugi.runtime.measuring.allocator import MemoryMeter, Section
+from kintsugi.runtime.models import Activations, Batch, TrainingJob, run_layer, train_layer
+from kintsugi.runtime.workers.demands import squared_norm
+from restorer.transport import TensorSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """One layer's, in bytes; a micro-batch at a time."""
+
+    activation_bytes: int = 0
+    """Kept from the forward to the backward pass."""
+    entry_bytes: int = 0
+    """What is kept of the input besides, where a stage begins with the layer."""
+    temporary_bytes: int = 0
+    """The most that a forward pass takes beyond what it keeps, or a backward pass beyond what was kept for it."""
+    optimizer_temporary_bytes: int = 0
+    """The most that an update takes beyond what was there before."""
+
+
+class GradientSource(torch.autograd.Function):
+    """A scalar that stands for all that follows some outputs: it keeps none of them, and brings them random gradients.
+
+    As in a stage, nobody but autograd holds those.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *outputs: Tensor) -> Tensor:
+        """Remember shapes alone."""
+        ctx.specs = [(tensor.shape, tensor.dtype, tensor.device) for tensor in outputs]
+        return outputs[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
+        """Gradients of all outputs."""
+        return tuple(torch.randn(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.specs)
+
+
+def footprints(
+    job: TrainingJob,
+    modules: Sequence[nn.Module],
+    optimizers: Sequence[torch.optim.Optimizer | None],
+    boundaries: Sequence[tuple[TensorSpec, ...]],
+    batch: Batch,
+) -> list[Footprint]:
+    """Run each layer once forward and backward in the middle of a stage, and update it once.
+
+    Gradients and optimizer state are there before, as from a step's second micro-batch on; they change.
+
+    Args:
+        job: whose layers these are.
+        modules: of its layers. Shape [layers].
+        optimizers: of its layers; None where nothing is trained. Shape [layers].
+        boundaries: what enters each layer, and what leaves the last. Shape [layers + 1].
+        batch: one micro-batch.
+    """
+    for module in modules:
+        for parameter in module.parameters():
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+    arrived: Activations = ()
+    with MemoryMeter(job.device) as meter:
+        for index, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
+            entering = tuple(t.requires_grad_(spec.requires_grad) for t, spec in zip(arrived, boundaries[index], strict=True))
+            _pass(meter, partial(_root, job, index, module, batch), entering, str(index))
+            if optimizer is not None:
+                with meter.section(f"update {index}"):
+                    update(job, module, optimizer)
+            with torch.no_grad():
+                arrived = run_layer(job.layers[index], module, arrived, batch)
+    return [_footprint(meter.sections, index) for index in range(len(modules))]
+
+
+def update(job: TrainingJob, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """What a step does to a layer once its gradients are there, as the executor does it: their norm, clipping, the optimizer."""
+    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+    squared_norm(gradients)
+    if job.max_grad_norm is not None:
+        for gradient in gradients:
+            gradient.mul_(1.0)
+    optimizer.step()
+
+
+def _pass(meter: MemoryMeter, run: Callable[[Activations], Tensor | None], arrived: Activations, name: str) -> None:
+    """A forward and a backward pass whose inputs nobody holds who does not save them, and one forward pass whose inputs stay.
+
+    The first is as between two layers of a stage, the other as at its beginning.
+    """
+    with meter.section(f"forward {name}"):
+        root = run(tuple(tensor.clone() for tensor in arrived))
+    with meter.section(f"backward {name}"):
+        if root is not None:
+            torch.autograd.backward(root)
+    del root
+    with meter.section(f"entered {name}"):
+        inputs = tuple(tensor.clone() for tensor in arrived)
+        kept = inputs, run(inputs)
+    del inputs, kept
+
+
+def _root(job: TrainingJob, index: int, module: nn.Module, batch: Batch, inputs: Activations) -> Tensor | None:
+    """A scalar to go back from, which keeps no output alive; None where nothing in the layer is trained or needs a gradient."""
+    outputs = train_layer(job, index, module, inputs, batch)
+    if index + 1 == len(job.layers):
+        return job.loss(outputs, batch)
+    return what_follows(outputs)
+
+
+def what_follows(outputs: Activations) -> Tensor | None:
+    """A scalar in the place of the layers behind some outputs and of the loss; None where no output needs a gradient."""
+    wanted = [tensor for tensor in outputs if tensor.requires_grad]
+    root: Tensor | None = GradientSource.apply(*wanted) if wanted else None  # type: ignore[no-untyped-call]
+    return root
+
+
+def _footprint(sections: Mapping[str, Section], index: int) -> Footprint:
+    forward, backward, entered = (sections[f"{part} {index}"] for part in ("forward", "backward", "entered"))
+    update = sections.get(f"update {index}")
+    return Footprint(
+        activation_bytes=forward.kept_bytes,
+        entry_bytes=entered.kept_bytes - forward.kept_bytes,
+        temporary_bytes=max(forward.rise_bytes - forward.kept_bytes, backward.rise_bytes),
+        optimizer_temporary_bytes=update.rise_bytes if update is not None else 0,
+    )

@@ -1,0 +1,217 @@
+"""One stage of a pipeline alone on a device: the executor's own steps, with no message.
+
+Its passes come in the order of the schedule, with as many micro-batches in flight as among other stages. What would arrive is made
+up where it is needed: random numbers of the shapes that cross the stage's boundaries.
+"""
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from estimator.program import Action, ActionKind
+from estimator.schedule import order
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.plan import Pipeline, Plan, Schedule, Stage
+from kintsugi.runtime.measuring.allocator import MemoryMeter, Section
+from kintsugi.runtime.measuring.footprint import what_follows
+from kintsugi.runtime.models import Activations, Batch, Dataset, Layer, TrainingJob, model_shape
+from kintsugi.runtime.workers.executor import ActionHook, Executor
+from kintsugi.runtime.workers.state import ModelState
+from restorer.groups import Groups
+from restorer.rendezvous import Rendezvous
+from restorer.transport import TensorSpec
+
+_WORKER = "w00"
+_PATIENCE_SECONDS = 60.0
+_ARRIVING, _STEP = "arriving", "step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A stage's place in a pipeline."""
+
+    layer_start: int
+    layer_stop: int
+    stage: int
+    num_stages: int
+    num_microbatches: int
+
+    def __str__(self) -> str:
+        """Such as `layers 0-7, stage 1 of 4, 8 micro-batches`."""
+        layers = f"layers {self.layer_start}-{self.layer_stop - 1}"
+        return f"{layers}, stage {self.stage + 1} of {self.num_stages}, {self.num_microbatches} micro-batches"
+
+
+ActionTimes = tuple[tuple[Action, float], ...]
+"""A step's actions in their order, with what each took in seconds."""
+
+
+def memory_alone(job: TrainingJob, place: Place) -> Section:
+    """What a stage's second step takes, in bytes; its passes are ordered by 1F1B, and nothing that was there before it counts.
+
+    Args:
+        job: the whole model's.
+        place: of the stage.
+
+    Raises:
+        InvalidInputError: nothing in the stage is trained.
+    """
+    own = stage_job(job, place)
+    with MemoryMeter(own.device) as meter, _groups() as groups:
+        executor = _executor(own, place, groups)
+        executor.run(0)
+        with meter.section(_STEP):
+            executor.run(1)
+        del executor
+    return meter.sections[_STEP]
+
+
+def times_alone(job: TrainingJob, place: Place, num_steps: int = 5) -> ActionTimes:
+    """What each action of a stage takes: the median of some steps, after one that does not count; otherwise as `memory_alone`."""
+    own = stage_job(job, place)
+    marks, rows = _Marks(own.device), []
+    with _groups() as groups:
+        executor = _executor(own, place, groups, lambda *_: marks.add())
+        for step in range(num_steps + 1):
+            marks.clear()
+            executor.run(step)
+            marks.add()
+            rows.append(marks.seconds)
+    medians = map(statistics.median, zip(*rows[1:], strict=True))
+    return tuple(zip(_actions(place, len(own.layers)), medians, strict=True))
+
+
+def stage_job(job: TrainingJob, place: Place) -> TrainingJob:
+    """The job of a stage's layers alone; parameters that they share with others' layers are their own."""
+    last, specs = len(job.layers), model_shape(job).boundaries[place.layer_start]
+    layers = job.layers[place.layer_start : place.layer_stop]
+    names = {layer.name for layer in layers}
+    layers = [replace(layer, tied={own: to for own, to in layer.tied.items() if to.partition(".")[0] in names}) for layer in layers]
+    if place.layer_start > 0:
+        layers.insert(0, Layer(name=_ARRIVING, build=partial(_Arriving, specs)))
+    return replace(
+        job,
+        layers=layers,
+        loss=job.loss if place.layer_stop == last else _what_follows,
+        dataset=_Repeated(job.dataset, job.microbatch_size * place.num_microbatches),
+        num_microbatches=place.num_microbatches,
+    )
+
+
+class _Arriving(nn.Module):
+    """Makes up what the stage before sends."""
+
+    anchor: Tensor
+
+    def __init__(self, specs: Sequence[TensorSpec]) -> None:
+        super().__init__()
+        self._specs = tuple(specs)
+        self.register_buffer("anchor", torch.empty(0))
+
+    def forward(self) -> Activations:
+        """Random numbers, or zeros where they are whole ones."""
+        return tuple(self._made(spec).requires_grad_(spec.requires_grad) for spec in self._specs)
+
+    def _made(self, spec: TensorSpec) -> Tensor:
+        make = torch.randn if spec.dtype.is_floating_point else torch.zeros
+        return make(spec.shape, dtype=spec.dtype, device=self.anchor.device)
+
+
+class _Repeated:
+    """A data set's samples over and over."""
+
+    def __init__(self, dataset: Dataset, num_samples: int) -> None:
+        self._dataset, self._num_samples = dataset, num_samples
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        return self._dataset[index % len(self._dataset)]
+
+
+class _Marks:
+    """Instants on a device, and the times between them."""
+
+    def __init__(self, device: str) -> None:
+        self._device = torch.device(device)
+        self._is_cuda = self._device.type == "cuda"
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all instants; what is under way comes to its end first."""
+        if self._is_cuda:
+            torch.cuda.synchronize(self._device)
+        self._instants: list[float] = []
+        self._events: list[torch.cuda.Event] = []
+
+    def add(self) -> None:
+        """Now; on CUDA devices when everything before is done, which nobody waits for."""
+        if self._is_cuda:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record(torch.cuda.current_stream(self._device))
+            self._events.append(event)
+        else:
+            self._instants.append(time.perf_counter())
+
+    @property
+    def seconds(self) -> list[float]:
+        """Between one instant and the next."""
+        if self._is_cuda:
+            torch.cuda.synchronize(self._device)
+            return [one.elapsed_time(other) / 1e3 for one, other in pairwise(self._events)]
+        return [other - one for one, other in pairwise(self._instants)]
+
+
+@contextmanager
+def _groups() -> Iterator[Groups]:
+    """The groups of a worker without peers."""
+    rendezvous = Rendezvous(lambda key, value: rendezvous.deliver(key, value))  # noqa: PLW0108  # it is not there yet
+    groups = Groups(_WORKER, [_WORKER], (), rendezvous, _WORKER)
+    try:
+        groups.build(address="127.0.0.1", timeout_seconds=_PATIENCE_SECONDS, operation_timeout_seconds=_PATIENCE_SECONDS)
+        yield groups
+    finally:
+        groups.close()
+
+
+def _actions(place: Place, num_layers: int) -> list[Action]:
+    """All layers' passes in the order of the stage that they stand for."""
+    steps = order(Schedule.ONE_F_ONE_B, place.stage, place.num_stages, place.num_microbatches)
+    return [*(Action(ActionKind(step.kind.value), step.microbatch, 0, 0, num_layers) for step in steps), Action(ActionKind.APPLY)]
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def _executor(job: TrainingJob, place: Place, groups: Groups, before_action: ActionHook = _nothing) -> Executor:
+    layers = len(job.layers)
+    whole = Stage(worker=_WORKER, layer_start=0, layer_stop=layers)
+    return Executor(
+        worker=_WORKER,
+        job=job,
+        shape=model_shape(job),
+        state=ModelState.initial(job, range(layers)),
+        plan=Plan(pipelines=(Pipeline(stages=(whole,), num_microbatches=job.num_microbatches),)),
+        actions=_actions(place, layers),
+        reductions=(),
+        groups=groups,
+        transport=groups.transport(torch.device(job.device)),
+        before_action=before_action,
+    )
+
+
+def _what_follows(outputs: Activations, _: Batch) -> Tensor:
+    scalar = what_follows(outputs)
+    if scalar is None:
+        raise InvalidInputError("no layer of the stage is trained, nor does any before it", field="layers")
+    return scalar

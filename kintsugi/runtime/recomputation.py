@@ -1,0 +1,161 @@
+"""Activation recomputation: what autograd saves in a forward pass is let go at once, and computed again when it is asked for.
+
+Only inputs stay (Chen et al., Training deep nets with sublinear memory cost). `torch.utils.checkpoint` computes again for every
+call of autograd, and the weight part of a split backward pass is one call per operation with a weight; here what was computed
+again stays for as long as the graph asks for it, so that both parts together compute it once.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary, WeakSet, ref
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from kintsugi.core.errors import InvalidInputError
+
+Tensors = tuple[Tensor, ...]
+Forward = Callable[[Tensors], Tensors]
+
+_proven: WeakSet[nn.Module] = WeakSet()
+"""Modules that once gave the same output again."""
+
+
+class _Place:
+    """Stands in the graph for a saved tensor; when the graph lets go of it, so does the recomputation."""
+
+
+class _EnoughError(Exception):
+    """Everything that was saved is there again; what the module computes after it nobody needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RandomState:
+    """What a module draws from."""
+
+    processor: Tensor
+    device: torch.device
+    accelerator: Tensor | None
+
+    @classmethod
+    def now(cls, device: torch.device) -> "_RandomState":
+        is_cuda = device.type == "cuda"
+        return cls(torch.get_rng_state(), device, torch.cuda.get_rng_state(device) if is_cuda else None)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Draw the same numbers as then, and afterwards go on as if nothing had been drawn."""
+        with torch.random.fork_rng([self.device] if self.accelerator is not None else []):
+            torch.set_rng_state(self.processor)
+            if self.accelerator is not None:
+                torch.cuda.set_rng_state(self.accelerator, self.device)
+            yield
+
+
+def recomputed(
+    run: Callable[[Tensors], Tensors], inputs: Tensors, *, module: nn.Module, name: str, device: torch.device
+) -> Tensors:
+    """A module's outputs, of which autograd keeps no more than the inputs.
+
+    The first time that a module is computed again, its outputs are compared with the first ones, bit for bit.
+
+    Args:
+        run: the forward pass; it must give the same whenever the same inputs and random numbers come.
+        inputs: its inputs.
+        module: what `run` runs.
+        name: of the module, for errors.
+        device: that it computes on.
+
+    Raises:
+        InvalidInputError: later, in the backward pass: the module does not give the same again.
+    """
+    recomputation = _Recomputation(run, inputs, name, device)
+    with saved_tensors_hooks(recomputation.let_go, recomputation.found):
+        outputs = run(inputs)
+    if module not in _proven:
+        recomputation.expect(module, outputs)
+    return outputs
+
+
+class _Recomputation:
+    """One forward pass that can be made again."""
+
+    def __init__(self, run: Forward, inputs: Tensors, name: str, device: torch.device) -> None:
+        self._run = run
+        self._inputs = tuple(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in inputs)
+        self._versions = [tensor._version for tensor in inputs]
+        self._name = name
+        self._random = _RandomState.now(device)
+        self._places: list[ref[_Place]] = []
+        self._tensors: WeakKeyDictionary[_Place, Tensor] = WeakKeyDictionary()
+        self._expected: tuple[nn.Module, Tensors] | None = None
+
+    def expect(self, module: nn.Module, outputs: Tensors) -> None:
+        """Compare what comes next time; outputs without their graph, which holds this object."""
+        self._expected = module, tuple(tensor.detach() for tensor in outputs)
+
+    def let_go(self, _: Tensor) -> _Place:
+        """In the forward pass: what the graph holds in a tensor's place."""
+        place = _Place()
+        self._places.append(ref(place))
+        return place
+
+    def found(self, place: _Place) -> Tensor:
+        """In the backward pass: the tensor of a place."""
+        if place not in self._tensors:
+            self._compute()
+        return self._tensors[place]
+
+    def _compute(self) -> None:
+        if [tensor._version for tensor in self._inputs] != self._versions:
+            raise self._refused("changes its inputs in place")
+        num_saved = 0
+
+        def keep(tensor: Tensor) -> Tensor:
+            nonlocal num_saved
+            bare = tensor.detach()  # with its graph an operation's own output would keep that graph for ever
+            place = self._places[num_saved]() if num_saved < len(self._places) else None
+            num_saved += 1
+            if place is not None:
+                self._tensors[place] = bare
+            if num_saved == len(self._places) and self._expected is None:
+                raise _EnoughError
+            return bare
+
+        outputs: Tensors = ()
+        try:
+            with self._random.again(), torch.enable_grad(), saved_tensors_hooks(keep, _same):
+                outputs = self._run(self._inputs)
+        except _EnoughError:
+            pass
+        if num_saved != len(self._places) or not self._is_expected(outputs):
+            raise self._refused("did not compute the same again (it draws from a generator of its own, or keeps state)")
+
+    def _is_expected(self, outputs: Tensors) -> bool:
+        """Whether the outputs are the first ones; where they are, nobody looks at this module's again."""
+        if self._expected is None:
+            return True
+        module, expected = self._expected
+        if not all(map(_is_same, outputs, expected)):
+            return False
+        _proven.add(module)
+        self._expected = None
+        return True
+
+    def _refused(self, why: str) -> InvalidInputError:
+        return InvalidInputError(
+            f"layer {self._name!r} {why}, so its activations cannot be recomputed; change the layer, or keep activations",
+            field="recomputes_activations",
+            value=self._name,
+        )
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Equal numbers, or none at both."""
+    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())  # noqa: PLR0124
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor

@@ -1,0 +1,59 @@
+"""A stage alone: its passes in the order of its place, and as much memory as the model says from the layers' own."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from estimator.layers import LayerSums
+from estimator.memory import holds_all, scheduled_in_flight, stage_peak_bytes
+from estimator.program import ActionKind
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.plan import Schedule
+from kintsugi.runtime.gpt import GptShape, gpt_job
+from kintsugi.runtime.measuring import profiler
+from kintsugi.runtime.measuring.lone_stage import Place, memory_alone, times_alone
+from kintsugi.runtime.measuring.profiler import profile_job
+from tests.runtime.jobs import frozen_job
+from tests.runtime.measuring.test_profiler import PROBED
+
+SHAPE = GptShape(num_blocks=4, width=64, num_heads=2, sequence_length=64, dropout=0.0)
+
+
+def small_job(**changes):
+    return replace(gpt_job(num_microbatches=4, num_steps=1, shape=SHAPE, microbatch_size=2, dtype=torch.float32), **changes)
+
+
+@pytest.fixture(scope="module")
+def sums():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(profiler, "probe", lambda *_, **__: PROBED)
+        return LayerSums(profile_job(small_job, name="small", repeats=1))
+
+
+@pytest.mark.parametrize(
+    "at",
+    [(0, 6, 0, 1, 1), (0, 6, 0, 1, 3), (0, 3, 0, 3, 6), (2, 4, 1, 3, 6), (4, 6, 2, 3, 6), (1, 5, 0, 4, 2), (5, 6, 3, 4, 8)],
+)
+def test_the_most_memory_is_what_the_model_says(sums, at):
+    start, stop, stage, num_stages, count = at
+    place = Place(layer_start=start, layer_stop=stop, stage=stage, num_stages=num_stages, num_microbatches=count)
+    measured = memory_alone(small_job(), place).most_bytes
+    held = scheduled_in_flight(Schedule.ONE_F_ONE_B, stage, num_stages, count)
+    is_all = holds_all(Schedule.ONE_F_ONE_B, held, count)
+    predicted = stage_peak_bytes(sums, start, stop, num_in_flight=held, num_replicas=1, is_all=is_all)
+    assert predicted == pytest.approx(measured, rel=0.02)
+
+
+def test_passes_come_in_the_order_of_the_place_and_all_are_timed():
+    place = Place(layer_start=2, layer_stop=4, stage=1, num_stages=3, num_microbatches=4)
+    times = times_alone(small_job(), place, num_steps=2)
+    assert "".join(action.kind.value for action, _ in times if action.kind is not ActionKind.APPLY) == "FFBFBFBB"
+    assert times[-1][0].kind is ActionKind.APPLY
+    assert all(seconds > 0 for _, seconds in times)
+
+
+def test_a_stage_without_anything_to_train_is_refused():
+    place = Place(layer_start=0, layer_stop=1, stage=0, num_stages=2, num_microbatches=2)
+    with pytest.raises(InvalidInputError, match="layers: no layer of the stage is trained"):
+        memory_alone(frozen_job(), place)

@@ -1,0 +1,60 @@
+"""AdamW with exact values beside the parameters: torch's own where nothing is rounded, and exact where parameters are."""
+
+import pytest
+import torch
+from torch import nn
+
+from kintsugi.core.decision import StateKind
+from kintsugi.runtime.llama import llama_job
+from kintsugi.runtime.mixed_precision import MASTER, MixedPrecisionAdamW, mixed_precision_adamw
+from kintsugi.runtime.workers.state import ModelState
+from restorer.packing import pack, unpack
+from tests.runtime.jobs import TINY_LLAMA as TINY
+
+
+def stepped(optimizer, parameter, gradients):
+    for gradient in gradients:
+        parameter.grad = gradient.to(parameter.dtype)
+        optimizer.step()
+
+
+def test_fp32_parameters_are_trained_as_by_torch():
+    start, gradients = torch.randn(5, 3), torch.randn(4, 5, 3)
+    ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    stepped(MixedPrecisionAdamW([ours]), ours, gradients)
+    stepped(torch.optim.AdamW([theirs], lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1), theirs, gradients)
+    assert torch.equal(ours, theirs)
+
+
+def test_updates_too_small_for_the_parameters_type_add_up():
+    """1 + 3e-4 is 1 in bf16."""
+    parameter = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    optimizer = MixedPrecisionAdamW([parameter], weight_decay=0.0)
+    stepped(optimizer, parameter, -torch.ones(50, 1))
+    assert optimizer.state[parameter][MASTER].item() == pytest.approx(1 + 50 * 3e-4, rel=1e-4)
+    assert parameter.item() == pytest.approx(1 + 50 * 3e-4, rel=2**-8)
+    assert parameter.dtype is torch.bfloat16
+
+
+def test_twelve_bytes_are_kept_of_a_parameter():
+    parameter = nn.Parameter(torch.ones(100, dtype=torch.bfloat16))
+    optimizer = mixed_precision_adamw([("p", parameter)])
+    stepped(optimizer, parameter, torch.ones(1, 100))
+    kept = optimizer.state[parameter]
+    assert sum(value.numel() * value.element_size() for value in kept.values()) == 12 * 100 + kept["step"].element_size()
+
+
+def test_exact_values_move_with_the_moments():
+    """Without them a new holder would go on from rounded ones."""
+    job = llama_job(TINY)
+    old = ModelState.initial(job, range(4))
+    for number in range(6):
+        if number == 3:
+            keys = [(layer, kind) for layer in range(4) for kind in (StateKind.PARAMETER, StateKind.OPTIMIZER)]
+            new = ModelState(job, {}, {}).rebuilt(range(4), {key: unpack(*pack(old.export(*key))) for key in keys})
+        for state in (old,) if number < 3 else (old, new):
+            generator = torch.Generator().manual_seed(number)
+            for parameter in state.parameters.values():
+                parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+            state.update()
+    assert all(torch.equal(old.parameters[name], parameter) for name, parameter in new.parameters.items())
