@@ -142,7 +142,7 @@ class Decoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(*[layer.build() for layer in gpt_layers(SHAPE)])
-        self.layers[-1].weight = self.layers[0].bytes.weight
+        self.layers[-1].register_parameter("weight", self.layers[0].get_parameter("tokens.weight"))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of the next byte."""

@@ -97,7 +97,6 @@ def carry_out(member: Member, migration: Migration, sizes: Mapping[tuple[int, St
     assert member.groups is not None
     state = {key: {("layer", "values"): torch.full((size,), key[0] + 1, dtype=torch.uint8)} for key, size in sizes.items()}
     staging = Staging()
-    open_transport = partial(member.groups.transport, torch.device("cpu"))
     groups = member.groups
 
     def export(layer: int, kind: StateKind) -> StateEntries:
@@ -105,7 +104,7 @@ def carry_out(member: Member, migration: Migration, sizes: Mapping[tuple[int, St
 
     groups.all_reduce(torch.zeros(1))
     began = time.monotonic()
-    arrived = migrate(migration, member.name, staging, version=0, export=export, open_transport=open_transport)
+    arrived = migrate(migration, member.name, staging, version=0, export=export, open_transport=groups.stream_transport)
     ended = time.monotonic()
     for key, entries in arrived.items():
         assert torch.equal(entries["layer", "values"], state[key]["layer", "values"]), "state arrived as it was"

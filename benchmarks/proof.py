@@ -6,6 +6,7 @@ Run: python -m benchmarks.proof [--instances 2000]
 import argparse
 import random
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
@@ -55,6 +56,9 @@ def planned(profile: Profile, workers: int, microbatches: int, dp: int) -> float
         return float("inf")
     assert decision.search.lower_bound_seconds <= decision.estimate.iteration_seconds * (1 + 1e-12)
     return decision.estimate.pipeline_seconds
+
+
+KINDS: Sequence[Callable[[int], Profile]] = (uniform_profile, transformer_profile)
 
 
 def brute_force(instances: int, *, is_equal: bool) -> Tally:
@@ -123,7 +127,7 @@ def baseline(instances: int) -> Tally:
     chance, tally = random.Random(2), Tally()
     for _ in range(instances):
         workers, per_worker, dp = chance.randint(9, 48), chance.randint(2, 4), chance.randint(2, 8)
-        profile = chance.choice([uniform_profile, transformer_profile])(chance.randint(16, 40))
+        profile = chance.choice(KINDS)(chance.randint(16, 40))
         job = JobSettings(num_microbatches=per_worker * workers, ranges=Ranges(min_pp=2, max_pp=8))
         cluster = Cluster.uniform(workers)
         names, costs = tuple(worker.id for worker in cluster.workers), Costs(profile, cluster)
@@ -147,7 +151,7 @@ def main() -> None:
     table = Table(title="ours against others; worse: slower by more than 1e-9")
     for name in ("against", "jobs", "ours worse", "at most by", "seconds"):
         table.add_column(name, justify="right" if name != "against" else "left")
-    comparisons = {
+    comparisons: dict[str, Callable[[], Tally]] = {
         "brute force, equal layers": lambda: brute_force(count, is_equal=True),
         "brute force, unequal layers": lambda: brute_force(count, is_equal=False),
         "CP-SAT, equal layers": lambda: cp_sat(count // 40),

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from ortools.sat.python import cp_model
 from rich.console import Console
 
@@ -218,6 +219,7 @@ def train(member: Member, plan: Plan, num_steps: int) -> list[float]:
         actions=tuple(map(parse_action, program.texts[member.name])),
         reductions=program.reductions,
         groups=member.groups,
+        transport=member.groups.transport(torch.device(job.device), plan.workers),
         before_action=lambda *_: None,
     )
     seconds = []

@@ -14,11 +14,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx2
 from rich.console import Console
 from rich.table import Table
-from sqlalchemy import Select, insert, literal, select
+from sqlalchemy import ColumnElement, Select, insert, literal, select
 
 from api import logs
 from api.metrics import Metrics
@@ -93,7 +94,7 @@ def copy(store: Store, number: int, num_events: int) -> None:
     name = f"job-{number:04d}"
     with store.database.writing() as connection:
         for table in (JOBS, LOG, DECISIONS, STATES):
-            replaced = {"id": literal(name), "job": literal(name)}
+            replaced: dict[str, ColumnElement[Any]] = {"id": literal(name), "job": literal(name)}
             if "position" in table.c:
                 replaced["position"] = table.c.position + number * num_events
             columns = [replaced.get(column.name, column).label(column.name) for column in table.c]

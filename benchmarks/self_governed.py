@@ -12,7 +12,7 @@ import argparse
 import random
 import statistics
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -27,7 +27,7 @@ from kintsugi.runtime.control.recovery import RecoveryTimeline
 from kintsugi.runtime.gpt import GptShape, gpt_job
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.options import AgentOptions, Governance
-from kintsugi.runtime.processes import preload
+from kintsugi.runtime.processes import WorkerHandle, preload
 from kintsugi.runtime.records.compare import difference
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.selfgoverned.governor import PLANNER
@@ -59,7 +59,7 @@ class Striker:
             return
         victims = self._generator.sample(sorted(agent.alive), self._num_losses)
         handles = [agent.handle(victim) for victim in victims]
-        self._timer = threading.Timer(self._generator.uniform(0.0, 0.05), lambda: [handle.strike() for handle in handles])
+        self._timer = threading.Timer(self._generator.uniform(0.0, 0.05), _strike, [handles])
         self._timer.start()
 
     def close(self) -> None:
@@ -91,6 +91,11 @@ class Cell:
     def median(self, phase: str) -> str:
         """Of one phase's end."""
         return f"{statistics.median(recovery.phase_seconds()[phase] for recovery in self.recoveries):.3f}"
+
+
+def _strike(handles: Sequence[WorkerHandle]) -> None:
+    for handle in handles:
+        handle.strike()
 
 
 def run(profile: Profile, num_workers: int, num_losses: int, governance: Governance, seed: int) -> RunResult:

@@ -179,7 +179,7 @@ def main() -> None:
     arguments.add_argument("--jobs", type=int, default=2)
     arguments.add_argument("--only", choices=("comparison", "published", "sensitivity", "speed"))
     given, console = arguments.parse_args(), Console(width=140)
-    parts = {
+    parts: dict[str, Callable[[], None]] = {
         "comparison": lambda: comparison(given.seeds, given.jobs, console),
         "published": lambda: published(console),
         "sensitivity": lambda: sensitivity(min(given.seeds, 4), given.jobs, console),

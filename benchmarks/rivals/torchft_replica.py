@@ -12,11 +12,12 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from typing import Any
 
 BEGAN_AT = time.monotonic()
 
 import torch  # noqa: E402  # the instant before it counts
-from torch.distributed import TCPStore  # noqa: E402
+from torch._C._distributed_c10d import TCPStore  # noqa: E402
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo  # noqa: E402
 
 from benchmarks.rivals.model import BATCH, optimizer, whole, width_for  # noqa: E402
@@ -43,7 +44,7 @@ def main() -> None:
     model = whole(width)
     inner = optimizer(list(model.parameters()))
 
-    def load(state: dict) -> None:
+    def load(state: dict[str, Any]) -> None:
         model.load_state_dict(state["model"])
         inner.load_state_dict(state["optimizer"])
 

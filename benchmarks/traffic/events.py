@@ -19,7 +19,7 @@ from kintsugi.core import codec
 from kintsugi.core.cluster import worker_name
 from kintsugi.core.handling import Handling
 from kintsugi.core.membership import Event, EventKind
-from kintsugi.core.messages import Report, ReportStatus
+from kintsugi.core.messages import EventRecord, Report, ReportStatus
 from tests.processes import service
 
 SIZES = (8, 12, 16)
@@ -185,7 +185,8 @@ async def _told(url: str, jobs: Sequence[tuple[str, int]], load: Load) -> tuple[
 
 def num_wrong(client: Client, trainer: Told) -> int:
     """Acknowledged events that are not in the log exactly once, and generations that no plan or several events have."""
-    page, records = client.events_after(trainer.job, 0, limit=1_000), []
+    page = client.events_after(trainer.job, 0, limit=1_000)
+    records: list[EventRecord] = []
     while page.events:
         records += page.events
         page = client.events_after(trainer.job, records[-1].number, limit=1_000)

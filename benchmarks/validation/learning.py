@@ -6,8 +6,9 @@ from functools import partial
 
 import torch
 
-from kintsugi.runtime.gpt import ByteText, GptShape, adamw, byte_loss, gpt_layers
+from kintsugi.runtime.gpt import ByteText, GptShape, adamw, gpt_layers
 from kintsugi.runtime.models import TrainingJob
+from kintsugi.runtime.tokens import token_loss
 
 SHAPE = GptShape(num_blocks=4, width=32, num_heads=4, sequence_length=64, dropout=0.01)
 TEXT_BYTES = 6144
@@ -32,7 +33,7 @@ def help_job(num_steps: int) -> TrainingJob:
     return TrainingJob(
         layers=gpt_layers(SHAPE),
         optimizer=partial(adamw, learning_rate=LEARNING_RATE),
-        loss=byte_loss,
+        loss=token_loss,
         dataset=ByteText(help_text(), SHAPE.sequence_length),
         microbatch_size=MICROBATCH_SIZE,
         num_microbatches=NUM_MICROBATCHES,

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 
 from kintsugi import cli
 from kintsugi.runtime.processes import forkserver
@@ -23,6 +24,8 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "
 LONG_RUNNING = ("make demo", "make test", "make soak", "make bench", "kintsugi serve", "kintsugi demo", "kintsugi matrix runs/")
 STARTING_WORKERS = ("python examples/", "python -m benchmarks.membership", "kintsugi supervise", "kintsugi audit")
 """Commands that start workers, or read what these left."""
+NEEDS_DEVICE = "--device cuda"
+"""Commands that are refused, with the reason, where torch finds none."""
 FOR_A_SHELL = re.compile(r"[|&;<>$*?`]")
 PATIENCE_SECONDS = 110.0
 NOT_COPIED = shutil.ignore_patterns(".venv", ".git", ".*_cache", "__pycache__", "runs", "*.sqlite3*")
@@ -129,6 +132,9 @@ def test_command_works(command, checkout):
         assert exists(command)
         return
     result = run(command, checkout)
+    if NEEDS_DEVICE in command and not torch.cuda.is_available():
+        assert (result.returncode, "device: cannot be used" in result.stdout + result.stderr) == (2, True), result
+        return
     assert result.returncode == 0, f"$ {command}\n{result.stdout}{result.stderr}"
 
 

@@ -41,7 +41,8 @@ def address(tmp_path_factory):
     url = f"sqlite:///{tmp_path_factory.mktemp('fuzz')}/kintsugi.sqlite3"
     settings = Settings(database_url=url, plans_ahead=False, max_wait_seconds=0.01, max_simulation_seconds=1.0)
     with served(create_app(settings)) as address:
-        assert httpx2.post(f"{address}/v1/jobs", json={**new_job(), "id": PARAMETERS["job"]}).status_code == 201
+        job = {**new_job(), "id": PARAMETERS["job"]}
+        assert httpx2.post(f"{address}/v1/jobs", json=job, timeout=60.0).status_code == 201
         yield address
 
 
@@ -61,6 +62,7 @@ def served(app):
 
 schema = schemathesis.openapi.from_path(SNAPSHOT)
 schema.config.generation.update(modes=list(schemathesis.GenerationMode))
+schema.config.request_timeout = 60.0
 
 
 @schema.exclude(path_regex=HEAVY).parametrize()

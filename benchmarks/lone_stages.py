@@ -1,0 +1,293 @@
+"""The memory and time models against stages that run alone on a device, with as many micro-batches in flight as among others.
+
+    python -m benchmarks.lone_stages [--output DIR]
+    python -m benchmarks.lone_stages --job benchmarks.lone_stages:small_llama_job --distinct --recompute
+    python -m benchmarks.lone_stages --device cuda --precision bf16 --job kintsugi.runtime.llama:llama2_7b_job --distinct
+
+Layers are measured as `kintsugi profile` does. Then every stage of a pipeline is trained alone by the executor, and compared:
+
+- **Memory**: the most that the allocator held in a step against equation 14 of Chameleon, and against the estimator's model.
+- **Time**: what a pipeline takes whose passes take as long as they took in its stages, one by one, against the recurrence
+  (equation 11) from the sums of the layers' times; with one stage that is a step on this device as it is.
+"""
+
+import argparse
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+from benchmarks.arguments import at_least
+from estimator.estimate import estimate
+from estimator.layers import LayerSums
+from estimator.memory import holds_all, scheduled_in_flight, stage_peak_bytes
+from estimator.program import Action, ActionKind
+from kintsugi.cli.profile_measure import load_job
+from kintsugi.core.cluster import Cluster, worker_name
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.plan import Pipeline as PlannedPipeline
+from kintsugi.core.plan import Plan, Schedule, Stage
+from kintsugi.core.profile import LayerProfile, LinkCost, Network, Profile, Provenance, ProvenanceKind, Recovery
+from kintsugi.reporting.tables import Column, Table, Value
+from kintsugi.runtime.devices import job_on, precision_of, require_device
+from kintsugi.runtime.gpt import GptShape, gpt_job
+from kintsugi.runtime.llama import LlamaShape, llama_job
+from kintsugi.runtime.measuring.allocator import Section
+from kintsugi.runtime.measuring.lone_stage import ActionTimes, Place, memory_alone, times_alone
+from kintsugi.runtime.measuring.machine import description, device_of
+from kintsugi.runtime.measuring.profiler import profile_layers
+from kintsugi.runtime.models import TrainingJob
+
+SCHEDULE = Schedule.ONE_F_ONE_B
+DEPTHS = {1: (1, 4), 2: (1, 4), 4: (2, 8), 8: (8,)}
+"""Micro-batches by the number of stages."""
+
+
+def small_job() -> TrainingJob:
+    """Large enough on a processor's core that a pass takes milliseconds."""
+    shape = GptShape(num_blocks=14, width=256, num_heads=4, sequence_length=128, dropout=0.0)
+    return gpt_job(num_microbatches=8, num_steps=1, shape=shape, microbatch_size=4, dtype=torch.float32)
+
+
+def small_llama_job() -> TrainingJob:
+    """In bf16, with exact values in its optimizer."""
+    shape = LlamaShape(
+        num_blocks=6,
+        width=128,
+        num_heads=4,
+        num_key_value_heads=2,
+        feed_forward_width=352,
+        vocabulary=512,
+        rope_base=1e4,
+        sequence_length=128,
+    )
+    return llama_job(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Stages of about as many layers, and their micro-batches."""
+
+    cuts: tuple[int, ...]
+    num_microbatches: int
+
+    @property
+    def places(self) -> list[Place]:
+        """Of its stages."""
+        return [
+            Place(
+                layer_start=start,
+                layer_stop=stop,
+                stage=stage,
+                num_stages=len(self.cuts) - 1,
+                num_microbatches=self.num_microbatches,
+            )
+            for stage, (start, stop) in enumerate(pairwise(self.cuts))
+        ]
+
+
+def pipelines(num_layers: int) -> list[Pipeline]:
+    """Of every depth that there are layers for."""
+    return [
+        Pipeline(tuple(round(num_layers * stage / depth) for stage in range(depth + 1)), count)
+        for depth, counts in DEPTHS.items()
+        if depth <= num_layers
+        for count in counts
+    ]
+
+
+class Model:
+    """What the estimator says of pipelines and their stages, from layers that were measured one by one."""
+
+    def __init__(self, job: TrainingJob, layers: tuple[LayerProfile, ...], detail: str) -> None:
+        free = LinkCost(alpha_seconds=0.0, beta_seconds_per_byte=0.0)
+        self._profile = Profile(
+            name="lone-stages",
+            microbatch_size=job.microbatch_size,
+            provenance=Provenance(kind=ProvenanceKind.MEASURED, detail=detail),
+            layers=layers,
+            device=device_of(job.device, 1),
+            network=Network(intra_host=free, inter_host=free),
+            recovery=Recovery(regroup_seconds=0.0, restart_seconds=0.0),
+        )
+        self._sums = LayerSums(self._profile)
+
+    @property
+    def usable_bytes(self) -> int:
+        """Of the device."""
+        return self._profile.device.usable_bytes
+
+    def peak_bytes(self, place: Place) -> int:
+        """Of the estimator's own model."""
+        held = scheduled_in_flight(SCHEDULE, place.stage, place.num_stages, place.num_microbatches)
+        is_all = holds_all(SCHEDULE, held, place.num_microbatches)
+        stage = place.layer_start, place.layer_stop
+        return stage_peak_bytes(self._sums, *stage, num_in_flight=held, num_replicas=1, is_all=is_all)
+
+    def equation_14(self, place: Place) -> int:
+        """Static memory and the activations in flight, layer by layer."""
+        held = scheduled_in_flight(SCHEDULE, place.stage, place.num_stages, place.num_microbatches)
+        stage = place.layer_start, place.layer_stop
+        return self._sums.static_bytes(*stage, 1) + held * self._sums.activation_bytes(*stage)
+
+    def step_seconds(self, pipeline: Pipeline) -> float:
+        """The estimate of a step; messages take no time."""
+        stages = tuple(
+            Stage(worker=worker_name(place.stage), layer_start=place.layer_start, layer_stop=place.layer_stop)
+            for place in pipeline.places
+        )
+        plan = Plan(pipelines=(PlannedPipeline(stages=stages, num_microbatches=pipeline.num_microbatches),))
+        return estimate(plan, self._profile, Cluster.uniform(len(stages))).iteration_seconds
+
+
+def emulated_seconds(runs: Sequence[ActionTimes]) -> float:
+    """A step of a pipeline whose passes take what they took in their stages alone; messages take no time."""
+    waiting, free = [deque(run) for run in runs], [0.0] * len(runs)
+    ends: dict[tuple[int, ActionKind, int], float] = {}
+    while any(waiting):
+        for stage, own in enumerate(waiting):
+            while own and (arrived := _arrived(own[0][0], stage, len(runs), ends)) is not None:
+                action, seconds = own.popleft()
+                free[stage] = ends[stage, action.kind, action.microbatch] = max(free[stage], arrived) + seconds
+    return max(free)
+
+
+def _arrived(action: Action, stage: int, num_stages: int, ends: Mapping[tuple[int, ActionKind, int], float]) -> float | None:
+    """When what a pass needs of its neighbours is there; None while it is not."""
+    if action.kind is ActionKind.FORWARD and stage > 0:
+        return ends.get((stage - 1, ActionKind.FORWARD, action.microbatch))
+    if action.kind is ActionKind.BACKWARD and stage + 1 < num_stages:
+        return ends.get((stage + 1, ActionKind.BACKWARD, action.microbatch))
+    return 0.0
+
+
+@dataclass(slots=True)
+class Findings:
+    """Rows of both tables."""
+
+    memory: list[tuple[Value, ...]] = field(default_factory=list)
+    time: list[tuple[Value, ...]] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def find(job: TrainingJob, model: Model, num_steps: int, progress: Progress) -> Findings:
+    """Run every stage of every pipeline that fits the device alone."""
+    findings, wanted = Findings(), pipelines(len(job.layers))
+    task = progress.add_task("stages", total=sum(len(pipeline.places) for pipeline in wanted))
+    for pipeline in wanted:
+        places = pipeline.places
+        if (most := max(map(model.peak_bytes, places))) > model.usable_bytes:
+            findings.left_out.append(f"{len(places)} stages, {pipeline.num_microbatches} micro-batches: needs {most / 1e9:.1f} GB")
+            progress.advance(task, len(places))
+            continue
+        runs = []
+        for place in places:
+            findings.memory.append(memory_row(place, memory_alone(job, place), model))
+            runs.append(times_alone(job, place, num_steps))
+            progress.advance(task)
+        findings.time.append(time_row(pipeline, runs, model))
+    return findings
+
+
+def memory_row(place: Place, measured: Section, model: Model) -> tuple[Value, ...]:
+    """One stage's."""
+    most, predicted, known = measured.most_bytes, model.peak_bytes(place), model.equation_14(place)
+    return str(place), most / 1e6, known / 1e6, 100 * (known / most - 1), predicted / 1e6, 100 * (predicted / most - 1)
+
+
+def time_row(pipeline: Pipeline, runs: Sequence[ActionTimes], model: Model) -> tuple[Value, ...]:
+    """One pipeline's."""
+    measured, predicted = emulated_seconds(runs), model.step_seconds(pipeline)
+    return len(runs), pipeline.num_microbatches, 1e3 * measured, 1e3 * predicted, 100 * (predicted / measured - 1)
+
+
+def tables(findings: Findings, note: str) -> list[Table]:
+    """Memory and time."""
+    error = Column(key="error_percent", title="error, %", form="+.2f")
+    return [
+        Table(
+            name="memory",
+            title="Peak memory of a stage alone, MB",
+            columns=(
+                Column(key="stage", title="stage"),
+                Column(key="measured_megabytes", title="measured", form=",.1f"),
+                Column(key="equation_14_megabytes", title="equation 14", form=",.1f"),
+                replace(error, key="equation_14_error_percent"),
+                Column(key="model_megabytes", title="model", form=",.1f"),
+                error,
+            ),
+            rows=tuple(findings.memory),
+            note=note,
+        ),
+        Table(
+            name="time",
+            title="A step, ms",
+            columns=(
+                Column(key="num_stages", title="stages"),
+                Column(key="num_microbatches", title="micro-batches"),
+                Column(key="measured_milliseconds", title="measured", form=",.2f"),
+                Column(key="estimate_milliseconds", title="estimate", form=",.2f"),
+                error,
+            ),
+            rows=tuple(findings.time),
+        ),
+    ]
+
+
+def errors(rows: Sequence[tuple[Value, ...]]) -> str:
+    """The largest of the last column, either way."""
+    found = [value for *_, value in rows if isinstance(value, float)]
+    return f"{min(found):+.2f} % to {max(found):+.2f} %" if found else "none"
+
+
+def main() -> None:
+    """Print both tables, and write them where that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--job", metavar="MODULE:FUNCTION", default="benchmarks.lone_stages:small_job")
+    parser.add_argument("--device", help="cpu, cuda or cuda:1; the job's own by default")
+    parser.add_argument("--precision", help="fp64, fp32, bf16, fp16; the job's own by default")
+    parser.add_argument("--distinct", action="store_true", help="measure one of the layers that are built alike for all")
+    parser.add_argument("--recompute", action="store_true", help="recompute activations in the backward pass")
+    parser.add_argument("--repeats", type=at_least(1), default=20, help="sweeps over the layers")
+    parser.add_argument("--steps", type=at_least(1), default=5, help="of every stage, of which times are medians")
+    parser.add_argument("--threads", type=at_least(1), default=1, help="of torch's own arithmetic on processors")
+    parser.add_argument("--output", type=Path, help="a folder for the tables as CSV")
+    given = parser.parse_args()
+    console = Console(stderr=True)
+    try:
+        if given.device is not None:
+            require_device(given.device)
+        dtype = None if given.precision is None else precision_of(given.precision)
+        job = job_on(load_job(given.job), given.device, dtype, recomputes_activations=given.recompute)
+    except InvalidInputError as error:
+        parser.error(str(error))
+    torch.set_num_threads(given.threads)
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("layers", total=given.repeats)
+        told = partial(_advance, progress, task)
+        layers = profile_layers(job, given.repeats, is_distinct=given.distinct, progress=told)
+        model = Model(job, layers.profiles, layers.detail)
+        findings = find(job, model, given.steps, progress)
+    note = f"{description(job.device)}. {layers.detail}."
+    for table in tables(findings, note):
+        print(table.markdown())
+        if given.output is not None:
+            given.output.mkdir(parents=True, exist_ok=True)
+            table.write_csv(given.output)
+    for line in findings.left_out:
+        print(f"left out: {line}")
+    print(f"errors: memory {errors(findings.memory)}, time {errors(findings.time)}")
+
+
+def _advance(progress: Progress, task: TaskID, done: int, total: int) -> None:
+    progress.update(task, completed=done, total=total)
+
+
+if __name__ == "__main__":
+    main()
