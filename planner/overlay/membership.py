@@ -99,13 +99,18 @@ def become_active(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
 
 
 def ask_again(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
-    """A joining worker gives up the replication under way; the next one follows from its links.
+    """A joining worker gives up the replication under way, or the state that came of it; the next one follows from its links.
 
     Raises:
         NotFoundError: it is not in the overlay.
         StaleIncarnationError: that life of it is over.
+        ConflictError: nobody else holds the state.
     """
     worker = present(overlay, event)
+    if worker.state is WorkerState.ACTIVE:
+        if len(in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING)) < 2:
+            raise ConflictError("is the only one that holds the state", field="worker", value=worker.id)
+        overlay = put_worker(overlay, replace(worker, state=WorkerState.JOINING, detail=event.detail or "lost track of the others"))
     return replace(overlay, replications=tuple(one for one in overlay.replications if one.joiner != worker.id))
 
 

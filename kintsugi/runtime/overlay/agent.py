@@ -76,19 +76,22 @@ class Agent:
         self._listeners.append(hears)
 
     def take(self, overlay: Overlay) -> None:
-        """Take in an overlay, unless a newer one is known."""
+        """Take in an overlay, unless a newer one is known; everybody has heard of it before the next one is.
+
+        Whoever heard of an older one after a newer one would end what the newer one had begun.
+        """
         with self._changed:
             known = self._overlay
             if (overlay.term, overlay.generation) < (known.term, known.generation):
                 return
             self._overlay = overlay
             self._changed.notify_all()
-        self._links.generation = overlay.generation
-        self._inbox.restart(overlay.restarts)
-        if overlay.scheduler and overlay.scheduler != known.scheduler:
-            self.scheduler.moved(overlay.scheduler)
-        for hears in self._listeners:
-            hears(overlay)
+            self._links.generation = overlay.generation
+            self._inbox.restart(overlay.restarts)
+            if overlay.scheduler and overlay.scheduler != known.scheduler:
+                self.scheduler.moved(overlay.scheduler)
+            for hears in self._listeners:
+                hears(overlay)
 
     def await_overlay(self, is_awaited: Callable[[Overlay], bool], timeout_seconds: float) -> bool:
         """Whether an overlay came that is as awaited, within the time."""

@@ -12,6 +12,7 @@ import torch
 from kintsugi.core.overlay import Replication
 from kintsugi.runtime.overlay import balance
 from kintsugi.runtime.overlay.balance import Pace
+from kintsugi.runtime.overlay.committed import Sum
 from kintsugi.runtime.overlay.messages import Message
 from kintsugi.runtime.overlay.ranges import ByteRange, Ranges, length, ranges_of, tail, united, within, without
 from kintsugi.runtime.overlay.shares import share_ranges
@@ -47,8 +48,8 @@ class Arrival:
     def __init__(self, generation: int, on_change: Callable[[], None]) -> None:
         """Expect the replication of that generation; `on_change` is called when a source begins, and at the end, good or bad."""
         self.generation = generation
-        self.number: int | None = None
-        """Reductions that the state has seen; none before the first source told."""
+        self.at: Sum | None = None
+        """The last reduction that the state has seen; none before the first source told."""
         self.failure = ""
         """Why it cannot be completed."""
         self.opened: set[str] = set()
@@ -151,11 +152,11 @@ class Arrival:
         return without(self._assigned.get(source, ()), united(self._proven, running))
 
     def _open(self, worker: str, message: Message) -> bool:
-        header, number = str(message.fields["header"]).encode(), int(message.fields["round"])
+        header, at = str(message.fields["header"]).encode(), Sum(int(message.fields["round"]), int(message.fields["attempt"]))
         with self._lock:
             if self._packed is None:
-                self._packed, self.number = PackedState.blank(header), number
-            elif (self._packed.header, self.number) != (header, number):
+                self._packed, self.at = PackedState.blank(header), at
+            elif (self._packed.header, self.at) != (header, at):
                 self.failure = f"{worker} holds another state than the other sources"
                 return True
             self.opened.add(worker)

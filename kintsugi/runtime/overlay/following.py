@@ -5,24 +5,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from kintsugi.core.errors import KintsugiError
-from kintsugi.runtime.overlay.committed import Committed
+from kintsugi.runtime.overlay.committed import Committed, Sum
 from kintsugi.runtime.overlay.history import History, Key
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.messages import Channel, Message
 from kintsugi.runtime.overlay.reduction import as_bytes, slices
 
-FOLLOW, ROUND, FORGOTTEN = "follow", "round", "forgotten"
+FOLLOW, ELSEWHERE, ROUND, FORGOTTEN = "follow", "elsewhere", "round", "forgotten"
 _WAIT_SECONDS = 1.0
 
 
 class Telling:
     """Tells one joining worker what it asks for, in a thread of its own, until it is told everything or hangs up."""
 
-    def __init__(self, key: Key, history: History, links: Links, *, after: int, chunk_bytes: int) -> None:
+    def __init__(self, key: Key, history: History, links: Links, *, after: Sum, chunk_bytes: int) -> None:
         """Begin behind reduction `after`; nothing is told before it is asked for."""
         self._joiner, self._generation = key
         self._key, self._history, self._links, self._chunk_bytes = key, history, links, chunk_bytes
-        self._after = self._up_to = after
+        self._after, self._up_to = after, after.number
         self._changed = threading.Condition()
         self._is_closed = False
         threading.Thread(target=self._run, name=f"overlay-tells-{self._joiner}", daemon=True).start()
@@ -50,7 +50,7 @@ class Telling:
 
     def _is_asked(self) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: self._is_closed or self._after < self._up_to, _WAIT_SECONDS)
+            return self._changed.wait_for(lambda: self._is_closed or self._after.number < self._up_to, _WAIT_SECONDS)
 
     def _tell_next(self) -> None:
         committed = self._history.next(self._key, self._after, _WAIT_SECONDS)
@@ -58,13 +58,17 @@ class Telling:
             return
         for message in messages(committed, self._generation, self._chunk_bytes):
             self._links.send(self._joiner, message)
-        self._after += 1
+        self._after = committed.which
 
 
 def messages(committed: Committed, generation: int, chunk_bytes: int) -> list[Message]:
     """A reduction as it travels to whoever follows it."""
     told: dict[str, Any] = {"replication": generation, "number": committed.number}
-    header: Mapping[str, Any] = {"weights": dict(committed.weights), "agreed": committed.agreed}
+    header: Mapping[str, Any] = {
+        "weights": dict(committed.weights),
+        "agreed": committed.agreed,
+        "attempt": committed.which.attempt,
+    }
     vector = committed.vector
     if vector is None:
         return [Message(Channel.ROUNDS, ROUND, {**told, "chunk": 0, "num_chunks": 1, "header": header, "is_empty": True})]

@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass, replace
 
 from kintsugi.core.errors import CommunicationError
-from kintsugi.runtime.overlay.committed import Committed
+from kintsugi.runtime.overlay.committed import Committed, Sum
 
 Key = tuple[str, int]
 """Joining worker and the generation of its replication."""
@@ -30,6 +30,7 @@ class History:
         """Keep about `max_bytes`; a follower that is being told may hold the training up for `patience_seconds` at a time."""
         self._max_bytes, self._patience_seconds = max_bytes, patience_seconds
         self._kept: dict[int, Committed] = {}
+        self._attempts: dict[int, int] = {}
         self._num_bytes = 0
         self._followers: dict[Key, _Follower] = {}
         self._changed = threading.Condition()
@@ -45,10 +46,19 @@ class History:
         """Of all that is kept."""
         return self._num_bytes
 
-    def follow(self, key: Key, number: int, *, is_told: bool) -> None:
-        """Keep what comes behind reduction `number`; `is_told` where it will ask this source first."""
+    def follow(self, key: Key, after: Sum, *, is_told: bool) -> None:
+        """Keep what comes behind reduction `after`; `is_told` where it will ask this source first."""
         with self._changed:
-            self._followers[key] = _Follower(number, is_told)
+            self._followers[key] = _Follower(after.number, is_told)
+            self._attempts[after.number] = after.attempt
+
+    def spare(self, key: Key) -> None:
+        """It is told by another source: nothing waits for it here, unless it asks after all."""
+        with self._changed:
+            follower = self._followers.get(key)
+            if follower is not None:
+                follower.is_told = False
+                self._changed.notify_all()
 
     def leave(self, key: Key) -> None:
         """Keep nothing for it any more."""
@@ -68,28 +78,32 @@ class History:
             while self._kept and self._num_bytes + num_bytes > self._max_bytes:
                 self._forget_first()
             self._kept[committed.number] = replace(committed, vector=vector)
+            self._attempts[committed.number] = committed.which.attempt
             self._num_bytes += num_bytes
             self._changed.notify_all()
 
-    def next(self, key: Key, after: int, timeout_seconds: float) -> Committed | None:
+    def next(self, key: Key, after: Sum, timeout_seconds: float) -> Committed | None:
         """What comes behind reduction `after`; None where nothing came in time.
 
         Raises:
-            CommunicationError: it is not kept any more, or nothing is kept for this follower.
+            CommunicationError: it is not kept any more, nothing is kept for this follower, or it has another sum than this source.
         """
         with self._changed:
             follower = self._followers.get(key)
             if follower is None:
                 raise CommunicationError("nothing is kept for it", field="worker", value=key[0])
-            follower.number, follower.is_told = after, True
+            number = after.number
+            follower.number, follower.is_told = number, True
             self._forget_unneeded()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: key not in self._followers or after < max(self._kept, default=after), timeout_seconds)
-            if key in self._followers and after >= max(self._kept, default=after):
+            self._changed.wait_for(lambda: key not in self._followers or number < max(self._kept, default=number), timeout_seconds)
+            if self._attempts.get(number, after.attempt) != after.attempt:
+                raise CommunicationError(f"reduction {number} was summed again since", field="worker", value=key[0])
+            if key in self._followers and number >= max(self._kept, default=number):
                 return None
-            if after + 1 not in self._kept:
-                raise CommunicationError(f"reduction {after + 1} is not kept any more", field="worker", value=key[0])
-            return self._kept[after + 1]
+            if number + 1 not in self._kept:
+                raise CommunicationError(f"reduction {number + 1} is not kept any more", field="worker", value=key[0])
+            return self._kept[number + 1]
 
     def _has_room(self, num_bytes: int) -> bool:
         """Whether a reduction fits in, or only those stand in its way that nobody is being told."""
@@ -101,6 +115,8 @@ class History:
         first = min((one.number for one in self._followers.values()), default=None)
         while self._kept and (first is None or min(self._kept) <= first):
             self._forget_first()
+        for number in [one for one in self._attempts if first is None or one < first]:
+            del self._attempts[number]
 
     def _forget_first(self) -> None:
         self._num_bytes -= _num_bytes(self._kept.pop(min(self._kept)))

@@ -58,7 +58,6 @@ class Joiner:
         Raises:
             UnavailableError: it took too long.
             GivenUpError: the scheduler does not count on this worker any more.
-            LostTrackError: nobody is left who could tell what the others did.
         """
         self._agent.on_overlay(lambda _: self._news.set())
         while True:
@@ -67,11 +66,17 @@ class Joiner:
                 raise GivenUpError(self._agent.given_up, field="worker", value=self._agent.identity.worker)
             deadline.require("the state did not arrive")
             self._go_on()
-            if self._is_loaded and self._rounds.counts and not self._rounds.is_behind:
+            if self._is_through:
                 self.pursuit.end()
                 return
             patience = _LOOK_SECONDS if self._is_loaded or self._arrival is None else _BALANCE_SECONDS
             self._news.wait(min(patience, deadline.left_seconds))
+
+    @property
+    def _is_through(self) -> bool:
+        """Whether this worker counts in the next reduction, and holds what goes into it."""
+        rounds = self._rounds
+        return self._is_loaded and rounds.counts and not rounds.is_behind and not rounds.is_called_off
 
     def _go_on(self) -> None:
         """Do what can be done with what has arrived."""
@@ -84,18 +89,21 @@ class Joiner:
         if not self._is_loaded:
             self._fetch_state(overlay)
         arrival = self._arrival
-        if arrival is None or arrival.number is None or self._is_given_up(arrival):
+        if arrival is None or arrival.at is None or self._is_given_up(arrival):
             return
         wanted = _replication(overlay, self._agent.identity.worker)
         if self._is_loaded:
             self._catch_up()
+            if self._rounds.is_astray:
+                self._ask_again("what it was told last was summed again by the others")
+                return
         elif wanted is None or wanted.generation != arrival.generation:  # not known yet, or planned anew
             return
+        if self._is_through or self._rounds.is_called_off:
+            return
         try:
-            self.pursuit.go_on(overlay, arrival, self._rounds.number if self._is_loaded else arrival.number)
+            self.pursuit.go_on(overlay, arrival, self._rounds.number if self._is_loaded else arrival.at.number)
         except LostTrackError as error:
-            if self._is_loaded:
-                raise
             self._ask_again(str(error))
 
     def _fetch_state(self, overlay: Overlay) -> None:
@@ -113,8 +121,8 @@ class Joiner:
         return arrival.generation <= self._given_up_generation
 
     def _load(self, arrival: Arrival) -> None:
-        assert arrival.number is not None
-        self._rounds.begin_at(arrival.number)
+        assert arrival.at is not None
+        self._rounds.begin_at(arrival.at)
         self._trained.load(arrival.state)
         self._is_loaded = True
         self._catch_up()
@@ -137,8 +145,8 @@ class Joiner:
             self._trained.apply(committed.vector)
 
     def _ask_again(self, why: str) -> None:
-        """Give up the replication under way for one of a later step."""
-        self._is_loaded = False
+        """Give up the replication under way for one of a later step; the others may count on this worker already."""
+        is_counted_on, self._is_loaded = self._is_loaded, False
         self.pursuit.end()
         own = self._agent.identity
         known = _replication(self._agent.overlay, own.worker)
@@ -147,7 +155,11 @@ class Joiner:
             self._log.info("asks for another replication", why=why)
         self._given_up_generation = max(generation, self._given_up_generation)
         self._agent.teller.tell(
-            OverlayEventKind.REPLICATION_REQUESTED, f"again-{own.worker}-{own.incarnation}-{generation}", detail=why
+            OverlayEventKind.REPLICATION_REQUESTED,
+            f"again-{own.worker}-{own.incarnation}-{generation}",
+            detail=why,
+            interrupted=is_counted_on,
+            restarts=None,
         )
 
     def _ask_source(self, kind: str, source: str, ranges: Ranges) -> None:

@@ -67,7 +67,6 @@ class Member:
         Raises:
             UnavailableError: it took too long.
             GivenUpError: the others go on without this worker.
-            LostTrackError: nobody is left who could tell what the others did.
         """
         needs_state = self.agent.state is not WorkerState.ACTIVE
         self._links.start()
@@ -104,6 +103,7 @@ class Member:
         control.on(sources.RELEASE, lambda worker, message: self.sources.release(worker, message.fields))
         control.on(sources.GONE, self._joiner.hear)
         control.on(following.FOLLOW, lambda worker, message: self.sources.follow(worker, message.fields))
+        control.on(following.ELSEWHERE, lambda worker, message: self.sources.spare(worker, message.fields))
         control.on(following.FORGOTTEN, self._joiner.pursuit.hear_forgotten)
         for kind in probe.KINDS:
             control.on(kind, self._prober.hear)
@@ -118,7 +118,7 @@ class Member:
         if committed.vector is not None:
             self._trained.apply(committed.vector)
         self.sources.keep(committed, self.rounds.members)
-        self.sources.begin(self.rounds.effective, keys(self.agent.overlay), committed.number, self._trained.packed)
+        self.sources.begin(self.rounds.effective, keys(self.agent.overlay), committed.which, self._trained.packed)
         if committed.agreed is not None:
             self._reconciler.reconcile(self.agent.overlay)
 

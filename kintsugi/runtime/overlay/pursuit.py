@@ -6,7 +6,7 @@ from kintsugi.core.overlay import Overlay, Replication
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.arrival import Arrival
 from kintsugi.runtime.overlay.committed import Committed, LostTrackError
-from kintsugi.runtime.overlay.following import FOLLOW
+from kintsugi.runtime.overlay.following import ELSEWHERE, FOLLOW
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.messages import Message
 from kintsugi.runtime.overlay.options import OverlayOptions
@@ -28,6 +28,7 @@ class Pursuit:
         self._trail: Trail | None = None
         self._replication: Replication | None = None
         self._silent: set[str] = set()
+        self._spared: set[str] = set()
         self._allowed = 0
 
     def hear(self, worker: str, message: Message) -> None:
@@ -62,23 +63,34 @@ class Pursuit:
             return
         trail = self._trail
         if trail is None or trail.generation != arrival.generation:
-            assert arrival.number is not None
-            trail = self._trail = Trail(arrival.generation, arrival.number, self._memory, self._on_change)
+            assert arrival.at is not None
+            trail = self._trail = Trail(arrival.generation, arrival.at, self._memory, self._on_change)
             self._silent.clear()
+            self._spared.clear()
         if trail.teller not in (candidates := self._candidates(overlay, self._replication)):
             trail.begin(self._chosen(overlay, arrival, candidates))
-            self._ask(trail, number, after=trail.heard)
-        elif trail.heard + self._num_rounds // 2 > self._allowed and number + self._num_rounds > self._allowed:
+            self._ask(trail, number, after=list(trail.heard))
+        elif trail.heard.number + self._num_rounds // 2 > self._allowed and number + self._num_rounds > self._allowed:
             self._ask(trail, number)
+        self._spare_others(trail, arrival)
 
     def end(self) -> None:
         """Nothing more is wanted."""
         self._trail = None
 
-    def _ask(self, trail: Trail, number: int, **fields: int) -> None:
+    def _ask(self, trail: Trail, number: int, **fields: list[int]) -> None:
         if trail.teller is not None:
             self._allowed = number + self._num_rounds
             self._links.tell(trail.teller, FOLLOW, {"replication": trail.generation, "up_to": self._allowed, **fields})
+
+    def _spare_others(self, trail: Trail, arrival: Arrival) -> None:
+        """Tell sources that expect to be asked that another one is: their training need not wait for it."""
+        if trail.teller is None:
+            return
+        self._spared.discard(trail.teller)
+        for other in arrival.opened - self._spared - {trail.teller}:
+            if self._links.tell(other, ELSEWHERE, {"replication": trail.generation}):
+                self._spared.add(other)
 
     def _look(self, overlay: Overlay, generation: int) -> None:
         """Find out who the sources are, who may begin before that is known here; it is remembered once the replication is over."""

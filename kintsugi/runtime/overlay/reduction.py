@@ -33,10 +33,12 @@ class Header:
     """The newest overlay that everybody so far could go over to, as a document; none where somebody has no newer one."""
     is_final: bool = False
     """Whether the vector is a mean already, which is only passed on."""
+    attempt: int = 0
+    """In which it was summed."""
 
     def as_fields(self) -> dict[str, Any]:
         """As it travels."""
-        return {"weights": dict(self.weights), "ready": self.ready, "is_final": self.is_final}
+        return {"weights": dict(self.weights), "ready": self.ready, "is_final": self.is_final, "attempt": self.attempt}
 
     @property
     def total_weight(self) -> float:
@@ -53,7 +55,12 @@ def merged(headers: Iterable[Header | None]) -> Header | None:
     known = [document for document in documents if document is not None]
     oldest = min(known, key=lambda document: int(document["generation"])) if len(known) == len(documents) else None
     weights = {worker: weight for header in present for worker, weight in header.weights.items()}
-    return Header(weights=dict(sorted(weights.items())), ready=oldest, is_final=any(one.is_final for one in present))
+    return Header(
+        weights=dict(sorted(weights.items())),
+        ready=oldest,
+        is_final=any(one.is_final for one in present),
+        attempt=max(one.attempt for one in present),
+    )
 
 
 def header_of(fields: Mapping[str, Any]) -> Header | None:

@@ -8,14 +8,14 @@ from typing import Protocol
 from kintsugi.core import codec
 from kintsugi.core.errors import UnavailableError
 from kintsugi.core.overlay import Overlay, Shape, SynchronizationPolicy
-from kintsugi.runtime.overlay.committed import Committed, GivenUpError, LostTrackError
+from kintsugi.runtime.overlay.committed import Committed, GivenUpError, LostTrackError, Sum
 from kintsugi.runtime.overlay.exchange import Exchange, LostLinkError
 from kintsugi.runtime.overlay.inbox import CalledOffError, Inbox, Pass, Phase
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.reduction import Header, Reduced, TreeReduction, Vector
 from kintsugi.runtime.overlay.ring import RingReduction
-from kintsugi.runtime.overlay.settlement import settle
+from kintsugi.runtime.overlay.settlement import Standing, settle
 from kintsugi.runtime.overlay.tree import Position, position
 
 _FIRST_PAUSE_SECONDS = 0.02
@@ -65,11 +65,17 @@ class Rounds:
         """The overlay that the next reduction runs under."""
         self.restarts = self.effective.restarts
         self.last: Committed | None = None
-        self.number = 0
-        """Reductions of the job so far, as far as this worker has them."""
+        self._standing = Standing(number=0, attempt=0, before=None)
         self.members: tuple[str, ...] = ()
         """Who took part in the last one."""
         self._newest = 0  # that a settlement told of
+        self.is_astray = False
+        """Whether this worker has what the others have not, or have summed anew: only a state of theirs helps."""
+
+    @property
+    def number(self) -> int:
+        """Reductions of the job so far, as far as this worker has them."""
+        return self._standing.number
 
     @property
     def counts(self) -> bool:
@@ -83,7 +89,12 @@ class Rounds:
     @property
     def is_behind(self) -> bool:
         """Whether the others are known to have committed what this worker lacks."""
-        return self.number < self._newest
+        return self.number < self._newest or self.is_astray
+
+    @property
+    def is_called_off(self) -> bool:
+        """Whether there is a newer attempt, under which the others may not count on this worker."""
+        return self._desired.overlay.restarts > self.restarts
 
     def reduce(self, own: Vector | None, weight: float) -> Committed:
         """Take part in the next reduction until it is committed, over as many attempts as it takes.
@@ -129,13 +140,14 @@ class Rounds:
             self._require_open()
         return self.last if self.number > before else None
 
-    def begin_at(self, number: int) -> None:
-        """The state that was fetched is that after this many reductions."""
-        self.number, self.last = number, None
+    def begin_at(self, which: Sum) -> None:
+        """The state that was fetched is that after this reduction."""
+        self._standing = Standing(*which, before=None)
+        self.last, self.is_astray = None, False
 
     def follow(self, committed: Committed) -> None:
         """Take over a reduction that others have made; what they agreed in it takes effect unless something later has already."""
-        self.number, self.last = committed.number, committed
+        self._go_to(committed)
         agreed = self._effective_after(committed)
         if agreed is not self.effective:
             self.effective, self.restarts = agreed, max(self.restarts, agreed.restarts)
@@ -164,32 +176,38 @@ class Rounds:
             self.effective = replace(overlay, synchronization=policy, generation=overlay.restarted_generation)
             return
         place = position(policy, self._worker)
-        settled = settle(self._exchange(Phase.SETTLE, 0), place, self.number, codec.encode(overlay))
-        self._newest = settled.newest
+        settled = settle(self._exchange(Phase.SETTLE, 0), place, self._standing, codec.encode(overlay))
+        self._newest = settled.newest.number
+        lacks_newest = settled.lacks_newest(self._standing)
+        self.is_astray = self.number >= self._newest - 1 and not lacks_newest and not settled.has_newest(self._standing)
         if settled.holder is not None:
-            self._forward(place, settled.newest, settled.holder)
+            self._forward(place, settled.holder, is_wanted=lacks_newest)
         known = codec.decode(Overlay, settled.overlay)
         self.effective = replace(known, synchronization=policy, generation=overlay.restarted_generation)
 
-    def _forward(self, place: Position, newest: int, holder: str) -> None:
+    def _forward(self, place: Position, holder: str, *, is_wanted: bool) -> None:
         """Take part in passing on the last committed gradient, also where it is of no use here: others wait for it."""
         header = own = None
         if holder == self._worker:
             assert self.last is not None
-            header = Header(weights=self.last.weights, ready=self.last.agreed, is_final=True)
+            header = Header(weights=self.last.weights, ready=self.last.agreed, is_final=True, attempt=self.last.which.attempt)
             own = self.last.vector
         result = self._memory()
-        exchange = self._exchange(Phase.FORWARD, newest)
+        exchange = self._exchange(Phase.FORWARD, self._newest)
         reduced = TreeReduction(exchange, place, header=header, own=own, result=result, chunk_bytes=self._options.chunk_bytes).run()
-        if self.number == newest - 1:
-            self._commit(newest, reduced, result)
+        if is_wanted:
+            self._commit(self._newest, reduced, result)
         else:
             self._spare.append(result)
 
     def _reduce(self, number: int, own: Vector | None, weight: float) -> Committed:
         policy = self.effective.synchronization
         ready = self._desired.ready(self.effective.generation, self.restarts)
-        header = Header(weights={} if own is None else {self._worker: weight}, ready=None if ready is None else codec.encode(ready))
+        header = Header(
+            weights={} if own is None else {self._worker: weight},
+            ready=None if ready is None else codec.encode(ready),
+            attempt=self.restarts,
+        )
         result = self._memory()
         try:
             reduced = self._pass(policy, self._exchange(Phase.REDUCE, number), header, own, result)
@@ -216,16 +234,21 @@ class Rounds:
 
     def _commit(self, number: int, reduced: Reduced, result: Vector) -> Committed:
         """Count a reduction; the memory of the one before is used again."""
-        before, self.number, self._num_lost = self.last, number, 0
-        self.members = self.effective.synchronization.order
-        self.last = Committed(number=number, vector=reduced.vector, weights=reduced.header.weights, agreed=reduced.header.ready)
+        before, header = self.last, reduced.header
+        self._num_lost, self.members = 0, self.effective.synchronization.order
+        committed = Committed(which=Sum(number, header.attempt), vector=reduced.vector, weights=header.weights, agreed=header.ready)
+        self._go_to(committed)
         if before is not None and before.vector is not None:
             self._spare.append(before.vector)
         if reduced.vector is None:
             self._spare.append(result)
-        if self.last.agreed is not None:
-            self.effective = codec.decode(Overlay, self.last.agreed)
-        return self.last
+        if committed.agreed is not None:
+            self.effective = codec.decode(Overlay, committed.agreed)
+        return committed
+
+    def _go_to(self, committed: Committed) -> None:
+        self._standing = Standing(*committed.which, before=self._standing.attempt)
+        self.last = committed
 
     def _memory(self) -> Vector:
         return self._spare.pop() if self._spare else self._make()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kintsugi.runtime.overlay.exchange import Exchange
 from kintsugi.runtime.overlay.tree import Position
@@ -10,30 +10,59 @@ from kintsugi.runtime.overlay.tree import Position
 _SAY, _VERDICT = "say", "verdict"
 
 
+class Standing(NamedTuple):
+    """Where one worker has got to."""
+
+    number: int
+    """Of its last reduction."""
+    attempt: int
+    """In which that was summed."""
+    before: int | None
+    """In which the one before was summed; none where the last one is not at hand: this worker has begun with the state after it."""
+
+    @property
+    def can_be_handed_on(self) -> bool:
+        """Whether others can get the last reduction from this worker."""
+        return self.before is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """What everybody knows then."""
 
-    committed: Mapping[str, int]
-    """The last round of every worker."""
+    committed: Mapping[str, Standing]
+    """The last reduction of every worker."""
     overlay: Mapping[str, Any]
     """The root's newest, as a document: which replications everybody is to know of."""
 
     @property
-    def newest(self) -> int:
-        """The last round that anybody has committed."""
-        return max(self.committed.values())
+    def newest(self) -> Standing:
+        """The last reduction that counts.
+
+        What nobody can hand on counts only where nobody can hand on anything. Of two sums of one number the later one does: those
+        that made it found nobody among them who had the first.
+        """
+        kept = [one for one in self.committed.values() if one.can_be_handed_on]
+        return max(kept or self.committed.values(), key=lambda one: (one.number, one.attempt))
 
     @property
     def holder(self) -> str | None:
         """Who gives the last committed gradient to those that lack just that one; none where nobody does."""
         newest = self.newest
-        if newest - 1 not in self.committed.values():
+        if not any(self.lacks_newest(one) for one in self.committed.values()):
             return None
-        return min(worker for worker, number in self.committed.items() if number == newest)
+        return min(worker for worker, standing in self.committed.items() if standing == newest)
+
+    def has_newest(self, standing: Standing) -> bool:
+        """Whether a worker that stands there has all that counts, and nothing else."""
+        return standing[:2] == self.newest[:2]
+
+    def lacks_newest(self, standing: Standing) -> bool:
+        """Whether it has all but the last reduction, which it can get."""
+        return standing[:2] == (self.newest.number - 1, self.newest.before)
 
 
-def settle(exchange: Exchange, place: Position, committed: int, overlay: Mapping[str, Any]) -> Settled:
+def settle(exchange: Exchange, place: Position, committed: Standing, overlay: Mapping[str, Any]) -> Settled:
     """One pass up, in which everybody says what it has committed, and one down with all of it.
 
     Raises:
@@ -41,17 +70,21 @@ def settle(exchange: Exchange, place: Position, committed: int, overlay: Mapping
         LostLinkError: a link that is needed is gone.
         UnavailableError: somebody said nothing for too long.
     """
-    known: dict[str, int] = {place.worker: committed}
+    known: dict[str, Standing] = {place.worker: committed}
     awaited = set(place.children)
     while awaited:
         worker, message = exchange.receive()
-        known |= message.fields["committed"]
+        known |= _standings(message.fields["committed"])
         awaited.discard(worker)
     settled = Settled(committed=known, overlay=overlay)
     if place.parent is not None:
         exchange.send(place.parent, _SAY, {"committed": known})
         _, verdict = exchange.receive()
-        settled = Settled(committed=verdict.fields["committed"], overlay=verdict.fields["overlay"])
+        settled = Settled(committed=_standings(verdict.fields["committed"]), overlay=verdict.fields["overlay"])
     for child in place.children:
         exchange.send(child, _VERDICT, {"committed": dict(settled.committed), "overlay": settled.overlay})
     return settled
+
+
+def _standings(told: Mapping[str, Any]) -> dict[str, Standing]:
+    return {worker: Standing(*standing) for worker, standing in told.items()}

@@ -7,25 +7,26 @@ import torch
 
 from kintsugi.core.errors import CommunicationError, UnavailableError
 from kintsugi.runtime.overlay import flat_state
+from kintsugi.runtime.overlay.committed import Sum
 from kintsugi.runtime.overlay.ranges import ByteRange, Ranges, united, within, without
 from restorer.packing import PackedState
 
 
 class Snapshot:
-    """The state after `number` reductions. Buffers are copied at once, for the next forward pass changes them; trained parameters
+    """The state after reduction `at`. Buffers are copied at once, for the next forward pass changes them; trained parameters
     and moments by a thread of its own, which the next optimizer step waits for. Frozen parameters are read where they are.
     """
 
-    def __init__(self, packed: PackedState, number: int, first: Ranges, *, is_whole: bool) -> None:
+    def __init__(self, packed: PackedState, at: Sum, first: Ranges, *, is_whole: bool) -> None:
         """Begin to copy.
 
         Args:
             packed: over the live tensors.
-            number: of reductions that it has seen.
+            at: the last reduction that it has seen.
             first: what is needed soonest.
             is_whole: whether the rest is copied, too.
         """
-        self.number, self.header, self.num_bytes = number, packed.header, packed.num_bytes
+        self.at, self.header, self.num_bytes = at, packed.header, packed.num_bytes
         self._packed = packed
         self._still, self._version = flat_state.still_ranges(packed), flat_state.still_version(packed)
         self._memory = torch.empty(packed.num_bytes, dtype=torch.uint8)

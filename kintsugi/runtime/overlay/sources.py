@@ -7,7 +7,7 @@ from typing import Any
 
 from kintsugi.core.errors import KintsugiError
 from kintsugi.core.overlay import Overlay, Replication, WorkerState
-from kintsugi.runtime.overlay.committed import Committed
+from kintsugi.runtime.overlay.committed import Committed, Sum
 from kintsugi.runtime.overlay.following import FORGOTTEN, Telling
 from kintsugi.runtime.overlay.history import History, Key
 from kintsugi.runtime.overlay.links import Links
@@ -41,13 +41,13 @@ class Sources:
         with self._lock:
             return tuple(sorted(joiner for joiner, _ in self._streams))
 
-    def begin(self, overlay: Overlay, wanted: Collection[Key], number: int, packed: Callable[[], PackedState]) -> None:
+    def begin(self, overlay: Overlay, wanted: Collection[Key], at: Sum, packed: Callable[[], PackedState]) -> None:
         """Begin those replications that have not begun: this is the boundary of which the state is copied.
 
         Args:
             overlay: that takes effect here, the same on all sources.
             wanted: those that have not ended since.
-            number: reductions that the state has seen.
+            at: the last reduction that the state has seen.
             packed: gives the live state.
         """
         for replication in overlay.replications:
@@ -58,8 +58,8 @@ class Sources:
             sources = {share.source for share in replication.shares}
             if self._worker in sources and key in wanted:
                 is_fastest = overlay.synchronization.parents.get(replication.joiner) == self._worker
-                self._history.follow(key, number, is_told=is_fastest)
-                self._start(key, replication, number, packed)
+                self._history.follow(key, at, is_told=is_fastest)
+                self._start(key, replication, at, packed)
 
     def keep(self, committed: Committed, members: Collection[str]) -> None:
         """Keep a reduction for those that follow; who took part in it follows no more."""
@@ -90,12 +90,16 @@ class Sources:
             if "after" in fields and key in self._history.followers:
                 if telling is not None:
                     telling.close()
-                after, chunk_bytes = int(fields["after"]), self._options.chunk_bytes
+                after, chunk_bytes = Sum(*fields["after"]), self._options.chunk_bytes
                 telling = self._tellings[key] = Telling(key, self._history, self._links, after=after, chunk_bytes=chunk_bytes)
         if telling is None:
             self._links.tell(joiner, FORGOTTEN, {"replication": key[1], "why": "nothing is kept for it"})
         else:
             telling.allow(int(fields["up_to"]))
+
+    def spare(self, joiner: str, fields: Mapping[str, Any]) -> None:
+        """A joining worker is told the reductions by another source."""
+        self._history.spare((joiner, int(fields["replication"])))
 
     def heed(self, overlay: Overlay) -> None:
         """End what this overlay does not want any more."""
@@ -141,13 +145,13 @@ class Sources:
             telling.close()
         self._history.leave(key)
 
-    def _start(self, key: Key, replication: Replication, number: int, packed: Callable[[], PackedState]) -> None:
+    def _start(self, key: Key, replication: Replication, at: Sum, packed: Callable[[], PackedState]) -> None:
         state = packed()
         own = share_ranges(replication, state.num_bytes)[self._worker]
         with self._lock:
             snapshot = self._snapshot
-            if snapshot is None or snapshot.number != number or not snapshot.holds(own):
-                snapshot = Snapshot(state, number, own, is_whole=self._options.copies_whole_state)
+            if snapshot is None or snapshot.at != at or not snapshot.holds(own):
+                snapshot = Snapshot(state, at, own, is_whole=self._options.copies_whole_state)
                 self._snapshot = snapshot
             self._streams[key] = _Stream(key, snapshot, own, self._links, self._options)
 
@@ -199,7 +203,12 @@ class _Stream:
 
     def _open(self) -> None:
         snapshot = self._snapshot
-        described = {"header": snapshot.header.decode(), "round": snapshot.number, "ranges": self._planned}
+        described = {
+            "header": snapshot.header.decode(),
+            "round": snapshot.at.number,
+            "attempt": snapshot.at.attempt,
+            "ranges": self._planned,
+        }
         self._put(OPEN, {**described, "is_whole": snapshot.holds(((0, snapshot.num_bytes),))})
 
     def _send_stretch(self, first: ByteRange) -> None:

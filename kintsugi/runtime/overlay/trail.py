@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kintsugi.runtime.overlay.committed import Committed
+from kintsugi.runtime.overlay.committed import Committed, Sum
 from kintsugi.runtime.overlay.messages import Message
 from kintsugi.runtime.overlay.reduction import Vector
 
@@ -15,17 +15,21 @@ from kintsugi.runtime.overlay.reduction import Vector
 class Trail:
     """What was heard and waits to be applied. Put by threads of links, taken by the one that joins."""
 
-    def __init__(self, generation: int, number: int, memory: Callable[[], Vector], on_change: Callable[[], None]) -> None:
-        """Go on behind reduction `number`, of the replication of `generation`; `memory` gives room for one vector."""
+    def __init__(self, generation: int, after: Sum, memory: Callable[[], Vector], on_change: Callable[[], None]) -> None:
+        """Go on behind reduction `after`, of the replication of `generation`; `memory` gives room for one vector."""
         self.generation = generation
-        self.heard = number
-        """The last whole reduction."""
+        self._taken = after
         self.teller: str | None = None
         """Who is asked; what others tell is passed over."""
         self._memory, self._on_change = memory, on_change
         self._whole: deque[Committed] = deque()
         self._parts: list[Message] = []
         self._lock = threading.Lock()
+
+    @property
+    def heard(self) -> Sum:
+        """The last whole reduction."""
+        return self._whole[-1].which if self._whole else self._taken
 
     def begin(self, teller: str | None) -> None:
         """Hear another source; what one told in part, or last, is told again.
@@ -36,20 +40,19 @@ class Trail:
             self.teller, self._parts = teller, []
             if self._whole:
                 self._whole.pop()
-                self.heard -= 1
 
     def take(self, worker: str, message: Message) -> None:
         """Take in a part of a reduction."""
         fields = message.fields
         with self._lock:
-            expected = self.heard + 1, len(self._parts)
+            expected = self.heard.number + 1, len(self._parts)
             if worker != self.teller or (fields["replication"], fields["number"], fields["chunk"]) != (self.generation, *expected):
                 return
             self._parts.append(message)
             if len(self._parts) < int(fields["num_chunks"]):
                 return
             self._whole.append(self._joined(self._parts))
-            self._parts, self.heard = [], self.heard + 1
+            self._parts = []
         self._on_change()
 
     def pop(self, takes_last: Callable[[Committed], bool]) -> Committed | None:
@@ -57,12 +60,16 @@ class Trail:
         with self._lock:
             if not self._whole or (len(self._whole) == 1 and not takes_last(self._whole[0])):
                 return None
+            self._taken = self._whole[0].which
             return self._whole.popleft()
 
     def _joined(self, parts: list[Message]) -> Committed:
         header: dict[str, Any] = parts[0].fields["header"]
         return Committed(
-            number=int(parts[0].fields["number"]), vector=self._vector(parts), weights=header["weights"], agreed=header["agreed"]
+            which=Sum(int(parts[0].fields["number"]), int(header["attempt"])),
+            vector=self._vector(parts),
+            weights=header["weights"],
+            agreed=header["agreed"],
         )
 
     def _vector(self, parts: list[Message]) -> Vector | None:

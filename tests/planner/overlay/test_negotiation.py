@@ -239,6 +239,17 @@ def test_a_joiner_may_ask_for_a_later_step():
     assert overlay.replications[0].generation == overlay.generation
 
 
+def test_a_joiner_that_lost_track_gives_up_the_state_that_it_holds_and_nobody_waits_for_it():
+    world = mesh("w00", "w01")
+    before = world.overlay
+    overlay = world.tell("replication_requested", worker="w01", detail="nobody can tell", interrupted=True)
+    assert (world.state("w01"), overlay.worker("w01").detail) == (JOINING, "nobody can tell")
+    assert (overlay.synchronization.order, overlay.restarts) == (("w00",), before.restarts + 1)
+    assert overlay.replications[0].generation == overlay.generation
+    with pytest.raises(ConflictError, match="only one that holds the state"):
+        world.tell("replication_requested", worker="w00")
+
+
 def test_words_of_an_earlier_life_are_refused_and_a_new_life_begins_anew():
     world = mesh("w00", "w01")
     overlay = world.join("w01", "w00", incarnation=1)

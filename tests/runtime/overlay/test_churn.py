@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from kintsugi.core.overlay import OverlayEventKind
-from kintsugi.runtime.overlay import sources
+from kintsugi.runtime.overlay import arrival, sources
 from kintsugi.runtime.overlay.committed import GivenUpError
 from kintsugi.runtime.overlay.messages import NO_BYTES
+from kintsugi.runtime.overlay.reduction import TreeReduction
+from kintsugi.runtime.overlay.sources import SEAL
 from tests.runtime.overlay.crew import OPTIONS, Build, Crew, Line, cut, perceptron, replayed, wide
 from tests.runtime.overlay.desk import Desk
 
@@ -159,9 +161,48 @@ def test_a_source_is_lost_in_the_middle_of_a_replication(monkeypatch, max_waitin
     joiner.await_steps(2)
     crew.finish()
     check(crew)
-    assert crew.desk.now.restarts == 1
-    if max_waiting_bytes > 1:
-        assert crew.desk.num(OverlayEventKind.REPLICATION_REQUESTED) == 0
+    requests = [event for event in crew.desk.events if event.kind is OverlayEventKind.REPLICATION_REQUESTED]
+    assert crew.desk.now.restarts == 1 + sum(event.interrupted for event in requests)
+    if max_waiting_bytes > 1:  # else who is asked in its place may have forgotten what the victim did not tell
+        assert not requests
+
+
+@pytest.mark.parametrize(
+    ("is_kept", "num_requests"),
+    [
+        (lambda agreed: agreed["replications"], 1),  # d begins with a state that the others do not have
+        (lambda agreed: "d" in agreed["synchronization"]["order"], 0),  # d counts from then on, and hands on what it has
+    ],
+)
+def test_what_a_worker_had_alone_when_it_died_is_in_the_states_of_all_or_of_none(monkeypatch, is_kept, num_requests):
+    crew = Crew(Desk(all_links_alike=True), replace(OPTIONS, chunk_bytes=2**14), build=wide)
+    crew.start("a").await_steps(1)
+    crew.start("b", ("a",)).await_steps(1)
+    crew.start("c", ("a", "b")).await_steps(1)
+    send_down, seal, is_sealed = TreeReduction._send_down, arrival._TAKES[SEAL], threading.Event()
+
+    def keep(reduction, index):
+        agreed = reduction._header.ready
+        if crew.members["a"].is_struck.is_set() or agreed is None or not is_kept(agreed):
+            send_down(reduction, index)
+        else:
+            reduction._num_final += 1
+
+    def seal_and_tell(arriving, worker, message):
+        found = seal(arriving, worker, message)
+        if worker == "a":
+            is_sealed.set()
+        return found
+
+    monkeypatch.setattr(TreeReduction, "_send_down", keep)
+    monkeypatch.setitem(arrival._TAKES, SEAL, seal_and_tell)
+    joiner = crew.start("d", ("a", "b", "c"))
+    assert (is_sealed if num_requests else joiner.has_joined).wait(60.0)
+    crew.members["a"].strike()
+    joiner.await_steps(2)
+    crew.finish()
+    check(crew)
+    assert crew.desk.num(OverlayEventKind.REPLICATION_REQUESTED) == num_requests
 
 
 def test_a_worker_that_was_cut_off_is_told_so_and_joins_again():

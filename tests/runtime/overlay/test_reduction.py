@@ -9,7 +9,7 @@ from kintsugi.core.errors import CommunicationError
 from kintsugi.core.overlay import Shape, SynchronizationPolicy
 from kintsugi.runtime.overlay.reduction import Header, TreeReduction, merged
 from kintsugi.runtime.overlay.ring import RingReduction
-from kintsugi.runtime.overlay.settlement import settle
+from kintsugi.runtime.overlay.settlement import Standing, settle
 from kintsugi.runtime.overlay.tree import needed_links, position
 from tests.runtime.overlay.wires import together
 
@@ -75,7 +75,7 @@ def agreed(documents):
 def test_a_mean_is_handed_on_as_it_is_to_those_that_missed_it(policy, data):
     holder = data.draw(st.sampled_from(policy.order))
     mean = np.random.default_rng(1).normal(size=5)
-    told = Header(weights={"gone": 3.0}, ready={"generation": 9}, is_final=True)
+    told = Header(weights={"gone": 3.0}, ready={"generation": 9}, is_final=True, attempt=4)
 
     def work(wire):
         place, is_holder = position(policy, wire.worker), wire.worker == holder
@@ -91,7 +91,15 @@ def test_a_mean_is_handed_on_as_it_is_to_those_that_missed_it(policy, data):
 @given(policies(), st.data())
 def test_a_settlement_tells_everybody_what_everybody_has_committed(policy, data):
     workers = policy.order
-    committed = {worker: data.draw(st.sampled_from([0, 6, 7])) for worker in workers}
+    standings = [
+        Standing(6, 1, 0),
+        Standing(6, 2, 0),
+        Standing(7, 1, 1),
+        Standing(7, 1, None),
+        Standing(7, 2, 1),
+        Standing(0, 0, None),
+    ]
+    committed = {worker: data.draw(st.sampled_from(standings)) for worker in workers}
 
     def work(wire):
         place = position(policy, wire.worker)
@@ -100,8 +108,10 @@ def test_a_settlement_tells_everybody_what_everybody_has_committed(policy, data)
     for settled in together(workers, work).values():
         assert dict(settled.committed) == committed
         assert settled.overlay == {"told_by": policy.order[0]}
-        lacking = {6, 7} <= set(committed.values())
-        assert settled.holder == (min(worker for worker in workers if committed[worker] == 7) if lacking else None)
+        kept = {one for one in committed.values() if one.before is not None}
+        assert settled.newest == max(kept or set(committed.values()), key=lambda one: (one.number, one.attempt))
+        lacking = Standing(6, 1, 0) in kept and settled.newest.number == 7
+        assert settled.holder == (min(worker for worker in workers if committed[worker] == settled.newest) if lacking else None)
 
 
 def test_another_model_is_noticed():

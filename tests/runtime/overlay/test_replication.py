@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kintsugi.core.errors import CommunicationError
 from kintsugi.core.overlay import Replication, ReplicationShare
 from kintsugi.runtime.overlay.arrival import Arrival
+from kintsugi.runtime.overlay.committed import Sum
 from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.ranges import Ranges, length, stretches, tail, united, within, without
@@ -109,7 +110,7 @@ def sent_by(
     box = box or Mailbox()
     sources = Sources(source, box, options)
     overlay = replace(empty_overlay("job"), replications=(plan,))
-    sources.begin(overlay, keys(overlay), 4, lambda: packed)
+    sources.begin(overlay, keys(overlay), Sum(4, 1), lambda: packed)
     return sources, box
 
 
@@ -130,7 +131,7 @@ def test_several_sources_send_every_byte_once():
         assert sources.joiners == ()
     assert arrival.is_complete
     assert not arrival.failure
-    assert (arrival.number, arrival.received_bytes) == (4, 212)
+    assert (arrival.at, arrival.received_bytes) == ((4, 1), 212)
     assert all(torch.equal(arrival.state.entries[key], value) for key, value in original.entries.items())
 
 
@@ -168,7 +169,7 @@ def test_a_source_keeps_its_copy_while_training_goes_on():
 
 def test_a_source_that_copied_its_own_shares_alone_says_that_it_has_no_others(monkeypatch):
     monkeypatch.setattr("kintsugi.runtime.overlay.flat_state._PIECE_BYTES", 4)
-    snapshot = Snapshot(state(), 1, ((0, 40),), is_whole=False)
+    snapshot = Snapshot(state(), Sum(1, 0), ((0, 40),), is_whole=False)
     assert snapshot.holds(((8, 40),))
     assert not snapshot.holds(((8, 60),))
     assert bytes(snapshot.read(12, 16, 30.0)) == torch.zeros(1).numpy().tobytes()
@@ -177,19 +178,23 @@ def test_a_source_that_copied_its_own_shares_alone_says_that_it_has_no_others(mo
     assert box.messages[0].kind == GONE
 
 
+HEADER = state().header.decode()
+
+
 @pytest.mark.parametrize(
     ("messages", "why"),
     [
         ([("s0", SHARD, {"at": 0}, b"1234"), ("s0", SEAL, {"begin": 0, "end": 4, "sha256": "0" * 64}, b"")], "not what it sent"),
         ([("s0", SHARD, {"at": 208}, b"12345678")], "does not belong"),
-        ([("s1", OPEN, {"header": "[]", "round": 4, "ranges": []}, b"")], "another state"),
+        ([("s1", OPEN, {"header": "[]", "round": 4, "attempt": 0, "ranges": []}, b"")], "another state"),
+        ([("s1", OPEN, {"header": HEADER, "round": 4, "attempt": 1, "ranges": []}, b"")], "another state"),
         ([("s1", GONE, {}, b"")], "has let go"),
     ],
 )
 def test_what_cannot_be_right_is_a_failure(messages, why):
     changes = []
     arrival = Arrival(7, lambda: changes.append(1))
-    opened = {"header": state().header.decode(), "round": 4, "ranges": [[0, 212]]}
+    opened = {"header": HEADER, "round": 4, "attempt": 0, "ranges": [[0, 212]]}
     for source, kind, fields, payload in [("s0", OPEN, opened, b""), *messages]:
         told = memoryview(bytearray(payload)) if payload else NO_BYTES
         arrival.take(source, Message(Channel.SHARDS, kind, {"replication": 7, **fields}, told))
@@ -204,7 +209,11 @@ def test_the_proof_is_the_same_whoever_sent_what():
         for source in order:
             begin, content = (0, b"\1" * 8) if source == "s0" else (8, b"\2" * 8)
             for kind, fields, payload in (
-                (OPEN, {"header": '[["w", "parameter", "int8", [16]]]', "round": 1, "ranges": [[begin, begin + 8]]}, b""),
+                (
+                    OPEN,
+                    {"header": '[["w", "parameter", "int8", [16]]]', "round": 1, "attempt": 0, "ranges": [[begin, begin + 8]]},
+                    b"",
+                ),
                 (SHARD, {"at": begin}, content),
                 (SEAL, {"begin": begin, "end": begin + 8, "sha256": hashlib.sha256(content).hexdigest()}, b""),
             ):
@@ -216,7 +225,7 @@ def test_the_proof_is_the_same_whoever_sent_what():
 
 def test_frozen_parameters_are_read_where_they_are_and_must_not_change():
     packed = state(is_trained=False)
-    snapshot = Snapshot(packed, 1, ((0, 212),), is_whole=True)
+    snapshot = Snapshot(packed, Sum(1, 0), ((0, 212),), is_whole=True)
     snapshot.finish()
     assert bytes(snapshot.read(8, 20, 30.0)) == torch.tensor([1.0, 0.0, 1.0]).numpy().tobytes()
     packed.entries["buffer", "buffer"].fill_(7.0)
