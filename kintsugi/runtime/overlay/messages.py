@@ -3,16 +3,18 @@
 import json
 import socket
 import struct
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+import numpy as np
+import xxhash
+
 from kintsugi.core.errors import CommunicationError
 
-_FRAME = struct.Struct("!BIII")
-"""Channel, bytes of the header, bytes of the payload, CRC-32 of both."""
+_FRAME = struct.Struct("!BIIQ")
+"""Channel, bytes of the header, bytes of the payload, XXH3 of both: it finds damage at several times the rate of a CRC-32."""
 NO_BYTES = memoryview(b"")
 MOST_HEADER_BYTES = 64 * 2**20
 MOST_PAYLOAD_BYTES = 64 * 2**20
@@ -51,8 +53,7 @@ def write(connection: socket.socket, message: Message) -> None:
     """
     header = json.dumps([message.kind, message.fields], separators=(",", ":")).encode()
     payload = message.payload.cast("B")
-    seal = zlib.crc32(payload, zlib.crc32(header))
-    head = _FRAME.pack(message.channel, len(header), payload.nbytes, seal) + header
+    head = _FRAME.pack(message.channel, len(header), payload.nbytes, _checksum(header, payload)) + header
     sent = connection.sendmsg([head, payload])
     if sent < len(head):
         connection.sendall(head[sent:])
@@ -72,7 +73,7 @@ def read(connection: socket.socket) -> Message:
     if channel not in _CHANNELS or header_bytes > MOST_HEADER_BYTES or payload_bytes > MOST_PAYLOAD_BYTES:
         raise CommunicationError("does not speak the overlay's language", field="link")
     header, payload = _exactly(connection, header_bytes), _exactly(connection, payload_bytes)
-    if zlib.crc32(payload, zlib.crc32(header)) != seal:
+    if _checksum(header, payload) != seal:
         raise CommunicationError("a message arrived damaged", field="link")
     try:
         kind, fields = json.loads(bytes(header))
@@ -84,8 +85,14 @@ def read(connection: socket.socket) -> Message:
 _CHANNELS = frozenset(channel.value for channel in Channel)
 
 
+def _checksum(header: bytes | memoryview, payload: memoryview) -> int:
+    found = xxhash.xxh3_64(header)
+    found.update(payload)
+    return found.intdigest()
+
+
 def _exactly(connection: socket.socket, num_bytes: int) -> memoryview:
-    buffer = memoryview(bytearray(num_bytes))
+    buffer = np.empty(num_bytes, np.uint8).data
     filled = 0
     while filled < num_bytes:
         count = connection.recv_into(buffer[filled:], num_bytes - filled, socket.MSG_WAITALL)

@@ -1,9 +1,10 @@
 """The sending side of a replication: a copy of the state and the reductions since, told to each joining worker."""
 
-import hashlib
 import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
+
+import xxhash
 
 from kintsugi.core.errors import KintsugiError
 from kintsugi.core.overlay import Overlay, Replication, WorkerState
@@ -213,7 +214,7 @@ class _Stream:
 
     def _send_stretch(self, first: ByteRange) -> None:
         """Send chunks that follow each other, and a hash of all of them."""
-        seal, (begin, end) = hashlib.sha256(), first
+        seal, (begin, end) = xxhash.xxh3_128(), first
         chunk: ByteRange | None = first
         while chunk is not None:
             payload = self._snapshot.read(*chunk, self._options.link_timeout_seconds)
@@ -221,7 +222,7 @@ class _Stream:
             self._put(SHARD, {"at": chunk[0]}, payload)
             end = chunk[1]
             chunk = self._following(end) if end - begin < SEALED_BYTES else None
-        self._put(SEAL, {"begin": begin, "end": end, "sha256": seal.hexdigest()})
+        self._put(SEAL, {"begin": begin, "end": end, "xxh3": seal.hexdigest()})
 
     def _first(self) -> ByteRange | None:
         """The next chunk, once there is one; None when nothing more is wanted."""

@@ -1,11 +1,11 @@
 """Shards from several sources: every byte once, each stretch proven, and lost sources replaced."""
 
-import hashlib
 import threading
 from dataclasses import replace
 
 import pytest
 import torch
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -184,7 +184,7 @@ HEADER = state().header.decode()
 @pytest.mark.parametrize(
     ("messages", "why"),
     [
-        ([("s0", SHARD, {"at": 0}, b"1234"), ("s0", SEAL, {"begin": 0, "end": 4, "sha256": "0" * 64}, b"")], "not what it sent"),
+        ([("s0", SHARD, {"at": 0}, b"1234"), ("s0", SEAL, {"begin": 0, "end": 4, "xxh3": "0" * 32}, b"")], "not what it sent"),
         ([("s0", SHARD, {"at": 208}, b"12345678")], "does not belong"),
         ([("s1", OPEN, {"header": "[]", "round": 4, "attempt": 0, "ranges": []}, b"")], "another state"),
         ([("s1", OPEN, {"header": HEADER, "round": 4, "attempt": 1, "ranges": []}, b"")], "another state"),
@@ -215,7 +215,7 @@ def test_the_proof_is_the_same_whoever_sent_what():
                     b"",
                 ),
                 (SHARD, {"at": begin}, content),
-                (SEAL, {"begin": begin, "end": begin + 8, "sha256": hashlib.sha256(content).hexdigest()}, b""),
+                (SEAL, {"begin": begin, "end": begin + 8, "xxh3": xxhash.xxh3_128_hexdigest(content)}, b""),
             ):
                 arrival.take(source, Message(Channel.SHARDS, kind, {"replication": 7, **fields}, memoryview(bytearray(payload))))
         assert arrival.is_complete
