@@ -95,7 +95,7 @@ class Joiner:
         if self._is_loaded:
             self._catch_up()
             if self._rounds.is_astray:
-                self._ask_again("what it was told last was summed again by the others")
+                self._ask_again(arrival.generation, "what it was told last was summed again by the others")
                 return
         elif wanted is None or wanted.generation != arrival.generation:  # not known yet, or planned anew
             return
@@ -104,14 +104,14 @@ class Joiner:
         try:
             self.pursuit.go_on(overlay, arrival, self._rounds.number if self._is_loaded else arrival.at.number)
         except LostTrackError as error:
-            self._ask_again(str(error))
+            self._ask_again(arrival.generation, str(error))
 
     def _fetch_state(self, overlay: Overlay) -> None:
         arrival, wanted = self._arrival, _replication(overlay, self._agent.identity.worker)
         if arrival is None or wanted is None or arrival.generation != wanted.generation or self._is_given_up(arrival):
             return
         if arrival.failure:
-            self._ask_again(arrival.failure)
+            self._ask_again(arrival.generation, arrival.failure)
         elif arrival.is_complete:
             self._load(arrival)
         else:
@@ -144,13 +144,11 @@ class Joiner:
         if committed.vector is not None:
             self._trained.apply(committed.vector)
 
-    def _ask_again(self, why: str) -> None:
-        """Give up the replication under way for one of a later step; the others may count on this worker already."""
+    def _ask_again(self, generation: int, why: str) -> None:
+        """Give up the replication of `generation` for one of a later step; the others may count on this worker already."""
         is_counted_on, self._is_loaded = self._is_loaded, False
         self.pursuit.end()
         own = self._agent.identity
-        known = _replication(self._agent.overlay, own.worker)
-        generation = 0 if known is None else known.generation
         if generation > self._given_up_generation:
             self._log.info("asks for another replication", why=why)
         self._given_up_generation = max(generation, self._given_up_generation)
