@@ -1,9 +1,11 @@
 """The application: requests' way to its parts. Nothing happens at import."""
 
 from contextlib import AbstractAsyncContextManager
+from functools import cache
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.middleware import Middleware
+from starlette.routing import BaseRoute
 
 from api import problems
 from api.access import routes as access_routes
@@ -83,10 +85,18 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     desk = app.state.desk = parts.desk
     app.state.watch, app.state.tail, app.state.ahead, app.state.overlays = desk.watch, desk.streams.tail, parts.ahead, desk.overlays
     problems.install(app)
-    for router in ROUTERS:
-        app.include_router(router)
+    app.router.routes.extend(_routes())
     describe(app)
     return app
+
+
+@cache
+def _routes() -> tuple[BaseRoute, ...]:
+    """Those of all routers, with what FastAPI derives from each at the first request; nothing of it is one application's own."""
+    together = APIRouter(redirect_slashes=False)
+    for router in ROUTERS:
+        together.include_router(router)
+    return tuple(together.routes)
 
 
 def _middleware(desk: Desk) -> list[Middleware]:
