@@ -15,7 +15,6 @@ from kintsugi.core.membership import Event, Membership
 from kintsugi.core.messages import Answer, Measurement, Report, ReportStatus
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
-from planner.replan import replan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +82,12 @@ class Ahead(Protocol):
         """
 
 
+def _planned(snapshot: Snapshot) -> Decision:
+    from planner.replan import replan  # here, for workers and plain scripts load this module, and do not plan
+
+    return replan(snapshot)
+
+
 class LocalDecisions:
     """The planner in this process: no service, nothing stored."""
 
@@ -90,7 +95,7 @@ class LocalDecisions:
         """Search, or adopt the request's plan."""
         self._request = request
         self._membership = Membership.of(request.cluster)
-        decision = replan(replace(self._snapshot(0, request.plan), settings=replace(request.settings, policy=None)))
+        decision = _planned(replace(self._snapshot(0, request.plan), settings=replace(request.settings, policy=None)))
         self._plans = {0: decision.plan}
         self._applied = decision.plan
         self._lost_after: dict[str, int] = {}
@@ -102,7 +107,7 @@ class LocalDecisions:
         for event in events:
             self._take(event)
         generation = max(self._plans) + 1
-        decision = replan(self._snapshot(generation, self._applied))
+        decision = _planned(self._snapshot(generation, self._applied))
         self._plans[generation] = decision.plan
         return decision
 
