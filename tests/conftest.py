@@ -4,8 +4,9 @@ Fast tests come first, those that start processes last; of either, the files tha
 waits at the end for a file that another has just begun.
 """
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Most files have no test that starts processes: where these alone are wanted, the others need not be loaded."""
     is_without = collection_path.suffix == ".py" and PROCESSES not in collection_path.read_text()
     return True if config.option.markexpr == "processes" and is_without else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is loaded stays: it is not looked through for garbage, neither meanwhile nor by any test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
