@@ -1,7 +1,7 @@
 """A plain DDP script under torchrun is struck, supervised, audited, and ends where one process alone ends."""
 
 import random
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.checkpoints.snapshots import read_part
 from kintsugi.runtime.layout import RECORDS
 from kintsugi.runtime.plain import PlainRun
+from kintsugi.runtime.processes import forkserver
 from kintsugi.runtime.records.audit import audit
 from kintsugi.runtime.records.journal import Source
 from kintsugi.runtime.supervising.supervision import EndReason, SupervisorPolicy, SupervisorState
@@ -100,6 +101,22 @@ def torchrun(folder: Path, num_ranks: int, *options: str) -> list[str]:
     return [*launcher, EXAMPLE, str(folder), *options]
 
 
+def run_alone(folder: Path, *options: str) -> None:
+    """The example in a process that is forked from one with torch loaded."""
+    process = forkserver().Process(target=example, args=(str(folder), *options))
+    process.start()
+    process.join(120.0)
+    process.kill()
+    process.join()
+    assert process.exitcode == 0
+    process.close()
+
+
+def example(*arguments: str) -> None:
+    sys.argv = [EXAMPLE, *arguments]
+    runpy.run_path(EXAMPLE, run_name="__main__")
+
+
 def final_parameters(folder: Path, step: int) -> dict[str, torch.Tensor]:
     entries = read_part(folder / "checkpoints" / f"step-{step:08d}", "state")
     return {name: value for name, value in entries.items() if name.startswith("model|")}
@@ -108,14 +125,14 @@ def final_parameters(folder: Path, step: int) -> dict[str, torch.Tensor]:
 @pytest.mark.processes
 @pytest.mark.timeout(300)
 def test_the_example_is_struck_supervised_and_goes_on_with_fewer_ranks(tmp_path):
-    subprocess.run([sys.executable, EXAMPLE, tmp_path / "alone", "--num-steps", "16"], check=True, timeout=120)
+    run_alone(tmp_path / "alone", "--num-steps", "16")
     run = tmp_path / "run"
     command = torchrun(run, 2, "--num-steps", "12", "--fail-at", "7", "--strategy", "blocking")
     record = Supervisor(command=command, run=run, policy=SupervisorPolicy(pause_seconds=0.0)).supervise()
     assert record.state is SupervisorState.COMPLETED
     assert [attempt.reason for attempt in record.attempts] == [EndReason.EXITED, EndReason.COMPLETED]
     assert record.attempts[1].step_before == 5
-    subprocess.run([sys.executable, EXAMPLE, run, "--num-steps", "16"], check=True, timeout=120)
+    run_alone(run, "--num-steps", "16")
     report = audit(run)
     assert report.problems == ()
     assert report.is_exact
