@@ -78,6 +78,7 @@ class History:
             while self._kept and self._num_bytes + num_bytes > self._max_bytes:
                 self._forget_first()
             self._kept[committed.number] = replace(committed, vector=vector)
+            self._wait_no_more()
             self._attempts[committed.number] = committed.which.attempt
             self._num_bytes += num_bytes
             self._changed.notify_all()
@@ -110,6 +111,12 @@ class History:
         first = min((one.number for one in self._followers.values() if one.is_told), default=None)
         needed = sum(_num_bytes(one) for number, one in self._kept.items() if first is not None and number > first)
         return not needed or needed + num_bytes <= self._max_bytes
+
+    def _wait_no_more(self) -> None:
+        """For those whose next reduction was forgotten: they cannot go on from here, however long they are waited for."""
+        first = min(self._kept)
+        for follower in self._followers.values():
+            follower.is_told = follower.is_told and follower.number + 1 >= first
 
     def _forget_unneeded(self) -> None:
         first = min((one.number for one in self._followers.values()), default=None)

@@ -1,10 +1,12 @@
 """How a worker comes to take part: it asks to join, fetches the state from its neighbours, and catches up with the others."""
 
 import threading
+from contextlib import suppress
 from functools import partial
 
 import structlog
 
+from kintsugi.core.errors import KintsugiError
 from kintsugi.core.overlay import Overlay, OverlayEventKind, Replication, WorkerState
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.arrival import Arrival
@@ -32,7 +34,7 @@ class Joiner:
         self._news = threading.Event()
         self.pursuit = Pursuit(agent, links, trained.memory, options, self._news.set)
         self._arrival: Arrival | None = None
-        self._is_loaded = False
+        self._loaded: Arrival | None = None
         self._given_up_generation = -1
         self._lock = threading.Lock()
         self._log = structlog.get_logger("kintsugi.overlay").bind(worker=agent.identity.worker)
@@ -44,11 +46,11 @@ class Joiner:
         return 0 if arrival is None else arrival.received_bytes
 
     def hear(self, worker: str, message: Message) -> None:
-        """Take what a source sent."""
+        """Take what a source sent; a state that is loaded stays, whatever replication was planned while it was."""
         generation = int(message.fields["replication"])
         with self._lock:
             if self._arrival is None or generation > self._arrival.generation:
-                self._arrival, self._is_loaded = Arrival(generation, self._news.set), False
+                self._arrival = Arrival(generation, self._news.set)
             arrival = self._arrival
         arrival.take(worker, message)
 
@@ -69,8 +71,27 @@ class Joiner:
             if self._is_through:
                 self.pursuit.end()
                 return
+            self._require_welcome()
             patience = _LOOK_SECONDS if self._is_loaded or self._arrival is None else _BALANCE_SECONDS
             self._news.wait(min(patience, deadline.left_seconds))
+
+    def _require_welcome(self) -> None:
+        """Go where somebody asked this worker to leave before it counted: nobody sends it the state any more.
+
+        Raises:
+            GivenUpError: somebody did.
+        """
+        own, overlay = self._agent.identity, self._agent.overlay
+        if self._agent.state is not WorkerState.DRAINING or self._rounds.counts or own.worker in overlay.synchronization.order:
+            return
+        with suppress(KintsugiError):
+            self._agent.teller.post(OverlayEventKind.WORKER_LEFT, f"left-{own.worker}-{own.incarnation}")
+        raise GivenUpError("was asked to leave before it took part", field="worker", value=own.worker)
+
+    @property
+    def _is_loaded(self) -> bool:
+        """Whether this worker holds a state that it can go on from."""
+        return self._loaded is not None
 
     @property
     def _is_through(self) -> bool:
@@ -86,32 +107,39 @@ class Joiner:
         overlay = self._agent.overlay
         if self._agent.state is WorkerState.STANDBY:
             self._connect(overlay)
-        if not self._is_loaded:
-            self._fetch_state(overlay)
-        arrival = self._arrival
+        try:
+            if not self._is_loaded:
+                self._fetch_state(overlay)
+            self._pursue(overlay)
+        except LostTrackError as error:
+            self._ask_again(str(error))
+
+    def _pursue(self, overlay: Overlay) -> None:
+        """Go after the others.
+
+        Raises:
+            LostTrackError: nobody can tell what this worker misses.
+        """
+        arrival = self._loaded or self._arrival
         if arrival is None or arrival.at is None or self._is_given_up(arrival):
             return
         wanted = _replication(overlay, self._agent.identity.worker)
         if self._is_loaded:
             self._catch_up()
             if self._rounds.is_astray:
-                self._ask_again(arrival.generation, "what it was told last was summed again by the others")
-                return
+                raise LostTrackError("what it was told last was summed again by the others")
         elif wanted is None or wanted.generation != arrival.generation:  # not known yet, or planned anew
             return
-        if self._is_through or self._rounds.is_called_off:
-            return
-        try:
+        if not self._is_through and not self._rounds.is_called_off:
             self.pursuit.go_on(overlay, arrival, self._rounds.number if self._is_loaded else arrival.at.number)
-        except LostTrackError as error:
-            self._ask_again(arrival.generation, str(error))
 
     def _fetch_state(self, overlay: Overlay) -> None:
         arrival, wanted = self._arrival, _replication(overlay, self._agent.identity.worker)
         if arrival is None or wanted is None or arrival.generation != wanted.generation or self._is_given_up(arrival):
             return
+        self.pursuit.remember(wanted)
         if arrival.failure:
-            self._ask_again(arrival.generation, arrival.failure)
+            self._ask_again(arrival.failure)
         elif arrival.is_complete:
             self._load(arrival)
         else:
@@ -124,7 +152,7 @@ class Joiner:
         assert arrival.at is not None
         self._rounds.begin_at(arrival.at)
         self._trained.load(arrival.state)
-        self._is_loaded = True
+        self._loaded = arrival
         self._catch_up()
         self._agent.teller.tell(
             OverlayEventKind.STATE_REPLICATED,
@@ -134,9 +162,9 @@ class Joiner:
         )
 
     def _catch_up(self) -> None:
-        """Apply what was heard, unless it was handed on in a settlement meanwhile."""
+        """Apply what was heard, unless it was handed on in a settlement meanwhile, or is not what that came to."""
         while (heard := self.pursuit.pop(self._rounds.counts_after)) is not None:
-            if heard.number > self._rounds.number:
+            if heard.number > self._rounds.number and not self._rounds.is_void(heard):
                 self._rounds.follow(heard)
                 self._apply(heard)
 
@@ -144,11 +172,14 @@ class Joiner:
         if committed.vector is not None:
             self._trained.apply(committed.vector)
 
-    def _ask_again(self, generation: int, why: str) -> None:
-        """Give up the replication of `generation` for one of a later step; the others may count on this worker already."""
-        is_counted_on, self._is_loaded = self._is_loaded, False
+    def _ask_again(self, why: str) -> None:
+        """Give up the replication under way for one of a later step; the others may count on this worker already."""
+        is_counted_on, given_up = self._is_loaded, self._loaded or self._arrival
+        self._loaded = None
         self.pursuit.end()
         own = self._agent.identity
+        known = _replication(self._agent.overlay, own.worker)
+        generation = max(one.generation for one in (given_up, known) if one is not None)
         if generation > self._given_up_generation:
             self._log.info("asks for another replication", why=why)
         self._given_up_generation = max(generation, self._given_up_generation)

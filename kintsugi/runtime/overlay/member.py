@@ -75,6 +75,8 @@ class Member:
         self._reconciler.start()
         if needs_state:
             self._joiner.run(deadline)
+            if self.rounds.last is not None:
+                self._begin_replications(self.rounds.last)
 
     def update(self, weight: float) -> Committed:
         """Reduce the gradients, step with their mean, and do what is due at the end of the step."""
@@ -118,9 +120,13 @@ class Member:
         if committed.vector is not None:
             self._trained.apply(committed.vector)
         self.sources.keep(committed, self.rounds.members)
-        self.sources.begin(self.rounds.effective, keys(self.agent.overlay), committed.which, self._trained.packed)
+        self._begin_replications(committed)
         if committed.agreed is not None:
             self._reconciler.reconcile(self.agent.overlay)
+
+    def _begin_replications(self, committed: Committed) -> None:
+        """Those that took effect with a reduction: all sources copy the state after the same one."""
+        self.sources.begin(self.rounds.at_boundary, keys(self.agent.overlay), committed.which, self._trained.packed)
 
     def _beat(self) -> OverlayHeartbeat:
         known, own = self.agent.overlay, self._links.identity

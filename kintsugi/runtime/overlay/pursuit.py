@@ -74,6 +74,10 @@ class Pursuit:
             self._ask(trail, number)
         self._spare_others(trail, arrival)
 
+    def remember(self, replication: Replication) -> None:
+        """Whose copies the state is of: it may be over by the time that somebody is to be asked."""
+        self._replication = replication
+
     def end(self) -> None:
         """Nothing more is wanted."""
         self._trail = None

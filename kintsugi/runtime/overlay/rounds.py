@@ -64,6 +64,8 @@ class Rounds:
         self.effective = desired.overlay
         """The overlay that the next reduction runs under."""
         self.restarts = self.effective.restarts
+        self.at_boundary = self.effective
+        """What took effect with the last reduction, on all workers: a later attempt may begin under another one."""
         self.last: Committed | None = None
         self._standing = Standing(number=0, attempt=0, before=None)
         self.members: tuple[str, ...] = ()
@@ -84,7 +86,11 @@ class Rounds:
 
     def counts_after(self, committed: Committed) -> bool:
         """Whether the reduction after this one counts on this worker: then nobody goes on without it."""
-        return self._worker in self._effective_after(committed).synchronization.order
+        return not self.is_void(committed) and self._worker in self._effective_after(committed).synchronization.order
+
+    def is_void(self, committed: Committed) -> bool:
+        """Whether a reduction was the dead's alone: all that are left settled without it, with this worker, and sum it anew."""
+        return self.counts and committed.which.attempt < self.restarts and committed.number > self._newest
 
     @property
     def is_behind(self) -> bool:
@@ -146,11 +152,18 @@ class Rounds:
         self.last, self.is_astray = None, False
 
     def follow(self, committed: Committed) -> None:
-        """Take over a reduction that others have made; what they agreed in it takes effect unless something later has already."""
+        """Take over a reduction that others have made; what they agreed in it takes effect unless something later has already.
+
+        Raises:
+            LostTrackError: it is not the next one.
+        """
+        if committed.number != self.number + 1:
+            raise LostTrackError(f"was told reduction {committed.number} after {self.number}", field="worker", value=self._worker)
         self._go_to(committed)
         agreed = self._effective_after(committed)
         if agreed is not self.effective:
             self.effective, self.restarts = agreed, max(self.restarts, agreed.restarts)
+            self.at_boundary = agreed
 
     def _effective_after(self, committed: Committed) -> Overlay:
         """What was agreed in a reduction that others have made, unless something later has taken effect already."""
@@ -244,6 +257,7 @@ class Rounds:
             self._spare.append(result)
         if committed.agreed is not None:
             self.effective = codec.decode(Overlay, committed.agreed)
+        self.at_boundary = self.effective
         return committed
 
     def _go_to(self, committed: Committed) -> None:

@@ -32,7 +32,7 @@ class Sources:
         self._streams: dict[Key, _Stream] = {}
         self._seen: set[Key] = set()
         self._snapshot: Snapshot | None = None
-        self._history = History(options.max_waiting_bytes, options.reduction_timeout_seconds)
+        self._history = History(options.max_waiting_bytes, options.reduction_timeout_seconds / 2)
         self._tellings: dict[Key, Telling] = {}
         self._lock = threading.Lock()
 

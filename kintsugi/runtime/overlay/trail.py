@@ -37,9 +37,9 @@ class Trail:
         Whoever tells a reduction has it; that all others have it, too, is certain once they took part in the next one.
         """
         with self._lock:
-            self.teller, self._parts = teller, []
-            if self._whole:
+            if self.teller is not None and self._whole:
                 self._whole.pop()
+            self.teller, self._parts = teller, []
 
     def take(self, worker: str, message: Message) -> None:
         """Take in a part of a reduction."""
