@@ -17,6 +17,9 @@ from planner.overlay.succession import is_newer
 from planner.overlay.synchronization import SynchronizationPlanner, fastest, synchronized
 from planner.overlay.topology import PRESENT, find_worker, put_worker
 
+UNHEARD_RESTARTS = 1_000_000
+"""By so much a new scheduler goes on above those that it knows of: the one before may have told a few workers of later ones."""
+
 Change = Callable[[Overlay, OverlayEvent, str], Overlay]
 
 
@@ -45,9 +48,15 @@ def negotiate(overlay: Overlay, event: OverlayEvent, now: str, planner: Synchron
     draft = replicated(draft, overlay.generation + 1)
     draft = _planned(draft, planner)
     draft = replace(draft, generation=overlay.generation + 1)
+    if told.term > overlay.term:
+        return _restarted(draft, overlay.restarts + UNHEARD_RESTARTS)
     if not (_is_interruption(overlay, event) or _lost_some(overlay, draft)):
         return draft
-    return replace(draft, restarts=overlay.restarts + 1, restarted=draft.synchronization, restarted_generation=draft.generation)
+    return _restarted(draft, overlay.restarts + 1)
+
+
+def _restarted(draft: Overlay, restarts: int) -> Overlay:
+    return replace(draft, restarts=restarts, restarted=draft.synchronization, restarted_generation=draft.generation)
 
 
 def _change_scheduler(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:

@@ -30,7 +30,8 @@ class Header:
     weights: Mapping[str, float] = field(default_factory=dict)
     """Of the workers that add something."""
     ready: Mapping[str, Any] | None = None
-    """The newest overlay that everybody so far could go over to, as a document; none where somebody has no newer one."""
+    """The newest overlay that everybody so far could go over to, as a document; none where somebody has no newer one, or not
+    of the same scheduler: generations of two do not compare."""
     is_final: bool = False
     """Whether the vector is a mean already, which is only passed on."""
     attempt: int = 0
@@ -53,7 +54,8 @@ def merged(headers: Iterable[Header | None]) -> Header | None:
         return None
     documents = [header.ready for header in present]
     known = [document for document in documents if document is not None]
-    oldest = min(known, key=lambda document: int(document["generation"])) if len(known) == len(documents) else None
+    is_common = len(known) == len(documents) and len({document.get("term") for document in known}) == 1
+    oldest = min(known, key=lambda document: int(document["generation"])) if is_common else None
     weights = {worker: weight for header in present for worker, weight in header.weights.items()}
     return Header(
         weights=dict(sorted(weights.items())),

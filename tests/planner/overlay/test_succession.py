@@ -5,6 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.overlay.negotiation import UNHEARD_RESTARTS
 from planner.overlay.succession import Ballot, granted, is_elected, is_newer, next_term
 from tests.planner.overlay.world import World, mesh
 
@@ -51,7 +52,9 @@ def test_the_new_scheduler_goes_on_from_the_newest_overlay_that_was_seen():
     assert is_newer(ahead, behind.overlay)
     overlay = behind.tell("scheduler_changed", worker="w00", term=2, address="http://w00:1", overlay=ahead)
     assert (overlay.term, overlay.generation) == (2, ahead.generation + 1)
-    assert replace(overlay, term=1, generation=ahead.generation, scheduler="") == ahead
+    assert (overlay.restarts, overlay.restarted) == (ahead.restarts + UNHEARD_RESTARTS, overlay.synchronization)
+    began = {"restarts": ahead.restarts, "restarted": ahead.restarted, "restarted_generation": ahead.restarted_generation}
+    assert replace(overlay, term=1, generation=ahead.generation, scheduler="", **began) == ahead
     assert behind.replayed() == overlay
     older = World(overlay=world.overlay, log=[])
     kept = older.tell("scheduler_changed", worker="w00", term=2, address="http://w00:1", overlay=mesh("w00").overlay)
