@@ -12,6 +12,9 @@ from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError, NotFoundError
 from kintsugi.core.profile import PYDANTIC_CONFIG
 
+UNHEARD_RESTARTS = 1_000_000
+"""By so much a new scheduler goes on above those that it knows of: the one before may have told a few workers of later ones."""
+
 
 class WorkerState(StrEnum):
     """How a worker takes part in the overlay."""
@@ -162,13 +165,18 @@ class Overlay:
     replications: tuple[Replication, ...] = ()
     """Those under way."""
     restarts: int = 0
-    """How many reductions had to be run again, so far: a higher number than the one an agent knows calls off the one under way."""
+    """The attempt: a higher number than the one an agent knows calls off the reduction under way, which is run again."""
     restarted: SynchronizationPolicy | None = None
     """The policy with which they were run again last, whatever came since: all begin again with the same one."""
     restarted_generation: int = 0
     """The generation that it belongs to; those after it take effect at a boundary."""
     scheduler: str = ""
     """Where the scheduler answers, once another one took over; empty: where it always was."""
+
+    @property
+    def num_run_again(self) -> int:
+        """Reductions that were run again so far, without those that new schedulers ran again."""
+        return self.restarts % UNHEARD_RESTARTS
 
     def worker(self, worker: str) -> OverlayWorker:
         """The worker of that id.

@@ -9,16 +9,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kintsugi.core.errors import ConflictError, NotFoundError
-from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayEventKind, WorkerState
+from kintsugi.core.overlay import UNHEARD_RESTARTS, Overlay, OverlayEvent, OverlayEventKind, WorkerState
 from planner.overlay import connections, membership
 from planner.overlay.replication import replicated
 from planner.overlay.standing import settled
 from planner.overlay.succession import is_newer
 from planner.overlay.synchronization import SynchronizationPlanner, fastest, synchronized
 from planner.overlay.topology import PRESENT, find_worker, put_worker
-
-UNHEARD_RESTARTS = 1_000_000
-"""By so much a new scheduler goes on above those that it knows of: the one before may have told a few workers of later ones."""
 
 Change = Callable[[Overlay, OverlayEvent, str], Overlay]
 

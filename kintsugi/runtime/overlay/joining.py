@@ -36,6 +36,8 @@ class Joiner:
         self._arrival: Arrival | None = None
         self._loaded: Arrival | None = None
         self._given_up_generation = -1
+        self._received_bytes = 0
+        self._is_over = False
         self._lock = threading.Lock()
         self._log = structlog.get_logger("kintsugi.overlay").bind(worker=agent.identity.worker)
 
@@ -43,12 +45,14 @@ class Joiner:
     def received_bytes(self) -> int:
         """Of the state so far."""
         arrival = self._arrival
-        return 0 if arrival is None else arrival.received_bytes
+        return self._received_bytes if arrival is None else arrival.received_bytes
 
     def hear(self, worker: str, message: Message) -> None:
         """Take what a source sent; a state that is loaded stays, whatever replication was planned while it was."""
         generation = int(message.fields["replication"])
         with self._lock:
+            if self._is_over:
+                return
             if self._arrival is None or generation > self._arrival.generation:
                 self._arrival = Arrival(generation, self._news.set)
             arrival = self._arrival
@@ -69,11 +73,18 @@ class Joiner:
             deadline.require("the state did not arrive")
             self._go_on()
             if self._is_through:
-                self.pursuit.end()
+                self._end()
                 return
             self._require_welcome()
             patience = _LOOK_SECONDS if self._is_loaded or self._arrival is None else _BALANCE_SECONDS
             self._news.wait(min(patience, deadline.left_seconds))
+
+    def _end(self) -> None:
+        """Let go of the state as it came: the model holds it."""
+        self.pursuit.end()
+        with self._lock:
+            self._received_bytes, self._is_over = self.received_bytes, True
+            self._arrival = self._loaded = None
 
     def _require_welcome(self) -> None:
         """Go where somebody asked this worker to leave before it counted: nobody sends it the state any more.

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.overlay.negotiation import UNHEARD_RESTARTS
+from kintsugi.core.overlay import UNHEARD_RESTARTS
 from planner.overlay.succession import Ballot, granted, is_elected, is_newer, next_term
 from tests.planner.overlay.world import World, mesh
 
