@@ -34,7 +34,9 @@ LONGEST_FIRST = (
 
 PROCESSES = "pytest.mark.processes"
 
-pytest.register_assert_rewrite("tests.processes", "tests.restorer.crew", "tests.runtime.runs")  # to say what was not so
+pytest.register_assert_rewrite(  # to say what was not so
+    "tests.processes", "tests.services", "tests.restorer.crew", "tests.runtime.runs"
+)
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; on tiny tensors threads only wait for each other
 

@@ -10,15 +10,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 ANNOUNCEMENT = "kintsugi: listening on "
 
 
+class Process(Protocol):
+    """What is asked of a service's process: `subprocess.Popen`, or what stands in for one."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def send_signal(self, number: int, /) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self, timeout: float) -> int: ...
+
+
 @dataclass(frozen=True)
 class ServiceProcess:
-    process: subprocess.Popen[bytes]
+    process: Process
     url: str
 
     def kill(self) -> None:
@@ -40,18 +54,18 @@ def service(database: Path | str, *arguments: str, python: str = sys.executable)
     command = [python, "-m", "kintsugi.cli", "serve", "--port", "0", "--database-url", url, *arguments]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         try:
-            yield ServiceProcess(process, _announced(process))
+            assert process.stderr is not None
+            yield ServiceProcess(process, announced(process.stderr.fileno()))
         finally:
             process.kill()
 
 
-def _announced(process: subprocess.Popen[bytes]) -> str:
-    """The address that the service announces on standard error."""
-    assert process.stderr is not None
+def announced(errors: int) -> str:
+    """The address that the service announces on standard error, of which this is the descriptor."""
     deadline, text = time.monotonic() + START_SECONDS, ""
     while (left := deadline - time.monotonic()) > 0:
-        readable, _, _ = select.select([process.stderr], [], [], left)
-        chunk = os.read(process.stderr.fileno(), 65_536) if readable else b""
+        readable, _, _ = select.select([errors], [], [], left)
+        chunk = os.read(errors, 65_536) if readable else b""
         if not chunk:
             break
         text += chunk.decode()

@@ -18,8 +18,10 @@ from kintsugi.core.errors import InfeasibleError, StaleGenerationError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Report, ReportStatus
+from tests import processes
 from tests.builders import uniform_profile
-from tests.processes import ServiceProcess, service
+from tests.processes import ServiceProcess
+from tests.services import service
 
 pytestmark = pytest.mark.processes
 
@@ -157,7 +159,7 @@ def test_who_waits_at_one_process_is_woken_by_a_plan_of_another(two):
 
 
 def test_sigterm_answers_those_who_wait_and_ends_well(tmp_path: Path):
-    with service(tmp_path / "kintsugi.sqlite3") as process, Client(process.url) as client:
+    with processes.service(tmp_path / "kintsugi.sqlite3") as process, Client(process.url) as client:
         client.create_job(job="llama", profile=uniform_profile(4), workers=2, settings=SETTINGS)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(client.plan_after, "llama", 0, wait_seconds=50)

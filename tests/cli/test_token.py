@@ -17,8 +17,8 @@ from kintsugi.client import Client, Patience
 from kintsugi.core.errors import ForbiddenError, UnauthenticatedError, UnavailableError, error_from
 from kintsugi.runtime.train import train
 from tests.api.access.world import issued
-from tests.processes import service
 from tests.runtime.jobs import profile_for, tiny_gpt
+from tests.services import service
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import ReportStatus
 from planner.quality import Case
 from tests.builders import uniform_profile
-from tests.processes import service
 from tests.recipes.pods import api_server, pod
+from tests.services import service
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "examples" / "recipes"

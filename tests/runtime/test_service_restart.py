@@ -10,9 +10,9 @@ from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.decisions import ServiceDecisions
 from kintsugi.runtime.faults import fail_at
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
-from tests.processes import service
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import gpt_request
+from tests.services import service
 
 pytestmark = pytest.mark.processes
 

@@ -17,7 +17,7 @@ from kintsugi.core.overlay import OverlayEvent, OverlayEventKind, OverlayHeartbe
 from kintsugi.core.plan import Policy
 from tests.builders import uniform_profile
 from tests.planner.overlay.world import mesh
-from tests.processes import service
+from tests.services import service
 
 playwright_api = pytest.importorskip("playwright.sync_api")
 Axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe

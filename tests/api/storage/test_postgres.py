@@ -13,7 +13,7 @@ from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind
 from tests.builders import uniform_profile
 from tests.databases import POSTGRESQL
-from tests.processes import service
+from tests.services import service
 
 pytestmark = [
     pytest.mark.processes,

@@ -23,7 +23,7 @@ from kintsugi.core.messages import Report
 from kintsugi.core.news import NewsKind
 from tests.api.requests import EVENTS, JOB, REPORTS, event, new_job, report
 from tests.builders import uniform_profile
-from tests.processes import service
+from tests.services import service
 
 pytestmark = pytest.mark.anyio
 EVERYTHING = Selection(kinds=frozenset(NewsKind), detail=Detail.BRIEF, is_visible=lambda _: True)

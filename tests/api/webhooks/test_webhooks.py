@@ -16,7 +16,7 @@ from api.app import create_app
 from tests.api.http.test_bad_input import assert_is_problem
 from tests.api.requests import EVENTS, JOB, event, new_job
 from tests.api.webhooks.receiver import receiver
-from tests.processes import service
+from tests.services import service
 
 HOOKS = f"{JOB}/webhooks"
 SECRET = f"whsec_{base64.b64encode(b'0123456789abcdef0123456789abcdef').decode()}"

@@ -11,9 +11,9 @@ from kintsugi.runtime.faults import fail_at
 from kintsugi.runtime.records.audit import audit
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.train import train
-from tests.processes import service
 from tests.runtime.jobs import profile_for, tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run
+from tests.services import service
 
 pytestmark = pytest.mark.processes
 

@@ -14,7 +14,7 @@ from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement
 from kintsugi.runtime.control.decisions import JobRequest, LocalDecisions, ServiceDecisions
 from tests.builders import snapshot_of, uniform_profile
-from tests.processes import service
+from tests.services import service
 
 
 def lost(worker: str, generation: int, name: str = "") -> Event:

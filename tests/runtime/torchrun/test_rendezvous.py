@@ -21,7 +21,7 @@ from kintsugi.core.resiliency import RecoveryEvent
 from kintsugi.runtime.torchrun import rendezvous_store
 from kintsugi.runtime.torchrun.rendezvous import STATE, ServiceBackend, create, url_of
 from kintsugi.runtime.torchrun.rendezvous_store import Keys, ServiceStore
-from tests.processes import service
+from tests.services import service
 
 START_SECONDS = 100.0
 WORKER = Path(__file__).with_name("rendezvous_worker.py")

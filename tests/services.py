@@ -1,0 +1,84 @@
+"""Services that are forks of a process that has loaded them: they start in a tenth of the time.
+
+The command itself, by an interpreter of its own, is `tests.processes.service`.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from kintsugi import cli
+from kintsugi.runtime.processes import forkserver, preload
+from kintsugi.runtime.selfgoverned.governor import PLANNER
+from tests.processes import STOP_SECONDS, ServiceProcess, announced
+
+for module in ("kintsugi.cli.serve", PLANNER):
+    preload(module)
+
+
+class Fork:
+    """`kintsugi` in a fork; signals and status as `subprocess` has them."""
+
+    def __init__(self, *arguments: str) -> None:
+        context = forkserver()
+        self._said, theirs = context.Pipe(duplex=False)
+        here = (dict(os.environ), os.getcwd())
+        self._process = context.Process(target=kintsugi, args=(arguments, *here, theirs))
+        self._process.start()
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def errors(self) -> int:
+        """Descriptor of what it writes to standard error."""
+        return self._said.fileno()
+
+    def send_signal(self, number: int) -> None:
+        if self._process.is_alive():
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self, timeout: float) -> int:
+        self._process.join(timeout)
+        assert self._process.exitcode is not None, f"still there after {timeout:g} s"
+        return self._process.exitcode
+
+    def close(self) -> None:
+        self.kill()
+        self.wait(STOP_SECONDS)
+        self._process.close()
+        self._said.close()
+
+
+def kintsugi(arguments: Sequence[str], environment: Mapping[str, str], folder: str, errors: Connection) -> None:
+    """As the command line has it: in this environment and folder, nothing to read, and only errors are told."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor, standard in ((nothing, 0), (nothing, 1), (errors.fileno(), 2)):
+        os.dup2(descriptor, standard)
+    errors.close()
+    cli.main(list(arguments))
+
+
+@contextmanager
+def service(database: Path | str, *arguments: str) -> Iterator[ServiceProcess]:
+    """`kintsugi serve` on a free port, once it answers; killed at the end if it still runs.
+
+    The database is a file of SQLite, or a URL.
+    """
+    url = database if isinstance(database, str) else f"sqlite:///{database}"
+    process = Fork("serve", "--port", "0", "--database-url", url, *arguments)
+    try:
+        yield ServiceProcess(process, announced(process.errors))
+    finally:
+        process.close()
