@@ -16,20 +16,23 @@ from hypothesis import settings
 TESTS = Path(__file__).parent
 LONGEST_FIRST = (
     "docs/test_commands.py",
+    "matrix/test_runner.py",
     "runtime/workers/test_recovery_exactness.py",
     "benchmarks/test_chaos.py",
+    "cli/test_serve.py",
+    "api/dashboard/test_browser.py",
     "runtime/control/test_trouble.py",
     "runtime/checkpoints/test_restart.py",
-    "runtime/selfgoverned/test_governed.py",
-    "runtime/overlay/test_takeover.py",
-    "runtime/test_plain.py",
-    "runtime/supervising/test_supervised.py",
-    "matrix/test_runner.py",
-    "cli/test_serve.py",
-    "runtime/torchrun/test_rendezvous.py",
-    "api/dashboard/test_browser.py",
-    "runtime/selfgoverned/test_growing.py",
+    "runtime/workers/test_interleaved.py",
     "runtime/control/test_joins.py",
+    "runtime/supervising/test_supervised.py",
+    "runtime/workers/test_schedules.py",
+    "runtime/overlay/test_takeover.py",
+    "api/decisions/test_ahead.py",
+    "simulator/test_sweep.py",
+    "runtime/selfgoverned/test_governed.py",
+    "runtime/torchrun/test_rendezvous.py",
+    "runtime/test_plain.py",
 )
 
 PROCESSES = "pytest.mark.processes"
