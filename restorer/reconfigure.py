@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import closing
@@ -9,7 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from kintsugi.core.decision import Migration, StateKind
-from kintsugi.core.errors import CommunicationError, ReconfigurationError
+from kintsugi.core.errors import CommunicationError, KintsugiError, ReconfigurationError
 from restorer.packing import PackedState, StateEntries
 from restorer.parts import Part, parts_of
 from restorer.staging import ArrivedState, Staging, StateKey
@@ -92,7 +93,7 @@ def _run_all(streams: Sequence[Stream], open_transport: OpenTransport, worker: s
             with closing(open_transport(give_up)) as transport:
                 stream(transport)
         except Exception as error:  # whatever it is, the waiting thread must learn of it
-            outcomes.put(error)
+            outcomes.put(_without_frames(error))
         else:
             outcomes.put(None)
 
@@ -100,7 +101,18 @@ def _run_all(streams: Sequence[Stream], open_transport: OpenTransport, worker: s
         threading.Thread(target=run, args=(stream,), name=f"stream-{worker}", daemon=True).start()
     for _ in streams:
         if (failure := outcomes.get()) is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # which refers to this frame
+
+
+def _without_frames(error: Exception) -> Exception:
+    """Frames refer to the transport, and so keep its sockets open; where the error is none of ours its traceback stays as text."""
+    if not isinstance(error, KintsugiError):
+        error.add_note("".join(traceback.format_exception(error)))
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def _require_optimizer_state(migration: Migration, worker: str, export: ExportState) -> None:
