@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from kintsugi.runtime.overlay.exchange import Exchange
@@ -26,7 +27,7 @@ class Standing(NamedTuple):
         return self.before is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Settled:
     """What everybody knows then."""
 
@@ -35,7 +36,7 @@ class Settled:
     overlay: Mapping[str, Any]
     """The root's newest, as a document: which replications everybody is to know of."""
 
-    @property
+    @cached_property
     def newest(self) -> Standing:
         """The last reduction that counts.
 
@@ -48,10 +49,9 @@ class Settled:
     @property
     def holder(self) -> str | None:
         """Who gives the last committed gradient to those that lack just that one; none where nobody does."""
-        newest = self.newest
         if not any(self.lacks_newest(one) for one in self.committed.values()):
             return None
-        return min(worker for worker, standing in self.committed.items() if standing == newest)
+        return min(worker for worker, standing in self.committed.items() if standing == self.newest)
 
     def has_newest(self, standing: Standing) -> bool:
         """Whether a worker that stands there has all that counts, and nothing else."""
