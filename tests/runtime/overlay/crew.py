@@ -75,6 +75,11 @@ class Crew:
         member.start()
         return member
 
+    def start_connected(self, *workers: str) -> None:
+        """Each is linked with all before it, and has made a step before the next one joins."""
+        for index, worker in enumerate(workers):
+            self.start(worker, workers[:index] or None).await_steps(1)
+
     def finish(self, timeout_seconds: float = 60.0) -> None:
         """Let everybody leave, wait until all have, and hand on what went wrong."""
         for member in self.members.values():

@@ -68,8 +68,7 @@ def test_a_worker_is_lost_in_the_middle_of_a_reduction():
 
 def test_a_link_is_cut_and_the_reduction_goes_around_it():
     crew = Crew()
-    crew.start("a").await_steps(1)
-    crew.start("b", ("a",)).await_steps(1)
+    crew.start_connected("a", "b")
     crew.start("c", ("a", "b")).await_steps(2)
     used = crew.desk.now.synchronization.parents
     cut(crew, *next(iter(used.items())))
@@ -86,8 +85,7 @@ def test_a_link_is_cut_and_the_reduction_goes_around_it():
 
 def test_links_are_asked_for_and_given_up_at_the_end_of_a_step():
     crew = Crew()
-    crew.start("a").await_steps(1)
-    crew.start("b", ("a",)).await_steps(1)
+    crew.start_connected("a", "b")
     crew.start("c", ("a",)).await_steps(1)
     crew.members["b"].coordinator.connect_link("c")
     crew.desk.until(lambda overlay: any(link.between == ("b", "c") and link.is_measured for link in overlay.links))
@@ -148,9 +146,7 @@ class Obstacle:
 def test_a_source_is_lost_in_the_middle_of_a_replication(monkeypatch, max_waiting_bytes):
     options = replace(OPTIONS, chunk_bytes=2**14, max_waiting_bytes=max_waiting_bytes)
     crew = Crew(Desk(all_links_alike=True), options, build=wide)
-    crew.start("a").await_steps(1)
-    crew.start("b", ("a",)).await_steps(1)
-    crew.start("c", ("a", "b")).await_steps(1)
+    crew.start_connected("a", "b", "c")
     obstacle = Obstacle(monkeypatch)
     joiner = crew.start("d", ("a", "b", "c"))
     assert obstacle.is_met.wait(60.0)
@@ -176,9 +172,7 @@ def test_a_source_is_lost_in_the_middle_of_a_replication(monkeypatch, max_waitin
 )
 def test_what_a_worker_had_alone_when_it_died_is_in_the_states_of_all_or_of_none(monkeypatch, is_kept, num_requests):
     crew = Crew(Desk(all_links_alike=True), replace(OPTIONS, chunk_bytes=2**14), build=wide)
-    crew.start("a").await_steps(1)
-    crew.start("b", ("a",)).await_steps(1)
-    crew.start("c", ("a", "b")).await_steps(1)
+    crew.start_connected("a", "b", "c")
     send_down, seal, is_sealed = TreeReduction._send_down, arrival._TAKES[SEAL], threading.Event()
 
     def keep(reduction, index):
@@ -207,8 +201,7 @@ def test_what_a_worker_had_alone_when_it_died_is_in_the_states_of_all_or_of_none
 
 def test_a_worker_that_was_cut_off_is_told_so_and_joins_again():
     crew = Crew()
-    crew.start("a").await_steps(1)
-    crew.start("b", ("a",)).await_steps(1)
+    crew.start_connected("a", "b")
     lost = crew.start("c", ("a",))
     lost.await_steps(1)
     cut(crew, "a", "c")

@@ -51,9 +51,7 @@ def test_a_source_is_lost_and_all_else_is_late(monkeypatch, late, max_waiting_by
     for place, name in PLACES[late]:
         delay(monkeypatch, place, name, generator)
     crew = Crew(Desk(all_links_alike=True), replace(OPTIONS, chunk_bytes=2**14, max_waiting_bytes=max_waiting_bytes), build=wide)
-    crew.start("a").await_steps(1)
-    crew.start("b", ("a",)).await_steps(1)
-    crew.start("c", ("a", "b")).await_steps(1)
+    crew.start_connected("a", "b", "c")
     joiner = crew.start("d", ("a", "b", "c"))
     crew.desk.until(lambda overlay: overlay.replications)
     crew.members["a"].strike()

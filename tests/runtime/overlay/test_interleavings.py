@@ -21,6 +21,8 @@ from tests.runtime.overlay.crew import OPTIONS, Crew, wide
 from tests.runtime.overlay.desk import Desk
 from tests.runtime.overlay.test_churn import check
 
+SHORT = replace(OPTIONS, chunk_bytes=2**14, reduction_timeout_seconds=10.0, join_timeout_seconds=25.0)
+
 
 class SlowDesk(Desk):
     """All links are alike but for one, over which nothing is worth sending."""
@@ -83,11 +85,8 @@ def test_a_state_that_is_loaded_is_not_gone_on_with_from_the_step_of_another(mon
 
 def test_what_was_heard_of_the_dead_alone_is_void_once_the_others_settled(monkeypatch):
     """The teller dies with a reduction that it told a joiner alone; the next attempt counts on the joiner."""
-    options = replace(OPTIONS, chunk_bytes=2**14, reduction_timeout_seconds=10.0, join_timeout_seconds=25.0)
-    crew = Crew(Desk(all_links_alike=True), options, build=wide)
-    crew.start("a").await_steps(1)
-    crew.start("b", ("a",)).await_steps(1)
-    crew.start("c", ("a", "b")).await_steps(1)
+    crew = Crew(Desk(all_links_alike=True), SHORT, build=wide)
+    crew.start_connected("a", "b", "c")
     send_down, ready, take, kept, is_heard = TreeReduction._send_down, Agent.ready, Trail.take, [], threading.Event()
     go_on, is_held = Joiner._go_on, threading.Event()
 
@@ -130,8 +129,7 @@ def test_what_was_heard_of_the_dead_alone_is_void_once_the_others_settled(monkey
 
 
 def test_a_joiner_asks_again_as_often_as_it_loses_track(monkeypatch):
-    options = replace(OPTIONS, chunk_bytes=2**14, reduction_timeout_seconds=10.0, join_timeout_seconds=25.0)
-    crew = Crew(Desk(all_links_alike=True), options, build=wide)
+    crew = Crew(Desk(all_links_alike=True), SHORT, build=wide)
     go_on, ready, lost = Pursuit.go_on, Agent.ready, []
 
     def lose(pursuit, overlay, arrival, number):
@@ -144,8 +142,7 @@ def test_a_joiner_asks_again_as_often_as_it_loses_track(monkeypatch):
         found = ready(agent, after, restarts)
         return None if found is not None and "d" in found.synchronization.order and len(lost) < 2 else found
 
-    crew.start("a").await_steps(1)
-    crew.start("b", ("a",)).await_steps(1)
+    crew.start_connected("a", "b")
     monkeypatch.setattr(Pursuit, "go_on", lose)
     monkeypatch.setattr(Agent, "ready", not_ready)
     joiner = crew.start("d", ("a", "b"))
@@ -157,11 +154,8 @@ def test_a_joiner_asks_again_as_often_as_it_loses_track(monkeypatch):
 
 
 def test_sources_copy_the_same_step_though_one_was_handed_the_last_reduction(monkeypatch):
-    options = replace(OPTIONS, chunk_bytes=2**14, reduction_timeout_seconds=10.0, join_timeout_seconds=25.0)
-    crew = Crew(Desk(all_links_alike=True), options, build=wide)
-    crew.start("a").await_steps(1)
-    crew.start("b", ("a",)).await_steps(1)
-    crew.start("c", ("a", "b")).await_steps(1)
+    crew = Crew(Desk(all_links_alike=True), SHORT, build=wide)
+    crew.start_connected("a", "b", "c")
     send_down, ready, kept, is_through = TreeReduction._send_down, Agent.ready, [], threading.Event()
 
     def not_ready(agent, after, restarts):
@@ -200,10 +194,8 @@ def test_sources_copy_the_same_step_though_one_was_handed_the_last_reduction(mon
 
 
 def test_a_source_that_has_just_joined_copies_the_same_step_as_the_others(monkeypatch):
-    options = replace(OPTIONS, chunk_bytes=2**14, reduction_timeout_seconds=10.0, join_timeout_seconds=25.0)
-    crew = Crew(Desk(all_links_alike=True), options, build=wide)
-    crew.start("a").await_steps(1)
-    crew.start("b", ("a",)).await_steps(1)
+    crew = Crew(Desk(all_links_alike=True), SHORT, build=wide)
+    crew.start_connected("a", "b")
     ready = Agent.ready
 
     def is_awaited(overlay) -> bool:
