@@ -15,15 +15,15 @@ from restorer.packing import PackedState, StateEntries
 from restorer.parts import Part, parts_of
 from restorer.staging import ArrivedState, Staging, StateKey
 from restorer.streams import receive_parts, send_parts
-from restorer.transport import Transport
+from restorer.transport import HostTransport
 
 ExportState = Callable[[int, StateKind], StateEntries]
 """(layer, kind) -> its state on this worker; tensors may be live, they are read while it does not change."""
 
-OpenTransport = Callable[[Callable[[], None]], Transport]
+OpenTransport = Callable[[Callable[[], None]], HostTransport]
 """A transport for one stream's thread; what it is given is called when the transport is given up, whatever the thread waits for."""
 
-Stream = Callable[[Transport], None]
+Stream = Callable[[HostTransport], None]
 """Sends or receives all parts of one pair over a transport of its own."""
 K = TypeVar("K", bound=Hashable)
 

@@ -1,7 +1,6 @@
-"""Chunks of state, each followed by its checksum, made in a few buffers that are used again and again.
+"""Chunks of state, each followed by its checksum, made in a few buffers.
 
-Fresh memory for every chunk would cost more than reading it: its pages have to be given and taken back, and pinning is slower
-still. From CUDA devices one chunk is read ahead, on a stream of its own, while the one before it is sealed and sent.
+From CUDA devices one chunk is read ahead, on a stream of its own, while the one before it is sealed and sent.
 """
 
 from collections import deque
@@ -12,6 +11,7 @@ import torch
 import xxhash
 from torch import Tensor
 
+from restorer.buffers import BufferRing
 from restorer.packing import PackedState
 
 SEAL_BYTES = 8
@@ -64,7 +64,7 @@ class Sealer:
             self._stream = torch.cuda.Stream(device)
             self._stream.wait_stream(torch.cuda.current_stream(device))
         self._num_ahead = 0 if self._stream is None else 1
-        self._buffers = deque([torch.empty(0, dtype=torch.uint8)] * (num_held + self._num_ahead + 1))
+        self._buffers = BufferRing(num_held + self._num_ahead + 1, is_pinned=device.type == "cuda")
 
     def messages(self, chunks: Iterable[Chunk]) -> Iterator[Tensor]:
         """Sealed chunks, in order. Each is overwritten once `num_held` later ones were asked for."""
@@ -77,7 +77,7 @@ class Sealer:
             yield reading.sealed()
 
     def _read(self, state: PackedState, begin: int, end: int) -> _Reading:
-        message = self._buffer(end - begin + SEAL_BYTES)
+        message = self._buffers.next(end - begin + SEAL_BYTES)
         content = message[:-SEAL_BYTES]
         if self._stream is None:
             state.read(begin, content)
@@ -85,11 +85,3 @@ class Sealer:
         with torch.cuda.stream(self._stream):
             state.read(begin, content, is_awaited=False)
         return _Reading(message, self._stream.record_event())
-
-    def _buffer(self, num_bytes: int) -> Tensor:
-        """The buffer that was used longest ago."""
-        buffer = self._buffers.popleft()
-        if len(buffer) < num_bytes:
-            buffer = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._stream is not None)
-        self._buffers.append(buffer)
-        return buffer[:num_bytes]

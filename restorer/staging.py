@@ -58,7 +58,6 @@ class Staging:
     def __init__(self, device: torch.device = HOST) -> None:
         self.device = device
         """Where state lies, and is kept when it arrives; to and from CUDA devices it passes through pinned memory."""
-        self._pinned = torch.empty(0, dtype=torch.uint8)
         self._lock = threading.Lock()
         self._version: int | None = None
         self._turn = 0
@@ -105,7 +104,7 @@ class Staging:
             return self._arrivals[key].missing(begin, end)
 
     def take(self, turn: int, key: StateKey, begin: int, chunk: Tensor) -> None:
-        """Take in verified bytes.
+        """Take in verified bytes; a device takes them fastest from pinned memory. On return the chunk may be written again.
 
         Raises:
             CommunicationError: the attempt is over.
@@ -113,17 +112,9 @@ class Staging:
         with self._lock:
             self._require(turn)
             arrival = self._arrivals[key]
-            arrival.packed.write(begin, self._as_pinned(chunk))
+            arrival.packed.write(begin, chunk)
             arrival.cover(begin, begin + len(chunk))
             self.num_arrived_bytes += len(chunk)
-
-    def _as_pinned(self, chunk: Tensor) -> Tensor:
-        """The chunk as devices take it fastest; the copy is good until the next one."""
-        if self.device.type != "cuda":
-            return chunk
-        if len(self._pinned) < len(chunk):
-            self._pinned = torch.empty(len(chunk), dtype=torch.uint8, pin_memory=True)
-        return self._pinned[: len(chunk)].copy_(chunk)
 
     def arrived(self) -> ArrivedState:
         """Everything that was wanted.

@@ -11,7 +11,7 @@ the chunks ----------------------------->   verified, taken in
 
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -20,11 +20,12 @@ import torch
 from torch import Tensor
 
 from kintsugi.core.errors import CommunicationError
+from restorer.buffers import BufferRing
 from restorer.packing import PackedState
 from restorer.parts import Part
 from restorer.sealing import SEAL_BYTES, Sealer, checksum, verified
 from restorer.staging import ByteRange, Staging, StateKey
-from restorer.transport import Receiving, Sending, TensorSpec, Transport
+from restorer.transport import HostTransport, Receiving, Sending
 
 CHUNK_BYTES = 4 * 2**20
 """Small enough to be read and sealed, or verified and taken in, before it has left a processor's cache."""
@@ -32,8 +33,6 @@ MOST_IN_FLIGHT = 4
 """Chunks under way in a stream. Each end holds their memory, and a source that of two more."""
 MOST_REPEATS = 3
 """Orders of damaged chunks before the target gives up."""
-
-_PREFIX = TensorSpec((2,), torch.int64)
 
 Order = list[tuple[int, int, int]]
 """Chunks: part of the stream, first byte and the one after the last."""
@@ -43,7 +42,7 @@ Order = list[tuple[int, int, int]]
 class _Conversation:
     """Messages between two workers, in order; those of a stream and of the one in the other direction have tags of their own."""
 
-    transport: Transport
+    transport: HostTransport
     peer: str
     is_source: bool
     _num_sent: int = field(default=0, init=False)
@@ -54,10 +53,10 @@ class _Conversation:
         self._num_sent += 1
         return self.transport.send(tensor, self.peer, 2 * self._num_sent + self.is_source)
 
-    def receive(self, spec: TensorSpec) -> Receiving:
+    def receive(self, buffer: Tensor) -> Receiving:
         """Start to receive the next message."""
         self._num_received += 1
-        return self.transport.receive(spec, self.peer, 2 * self._num_received + (not self.is_source))
+        return self.transport.receive_into(buffer, self.peer, 2 * self._num_received + (not self.is_source))
 
     def tell(self, content: Any) -> None:
         """Send something short."""
@@ -71,14 +70,14 @@ class _Conversation:
         Raises:
             CommunicationError: it arrived damaged.
         """
-        size, told = self.receive(_PREFIX).wait().tolist()
-        text = self.receive(TensorSpec((size,), torch.uint8)).wait()
+        size, told = self.receive(torch.empty(2, dtype=torch.int64)).wait().tolist()
+        text = self.receive(torch.empty(size, dtype=torch.uint8)).wait()
         if checksum(text) != told:
             raise CommunicationError(f"a message from {self.peer} arrived damaged")
         return json.loads(text.numpy().tobytes())
 
 
-def send_parts(parts: Sequence[Part], state: Sequence[PackedState], device: torch.device, transport: Transport) -> None:
+def send_parts(parts: Sequence[Part], state: Sequence[PackedState], device: torch.device, transport: HostTransport) -> None:
     """Send what the target of these parts orders, until it has all.
 
     Args:
@@ -103,7 +102,7 @@ def send_parts(parts: Sequence[Part], state: Sequence[PackedState], device: torc
             sending.wait()
 
 
-def receive_parts(parts: Sequence[Part], staging: Staging, turn: int, transport: Transport) -> None:
+def receive_parts(parts: Sequence[Part], staging: Staging, turn: int, transport: HostTransport) -> None:
     """Order what is missing of these parts and take it in.
 
     Args:
@@ -118,16 +117,21 @@ def receive_parts(parts: Sequence[Part], staging: Staging, turn: int, transport:
     """
     name = parts[0].transfer.source
     source = _Conversation(transport, name, is_source=False)
+    buffers = BufferRing(MOST_IN_FLIGHT, is_pinned=staging.device.type == "cuda")
     shares: list[tuple[StateKey, slice]] = []
     for part, header in zip(parts, source.hear(), strict=True):
         key = part.transfer.layer, part.transfer.kind
         shares.append((key, part.slice_of(staging.describe(turn, key, header.encode(), name))))
+
+    def take(index: int, begin: int, content: Tensor) -> None:
+        staging.take(turn, shares[index][0], begin, content)
+
     for _ in range(1 + MOST_REPEATS):
         order = _missing(shares, staging)
         source.tell(order)
         if not order:
             return
-        _take_in(order, shares, staging, turn, source)
+        _receive(order, source, buffers, take)
     damaged = _missing(shares, staging)
     if damaged:
         layer, kind = shares[damaged[0][0]][0]
@@ -150,17 +154,16 @@ def chunks(begin: int, end: int) -> list[ByteRange]:
     return list(pairwise(cuts))
 
 
-def _take_in(order: Order, shares: Sequence[tuple[StateKey, slice]], staging: Staging, turn: int, source: _Conversation) -> None:
-    """Receive the chunks of an order; those that are damaged are left out."""
+def _receive(order: Order, source: _Conversation, buffers: BufferRing, take: Callable[[int, int, Tensor], None]) -> None:
+    """Receive the chunks of an order; those that are not damaged are taken, by part, first byte and content."""
     following = iter(order)
     in_flight: deque[tuple[tuple[int, int, int], Receiving]] = deque()
     while True:
         while len(in_flight) < MOST_IN_FLIGHT and (chunk := next(following, None)) is not None:
-            size = chunk[2] - chunk[1] + SEAL_BYTES
-            in_flight.append((chunk, source.receive(TensorSpec((size,), torch.uint8))))
+            in_flight.append((chunk, source.receive(buffers.next(chunk[2] - chunk[1] + SEAL_BYTES))))
         if not in_flight:
             return
         (index, begin, _), receiving = in_flight.popleft()
         content = verified(receiving.wait())
         if content is not None:
-            staging.take(turn, shares[index][0], begin, content)
+            take(index, begin, content)

@@ -77,6 +77,13 @@ class Transport(Protocol):
         """No more messages; what is under way comes to its end."""
 
 
+class HostTransport(Transport, Protocol):
+    """Messages between tensors in host memory."""
+
+    def receive_into(self, buffer: torch.Tensor, peer: str, tag: int) -> Receiving:
+        """Start to receive into a contiguous tensor, which must not be touched until the handle was waited for."""
+
+
 @contextmanager
 def communication() -> Iterator[None]:
     """Turn the collective library's plain RuntimeError into CommunicationError."""
@@ -192,6 +199,10 @@ class GlooTransport:
     def receive(self, spec: TensorSpec, peer: str, tag: int) -> Receiving:
         """Start to receive."""
         buffer = torch.empty(spec.shape, dtype=spec.dtype, pin_memory=self._device.type == "cuda")
+        return self.receive_into(buffer, peer, tag)
+
+    def receive_into(self, buffer: torch.Tensor, peer: str, tag: int) -> Receiving:
+        """Start to receive into host memory; from there it goes to the device."""
         return _Received(self._message(buffer, self._group.recv, peer, tag), buffer, self._device)
 
     def _message(self, buffer: torch.Tensor, start: _Start, peer: str, tag: int) -> _Message:

@@ -38,8 +38,8 @@ class Dying:
             os.kill(os.getpid(), signal.SIGKILL)
         return self._transport.send(tensor, peer, tag)
 
-    def receive(self, spec, peer, tag):
-        return self._transport.receive(spec, peer, tag)
+    def receive_into(self, buffer, peer, tag):
+        return self._transport.receive_into(buffer, peer, tag)
 
     def close(self):
         self._transport.close()
