@@ -5,12 +5,10 @@ up where it is needed: random numbers of the shapes that cross the stage's bound
 """
 
 import statistics
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -22,6 +20,7 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Pipeline, Plan, Schedule, Stage
 from kintsugi.runtime.measuring.allocator import MemoryMeter, Section
 from kintsugi.runtime.measuring.footprint import what_follows
+from kintsugi.runtime.measuring.marks import Marks
 from kintsugi.runtime.models import Activations, Batch, Dataset, Layer, TrainingJob, model_shape
 from kintsugi.runtime.workers.executor import ActionHook, Executor
 from kintsugi.runtime.workers.state import ModelState
@@ -77,9 +76,9 @@ def memory_alone(job: TrainingJob, place: Place) -> Section:
 def times_alone(job: TrainingJob, place: Place, num_steps: int = 5) -> ActionTimes:
     """What each action of a stage takes: the median of some steps, after one that does not count; otherwise as `memory_alone`."""
     own = stage_job(job, place)
-    marks, rows = _Marks(own.device), []
+    marks, rows = Marks(own.device), []
     with _groups() as groups:
-        executor = _executor(own, place, groups, lambda *_: marks.add())
+        executor = _executor(own, place, groups, before_action=partial(_mark, marks))
         for step in range(num_steps + 1):
             marks.clear()
             executor.run(step)
@@ -138,39 +137,6 @@ class _Repeated:
         return self._dataset[index % len(self._dataset)]
 
 
-class _Marks:
-    """Instants on a device, and the times between them."""
-
-    def __init__(self, device: str) -> None:
-        self._device = torch.device(device)
-        self._is_cuda = self._device.type == "cuda"
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all instants; what is under way comes to its end first."""
-        if self._is_cuda:
-            torch.cuda.synchronize(self._device)
-        self._instants: list[float] = []
-        self._events: list[torch.cuda.Event] = []
-
-    def add(self) -> None:
-        """Now; on CUDA devices when everything before is done, which nobody waits for."""
-        if self._is_cuda:
-            event = torch.cuda.Event(enable_timing=True)
-            event.record(torch.cuda.current_stream(self._device))
-            self._events.append(event)
-        else:
-            self._instants.append(time.perf_counter())
-
-    @property
-    def seconds(self) -> list[float]:
-        """Between one instant and the next."""
-        if self._is_cuda:
-            torch.cuda.synchronize(self._device)
-            return [one.elapsed_time(other) / 1e3 for one, other in pairwise(self._events)]
-        return [other - one for one, other in pairwise(self._instants)]
-
-
 @contextmanager
 def _groups() -> Iterator[Groups]:
     """The groups of a worker without peers."""
@@ -191,6 +157,10 @@ def _actions(place: Place, num_layers: int) -> list[Action]:
 
 def _nothing(*_: object) -> None:
     pass
+
+
+def _mark(marks: Marks, *_: object) -> None:
+    marks.add()
 
 
 def _executor(job: TrainingJob, place: Place, groups: Groups, before_action: ActionHook = _nothing) -> Executor:

@@ -1,19 +1,18 @@
 """Runs micro-batches through a whole model as the executor does, each layer as a stage of its own, and times every layer.
 
-On CUDA devices passes are timed by events; everything else is the same there.
+The device is given all passes of a sweep before anybody waits for one, as in training.
 """
 
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from kintsugi.runtime.measuring.footprint import Footprint, footprints, update
+from kintsugi.runtime.measuring.marks import Marks
 from kintsugi.runtime.models import (
     Activations,
     Batch,
@@ -32,8 +31,6 @@ WARMUP = 3
 
 Progress = Callable[[int, int], None]
 """Called with the sweeps that are done and with their number."""
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -83,7 +80,9 @@ class Sweeper:
             num_microbatches=job.num_microbatches,
             seed=job.seed,
         )
-        self._timed = _cuda_seconds if torch.device(job.device).type == "cuda" else _clock_seconds
+        self._marks = Marks(job.device)
+        self._timed: list[tuple[list[float], int]] = []
+        """What takes the seconds of each timed pass of a sweep, and the mark at which the pass begins."""
 
     def run(self, repeats: int, progress: Progress | None) -> list[Samples]:
         """What `repeats` sweeps after the warm-up saw. Shape [layers]."""
@@ -107,17 +106,17 @@ class Sweeper:
         """
         batch = self._batch(number)
         passes: list[_Passed] = []
+        self._marks.clear()
         for index, sample in enumerate(samples):
             inputs = self._inputs(index, passes)
-            seconds, passed = self._timed(partial(self._forward, index, inputs, batch, number))
-            sample.forward.append(seconds)
-            passes.append(passed)
+            self._time(sample.forward, partial(self._forward, passes, inputs, batch, number))
         gradients: Activations = ()
         for passed, sample in zip(reversed(passes), reversed(samples), strict=True):
             gradients = self._backward(passed, gradients, sample, is_split=is_split)
         for module, optimizer, sample in zip(self._state.modules.values(), self._optimizers, samples, strict=True):
             whole = partial(update, self._job, module, optimizer) if optimizer is not None else None
-            sample.optimizer.append(self._timed(whole)[0] if whole is not None else 0.0)
+            self._time(sample.optimizer, whole)
+        self._take_times()
         for parameter in self._state.parameters.values():
             if parameter.grad is not None:
                 parameter.grad.zero_()
@@ -131,23 +130,43 @@ class Sweeper:
         specs = self._boundaries[index]
         return tuple(t.detach().requires_grad_(spec.requires_grad) for t, spec in zip(arrived, specs, strict=True))
 
-    def _forward(self, index: int, inputs: Activations, batch: Batch, number: int) -> _Passed:
+    def _forward(self, passes: list[_Passed], inputs: Activations, batch: Batch, number: int) -> None:
+        """Pass through one more layer than `passes` has."""
+        index = len(passes)
         seed_generators(self._job, 2, number, 0, index)
         outputs = train_layer(self._job, index, self._state.modules[index], inputs, batch)
         is_last = index + 1 == len(self._job.layers)
-        return _Passed(inputs, outputs, self._job.loss(outputs, batch) / self._job.num_microbatches if is_last else None)
+        loss = self._job.loss(outputs, batch) / self._job.num_microbatches if is_last else None
+        passes.append(_Passed(inputs, outputs, loss))
 
     def _backward(self, passed: _Passed, gradients: Activations, sample: Samples, *, is_split: bool) -> Activations:
         roots = [tensor for tensor in passed.outputs if tensor.requires_grad] if passed.loss is None else [passed.loss]
         grown = list(gradients) if passed.loss is None else None
         wanted = [tensor for tensor in passed.inputs if tensor.requires_grad]
+        whole = partial(torch.autograd.backward, roots, grown) if roots else None
         if is_split:
             part = partial(torch.autograd.grad, roots, wanted, grown, retain_graph=True, allow_unused=True)
-            sample.backward_input.append(self._timed(part)[0] if roots and wanted else 0.0)
-        seconds = self._timed(partial(torch.autograd.backward, roots, grown))[0] if roots else 0.0
-        if not is_split:
-            sample.backward.append(seconds)
+            self._time(sample.backward_input, part if roots and wanted else None)
+            if whole is not None:
+                whole()
+        else:
+            self._time(sample.backward, whole)
         return tuple(tensor.grad if tensor.grad is not None else torch.zeros_like(tensor) for tensor in wanted)
+
+    def _time(self, into: list[float], action: Callable[[], object] | None) -> None:
+        """Do it; `into` takes its seconds at the end of the sweep, 0 where there is nothing to do."""
+        if action is None:
+            into.append(0.0)
+            return
+        self._timed.append((into, self._marks.add()))
+        action()
+        self._marks.add()
+
+    def _take_times(self) -> None:
+        seconds = self._marks.seconds
+        for into, mark in self._timed:
+            into.append(seconds[mark])
+        self._timed.clear()
 
     def _optimizer(self, index: int) -> torch.optim.Optimizer | None:
         layer, module = self._job.layers[index], self._state.modules[index]
@@ -181,20 +200,3 @@ def _interquartile_range(values: list[float]) -> float:
 
 def _total_bytes(*tensors: Tensor) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def _clock_seconds(action: Callable[[], T]) -> tuple[float, T]:
-    """Seconds that `action` takes, and its result."""
-    began = time.perf_counter()
-    result = action()
-    return time.perf_counter() - began, result
-
-
-def _cuda_seconds(action: Callable[[], T]) -> tuple[float, T]:
-    """Seconds that `action` takes on the current CUDA device, and its result."""
-    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    began.record()
-    result = action()
-    ended.record()
-    ended.synchronize()
-    return began.elapsed_time(ended) / 1e3, result

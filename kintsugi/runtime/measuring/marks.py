@@ -1,0 +1,44 @@
+"""Instants in the work of a device, and the times between them."""
+
+import time
+from itertools import pairwise
+
+import torch
+
+
+class Marks:
+    """Instants on a device. One thread's.
+
+    On CUDA devices they are events among the kernels: nobody waits at one, so that what follows is given to the device as early
+    as it is in training, and a time has no more of the host's in it than there.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = torch.device(device)
+        self._is_cuda = self._device.type == "cuda"
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all instants; what is under way comes to its end first."""
+        if self._is_cuda:
+            torch.cuda.synchronize(self._device)
+        self._instants: list[float] = []
+        self._events: list[torch.cuda.Event] = []
+
+    def add(self) -> int:
+        """Now; on CUDA devices when everything before is done. Returns its number, from 0."""
+        if self._is_cuda:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record(torch.cuda.current_stream(self._device))
+            self._events.append(event)
+        else:
+            self._instants.append(time.perf_counter())
+        return max(len(self._events), len(self._instants)) - 1
+
+    @property
+    def seconds(self) -> list[float]:
+        """From each instant to the next. Shape [instants - 1]."""
+        if self._is_cuda:
+            torch.cuda.synchronize(self._device)
+            return [one.elapsed_time(other) / 1e3 for one, other in pairwise(self._events)]
+        return [other - one for one, other in pairwise(self._instants)]
