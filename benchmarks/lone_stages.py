@@ -4,20 +4,23 @@
     python -m benchmarks.lone_stages --job benchmarks.lone_stages:small_llama_job --distinct --recompute
     python -m benchmarks.lone_stages --device cuda --precision bf16 --job kintsugi.runtime.llama:llama2_7b_job --distinct
 
-Layers are measured as `kintsugi profile` does. Then every stage of a pipeline is trained alone by the executor, and compared:
+Layers are measured as `kintsugi profile` does, before each pipeline and after the last one: machines that others use change
+their speed within minutes. Between two such measurements every stage of a pipeline is trained alone by the executor, and compared:
 
 - **Memory**: the most that the allocator held in a step against equation 14 of Chameleon, and against the estimator's model.
 - **Time**: what a pipeline takes whose passes take as long as they took in its stages, one by one, against the recurrence
-  (equation 11) from the sums of the layers' times; with one stage that is a step on this device as it is.
+  (equation 11) from the sums of the layers' times, on average over the measurements before and after; with one stage that is
+  a step on this device as it is.
 """
 
 import argparse
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from rich.console import Console
@@ -33,7 +36,7 @@ from kintsugi.core.cluster import Cluster, worker_name
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Pipeline as PlannedPipeline
 from kintsugi.core.plan import Plan, Schedule, Stage
-from kintsugi.core.profile import LayerProfile, LinkCost, Network, Profile, Provenance, ProvenanceKind, Recovery
+from kintsugi.core.profile import LinkCost, Network, Profile, Provenance, ProvenanceKind, Recovery
 from kintsugi.reporting.tables import Column, Table, Value
 from kintsugi.runtime.devices import job_on, precision_of, require_device
 from kintsugi.runtime.gpt import GptShape, gpt_job
@@ -41,7 +44,7 @@ from kintsugi.runtime.llama import LlamaShape, llama_job
 from kintsugi.runtime.measuring.allocator import Section
 from kintsugi.runtime.measuring.lone_stage import ActionTimes, Place, memory_alone, times_alone
 from kintsugi.runtime.measuring.machine import description, device_of
-from kintsugi.runtime.measuring.profiler import profile_layers
+from kintsugi.runtime.measuring.profiler import MeasuredLayers, profile_layers
 from kintsugi.runtime.models import TrainingJob
 
 SCHEDULE = Schedule.ONE_F_ONE_B
@@ -105,13 +108,14 @@ def pipelines(num_layers: int) -> list[Pipeline]:
 class Model:
     """What the estimator says of pipelines and their stages, from layers that were measured one by one."""
 
-    def __init__(self, job: TrainingJob, layers: tuple[LayerProfile, ...], detail: str) -> None:
+    def __init__(self, job: TrainingJob, measured: MeasuredLayers) -> None:
+        self.detail = measured.detail
         free = LinkCost(alpha_seconds=0.0, beta_seconds_per_byte=0.0)
         self._profile = Profile(
             name="lone-stages",
             microbatch_size=job.microbatch_size,
-            provenance=Provenance(kind=ProvenanceKind.MEASURED, detail=detail),
-            layers=layers,
+            provenance=Provenance(kind=ProvenanceKind.MEASURED, detail=measured.detail),
+            layers=measured.profiles,
             device=device_of(job.device, 1),
             network=Network(intra_host=free, inter_host=free),
             recovery=Recovery(regroup_seconds=0.0, restart_seconds=0.0),
@@ -135,6 +139,11 @@ class Model:
         held = scheduled_in_flight(SCHEDULE, place.stage, place.num_stages, place.num_microbatches)
         stage = place.layer_start, place.layer_stop
         return self._sums.static_bytes(*stage, 1) + held * self._sums.activation_bytes(*stage)
+
+    @property
+    def pass_seconds(self) -> float:
+        """Of one micro-batch through all layers and back, and an update."""
+        return sum(layer.forward_seconds + layer.backward_seconds + layer.optimizer_seconds for layer in self._profile.layers)
 
     def step_seconds(self, pipeline: Pipeline) -> float:
         """The estimate of a step; messages take no time."""
@@ -174,11 +183,20 @@ class Findings:
     memory: list[tuple[Value, ...]] = field(default_factory=list)
     time: list[tuple[Value, ...]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    models: list[Model] = field(default_factory=list)
+    """One before each pipeline that was run, and one after the last."""
+
+    @property
+    def drift_percent(self) -> float:
+        """The slowest of the models' single steps over the fastest, less one."""
+        seconds = [model.pass_seconds for model in self.models]
+        return 100 * (max(seconds) / min(seconds) - 1)
 
 
-def find(job: TrainingJob, model: Model, num_steps: int, progress: Progress) -> Findings:
+def find(job: TrainingJob, measure: Callable[[], Model], num_steps: int, progress: Progress) -> Findings:
     """Run every stage of every pipeline that fits the device alone."""
-    findings, wanted = Findings(), pipelines(len(job.layers))
+    model, wanted = measure(), pipelines(len(job.layers))
+    findings = Findings(models=[model])
     task = progress.add_task("stages", total=sum(len(pipeline.places) for pipeline in wanted))
     for pipeline in wanted:
         places = pipeline.places
@@ -191,7 +209,8 @@ def find(job: TrainingJob, model: Model, num_steps: int, progress: Progress) -> 
             findings.memory.append(memory_row(place, memory_alone(job, place), model))
             runs.append(times_alone(job, place, num_steps))
             progress.advance(task)
-        findings.time.append(time_row(pipeline, runs, model))
+        findings.models.append(measure())
+        findings.time.append(time_row(pipeline, runs, findings.models[-2:]))
     return findings
 
 
@@ -201,9 +220,9 @@ def memory_row(place: Place, measured: Section, model: Model) -> tuple[Value, ..
     return str(place), most / 1e6, known / 1e6, 100 * (known / most - 1), predicted / 1e6, 100 * (predicted / most - 1)
 
 
-def time_row(pipeline: Pipeline, runs: Sequence[ActionTimes], model: Model) -> tuple[Value, ...]:
-    """One pipeline's."""
-    measured, predicted = emulated_seconds(runs), model.step_seconds(pipeline)
+def time_row(pipeline: Pipeline, runs: Sequence[ActionTimes], models: Sequence[Model]) -> tuple[Value, ...]:
+    """One pipeline's, of models from before and after."""
+    measured, predicted = emulated_seconds(runs), fmean(model.step_seconds(pipeline) for model in models)
     return len(runs), pipeline.num_microbatches, 1e3 * measured, 1e3 * predicted, 100 * (predicted / measured - 1)
 
 
@@ -271,10 +290,15 @@ def main() -> None:
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("layers", total=given.repeats)
         told = partial(_advance, progress, task)
-        layers = profile_layers(job, given.repeats, is_distinct=given.distinct, progress=told)
-        model = Model(job, layers.profiles, layers.detail)
-        findings = find(job, model, given.steps, progress)
-    note = f"{description(job.device)}. {layers.detail}."
+
+        def measure() -> Model:
+            return Model(job, profile_layers(job, given.repeats, is_distinct=given.distinct, progress=told))
+
+        findings = find(job, measure, given.steps, progress)
+    note = (
+        f"{description(job.device)}. {findings.models[0].detail}. "
+        f"Layers were measured {len(findings.models)} times, the slowest time {findings.drift_percent:.1f} % over the fastest."
+    )
     for table in tables(findings, note):
         print(table.markdown())
         if given.output is not None:

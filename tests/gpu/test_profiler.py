@@ -36,7 +36,7 @@ def test_the_device_is_described():
 @pytest.mark.parametrize("place", lone_stages.pipelines(10)[3].places + lone_stages.pipelines(10)[5].places[:1], ids=str)
 def test_a_stage_takes_the_memory_that_the_model_says(place, recomputes):
     job = middle_sized(recomputes)
-    model = lone_stages.Model(job, profile_layers(job, 2).profiles, "for a test")
+    model = lone_stages.Model(job, profile_layers(job, 2))
     measured, predicted = memory_alone(job, place).most_bytes, model.peak_bytes(place)
     assert -0.02 <= predicted / measured - 1 <= 0.05
 
