@@ -73,15 +73,29 @@ def fits(model: Model, chain: Chain, stage: int, start: int, stop: int) -> bool:
     """Whether layers [start, stop) fit the memory of a stage, and are not too many for the first."""
     if stage == 0 and stop > chain.most_first:
         return False
+    usable: int = chain.usable_bytes[stage]
+    return peak_bytes(model, chain.held[stage], chain.is_all[stage], start, stop) <= usable
+
+
+@borrowing
+def peak_bytes(model: Model, num_in_flight: int, is_all: bool, start: int, stop: int) -> int:
+    """`estimator.memory.stage_peak_bytes` of layers [start, stop), from the tables."""
     activations = model.activation_bytes[stop] - model.activation_bytes[start] + model.entry_bytes[start]
-    held = chain.held[stage] * activations
+    held = num_in_flight * activations
     passing = held + model.temporary_bytes[start, stop]
-    if chain.is_all[stage]:
+    if is_all:
         later = passing - activations if held > activations else 0
         passing = max(later, held + model.first_bytes[start, stop])
-    needed: int = model.static_bytes[start, stop] + max(passing, model.update_bytes[start, stop])
-    usable: int = chain.usable_bytes[stage]
-    return needed <= usable
+    peak: int = model.static_bytes[start, stop] + max(passing, model.update_bytes[start, stop])
+    return peak
+
+
+@borrowing
+def fill_peaks(model: Model, num_in_flight: int, is_all: bool, peaks: Floats) -> None:
+    """Write `peak_bytes` of every range with layers into a table, shape [layers + 1, layers + 1]."""
+    for start in range(len(peaks)):
+        for stop in range(start + 1, len(peaks)):
+            peaks[start, stop] = peak_bytes(model, num_in_flight, is_all, start, stop)
 
 
 @borrowing

@@ -4,10 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import combinations, pairwise
-from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from estimator.layers import LayerSums, StageTimes
 from estimator.memory import holds_all, scheduled_in_flight
@@ -15,7 +13,7 @@ from estimator.pipeline import Floats
 from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LayerProfile, LinkCost
-from planner.pipelines.bounds import Chain, Ints, Model, after_seconds, fits, fits_somehow
+from planner.pipelines.bounds import Chain, Ints, Model, after_seconds, fill_peaks, fits, fits_somehow
 from planner.pipelines.exploring import explore
 from planner.pipelines.kinds import ANY, Crew, Firsts, WorkerKind
 from planner.pipelines.minimax import minimax
@@ -23,8 +21,6 @@ from planner.pipelines.pricing import neighbours, splits_seconds
 from planner.pipelines.relaxation import Outline, widest_stages
 
 _AMOUNTS = tuple(field.name for field in fields(LayerProfile) if field.name not in {"name", "tied_to"})
-
-Number = TypeVar("Number", np.int64, np.float64)
 
 MOST_SPLITS = 128
 """So few splits are priced one and all."""
@@ -90,7 +86,6 @@ class Partitioner:
         )
         self._priced_model = self._model
         self._both = forward + backward
-        self._is_range = np.triu(np.ones((count + 1, count + 1), dtype=bool), 1)
         self.tolerance = EXACT if len({self._key(layer) for layer in layers}) == 1 else CLOSE
         self._splits: dict[int, Ints] = {}
         self._crews: dict[tuple[WorkerKind, ...], Crew] = {}
@@ -258,15 +253,7 @@ class Partitioner:
     def peak_table(self, stage: int, num_stages: int, num_microbatches: int) -> Floats:
         """Peak memory of every layer range [a, b) on a stage; infinite for empty ranges. Shape [layers + 1, layers + 1]."""
         held = scheduled_in_flight(self._schedule, stage, num_stages, num_microbatches)
-        activations = _ranges(self._model.activation_bytes) + self._model.entry_bytes[:, None]
-        passing = held * activations + self._model.temporary_bytes
-        if holds_all(self._schedule, held, num_microbatches):
-            later = np.where(held * activations > activations, passing - activations, 0)
-            passing = np.maximum(later, held * activations + self._model.first_bytes)
-        peaks = self._model.static_bytes + np.maximum(passing, self._model.update_bytes)
-        return np.where(self._is_range, peaks, np.inf)
-
-
-def _ranges(prefix: npt.NDArray[Number]) -> npt.NDArray[Number]:
-    """Sums over [a, b) from prefix sums. Shape [layers + 1, layers + 1]."""
-    return prefix[None, :] - prefix[:, None]
+        count = self._sums.profile.num_layers
+        peaks = np.full((count + 1, count + 1), np.inf)
+        fill_peaks(self._model, held, holds_all(self._schedule, held, num_microbatches), peaks)
+        return peaks
