@@ -4,27 +4,24 @@
     python -m benchmarks.lone_stages --job benchmarks.lone_stages:small_llama_job --distinct --recompute
     python -m benchmarks.lone_stages --device cuda --precision bf16 --job kintsugi.runtime.llama:llama2_7b_job --distinct
 
-Layers are measured as `kintsugi profile` does, before each pipeline and after the last one: machines that others use change
-their speed within minutes. Between two such measurements every stage of a pipeline is trained alone by the executor, and compared:
+Every stage of a pipeline is trained alone by the executor, and in turn with its steps the layers are measured as `kintsugi profile`
+does: machines that others use change their speed within minutes, and within seconds. Compared are:
 
 - **Memory**: the most that the allocator held in a step against equation 14 of Chameleon, and against the estimator's model.
 - **Time**: what a pipeline takes whose passes take as long as they took in its stages, one by one, against the recurrence
-  (equation 11) from the sums of the layers' times, on average over the measurements before and after; with one stage that is
-  a step on this device as it is.
+  (equation 11) from the sums of the layers' times; with one stage that is a step on this device as it is.
 """
 
 import argparse
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
 
 import torch
 from rich.console import Console
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 
 from benchmarks.arguments import at_least
 from estimator.estimate import estimate
@@ -36,7 +33,7 @@ from kintsugi.core.cluster import Cluster, worker_name
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Pipeline as PlannedPipeline
 from kintsugi.core.plan import Plan, Schedule, Stage
-from kintsugi.core.profile import LinkCost, Network, Profile, Provenance, ProvenanceKind, Recovery
+from kintsugi.core.profile import LayerProfile, LinkCost, Network, Profile, Provenance, ProvenanceKind, Recovery
 from kintsugi.reporting.tables import Column, Table, Value
 from kintsugi.runtime.devices import job_on, precision_of, require_device
 from kintsugi.runtime.gpt import GptShape, gpt_job
@@ -44,7 +41,7 @@ from kintsugi.runtime.llama import LlamaShape, llama_job
 from kintsugi.runtime.measuring.allocator import Section
 from kintsugi.runtime.measuring.lone_stage import ActionTimes, Place, memory_alone, times_alone
 from kintsugi.runtime.measuring.machine import description, device_of
-from kintsugi.runtime.measuring.profiler import MeasuredLayers, profile_layers
+from kintsugi.runtime.measuring.profiler import LayerMeter
 from kintsugi.runtime.models import TrainingJob
 
 SCHEDULE = Schedule.ONE_F_ONE_B
@@ -108,14 +105,14 @@ def pipelines(num_layers: int) -> list[Pipeline]:
 class Model:
     """What the estimator says of pipelines and their stages, from layers that were measured one by one."""
 
-    def __init__(self, job: TrainingJob, measured: MeasuredLayers) -> None:
-        self.detail = measured.detail
+    def __init__(self, job: TrainingJob, layers: tuple[LayerProfile, ...], detail: str) -> None:
+        self.detail = detail
         free = LinkCost(alpha_seconds=0.0, beta_seconds_per_byte=0.0)
         self._profile = Profile(
             name="lone-stages",
             microbatch_size=job.microbatch_size,
-            provenance=Provenance(kind=ProvenanceKind.MEASURED, detail=measured.detail),
-            layers=measured.profiles,
+            provenance=Provenance(kind=ProvenanceKind.MEASURED, detail=detail),
+            layers=layers,
             device=device_of(job.device, 1),
             network=Network(intra_host=free, inter_host=free),
             recovery=Recovery(regroup_seconds=0.0, restart_seconds=0.0),
@@ -139,11 +136,6 @@ class Model:
         held = scheduled_in_flight(SCHEDULE, place.stage, place.num_stages, place.num_microbatches)
         stage = place.layer_start, place.layer_stop
         return self._sums.static_bytes(*stage, 1) + held * self._sums.activation_bytes(*stage)
-
-    @property
-    def pass_seconds(self) -> float:
-        """Of one micro-batch through all layers and back, and an update."""
-        return sum(layer.forward_seconds + layer.backward_seconds + layer.optimizer_seconds for layer in self._profile.layers)
 
     def step_seconds(self, pipeline: Pipeline) -> float:
         """The estimate of a step; messages take no time."""
@@ -183,20 +175,18 @@ class Findings:
     memory: list[tuple[Value, ...]] = field(default_factory=list)
     time: list[tuple[Value, ...]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    models: list[Model] = field(default_factory=list)
-    """One before each pipeline that was run, and one after the last."""
+    sweep_seconds: list[float] = field(default_factory=list)
+    """Of one micro-batch through all layers, back, and an update: as measured in turn with each stage."""
 
     @property
     def drift_percent(self) -> float:
-        """The slowest of the models' single steps over the fastest, less one."""
-        seconds = [model.pass_seconds for model in self.models]
-        return 100 * (max(seconds) / min(seconds) - 1)
+        """The slowest over the fastest, less one."""
+        return 100 * (max(self.sweep_seconds) / min(self.sweep_seconds) - 1) if self.sweep_seconds else 0.0
 
 
-def find(job: TrainingJob, measure: Callable[[], Model], num_steps: int, progress: Progress) -> Findings:
+def find(job: TrainingJob, meter: LayerMeter, model: Model, num_steps: int, progress: Progress) -> Findings:
     """Run every stage of every pipeline that fits the device alone."""
-    model, wanted = measure(), pipelines(len(job.layers))
-    findings = Findings(models=[model])
+    findings, wanted = Findings(), pipelines(len(job.layers))
     task = progress.add_task("stages", total=sum(len(pipeline.places) for pipeline in wanted))
     for pipeline in wanted:
         places = pipeline.places
@@ -204,14 +194,23 @@ def find(job: TrainingJob, measure: Callable[[], Model], num_steps: int, progres
             findings.left_out.append(f"{len(places)} stages, {pipeline.num_microbatches} micro-batches: needs {most / 1e9:.1f} GB")
             progress.advance(task, len(places))
             continue
-        runs = []
+        runs: list[ActionTimes] = []
+        layers: list[LayerProfile] = []
         for place in places:
             findings.memory.append(memory_row(place, memory_alone(job, place), model))
-            runs.append(times_alone(job, place, num_steps))
+            meter.forget()
+            runs.append(times_alone(job, place, num_steps, meter.sweep))
+            meanwhile = meter.measured().profiles
+            layers += meanwhile[place.layer_start : place.layer_stop]
+            findings.sweep_seconds.append(sum(map(whole_seconds, meanwhile)))
             progress.advance(task)
-        findings.models.append(measure())
-        findings.time.append(time_row(pipeline, runs, findings.models[-2:]))
+        findings.time.append(time_row(pipeline, runs, Model(job, tuple(layers), model.detail)))
     return findings
+
+
+def whole_seconds(layer: LayerProfile) -> float:
+    """Of all that a layer does with one micro-batch in a step."""
+    return layer.forward_seconds + layer.backward_seconds + layer.optimizer_seconds
 
 
 def memory_row(place: Place, measured: Section, model: Model) -> tuple[Value, ...]:
@@ -220,9 +219,9 @@ def memory_row(place: Place, measured: Section, model: Model) -> tuple[Value, ..
     return str(place), most / 1e6, known / 1e6, 100 * (known / most - 1), predicted / 1e6, 100 * (predicted / most - 1)
 
 
-def time_row(pipeline: Pipeline, runs: Sequence[ActionTimes], models: Sequence[Model]) -> tuple[Value, ...]:
-    """One pipeline's, of models from before and after."""
-    measured, predicted = emulated_seconds(runs), fmean(model.step_seconds(pipeline) for model in models)
+def time_row(pipeline: Pipeline, runs: Sequence[ActionTimes], model: Model) -> tuple[Value, ...]:
+    """One pipeline's."""
+    measured, predicted = emulated_seconds(runs), model.step_seconds(pipeline)
     return len(runs), pipeline.num_microbatches, 1e3 * measured, 1e3 * predicted, 100 * (predicted / measured - 1)
 
 
@@ -273,8 +272,9 @@ def main() -> None:
     parser.add_argument("--precision", help="fp64, fp32, bf16, fp16; the job's own by default")
     parser.add_argument("--distinct", action="store_true", help="measure one of the layers that are built alike for all")
     parser.add_argument("--recompute", action="store_true", help="recompute activations in the backward pass")
-    parser.add_argument("--repeats", type=at_least(1), default=20, help="sweeps over the layers")
-    parser.add_argument("--steps", type=at_least(1), default=5, help="of every stage, of which times are medians")
+    parser.add_argument(
+        "--steps", type=at_least(1), default=11, help="of every stage, each after sweeps over the layers"
+    )
     parser.add_argument("--threads", type=at_least(1), default=1, help="of torch's own arithmetic on processors")
     parser.add_argument("--output", type=Path, help="a folder for the tables as CSV")
     given = parser.parse_args()
@@ -288,16 +288,13 @@ def main() -> None:
         parser.error(str(error))
     torch.set_num_threads(given.threads)
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("layers", total=given.repeats)
-        told = partial(_advance, progress, task)
-
-        def measure() -> Model:
-            return Model(job, profile_layers(job, given.repeats, is_distinct=given.distinct, progress=told))
-
-        findings = find(job, measure, given.steps, progress)
+        meter = LayerMeter(job, is_distinct=given.distinct)
+        meter.sweep()
+        layers = meter.measured()
+        findings = find(job, meter, Model(job, layers.profiles, layers.detail), given.steps, progress)
     note = (
-        f"{description(job.device)}. {findings.models[0].detail}. "
-        f"Layers were measured {len(findings.models)} times, the slowest time {findings.drift_percent:.1f} % over the fastest."
+        f"{description(job.device)}. {meter.measured().detail}. "
+        f"Layers were measured with every stage, the slowest time {findings.drift_percent:.1f} % over the fastest."
     )
     for table in tables(findings, note):
         print(table.markdown())
@@ -307,10 +304,6 @@ def main() -> None:
     for line in findings.left_out:
         print(f"left out: {line}")
     print(f"errors: memory {errors(findings.memory)}, time {errors(findings.time)}")
-
-
-def _advance(progress: Progress, task: TaskID, done: int, total: int) -> None:
-    progress.update(task, completed=done, total=total)
 
 
 if __name__ == "__main__":

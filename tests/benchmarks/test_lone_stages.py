@@ -43,7 +43,7 @@ def test_every_layer_is_in_one_stage_of_every_pipeline():
         (["--device", "toaster"], "is no device"),
         (["--precision", "fp8"], "is no precision"),
         (["--job", "nowhere"], "MODULE:FUNCTION"),
-        (["--repeats", "0"], "must be at least 1"),
+        (["--steps", "0"], "must be at least 1"),
     ],
 )
 def test_what_is_not_there_is_refused(monkeypatch, capsys, options, message):

@@ -20,7 +20,9 @@ pytestmark = needs_cuda
 def test_layers_take_time_and_memory(precision):
     job = job_on(tiny_gpt, DEVICE, precision_of(precision))
     before = torch.cuda.memory_allocated(DEVICE)
-    samples = Sweeper(job).run(3, None)
+    sweeper = Sweeper(job)
+    samples = sweeper.warmed_up()
+    sweeper.sweep(samples)
     assert all(min(sample.forward) > 0 and min(sample.backward) > 0 for sample in samples)
     assert sum(sample.parameter_bytes for sample in samples) > 0
     assert torch.cuda.max_memory_allocated(DEVICE) > before
@@ -36,7 +38,7 @@ def test_the_device_is_described():
 @pytest.mark.parametrize("place", lone_stages.pipelines(10)[3].places + lone_stages.pipelines(10)[5].places[:1], ids=str)
 def test_a_stage_takes_the_memory_that_the_model_says(place, recomputes):
     job = middle_sized(recomputes)
-    model = lone_stages.Model(job, profile_layers(job, 2))
+    model = lone_stages.Model(job, profile_layers(job, 2).profiles, "for a test")
     measured, predicted = memory_alone(job, place).most_bytes, model.peak_bytes(place)
     assert -0.02 <= predicted / measured - 1 <= 0.05
 

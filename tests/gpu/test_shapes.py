@@ -21,7 +21,9 @@ pytestmark = needs_cuda
 @pytest.mark.parametrize("make_job", [llama2_7b_job, llama3_8b_job, gpt2_medium_job])
 def test_the_distinct_layers_of_large_models_are_measured(make_job):
     selection = distinct_layers(job_on(make_job, DEVICE, torch.bfloat16))
-    samples = Sweeper(selection.job).run(2, None)
+    sweeper = Sweeper(selection.job)
+    samples = sweeper.warmed_up()
+    sweeper.sweep(samples)
     assert len(samples) == 3
     assert all(min(sample.forward) > 0 and min(sample.backward) > 0 for sample in samples)
     assert all(12 <= sample.optimizer_bytes / (sample.parameter_bytes / 2) < 12.1 for sample in samples)

@@ -1,11 +1,11 @@
 """One stage of a pipeline alone on a device: the executor's own steps, with no message.
 
 Its passes come in the order of the schedule, with as many micro-batches in flight as among other stages. What would arrive is made
-up where it is needed: random numbers of the shapes that cross the stage's boundaries.
+up: random numbers of the shapes that cross the stage's boundaries, which are there before anything is measured.
 """
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,6 +53,10 @@ ActionTimes = tuple[tuple[Action, float], ...]
 """A step's actions in their order, with what each took in seconds."""
 
 
+def _nothing(*_: object) -> None:
+    pass
+
+
 def memory_alone(job: TrainingJob, place: Place) -> Section:
     """What a stage's second step takes, in bytes; its passes are ordered by 1F1B, and nothing that was there before it counts.
 
@@ -73,18 +77,27 @@ def memory_alone(job: TrainingJob, place: Place) -> Section:
     return meter.sections[_STEP]
 
 
-def times_alone(job: TrainingJob, place: Place, num_steps: int = 5) -> ActionTimes:
-    """What each action of a stage takes: the median of some steps, after one that does not count; otherwise as `memory_alone`."""
+def times_alone(job: TrainingJob, place: Place, num_steps: int = 11, before_step: Callable[[], None] = _nothing) -> ActionTimes:
+    """What each action of a stage takes: the median of some steps, after one that does not count; otherwise as `memory_alone`.
+
+    Args:
+        job: the whole model's.
+        place: of the stage.
+        num_steps: that count.
+        before_step: called before each of them.
+    """
     own = stage_job(job, place)
     marks, rows = Marks(own.device), []
     with _groups() as groups:
         executor = _executor(own, place, groups, before_action=partial(_mark, marks))
-        for step in range(num_steps + 1):
+        executor.run(0)
+        for step in range(1, num_steps + 1):
+            before_step()
             marks.clear()
             executor.run(step)
             marks.add()
             rows.append(marks.seconds)
-    medians = map(statistics.median, zip(*rows[1:], strict=True))
+    medians = map(statistics.median, zip(*rows, strict=True))
     return tuple(zip(_actions(place, len(own.layers)), medians, strict=True))
 
 
@@ -95,7 +108,8 @@ def stage_job(job: TrainingJob, place: Place) -> TrainingJob:
     names = {layer.name for layer in layers}
     layers = [replace(layer, tied={own: to for own, to in layer.tied.items() if to.partition(".")[0] in names}) for layer in layers]
     if place.layer_start > 0:
-        layers.insert(0, Layer(name=_ARRIVING, build=partial(_Arriving, specs)))
+        sent = tuple(_made_up(spec, job.device) for spec in specs)
+        layers.insert(0, Layer(name=_ARRIVING, build=partial(_Arriving, sent)))
     return replace(
         job,
         layers=layers,
@@ -106,22 +120,25 @@ def stage_job(job: TrainingJob, place: Place) -> TrainingJob:
 
 
 class _Arriving(nn.Module):
-    """Makes up what the stage before sends."""
+    """Copies what the stage before would send: the same every time, since to draw numbers takes as long as a small layer."""
 
     anchor: Tensor
 
-    def __init__(self, specs: Sequence[TensorSpec]) -> None:
+    def __init__(self, sent: Activations) -> None:
         super().__init__()
-        self._specs = tuple(specs)
+        self._sent = sent
         self.register_buffer("anchor", torch.empty(0))
 
     def forward(self) -> Activations:
-        """Random numbers, or zeros where they are whole ones."""
-        return tuple(self._made(spec).requires_grad_(spec.requires_grad) for spec in self._specs)
+        """Copies on the device that the module is on, with gradients where those that were sent have them."""
+        copies = [sent.detach().to(self.anchor.device, copy=True) for sent in self._sent]
+        return tuple(copy.requires_grad_(sent.requires_grad) for copy, sent in zip(copies, self._sent, strict=True))
 
-    def _made(self, spec: TensorSpec) -> Tensor:
-        make = torch.randn if spec.dtype.is_floating_point else torch.zeros
-        return make(spec.shape, dtype=spec.dtype, device=self.anchor.device)
+
+def _made_up(spec: TensorSpec, device: str) -> Tensor:
+    """Random numbers, or zeros where they are whole ones."""
+    make = torch.randn if spec.dtype.is_floating_point else torch.zeros
+    return make(spec.shape, dtype=spec.dtype, device=device, requires_grad=spec.requires_grad)
 
 
 class _Repeated:
@@ -153,10 +170,6 @@ def _actions(place: Place, num_layers: int) -> list[Action]:
     """All layers' passes in the order of the stage that they stand for."""
     steps = order(Schedule.ONE_F_ONE_B, place.stage, place.num_stages, place.num_microbatches)
     return [*(Action(ActionKind(step.kind.value), step.microbatch, 0, 0, num_layers) for step in steps), Action(ActionKind.APPLY)]
-
-
-def _nothing(*_: object) -> None:
-    pass
 
 
 def _mark(marks: Marks, *_: object) -> None:

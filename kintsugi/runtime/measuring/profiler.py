@@ -15,9 +15,12 @@ from kintsugi.runtime.devices import require_device
 from kintsugi.runtime.measuring.machine import description, device_of
 from kintsugi.runtime.measuring.probe import probe
 from kintsugi.runtime.measuring.selection import distinct_job, distinct_layers, whole
-from kintsugi.runtime.measuring.sweeper import Progress, Samples, Sweeper
+from kintsugi.runtime.measuring.sweeper import Samples, Sweeper
 from kintsugi.runtime.models import Layer, TrainingJob, model_shape
 from restorer.transport import TensorSpec
+
+Progress = Callable[[int, int], None]
+"""Called with the pairs of sweeps that are done and with their number."""
 
 
 def profile_job(
@@ -76,19 +79,46 @@ def profile_layers(
 ) -> MeasuredLayers:
     """Measure a job's layers on its device, in this process; arguments and errors as of `profile_job`."""
     checks.positive("repeats", repeats)
-    require_device(job.device)
-    selection = distinct_layers(job) if is_distinct else whole(job)
-    samples = Sweeper(selection.job).run(repeats, progress)
-    boundaries = model_shape(job).boundaries[1:]
-    found = zip(job.layers, selection.expanded(samples), boundaries, strict=True)
-    spread, kinds = max(sample.spread_ratio for sample in samples), len(samples)
-    detail = (
-        f"Medians of {repeats} pairs of sweeps with one micro-batch"
-        f"{f' through {kinds} layers, one of every kind' if is_distinct else ''}, {str(job.dtype).removeprefix('torch.')}"
-        f"{', activations recomputed' if job.recomputes_activations else ''}; "
-        f"widest interquartile range of a layer {spread:.0%} of its median"
-    )
-    return MeasuredLayers(profiles=tuple(_layer_profile(*one) for one in found), detail=detail)
+    meter = LayerMeter(job, is_distinct=is_distinct)
+    for number in range(repeats):
+        meter.sweep()
+        if progress is not None:
+            progress(number + 1, repeats)
+    return meter.measured()
+
+
+class LayerMeter:
+    """Measures a job's layers on its device, in this process, as often as it is asked to."""
+
+    def __init__(self, job: TrainingJob, *, is_distinct: bool = False) -> None:
+        """Warm up; arguments and errors as of `profile_job`."""
+        require_device(job.device)
+        self._job = job
+        self._selection = distinct_layers(job) if is_distinct else whole(job)
+        self._kinds = f" through {len(self._selection.job.layers)} layers, one of every kind" if is_distinct else ""
+        self._sweeper = Sweeper(self._selection.job)
+        self._samples = self._sweeper.warmed_up()
+
+    def sweep(self) -> None:
+        """A pair of sweeps over the layers."""
+        self._sweeper.sweep(self._samples)
+
+    def forget(self) -> None:
+        """Forget the times that were measured so far."""
+        self._samples = [sample.without_times() for sample in self._samples]
+
+    def measured(self) -> MeasuredLayers:
+        """Medians of all pairs of sweeps that are not forgotten; of one at least."""
+        boundaries = model_shape(self._job).boundaries[1:]
+        found = zip(self._job.layers, self._selection.expanded(self._samples), boundaries, strict=True)
+        spread = max(sample.spread_ratio for sample in self._samples)
+        detail = (
+            f"Medians of {len(self._samples[0].backward)} pairs of sweeps with one micro-batch{self._kinds}, "
+            f"{str(self._job.dtype).removeprefix('torch.')}"
+            f"{', activations recomputed' if self._job.recomputes_activations else ''}; "
+            f"widest interquartile range of a layer {spread:.0%} of its median"
+        )
+        return MeasuredLayers(profiles=tuple(_layer_profile(*one) for one in found), detail=detail)
 
 
 def _layer_profile(layer: Layer, sample: Samples, outputs: tuple[TensorSpec, ...]) -> LayerProfile:

@@ -5,7 +5,7 @@ The device is given all passes of a sweep before anybody waits for one, as in tr
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -29,9 +29,6 @@ from kintsugi.runtime.workers.state import ModelState
 WARMUP = 3
 """Sweeps over the model before the first one that counts."""
 
-Progress = Callable[[int, int], None]
-"""Called with the sweeps that are done and with their number."""
-
 
 @dataclass(slots=True)
 class Samples:
@@ -49,6 +46,10 @@ class Samples:
     gradient_bytes: int = 0
     tied_bytes: int = 0
     optimizer_bytes: int = 0
+
+    def without_times(self) -> "Samples":
+        """The bytes alone."""
+        return replace(self, forward=[], backward=[], backward_input=[], optimizer=[])
 
     @property
     def spread_ratio(self) -> float:
@@ -80,30 +81,30 @@ class Sweeper:
             num_microbatches=job.num_microbatches,
             seed=job.seed,
         )
+        self._num_sweeps = 0
         self._marks = Marks(job.device)
         self._timed: list[tuple[list[float], int]] = []
         """What takes the seconds of each timed pass of a sweep, and the mark at which the pass begins."""
 
-    def run(self, repeats: int, progress: Progress | None) -> list[Samples]:
-        """What `repeats` sweeps after the warm-up saw. Shape [layers]."""
-        for number in range(WARMUP):
-            self._sweep([Samples() for _ in self._job.layers], number, is_split=True)
-        samples = self._measured_bytes()
-        for number in range(repeats):
-            self._sweep(samples, WARMUP + 2 * number, is_split=False)
-            self._sweep(samples, WARMUP + 2 * number + 1, is_split=True)
-            if progress is not None:
-                progress(number + 1, repeats)
-        return samples
+    def warmed_up(self) -> list[Samples]:
+        """Every layer's bytes, after some sweeps that do not count; times are to come. Shape [layers]."""
+        for _ in range(WARMUP):
+            self._sweep([Samples() for _ in self._job.layers], is_split=True)
+        return self._measured_bytes()
 
-    def _sweep(self, samples: list[Samples], number: int, *, is_split: bool) -> None:
+    def sweep(self, samples: list[Samples]) -> None:
+        """Add what two sweeps see, shape [layers]: one times whole backward passes, one their part for the inputs' gradients."""
+        self._sweep(samples, is_split=False)
+        self._sweep(samples, is_split=True)
+
+    def _sweep(self, samples: list[Samples], *, is_split: bool) -> None:
         """One micro-batch through all layers and back, and one update of each layer.
 
         Args:
             samples: take what is seen. Shape [layers].
-            number: of the sweep.
             is_split: time the part of the backward pass that the inputs' gradients need, in the place of the whole.
         """
+        number, self._num_sweeps = self._num_sweeps, self._num_sweeps + 1
         batch = self._batch(number)
         passes: list[_Passed] = []
         self._marks.clear()

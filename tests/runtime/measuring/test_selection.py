@@ -47,7 +47,7 @@ def test_bytes_of_the_selection_are_those_of_the_whole():
     def seen(samples):
         return [(s.parameter_bytes, s.gradient_bytes, s.optimizer_bytes, s.footprint) for s in samples]
 
-    assert seen(selection.expanded(Sweeper(selection.job).run(1, None))) == seen(Sweeper(job).run(1, None))
+    assert seen(selection.expanded(Sweeper(selection.job).warmed_up())) == seen(Sweeper(job).warmed_up())
 
 
 class Start(nn.Module):
