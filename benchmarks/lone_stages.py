@@ -272,9 +272,7 @@ def main() -> None:
     parser.add_argument("--precision", help="fp64, fp32, bf16, fp16; the job's own by default")
     parser.add_argument("--distinct", action="store_true", help="measure one of the layers that are built alike for all")
     parser.add_argument("--recompute", action="store_true", help="recompute activations in the backward pass")
-    parser.add_argument(
-        "--steps", type=at_least(1), default=11, help="of every stage, each after sweeps over the layers"
-    )
+    parser.add_argument("--steps", type=at_least(1), default=11, help="of every stage, each after sweeps over the layers")
     parser.add_argument("--threads", type=at_least(1), default=1, help="of torch's own arithmetic on processors")
     parser.add_argument("--output", type=Path, help="a folder for the tables as CSV")
     given = parser.parse_args()
