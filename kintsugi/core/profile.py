@@ -1,5 +1,6 @@
 """What a model costs on a device: times and bytes per layer, per micro-batch, per device of a worker."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -26,6 +27,33 @@ class OptimizerSharding(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What layers were measured with, and how far their samples lie apart."""
+
+    __pydantic_config__ = PYDANTIC_CONFIG
+
+    device: str
+    """On which the layers were run."""
+    driver: str | None = None
+    """Of the device; null for processors."""
+    torch_version: str
+    precision: str
+    """Of parameters and activations, as torch names it."""
+    recomputes_activations: bool = False
+    """Whether the backward times contain a second forward pass."""
+    num_samples: int
+    """Of which each time is the median, at least."""
+    spread_ratios: tuple[float, ...]
+    """Interquartile ranges of each layer's forward and backward pass together, over their medians. Shape [layers]."""
+
+    def __post_init__(self) -> None:
+        checks.positive("num_samples", self.num_samples)
+        for index, ratio in enumerate(self.spread_ratios):
+            if not 0.0 <= ratio < math.inf:
+                raise InvalidInputError("must be a number from 0 on", field=f"spread_ratios[{index}]", value=ratio)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
     """Where the numbers come from: measured, published or analytical, and how."""
 
@@ -34,6 +62,8 @@ class Provenance:
     kind: ProvenanceKind
     detail: str = ""
     """Machine, versions and command of a measurement; source of a publication; formula of an analysis."""
+    measurement: Measurement | None = None
+    """Null where nothing was measured, or where it is not known with what."""
 
 
 _BYTES = (
@@ -217,7 +247,17 @@ class Profile:
         checks.positive("optimizer_copies", self.optimizer_copies)
         checks.not_empty("layers", self.layers)
         checks.unique("layers", [layer.name for layer in self.layers])
+        self._check_measurement()
         self._check_ties()
+
+    def _check_measurement(self) -> None:
+        measurement = self.provenance.measurement
+        if measurement is not None and len(measurement.spread_ratios) != len(self.layers):
+            raise InvalidInputError(
+                f"must have a ratio for each of the {len(self.layers)} layers",
+                field="provenance.measurement.spread_ratios",
+                value=list(measurement.spread_ratios),
+            )
 
     def _check_ties(self) -> None:
         owners = {layer.name: layer for layer in self.layers}

@@ -1,6 +1,7 @@
 """Hypothesis strategies for the nouns, and small valid instances."""
 
 import itertools
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from kintsugi.core.profile import (
     Device,
     LayerProfile,
     LinkCost,
+    Measurement,
     Network,
     OptimizerSharding,
     Profile,
@@ -46,7 +48,7 @@ RECOVERIES = st.builds(
     checkpoint_interval_seconds=st.none() | st.floats(1, 1e6),
     checkpoint_read_bytes_per_second=RATES,
 )
-PROFILES = st.builds(
+UNMEASURED = st.builds(
     Profile,
     name=NAMES,
     microbatch_size=st.integers(1, 64),
@@ -64,6 +66,26 @@ PROFILES = st.builds(
     ),
     recovery=RECOVERIES,
 )
+
+
+@st.composite
+def measured_profiles(draw: st.DrawFn) -> Profile:
+    """That say what they were measured with."""
+    profile = draw(UNMEASURED)
+    ratios = st.lists(st.floats(0, 10), min_size=profile.num_layers, max_size=profile.num_layers).map(tuple)
+    measurement = draw(
+        st.builds(
+            Measurement,
+            driver=st.none() | NAMES,
+            recomputes_activations=st.booleans(),
+            num_samples=st.integers(1, 100),
+            spread_ratios=ratios,
+        )
+    )
+    return replace(profile, provenance=replace(profile.provenance, measurement=measurement))
+
+
+PROFILES = UNMEASURED | measured_profiles()
 WORKERS = st.builds(
     Worker,
     id=NAMES,

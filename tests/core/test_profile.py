@@ -1,5 +1,6 @@
 """Invariants of profiles; units that do not fit are refused by name."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kintsugi.core import codec
-from kintsugi.core.profile import Device, LinkCost, Network, Profile, Recovery
+from kintsugi.core.profile import Device, LinkCost, Measurement, Network, Profile, Recovery
 from tests.builders import layer, uniform_profile
 from tests.core import samples
 from tests.core.refusals import refuses
@@ -140,3 +141,30 @@ def test_every_layer_is_in_exactly_one_tie_group(profile, data):
     )
     groups = replace(profile, layers=layers).tie_groups
     assert sorted(index for group in groups for index in group) == list(range(profile.num_layers))
+
+
+def measurement(**changes):
+    """Of two layers."""
+    known = {"device": "chip", "torch_version": "2", "precision": "float32", "num_samples": 3, "spread_ratios": (0.1, 0.0)}
+    return Measurement(**known | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"num_samples": 0}, "num_samples"),
+        ({"spread_ratios": (0.1, -0.1)}, "spread_ratios[1]"),
+        ({"spread_ratios": (math.inf, 0.1)}, "spread_ratios[0]"),
+    ],
+)
+def test_measurements_refuse(changes, field):
+    with refuses(field):
+        measurement(**changes)
+
+
+def test_a_measurement_has_a_spread_for_every_layer():
+    profile = uniform_profile(2)
+    provenance = replace(profile.provenance, measurement=measurement())
+    assert replace(profile, provenance=provenance).provenance.measurement.driver is None
+    with refuses("provenance.measurement.spread_ratios"):
+        replace(profile, provenance=replace(provenance, measurement=measurement(spread_ratios=(0.1,))))

@@ -24,8 +24,18 @@ def device_of(name: str, num_workers: int) -> Device:
     if torch.device(name).type == "cuda":
         free, total = torch.cuda.mem_get_info(name)
         reserved = max(total - free - torch.cuda.memory_reserved(name), 0)
-        return Device(name=torch.cuda.get_device_name(name), memory_bytes=total, reserved_bytes=reserved)
-    return Device(name=processor_name(), memory_bytes=memory_bytes() // num_workers)
+        return Device(name=device_name(name), memory_bytes=total, reserved_bytes=reserved)
+    return Device(name=device_name(name), memory_bytes=memory_bytes() // num_workers)
+
+
+def device_name(device: str) -> str:
+    """As its maker names it."""
+    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else processor_name()
+
+
+def driver_of(device: str) -> str | None:
+    """Version of a CUDA device's driver; None for processors."""
+    return driver_version() if torch.device(device).type == "cuda" else None
 
 
 def memory_bytes() -> int:
@@ -52,7 +62,7 @@ def description(device: str = "cpu") -> str:
 def _accelerator(device: str) -> str:
     if torch.device(device).type != "cuda":
         return ""
-    return f"{torch.cuda.get_device_name(device)}, driver {driver_version()}, CUDA {torch.version.cuda}; "
+    return f"{device_name(device)}, driver {driver_of(device)}, CUDA {torch.version.cuda}; "
 
 
 def driver_version() -> str:

@@ -10,9 +10,9 @@ import torch
 
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.core.profile import LayerProfile, Profile, Provenance, ProvenanceKind
+from kintsugi.core.profile import LayerProfile, Measurement, Profile, Provenance, ProvenanceKind
 from kintsugi.runtime.devices import require_device
-from kintsugi.runtime.measuring.machine import description, device_of
+from kintsugi.runtime.measuring.machine import description, device_name, device_of, driver_of
 from kintsugi.runtime.measuring.probe import probe
 from kintsugi.runtime.measuring.selection import distinct_job, distinct_layers, whole
 from kintsugi.runtime.measuring.sweeper import Samples, Sweeper
@@ -58,7 +58,7 @@ def profile_job(
     return Profile(
         name=name,
         microbatch_size=job.microbatch_size,
-        provenance=Provenance(kind=ProvenanceKind.MEASURED, detail=detail),
+        provenance=Provenance(kind=ProvenanceKind.MEASURED, detail=detail, measurement=layers.measurement),
         layers=layers.profiles,
         device=device_of(job.device, num_workers),
         network=probed.network,
@@ -71,6 +71,7 @@ class MeasuredLayers:
     """What was measured of a model's layers, and how."""
 
     profiles: tuple[LayerProfile, ...]
+    measurement: Measurement
     detail: str
 
 
@@ -111,14 +112,25 @@ class LayerMeter:
         """Medians of all pairs of sweeps that are not forgotten; of one at least."""
         boundaries = model_shape(self._job).boundaries[1:]
         found = zip(self._job.layers, self._selection.expanded(self._samples), boundaries, strict=True)
-        spread = max(sample.spread_ratio for sample in self._samples)
-        detail = (
-            f"Medians of {len(self._samples[0].backward)} pairs of sweeps with one micro-batch{self._kinds}, "
-            f"{str(self._job.dtype).removeprefix('torch.')}"
-            f"{', activations recomputed' if self._job.recomputes_activations else ''}; "
-            f"widest interquartile range of a layer {spread:.0%} of its median"
+        measurement = Measurement(
+            device=device_name(self._job.device),
+            driver=driver_of(self._job.device),
+            torch_version=str(torch.__version__),
+            precision=str(self._job.dtype).removeprefix("torch."),
+            recomputes_activations=self._job.recomputes_activations,
+            num_samples=len(self._samples[0].backward),
+            spread_ratios=tuple(self._selection.expanded([sample.spread_ratio for sample in self._samples])),
         )
-        return MeasuredLayers(profiles=tuple(_layer_profile(*one) for one in found), detail=detail)
+        return MeasuredLayers(
+            profiles=tuple(_layer_profile(*one) for one in found), measurement=measurement, detail=self._told(measurement)
+        )
+
+    def _told(self, measurement: Measurement) -> str:
+        recomputed = ", activations recomputed" if measurement.recomputes_activations else ""
+        return (
+            f"Medians of {measurement.num_samples} pairs of sweeps with one micro-batch{self._kinds}, {measurement.precision}"
+            f"{recomputed}; widest interquartile range of a layer {max(measurement.spread_ratios):.0%} of its median"
+        )
 
 
 def _layer_profile(layer: Layer, sample: Samples, outputs: tuple[TensorSpec, ...]) -> LayerProfile:

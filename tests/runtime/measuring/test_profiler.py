@@ -175,6 +175,10 @@ def test_profile_says_where_it_comes_from_and_survives_the_codec():
     assert profile.provenance.kind is ProvenanceKind.MEASURED
     for fact in (torch.__version__, "float32", "made up for tests", "3 workers"):
         assert fact in profile.provenance.detail
+    measurement = profile.provenance.measurement
+    assert (measurement.device, measurement.driver) == (profile.device.name, None)
+    assert (measurement.torch_version, measurement.precision) == (torch.__version__, "float32")
+    assert (measurement.num_samples, len(measurement.spread_ratios)) == (2, 2)
     assert profile.device.memory_bytes == memory_bytes() // 3
     assert (profile.network, profile.recovery) == (PROBED.network, PROBED.recovery)
 
@@ -204,6 +208,7 @@ def test_of_layers_built_alike_one_is_measured(monkeypatch):
     whole, distinct = profile_of(job), profile_of(job, is_distinct=True)
     assert [len(job.layers) for job in probed] == [6, 3]
     assert "3 layers, one of every kind" in distinct.provenance.detail
+    assert len(set(distinct.provenance.measurement.spread_ratios[1:5])) == 1
     assert len({codec.dumps(replace(layer, name="block")) for layer in distinct.layers[1:5]}) == 1
     for one, other in zip(whole.layers, distinct.layers, strict=True):
         assert (one.name, one.parameter_bytes, one.activation_bytes) == (other.name, other.parameter_bytes, other.activation_bytes)
