@@ -3,9 +3,11 @@
 Where they were not compiled before, all of them are: whoever installs the planner lets it warm up once.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import Device, LayerProfile, LinkCost, Network, Profile, Provenance, ProvenanceKind, Recovery
@@ -17,8 +19,8 @@ _SETTINGS = JobSettings(num_microbatches=16)
 def warm_up() -> None:
     """Plan small jobs before and after losses, so that every loop is called once.
 
-    Layers equal or not, workers equal or not, few splits or many, and schedules take loops of their own; the second of two
-    losses lets state move.
+    Layers equal or not, workers equal or not, few splits or many, and schedules take loops of their own, and so does what is told
+    of a job that fits nowhere; the second of two losses lets state move.
     """
     equal_workers, equal_layers, unequal_layers = Cluster.uniform(6), _profile(6, (10,)), _profile(4, (10, 20, 30, 40))
     _plan(equal_layers, equal_workers, num_losses=2)
@@ -30,6 +32,8 @@ def warm_up() -> None:
     long = replace(_SETTINGS, ranges=Ranges(min_pp=7))
     _plan(_profile(16, (10, 20, 30, 40)), Cluster.uniform(8), long, num_losses=0)
     _plan(_profile(16, (10, 20, 30, 40)), _with_a_slow_worker(8), long, num_losses=0)
+    with suppress(InfeasibleError):
+        _plan(replace(equal_layers, device=Device(name="none", memory_bytes=10**6)), equal_workers)
 
 
 def _plan(profile: Profile, cluster: Cluster, settings: JobSettings = _SETTINGS, num_losses: int = 1) -> None:
