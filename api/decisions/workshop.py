@@ -70,9 +70,7 @@ class Workshop:
         except (EOFError, OSError, TimeoutError, pickle.UnpicklingError) as error:
             self._dismiss(helper, was_ready=True)
             raise UnavailableError("the process that plans ended or does not answer; try again") from error
-        with self._changed:
-            self._idle.append(helper)
-            self._changed.notify()
+        self._shelve(helper)
         if isinstance(result, _Problem):
             raise error_from(result.document)
         if isinstance(result, _Fault):
@@ -81,13 +79,18 @@ class Workshop:
         return done
 
     def close(self) -> None:
-        """End all processes; what they do is lost."""
+        """End all processes; what they do is lost, and who waits for it is told."""
         with self._changed:
             self._closed = True
-            helpers = tuple(self._helpers)
+            idle, self._idle = self._idle, []
+            busy = self._helpers.difference(idle)
             self._changed.notify_all()
-        for helper in helpers:
+        for helper in busy:
             helper.end()
+        for helper in idle:
+            self._dismiss(helper, was_ready=True)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._helpers, CLOSING_SECONDS)
 
     def _free(self) -> "_Helper":
         with self._changed:
@@ -102,13 +105,21 @@ class Workshop:
         except (EOFError, OSError, TimeoutError):
             self._dismiss(helper, was_ready=False)
             return
+        self._shelve(helper, is_new=True)
+
+    def _shelve(self, helper: "_Helper", *, is_new: bool = False) -> None:
+        """Have the next one who asks find it."""
         with self._changed:
-            self._num_ready += 1
-            self._idle.append(helper)
-            self._changed.notify()
+            self._num_ready += is_new
+            if not self._closed:
+                self._idle.append(helper)
+                self._changed.notify()
+                return
+        self._dismiss(helper, was_ready=True)
 
     def _dismiss(self, helper: "_Helper", *, was_ready: bool) -> None:
-        helper.end()
+        """Let go of one that nobody else waits for."""
+        helper.close()
         with self._changed:
             self._helpers.discard(helper)
             self._num_ready -= was_ready
@@ -124,6 +135,8 @@ class _Helper:
         self._process = context.Process(target=_help, args=(theirs, niceness), daemon=True)
         self._process.start()
         theirs.close()
+        self._ending = threading.Lock()
+        self._is_closed = False
 
     def ask(self, *task: Any) -> Any:
         """What the process returns for a task; raises as `answer` does."""
@@ -143,8 +156,24 @@ class _Helper:
 
     def end(self) -> None:
         """End the process, whatever it does; who waits for its answer is told."""
-        self._process.kill()
-        self._process.join(CLOSING_SECONDS)
+        with self._ending:
+            self._end()
+
+    def close(self) -> None:
+        """End the process, and close what leads to it: nobody waits for its answer."""
+        with self._ending:
+            if self._is_closed:
+                return
+            self._end()
+            self._is_closed = True
+            self._connection.close()
+            if self._process.exitcode is not None:
+                self._process.close()
+
+    def _end(self) -> None:
+        if not self._is_closed:
+            self._process.kill()
+            self._process.join(CLOSING_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

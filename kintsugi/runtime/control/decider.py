@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -33,6 +34,7 @@ class Decider:
         self._pending: Future[float] | None = None
         self._unanswered: list[Event] = []
         self._untold: list[Report] = []
+        self._unheld: deque[tuple[int, str]] = deque()
         self.wake, self._wake_sender = Pipe(duplex=False)
         """Readable once a decision is there."""
         self.decisions: list[Decision] = []
@@ -43,8 +45,9 @@ class Decider:
         return self._source if isinstance(self._source, Ahead) else None
 
     def tell_agreed(self, generation: int, agreement: str) -> None:
-        """Have the source keep what workers agreed on by themselves, if it can."""
-        self._thread.submit(self._tell_agreed, generation, agreement)
+        """Have the source keep what workers agreed on by themselves, if it can; tried once, when the thread is free or closed."""
+        self._unheld.append((generation, agreement))
+        self._thread.submit(self._have_kept)
 
     def start(self, request: JobRequest) -> Decision:
         """Get the first decision; blocks."""
@@ -109,6 +112,7 @@ class Decider:
         """Tell what is left to tell, as far as the source answers, and end the thread."""
         self._is_closing.set()
         self._thread.shutdown(wait=True, cancel_futures=True)
+        self._have_kept()
         self._tell()
         self.wake.close()
         self._wake_sender.close()
@@ -141,13 +145,15 @@ class Decider:
         with suppress(KintsugiError):
             self._source.measured(generation, measured)
 
-    def _tell_agreed(self, generation: int, agreement: str) -> None:
-        if self.ahead is None:
-            return
-        try:
-            self.ahead.keep(generation, agreement)
-        except KintsugiError as error:
-            self._log.warning("the service does not hold what the workers agreed on", generation=generation, error=str(error))
+    def _have_kept(self) -> None:
+        while self._unheld:
+            generation, agreement = self._unheld.popleft()
+            if self.ahead is None:
+                continue
+            try:
+                self.ahead.keep(generation, agreement)
+            except KintsugiError as error:
+                self._log.warning("the service does not hold what the workers agreed on", generation=generation, error=str(error))
 
     def _tell(self) -> None:
         with suppress(UnavailableError):

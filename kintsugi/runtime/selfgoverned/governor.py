@@ -33,6 +33,7 @@ from kintsugi.runtime.selfgoverned.steering import Steering
 from kintsugi.runtime.selfgoverned.switchboard import AllReady, FromSwitchboard, Switchboard
 from kintsugi.runtime.selfgoverned.words import (
     Admit,
+    Agreed,
     Begin,
     FromGovernor,
     Here,
@@ -138,6 +139,7 @@ class Governor:
     def _agreed(self, agreement: Agreement) -> None:
         self._switchboards |= {joiner.worker: Newcomer.parsed(joiner.note).switchboard for joiner in agreement.joined}
         self._logbook.enter(agreement)
+        self._post(self._tell, Agreed(agreement))
         self._post(lambda: self._steering.agreed(self._logbook.latest()))
 
     def _hear_switchboard(self, message: FromSwitchboard) -> None:

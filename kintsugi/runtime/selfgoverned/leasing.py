@@ -66,7 +66,11 @@ class HeldLeases:
         if wanted is None:
             latest = max(held, default=-1)
             return Leased(asked.generation, held[latest] if latest >= asked.generation else None)
-        if asked.generation not in held:
-            held[asked.generation] = wanted
-            self._tell(asked.generation, codec.dumps(wanted))
+        self.hold(wanted)
         return Leased(asked.generation, held[asked.generation])
+
+    def hold(self, agreement: Agreement) -> None:
+        """Hold this one, unless another one is held for its generation."""
+        if agreement.generation not in self._agreements:
+            self._agreements[agreement.generation] = agreement
+            self._tell(agreement.generation, codec.dumps(agreement))

@@ -28,7 +28,7 @@ from kintsugi.runtime.selfgoverned.course import Course, first_course
 from kintsugi.runtime.selfgoverned.foresight import Foresight
 from kintsugi.runtime.selfgoverned.leasing import HeldLeases
 from kintsugi.runtime.selfgoverned.reception import Reception
-from kintsugi.runtime.selfgoverned.words import Adopted, Asked, Begin, FromGovernor, Here, Leave, Reachable, Refused, Stays
+from kintsugi.runtime.selfgoverned.words import Adopted, Agreed, Asked, Begin, FromGovernor, Here, Leave, Reachable, Refused, Stays
 
 _STEPS = 10
 """Of the longest step, beyond which a job in which nothing happens counts as stuck."""
@@ -132,6 +132,8 @@ class Overseer:
             self._reachable[handle.worker] = message.at
         elif isinstance(message, Adopted):
             self._adopt(message)
+        elif isinstance(message, Agreed):
+            self._leases.hold(message.agreement)
         elif isinstance(message, Asked):
             handle.send(self._leases.answer(message))
         elif isinstance(message, Refused):

@@ -82,6 +82,13 @@ class Adopted:
 
 
 @dataclass(frozen=True, slots=True)
+class Agreed:
+    """This worker goes on in a generation: to be held, whoever else told so and is lost by now."""
+
+    agreement: Agreement
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """Too few are left to decide by themselves: what does the lease hold for a generation?"""
 
@@ -105,4 +112,4 @@ class Stays:
     reason: str
 
 
-FromGovernor = Here | Adopted | Asked | Refused | Stays
+FromGovernor = Here | Adopted | Agreed | Asked | Refused | Stays

@@ -1,7 +1,9 @@
 """Searches that come at the same time are made by other processes: the same decisions, errors told, ends survived, none left."""
 
+import gc
 import multiprocessing
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,7 +18,7 @@ from planner.contingency import accepted, after, losses
 from planner.replan import replan
 from tests.api.decisions.test_ahead import without_time
 from tests.builders import snapshot_of, uniform_profile
-from tests.runtime.runs import eventually
+from tests.runtime.runs import eventually, leaves_nothing
 
 pytestmark = pytest.mark.processes
 
@@ -31,6 +33,14 @@ def workshop():
     shop.start()
     yield shop
     shop.close()
+
+
+@pytest.fixture
+def without_collector():
+    """Nothing is let go of because it is garbage."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def fails():
@@ -74,14 +84,27 @@ def test_a_process_that_ends_is_told_and_another_takes_its_place(workshop):
     assert workshop.do(planning.decided, AFTER[0]).plan is not None
 
 
-def test_closing_ends_the_processes_and_refuses_what_comes_later():
-    shop = Workshop(1)
-    shop.start()
-    (child,) = [helper._process for helper in shop._helpers]
-    shop.close()
-    assert not child.is_alive()
-    with pytest.raises(UnavailableError):
-        shop.do(planning.decided, AFTER[0])
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_closing_ends_the_processes_and_refuses_what_comes_later(without_collector, is_ready):
+    with leaves_nothing():
+        shop = Workshop(1)
+        shop.start()
+        (pid,) = [helper._process.pid for helper in shop._helpers]
+        assert eventually(lambda: shop.is_ready or not is_ready, bool)
+        shop.close()
+        assert pid not in {child.pid for child in multiprocessing.active_children()}
+        with pytest.raises(UnavailableError):
+            shop.do(planning.decided, AFTER[0])
+
+
+def test_who_waits_for_an_answer_when_all_is_closed_is_told(without_collector):
+    with leaves_nothing(), ThreadPoolExecutor(1) as threads:
+        shop = Workshop(1)
+        waiting = threads.submit(shop.do, time.sleep, 60.0)
+        assert eventually(lambda: shop.is_ready and not shop._idle, bool)
+        shop.close()
+        with pytest.raises(UnavailableError, match="try again"):
+            waiting.result(timeout=30.0)
 
 
 def test_without_processes_nothing_is_done():

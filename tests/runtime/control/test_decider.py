@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 
 from kintsugi.core.cluster import Cluster
@@ -156,3 +158,36 @@ def test_a_lost_measurement_does_no_harm(request_):
     decider.submit([lost("w00")])
     assert wait_for(decider) is not None
     decider.close()
+
+
+class Keeper(LocalDecisions):
+    """Keeps agreements; the first call waits until it may go on."""
+
+    def __init__(self):
+        self.kept = []
+        self.is_asked, self.may_go_on = threading.Event(), threading.Event()
+
+    def made_ahead(self, generation: int):
+        return {}
+
+    def keep(self, generation: int, agreement: str) -> None:
+        self.is_asked.set()
+        assert self.may_go_on.wait(10.0)
+        self.kept.append((generation, agreement))
+        if generation == 2:
+            raise UnavailableError("gone", field="url")
+
+
+def test_what_workers_agreed_on_is_told_even_where_the_decider_is_closed_meanwhile(request_):
+    source = Keeper()
+    decider = started(source, request_)
+    told = [(generation, f"agreement {generation}") for generation in (1, 2, 3)]
+    for one in told:
+        decider.tell_agreed(*one)
+    assert source.is_asked.wait(10.0)
+    closing = threading.Thread(target=decider.close)
+    closing.start()
+    assert decider._is_closing.wait(10.0)
+    source.may_go_on.set()
+    closing.join(10.0)
+    assert source.kept == told

@@ -9,7 +9,7 @@ from kintsugi.runtime.selfgoverned import leasing
 from kintsugi.runtime.selfgoverned.leasing import AgentLease, HeldLeases
 from kintsugi.runtime.selfgoverned.words import Asked, Leased
 
-WANTED, HELD = Agreement(3, ("w00",)), Agreement(3, ("w01",))
+WANTED, HELD, NEXT = Agreement(3, ("w00",)), Agreement(3, ("w01",)), Agreement(4, ("w01",))
 
 
 def lease_of(*answers: Leased) -> tuple[AgentLease, list[Asked]]:
@@ -52,4 +52,8 @@ def test_the_agent_holds_the_first_and_tells_of_it_once():
     assert leases.answer(Asked(3, WANTED)) == Leased(3, HELD)
     assert leases.answer(Asked(1, None)) == Leased(1, HELD)
     assert leases.answer(Asked(4, None)) == Leased(4, None)
+    leases.hold(WANTED)
     assert told == [(3, codec.dumps(HELD))]
+    leases.hold(NEXT)
+    assert leases.answer(Asked(3, None)) == Leased(3, NEXT)
+    assert told[1:] == [(4, codec.dumps(NEXT))]
