@@ -14,8 +14,9 @@ does: machines that others use change their speed within minutes, and within sec
 
 import argparse
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -107,6 +108,7 @@ class Model:
 
     def __init__(self, job: TrainingJob, layers: tuple[LayerProfile, ...], detail: str) -> None:
         self.detail = detail
+        self._device = job.device
         free = LinkCost(alpha_seconds=0.0, beta_seconds_per_byte=0.0)
         self._profile = Profile(
             name="lone-stages",
@@ -121,8 +123,10 @@ class Model:
 
     @property
     def usable_bytes(self) -> int:
-        """Of the device."""
-        return self._profile.device.usable_bytes
+        """Of the device, beside what is allocated there now."""
+        device = torch.device(self._device)
+        allocated = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+        return self._profile.device.usable_bytes - allocated
 
     def peak_bytes(self, place: Place) -> int:
         """Of the estimator's own model."""
@@ -184,28 +188,44 @@ class Findings:
         return 100 * (max(self.sweep_seconds) / min(self.sweep_seconds) - 1) if self.sweep_seconds else 0.0
 
 
-def find(job: TrainingJob, meter: LayerMeter, model: Model, num_steps: int, progress: Progress) -> Findings:
-    """Run every stage of every pipeline that fits the device alone."""
-    findings, wanted = Findings(), pipelines(len(job.layers))
-    task = progress.add_task("stages", total=sum(len(pipeline.places) for pipeline in wanted))
-    for pipeline in wanted:
-        places = pipeline.places
-        if (most := max(map(model.peak_bytes, places))) > model.usable_bytes:
-            findings.left_out.append(f"{len(places)} stages, {pipeline.num_microbatches} micro-batches: needs {most / 1e9:.1f} GB")
-            progress.advance(task, len(places))
-            continue
+@dataclass(slots=True)
+class Bench:
+    """Runs stages alone and compares."""
+
+    job: TrainingJob
+    meter: LayerMeter
+    model: Model
+    num_steps: int
+    findings: Findings = field(default_factory=Findings)
+
+    def run(self, progress: Progress) -> None:
+        """Run every stage of every pipeline that fits the device."""
+        wanted = pipelines(len(self.job.layers))
+        task = progress.add_task("stages", total=sum(len(pipeline.places) for pipeline in wanted))
+        for done, pipeline in enumerate(wanted, start=1):
+            name = f"{len(pipeline.places)} stages, {pipeline.num_microbatches} micro-batches"
+            most = max(map(self.model.peak_bytes, pipeline.places))
+            if most > self.model.usable_bytes:
+                self.findings.left_out.append(f"{name}: needs {most / 1e9:.1f} GB")
+            else:
+                try:
+                    self._compare(pipeline, partial(progress.advance, task))
+                except torch.OutOfMemoryError:
+                    self.findings.left_out.append(f"{name}: out of memory, where the model says {most / 1e9:.1f} GB")
+            progress.update(task, completed=sum(len(earlier.places) for earlier in wanted[:done]))
+
+    def _compare(self, pipeline: Pipeline, advance: Callable[[], None]) -> None:
         runs: list[ActionTimes] = []
         layers: list[LayerProfile] = []
-        for place in places:
-            findings.memory.append(memory_row(place, memory_alone(job, place), model))
-            meter.forget()
-            runs.append(times_alone(job, place, num_steps, meter.sweep))
-            meanwhile = meter.measured().profiles
+        for place in pipeline.places:
+            self.findings.memory.append(memory_row(place, memory_alone(self.job, place), self.model))
+            self.meter.forget()
+            runs.append(times_alone(self.job, place, self.num_steps, self.meter.sweep))
+            meanwhile = self.meter.measured().profiles
             layers += meanwhile[place.layer_start : place.layer_stop]
-            findings.sweep_seconds.append(sum(map(whole_seconds, meanwhile)))
-            progress.advance(task)
-        findings.time.append(time_row(pipeline, runs, Model(job, tuple(layers), model.detail)))
-    return findings
+            self.findings.sweep_seconds.append(sum(map(whole_seconds, meanwhile)))
+            advance()
+        self.findings.time.append(time_row(pipeline, runs, Model(self.job, tuple(layers), self.model.detail)))
 
 
 def whole_seconds(layer: LayerProfile) -> float:
@@ -289,7 +309,9 @@ def main() -> None:
         meter = LayerMeter(job, is_distinct=given.distinct)
         meter.sweep()
         layers = meter.measured()
-        findings = find(job, meter, Model(job, layers.profiles, layers.detail), given.steps, progress)
+        bench = Bench(job, meter, Model(job, layers.profiles, layers.detail), given.steps)
+        bench.run(progress)
+    findings = bench.findings
     note = (
         f"{description(job.device)}. {meter.measured().detail}. "
         f"Layers were measured with every stage, the slowest time {findings.drift_percent:.1f} % over the fastest."

@@ -27,7 +27,7 @@ class OptimizerSharding(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class LayerMeasurement:
     """What layers were measured with, and how far their samples lie apart."""
 
     __pydantic_config__ = PYDANTIC_CONFIG
@@ -62,7 +62,7 @@ class Provenance:
     kind: ProvenanceKind
     detail: str = ""
     """Machine, versions and command of a measurement; source of a publication; formula of an analysis."""
-    measurement: Measurement | None = None
+    measurement: LayerMeasurement | None = None
     """Null where nothing was measured, or where it is not known with what."""
 
 

@@ -11,9 +11,9 @@ from kintsugi.core.membership import HOST_EVENTS, LINK_EVENTS, WORKER_EVENTS, Ev
 from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Policy, Reduction, Route, Schedule, Stage
 from kintsugi.core.profile import (
     Device,
+    LayerMeasurement,
     LayerProfile,
     LinkCost,
-    Measurement,
     Network,
     OptimizerSharding,
     Profile,
@@ -75,7 +75,7 @@ def measured_profiles(draw: st.DrawFn) -> Profile:
     ratios = st.lists(st.floats(0, 10), min_size=profile.num_layers, max_size=profile.num_layers).map(tuple)
     measurement = draw(
         st.builds(
-            Measurement,
+            LayerMeasurement,
             driver=st.none() | NAMES,
             recomputes_activations=st.booleans(),
             num_samples=st.integers(1, 100),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kintsugi.core import codec
-from kintsugi.core.profile import Device, LinkCost, Measurement, Network, Profile, Recovery
+from kintsugi.core.profile import Device, LayerMeasurement, LinkCost, Network, Profile, Recovery
 from tests.builders import layer, uniform_profile
 from tests.core import samples
 from tests.core.refusals import refuses
@@ -146,7 +146,7 @@ def test_every_layer_is_in_exactly_one_tie_group(profile, data):
 def measurement(**changes):
     """Of two layers."""
     known = {"device": "chip", "torch_version": "2", "precision": "float32", "num_samples": 3, "spread_ratios": (0.1, 0.0)}
-    return Measurement(**known | changes)
+    return LayerMeasurement(**known | changes)
 
 
 @pytest.mark.parametrize(

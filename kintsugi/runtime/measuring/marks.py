@@ -33,7 +33,7 @@ class Marks:
             self._events.append(event)
         else:
             self._instants.append(time.perf_counter())
-        return max(len(self._events), len(self._instants)) - 1
+        return len(self._events or self._instants) - 1
 
     @property
     def seconds(self) -> list[float]:

@@ -10,7 +10,7 @@ import torch
 
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.core.profile import LayerProfile, Measurement, Profile, Provenance, ProvenanceKind
+from kintsugi.core.profile import LayerMeasurement, LayerProfile, Profile, Provenance, ProvenanceKind
 from kintsugi.runtime.devices import require_device
 from kintsugi.runtime.measuring.machine import description, device_name, device_of, driver_of
 from kintsugi.runtime.measuring.probe import probe
@@ -71,7 +71,7 @@ class MeasuredLayers:
     """What was measured of a model's layers, and how."""
 
     profiles: tuple[LayerProfile, ...]
-    measurement: Measurement
+    measurement: LayerMeasurement
     detail: str
 
 
@@ -112,7 +112,7 @@ class LayerMeter:
         """Medians of all pairs of sweeps that are not forgotten; of one at least."""
         boundaries = model_shape(self._job).boundaries[1:]
         found = zip(self._job.layers, self._selection.expanded(self._samples), boundaries, strict=True)
-        measurement = Measurement(
+        measurement = LayerMeasurement(
             device=device_name(self._job.device),
             driver=driver_of(self._job.device),
             torch_version=str(torch.__version__),
@@ -125,7 +125,7 @@ class LayerMeter:
             profiles=tuple(_layer_profile(*one) for one in found), measurement=measurement, detail=self._told(measurement)
         )
 
-    def _told(self, measurement: Measurement) -> str:
+    def _told(self, measurement: LayerMeasurement) -> str:
         recomputed = ", activations recomputed" if measurement.recomputes_activations else ""
         return (
             f"Medians of {measurement.num_samples} pairs of sweeps with one micro-batch{self._kinds}, {measurement.precision}"
