@@ -256,7 +256,7 @@ class Profile:
             raise InvalidInputError(
                 f"must have a ratio for each of the {len(self.layers)} layers",
                 field="provenance.measurement.spread_ratios",
-                value=list(measurement.spread_ratios),
+                value=len(measurement.spread_ratios),
             )
 
     def _check_ties(self) -> None:

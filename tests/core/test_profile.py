@@ -166,5 +166,5 @@ def test_a_measurement_has_a_spread_for_every_layer():
     profile = uniform_profile(2)
     provenance = replace(profile.provenance, measurement=measurement())
     assert replace(profile, provenance=provenance).provenance.measurement.driver is None
-    with refuses("provenance.measurement.spread_ratios"):
+    with refuses("provenance.measurement.spread_ratios", 1, "for each of the 2 layers"):
         replace(profile, provenance=replace(provenance, measurement=measurement(spread_ratios=(0.1,))))
