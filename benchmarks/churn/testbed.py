@@ -117,12 +117,19 @@ class Testbed(AbstractContextManager["Testbed"]):
             os.close(home)
 
     def redraw(self, wires: Sequence[Wire]) -> None:
-        """Give the same links other rates and latencies, without cutting them."""
+        """Give the same links other rates and latencies, without cutting them.
+
+        Raises:
+            UnavailableError: the relay ended; perhaps just now, so that its devices are missing.
+        """
+        if self._relay is None or not self._relay.is_alive():
+            raise _relay_ended()
         self.wires = tuple(wires)
         for name in self.names:
             commands = [f"qdisc replace dev {peer} root {_shaper(wire)}" for peer, wire in self._links(name)]
             self._run(name, "tc", commands)
-        self._control.send(_latencies(self.wires))
+        with _relay_lives():
+            self._control.send(_latencies(self.wires))
         self._heard_from_relay()
 
     def cut(self, one: str, other: str) -> None:
@@ -145,12 +152,10 @@ class Testbed(AbstractContextManager["Testbed"]):
         self._heard_from_relay()
 
     def _heard_from_relay(self) -> None:
-        try:
+        with _relay_lives():
             if self._control.poll(_PATIENCE_SECONDS):
                 self._control.recv()
                 return
-        except (EOFError, OSError) as error:
-            raise UnavailableError("ended; see its own error above", field="relay") from error
         raise UnavailableError(f"said nothing for {_PATIENCE_SECONDS:g} s", field="relay")
 
     def _furnish(self, node: str) -> None:
@@ -184,6 +189,19 @@ class Testbed(AbstractContextManager["Testbed"]):
         )
         if done.returncode != 0:
             raise UnavailableError(f"{program} said in the namespace of {node}: {done.stderr.strip()}", field="testbed")
+
+
+@contextmanager
+def _relay_lives() -> Iterator[None]:
+    """Who speaks with the relay learns that it ended, whichever way the connection shows it."""
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        raise _relay_ended() from error
+
+
+def _relay_ended() -> UnavailableError:
+    return UnavailableError("ended; see its own error above", field="relay")
 
 
 def _latencies(wires: Sequence[Wire]) -> dict[tuple[str, str], float]:

@@ -117,11 +117,14 @@ def test_the_relay_ends_with_whoever_started_it():
     assert relay.exitcode == 0
 
 
-def test_a_test_bed_whose_relay_is_killed_says_so_and_ends():
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_test_bed_whose_relay_is_killed_says_so_and_ends(is_gone):
     overlay = drawn(2, 1, num_neighbors=1)
     others = set(multiprocessing.active_children())
     with Testbed(overlay.names, overlay.wires) as testbed:
         (relay,) = set(multiprocessing.active_children()) - others
         relay.kill()
-        with pytest.raises(UnavailableError):
+        if is_gone:
+            relay.join(PATIENCE_SECONDS)
+        with pytest.raises(UnavailableError, match="relay: ended" if is_gone else "relay: ended|Cannot find device"):
             testbed.redraw(overlay.wires)
