@@ -179,6 +179,8 @@ class Findings:
     memory: list[tuple[Value, ...]] = field(default_factory=list)
     time: list[tuple[Value, ...]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    detail: str = "No stage was run"
+    """How the layers were measured."""
     sweep_seconds: list[float] = field(default_factory=list)
     """Of one micro-batch through all layers, back, and an update: as measured in turn with each stage."""
 
@@ -221,9 +223,10 @@ class Bench:
             self.findings.memory.append(memory_row(place, memory_alone(self.job, place), self.model))
             self.meter.forget()
             runs.append(times_alone(self.job, place, self.num_steps, self.meter.sweep))
-            meanwhile = self.meter.measured().profiles
-            layers += meanwhile[place.layer_start : place.layer_stop]
-            self.findings.sweep_seconds.append(sum(map(whole_seconds, meanwhile)))
+            meanwhile = self.meter.measured()
+            layers += meanwhile.profiles[place.layer_start : place.layer_stop]
+            self.findings.detail = meanwhile.detail
+            self.findings.sweep_seconds.append(sum(map(whole_seconds, meanwhile.profiles)))
             advance()
         self.findings.time.append(time_row(pipeline, runs, Model(self.job, tuple(layers), self.model.detail)))
 
@@ -313,7 +316,7 @@ def main() -> None:
         bench.run(progress)
     findings = bench.findings
     note = (
-        f"{description(job.device)}. {meter.measured().detail}. "
+        f"{description(job.device)}. {findings.detail}. "
         f"Layers were measured with every stage, the slowest time {findings.drift_percent:.1f} % over the fastest."
     )
     for table in tables(findings, note):

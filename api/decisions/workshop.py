@@ -135,8 +135,7 @@ class _Helper:
         self._process = context.Process(target=_help, args=(theirs, niceness), daemon=True)
         self._process.start()
         theirs.close()
-        self._ending = threading.Lock()
-        self._is_closed = False
+        self._ending = threading.RLock()
 
     def ask(self, *task: Any) -> Any:
         """What the process returns for a task; raises as `answer` does."""
@@ -157,23 +156,18 @@ class _Helper:
     def end(self) -> None:
         """End the process, whatever it does; who waits for its answer is told."""
         with self._ending:
-            self._end()
+            if not self._connection.closed:
+                self._process.kill()
+                self._process.join(CLOSING_SECONDS)
 
     def close(self) -> None:
         """End the process, and close what leads to it: nobody waits for its answer."""
         with self._ending:
-            if self._is_closed:
-                return
-            self._end()
-            self._is_closed = True
-            self._connection.close()
-            if self._process.exitcode is not None:
-                self._process.close()
-
-    def _end(self) -> None:
-        if not self._is_closed:
-            self._process.kill()
-            self._process.join(CLOSING_SECONDS)
+            self.end()
+            if not self._connection.closed:
+                self._connection.close()
+                if self._process.exitcode is not None:
+                    self._process.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,11 +74,11 @@ def fits(model: Model, chain: Chain, stage: int, start: int, stop: int) -> bool:
     if stage == 0 and stop > chain.most_first:
         return False
     usable: int = chain.usable_bytes[stage]
-    return peak_bytes(model, chain.held[stage], chain.is_all[stage], start, stop) <= usable
+    return stage_peak_bytes(model, chain.held[stage], chain.is_all[stage], start, stop) <= usable
 
 
 @borrowing
-def peak_bytes(model: Model, num_in_flight: int, is_all: bool, start: int, stop: int) -> int:
+def stage_peak_bytes(model: Model, num_in_flight: int, is_all: bool, start: int, stop: int) -> int:
     """`estimator.memory.stage_peak_bytes` of layers [start, stop), from the tables."""
     activations = model.activation_bytes[stop] - model.activation_bytes[start] + model.entry_bytes[start]
     held = num_in_flight * activations
@@ -92,10 +92,10 @@ def peak_bytes(model: Model, num_in_flight: int, is_all: bool, start: int, stop:
 
 @borrowing
 def fill_peaks(model: Model, num_in_flight: int, is_all: bool, peaks: Floats) -> None:
-    """Write `peak_bytes` of every range with layers into a table, shape [layers + 1, layers + 1]."""
+    """Write `stage_peak_bytes` of every range with layers into a table, shape [layers + 1, layers + 1]."""
     for start in range(len(peaks)):
         for stop in range(start + 1, len(peaks)):
-            peaks[start, stop] = peak_bytes(model, num_in_flight, is_all, start, stop)
+            peaks[start, stop] = stage_peak_bytes(model, num_in_flight, is_all, start, stop)
 
 
 @borrowing

@@ -122,7 +122,7 @@ def assert_same(result: RunResult, reference: RunResult, tolerance: float = 1e-1
 class Footprint:
     """What a process holds of the system."""
 
-    descriptors: frozenset[str]
+    descriptors: frozenset[tuple[str, str]]
     listening: frozenset[str]
     threads: frozenset[str]
     workers: frozenset[int]
@@ -131,35 +131,26 @@ class Footprint:
     def now(cls) -> "Footprint":
         forkserver.ensure_running()
         threads = frozenset(thread.name for thread in threading.enumerate() if not thread.daemon)
-        return cls(descriptors(), listening_sockets(), threads, worker_pids())
+        return cls(frozenset(descriptors().items()), listening_sockets(), threads, worker_pids())
 
-    def beyond(self, earlier: "Footprint") -> "Footprint | None":
-        """What was not there earlier; None where that is nothing. A descriptor in the place of another one does not count."""
-        others = [now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)]
-        if len(self.descriptors) <= len(earlier.descriptors):
-            others[0] = frozenset()
-        return Footprint(*others) if any(others) else None
-
-
-def descriptors() -> frozenset[str]:
-    """Numbers and what they stand for."""
-    found = set()
-    for number in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # that of the listing itself
-            found.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
-    return frozenset(found)
+    def changes_since(self, earlier: "Footprint") -> list[frozenset[object]]:
+        """What is there more or less of each kind. A descriptor in the place of another one does not count."""
+        changes = [now ^ then for now, then in zip(astuple(self), astuple(earlier), strict=True)]
+        if len(self.descriptors) == len(earlier.descriptors):
+            changes[0] = frozenset()
+        return changes
 
 
 @contextmanager
 def leaves_nothing() -> Iterator[None]:
-    """No process, port, descriptor or thread is left, however the block ends; what an earlier test still holds may go meanwhile."""
+    """No process, port, descriptor or thread is left, however the block ends."""
     processes.forkserver()
     before = Footprint.now()
     try:
         yield
     finally:
-        left = eventually(lambda: Footprint.now().beyond(before), lambda left: left is None)
-        assert left is None
+        changes = eventually(lambda: Footprint.now().changes_since(before), lambda changes: not any(changes))
+        assert not any(changes)
 
 
 def eventually(look: Callable[[], T], is_right: Callable[[T], bool]) -> T:
@@ -191,10 +182,13 @@ def listening_sockets() -> frozenset[str]:
     """Inodes of the listening sockets that this process holds."""
     rows = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
     listening = {f"socket:[{row[9]}]" for row in rows if row[3] == LISTENING}
-    held = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            held.add(os.readlink(f"/proc/self/fd/{name}"))
-        except FileNotFoundError:
-            continue
-    return frozenset(listening & held)
+    return frozenset(listening.intersection(descriptors().values()))
+
+
+def descriptors() -> dict[str, str]:
+    """What this process has open, by number."""
+    found = {}
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of the listing itself
+            found[number] = os.readlink(f"/proc/self/fd/{number}")
+    return found
