@@ -40,7 +40,7 @@ from kintsugi.runtime.devices import job_on, precision_of, require_device
 from kintsugi.runtime.gpt import GptShape, gpt_job
 from kintsugi.runtime.llama import LlamaShape, llama_job
 from kintsugi.runtime.measuring.allocator import Section
-from kintsugi.runtime.measuring.lone_stage import ActionTimes, Place, memory_alone, times_alone
+from kintsugi.runtime.measuring.lone_stage import ActionTimes, LoneStage, Place
 from kintsugi.runtime.measuring.machine import description, device_of
 from kintsugi.runtime.measuring.profiler import LayerMeter
 from kintsugi.runtime.models import TrainingJob
@@ -108,7 +108,6 @@ class Model:
 
     def __init__(self, job: TrainingJob, layers: tuple[LayerProfile, ...], detail: str) -> None:
         self.detail = detail
-        self._device = job.device
         free = LinkCost(alpha_seconds=0.0, beta_seconds_per_byte=0.0)
         self._profile = Profile(
             name="lone-stages",
@@ -123,10 +122,8 @@ class Model:
 
     @property
     def usable_bytes(self) -> int:
-        """Of the device, beside what is allocated there now."""
-        device = torch.device(self._device)
-        allocated = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-        return self._profile.device.usable_bytes - allocated
+        """Of the device, beside what lay there when it was asked."""
+        return self._profile.device.usable_bytes
 
     def peak_bytes(self, place: Place) -> int:
         """Of the estimator's own model."""
@@ -220,9 +217,10 @@ class Bench:
         runs: list[ActionTimes] = []
         layers: list[LayerProfile] = []
         for place in pipeline.places:
-            self.findings.memory.append(memory_row(place, memory_alone(self.job, place), self.model))
             self.meter.forget()
-            runs.append(times_alone(self.job, place, self.num_steps, self.meter.sweep))
+            with LoneStage(self.job, place) as stage:
+                self.findings.memory.append(memory_row(place, stage.memory, self.model))
+                runs.append(stage.times(self.num_steps, self.meter.sweep))
             meanwhile = self.meter.measured()
             layers += meanwhile.profiles[place.layer_start : place.layer_stop]
             self.findings.detail = meanwhile.detail

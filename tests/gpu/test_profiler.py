@@ -6,7 +6,7 @@ import torch
 from benchmarks import lone_stages
 from kintsugi.runtime.devices import job_on, precision_of
 from kintsugi.runtime.gpt import GptShape, gpt_job
-from kintsugi.runtime.measuring.lone_stage import memory_alone
+from kintsugi.runtime.measuring.lone_stage import LoneStage
 from kintsugi.runtime.measuring.machine import device_of
 from kintsugi.runtime.measuring.profiler import profile_layers
 from kintsugi.runtime.measuring.sweeper import Sweeper
@@ -39,7 +39,8 @@ def test_the_device_is_described():
 def test_a_stage_takes_the_memory_that_the_model_says(place, recomputes):
     job = middle_sized(recomputes)
     model = lone_stages.Model(job, profile_layers(job, 2).profiles, "for a test")
-    measured, predicted = memory_alone(job, place).most_bytes, model.peak_bytes(place)
+    with LoneStage(job, place) as alone:
+        measured, predicted = alone.memory.most_bytes, model.peak_bytes(place)
     assert -0.02 <= predicted / measured - 1 <= 0.05
 
 

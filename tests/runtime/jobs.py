@@ -30,9 +30,11 @@ TINY_LLAMA = LlamaShape(
 )
 
 
-def tiny_gpt(*, num_steps: int = NUM_STEPS, num_blocks: int = 6, dtype: torch.dtype = torch.float64) -> TrainingJob:
+def tiny_gpt(
+    *, num_steps: int = NUM_STEPS, num_blocks: int = 6, dtype: torch.dtype = torch.float64, dropout: float = 0.1
+) -> TrainingJob:
     """A decoder of width 16 with dropout, tied embeddings, clipping and AdamW."""
-    shape = GptShape(num_blocks=num_blocks, width=16, num_heads=2, sequence_length=8, dropout=0.1)
+    shape = GptShape(num_blocks=num_blocks, width=16, num_heads=2, sequence_length=8, dropout=dropout)
     return gpt_job(num_microbatches=NUM_MICROBATCHES, num_steps=num_steps, shape=shape, text_bytes=2_000, dtype=dtype)
 
 

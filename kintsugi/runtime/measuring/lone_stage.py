@@ -6,10 +6,11 @@ up: random numbers of the shapes that cross the stage's boundaries, which are th
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -57,48 +58,67 @@ def _nothing(*_: object) -> None:
     pass
 
 
-def memory_alone(job: TrainingJob, place: Place) -> Section:
-    """What a stage's second step takes, in bytes; its passes are ordered by 1F1B, and nothing that was there before it counts.
+class LoneStage:
+    """A stage that trains alone, while this context is entered; its passes are ordered by 1F1B."""
 
-    Args:
-        job: the whole model's.
-        place: of the stage.
+    def __init__(self, job: TrainingJob, place: Place) -> None:
+        """Nothing is built yet.
 
-    Raises:
-        InvalidInputError: nothing in the stage is trained.
-    """
-    own = stage_job(job, place)
-    with MemoryMeter(own.device) as meter, _groups() as groups:
-        executor = _executor(own, place, groups)
-        executor.run(0)
-        with meter.section(_STEP):
-            executor.run(1)
-        del executor
-    return meter.sections[_STEP]
+        Args:
+            job: the whole model's.
+            place: of the stage.
+        """
+        self.memory: Section
+        """What a step takes that is not the first, in bytes: nothing that was there before the stage was built counts."""
+        self._job, self._place = stage_job(job, place), place
+        self._marks = Marks(job.device)
+        self._stack = ExitStack()
+        self._num_steps = 0
 
+    def __enter__(self) -> Self:
+        """Build it, train two steps, and see what memory the second takes.
 
-def times_alone(job: TrainingJob, place: Place, num_steps: int = 11, before_step: Callable[[], None] = _nothing) -> ActionTimes:
-    """What each action of a stage takes: the median of some steps, after one that does not count; otherwise as `memory_alone`.
+        Raises:
+            InvalidInputError: nothing in the stage is trained.
+        """
+        with ExitStack() as stack:
+            groups = stack.enter_context(_groups())
+            with MemoryMeter(self._job.device) as meter:
+                self._executor = _executor(self._job, self._place, groups, before_action=self._mark)
+                self._step()
+                with meter.section(_STEP):
+                    self._step()
+            self.memory = meter.sections[_STEP]
+            self._stack = stack.pop_all()
+        return self
 
-    Args:
-        job: the whole model's.
-        place: of the stage.
-        num_steps: that count.
-        before_step: called before each of them.
-    """
-    own = stage_job(job, place)
-    marks, rows = Marks(own.device), []
-    with _groups() as groups:
-        executor = _executor(own, place, groups, before_action=partial(_mark, marks))
-        executor.run(0)
-        for step in range(1, num_steps + 1):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        del self._executor
+        self._stack.close()
+
+    def times(self, num_steps: int = 11, before_step: Callable[[], None] = _nothing) -> ActionTimes:
+        """What each action takes: the median of some steps.
+
+        Args:
+            num_steps: as many.
+            before_step: called before each of them.
+        """
+        rows = []
+        for _ in range(num_steps):
             before_step()
-            marks.clear()
-            executor.run(step)
-            marks.add()
-            rows.append(marks.seconds)
-    medians = map(statistics.median, zip(*rows, strict=True))
-    return tuple(zip(_actions(place, len(own.layers)), medians, strict=True))
+            self._marks.clear()
+            self._step()
+            self._marks.add()
+            rows.append(self._marks.seconds)
+        medians = map(statistics.median, zip(*rows, strict=True))
+        return tuple(zip(_actions(self._place, len(self._job.layers)), medians, strict=True))
+
+    def _step(self) -> None:
+        self._executor.run(self._num_steps)
+        self._num_steps += 1
+
+    def _mark(self, *_: object) -> None:
+        self._marks.add()
 
 
 def stage_job(job: TrainingJob, place: Place) -> TrainingJob:
@@ -106,7 +126,14 @@ def stage_job(job: TrainingJob, place: Place) -> TrainingJob:
     last, specs = len(job.layers), model_shape(job).boundaries[place.layer_start]
     layers = job.layers[place.layer_start : place.layer_stop]
     names = {layer.name for layer in layers}
-    layers = [replace(layer, tied={own: to for own, to in layer.tied.items() if to.partition(".")[0] in names}) for layer in layers]
+    layers = [
+        replace(
+            layer,
+            build=partial(_built_on, job.device, layer.build),
+            tied={own: to for own, to in layer.tied.items() if to.partition(".")[0] in names},
+        )
+        for layer in layers
+    ]
     if place.layer_start > 0:
         sent = tuple(_made_up(spec, job.device) for spec in specs)
         layers.insert(0, Layer(name=_ARRIVING, build=partial(_Arriving, sent)))
@@ -117,6 +144,17 @@ def stage_job(job: TrainingJob, place: Place) -> TrainingJob:
         dataset=_Repeated(job.dataset, job.microbatch_size * place.num_microbatches),
         num_microbatches=place.num_microbatches,
     )
+
+
+def _built_on(device: str, build: Callable[[], nn.Module]) -> nn.Module:
+    """Built where it computes: a processor would take minutes to draw a large model's values, which nobody compares here.
+
+    Not where only its shape is asked for.
+    """
+    if torch.get_default_device().type == "meta":
+        return build()
+    with torch.device(device):
+        return build()
 
 
 class _Arriving(nn.Module):
@@ -172,11 +210,7 @@ def _actions(place: Place, num_layers: int) -> list[Action]:
     return [*(Action(ActionKind(step.kind.value), step.microbatch, 0, 0, num_layers) for step in steps), Action(ActionKind.APPLY)]
 
 
-def _mark(marks: Marks, *_: object) -> None:
-    marks.add()
-
-
-def _executor(job: TrainingJob, place: Place, groups: Groups, before_action: ActionHook = _nothing) -> Executor:
+def _executor(job: TrainingJob, place: Place, groups: Groups, before_action: ActionHook) -> Executor:
     layers = len(job.layers)
     whole = Stage(worker=_WORKER, layer_start=0, layer_stop=layers)
     return Executor(

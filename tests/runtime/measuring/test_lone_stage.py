@@ -12,7 +12,7 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Schedule
 from kintsugi.runtime.gpt import GptShape, gpt_job
 from kintsugi.runtime.measuring import profiler
-from kintsugi.runtime.measuring.lone_stage import Place, memory_alone, times_alone
+from kintsugi.runtime.measuring.lone_stage import LoneStage, Place
 from kintsugi.runtime.measuring.profiler import profile_job
 from tests.runtime.jobs import frozen_job
 from tests.runtime.measuring.test_profiler import PROBED
@@ -38,7 +38,8 @@ def sums():
 def test_the_most_memory_is_what_the_model_says(sums, at):
     start, stop, stage, num_stages, count = at
     place = Place(layer_start=start, layer_stop=stop, stage=stage, num_stages=num_stages, num_microbatches=count)
-    measured = memory_alone(small_job(), place).most_bytes
+    with LoneStage(small_job(), place) as alone:
+        measured = alone.memory.most_bytes
     held = scheduled_in_flight(Schedule.ONE_F_ONE_B, stage, num_stages, count)
     is_all = holds_all(Schedule.ONE_F_ONE_B, held, count)
     predicted = stage_peak_bytes(sums, start, stop, num_in_flight=held, num_replicas=1, is_all=is_all)
@@ -47,7 +48,8 @@ def test_the_most_memory_is_what_the_model_says(sums, at):
 
 def test_passes_come_in_the_order_of_the_place_and_all_are_timed():
     place = Place(layer_start=2, layer_stop=4, stage=1, num_stages=3, num_microbatches=4)
-    times = times_alone(small_job(), place, num_steps=2)
+    with LoneStage(small_job(), place) as alone:
+        times = alone.times(num_steps=2)
     assert "".join(action.kind.value for action, _ in times if action.kind is not ActionKind.APPLY) == "FFBFBFBB"
     assert times[-1][0].kind is ActionKind.APPLY
     assert all(seconds > 0 for _, seconds in times)
@@ -55,5 +57,5 @@ def test_passes_come_in_the_order_of_the_place_and_all_are_timed():
 
 def test_a_stage_without_anything_to_train_is_refused():
     place = Place(layer_start=0, layer_stop=1, stage=0, num_stages=2, num_microbatches=2)
-    with pytest.raises(InvalidInputError, match="layers: no layer of the stage is trained"):
-        memory_alone(frozen_job(), place)
+    with pytest.raises(InvalidInputError, match="layers: no layer of the stage is trained"), LoneStage(frozen_job(), place):
+        pass
