@@ -223,7 +223,7 @@ def main() -> None:
     sizes = [size * MEBIBYTE for size in SIZES if size <= arguments.largest_mebibytes]
     print(copy_table(sizes, torch.device(arguments.device)).markdown(), flush=True)
     print(migration_table(arguments.state_mebibytes * MEBIBYTE, arguments.device, arguments.repeats).markdown())
-    print(f"{description()}; load at the end {os.getloadavg()[0]:.1f}.")
+    print(f"{description(arguments.device)}; load at the end {os.getloadavg()[0]:.1f}.")
 
 
 if __name__ == "__main__":

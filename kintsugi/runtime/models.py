@@ -110,16 +110,17 @@ def seed_for(job: TrainingJob, *parts: int) -> int:
 
 
 def seed_generators(job: TrainingJob, *parts: int) -> None:
-    """Seed what layers draw from with `seed_for`.
+    """Seed what layers draw from with `seed_for`: the generators of the CPU and of the job's device.
 
-    Where they compute on the CPU its generator alone: `torch.manual_seed` takes a stack trace for every kind of device that
-    was not used yet, and a step seeds once for every layer of every micro-batch.
+    No others: `torch.manual_seed` takes a stack trace for every kind of device that was not used yet, which takes longer than a
+    small layer, and a step seeds once for every layer of every micro-batch.
     """
-    seed = seed_for(job, *parts)
-    if torch.device(job.device).type == "cpu":
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
+    seed, device = seed_for(job, *parts), torch.device(job.device)
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.init()
+        torch.cuda.default_generators[index].manual_seed(seed)
 
 
 def build_layer(job: TrainingJob, index: int) -> nn.Module:
@@ -130,7 +131,15 @@ def build_layer(job: TrainingJob, index: int) -> nn.Module:
 
 def collate(samples: Sequence[Mapping[str, Any]], device: str) -> dict[str, Tensor]:
     """Stack samples to a micro-batch. Each field gains a leading dimension of len(samples)."""
-    return {name: torch.stack([torch.as_tensor(sample[name]) for sample in samples]).to(device) for name in samples[0]}
+    fields = {name: torch.stack([torch.as_tensor(sample[name]) for sample in samples]) for name in samples[0]}
+    return {name: _on_device(field, torch.device(device)) for name, field in fields.items()}
+
+
+def _on_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """To a CUDA device by way of pinned memory, or the host would wait for all that the device was given before."""
+    if device.type != "cuda" or tensor.is_cuda:
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def as_activations(output: Tensor | Sequence[Tensor]) -> Activations:

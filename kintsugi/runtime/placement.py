@@ -1,5 +1,6 @@
 """A device for each worker, where the transport asks for that."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -34,6 +35,12 @@ def placed(options: WorkerOptions, device: str, workers: Sequence[str], num_devi
     devices = {**given, **dict(zip(others, names, strict=False))}
     _require_one_each(devices, workers, num_devices)
     return replace(options, devices={**options.devices, **devices})
+
+
+def workers_per_device(options: WorkerOptions, device: str, workers: Sequence[str]) -> int:
+    """How many workers of this host compute on one device, at most; arguments as of `placed`, whose options these are."""
+    indices = (torch.device(options.devices.get(worker, device)).index or 0 for worker in workers)
+    return max(Counter(indices).values())
 
 
 def _require_one_each(devices: dict[str, str], workers: Sequence[str], num_devices: int) -> None:

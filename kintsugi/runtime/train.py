@@ -24,7 +24,7 @@ from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, Governance
-from kintsugi.runtime.placement import placed
+from kintsugi.runtime.placement import placed, workers_per_device
 from kintsugi.runtime.processes import preload
 from kintsugi.runtime.records.tracing import TraceOptions
 from kintsugi.runtime.result import RunResult
@@ -96,9 +96,11 @@ def train(
         ranges=ranges or Ranges(),
     )
     options = _options(options, membership, faults, trace)
-    own = placed(options.worker, job.device, [worker.id for worker in cluster.workers], torch.cuda.device_count())
+    names = [worker.id for worker in cluster.workers]
+    own = placed(options.worker, job.device, names, torch.cuda.device_count())
     options = replace(options, worker=own)
-    profile = profile or profile_job(make_job, name=name, num_workers=len(cluster.workers))
+    sharers = workers_per_device(own, job.device, names)
+    profile = profile or profile_job(make_job, name=name, num_workers=len(names), workers_per_device=sharers)
     if run is not None:
         if options.governance is Governance.RING:
             raise InvalidInputError(

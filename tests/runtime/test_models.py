@@ -16,6 +16,7 @@ from kintsugi.runtime.models import (
     model_shape,
     run_layer,
     seed_for,
+    seed_generators,
 )
 from tests.runtime.jobs import WIDTH, odd_job, tiny_gpt
 
@@ -74,6 +75,21 @@ def test_layers_are_built_the_same_whatever_was_drawn_before():
     other = build_layer(job, 2).state_dict()
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert any(not torch.equal(one[name], value) for name, value in build_layer(job, 3).state_dict().items())
+
+
+@pytest.mark.parametrize(("device", "index"), [("cuda", 0), ("cuda:1", 1)])
+def test_the_generators_of_the_processor_and_of_the_jobs_device_are_seeded_and_no_others(monkeypatch, device, index):
+    """With processors' generators in the place of devices'."""
+    generators = torch.Generator(), torch.Generator()
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "default_generators", generators)
+    before = [generator.initial_seed() for generator in generators]
+    job = replace(tiny_gpt(), device=device)
+    seed_generators(job, 2, 3)
+    seed = seed_for(job, 2, 3)
+    assert torch.default_generator.initial_seed() == seed
+    assert [generator.initial_seed() for generator in generators] == [seed if n == index else before[n] for n in range(2)]
 
 
 def test_seeds_of_different_places_differ():

@@ -5,7 +5,7 @@ import torch
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.options import AgentOptions, TransportKind, WorkerOptions
-from kintsugi.runtime.placement import placed
+from kintsugi.runtime.placement import placed, workers_per_device
 from kintsugi.runtime.train import train
 from tests.runtime.jobs import tiny_gpt
 
@@ -75,3 +75,16 @@ def test_a_transport_may_be_written_as_text():
 def test_training_is_refused_with_the_reason():
     with pytest.raises(InvalidInputError, match="carries tensors between CUDA devices"):
         train(tiny_gpt, workers=2, dp=1, pp=2, options=AgentOptions(worker=NCCL))
+
+
+@pytest.mark.parametrize(
+    ("device", "devices", "most"),
+    [
+        ("cuda", {}, 3),
+        ("cuda:1", {}, 3),
+        ("cuda", {"w00": "cuda:0", "w01": "cuda:1", "w02": "cuda:2"}, 1),
+        ("cuda", {"w02": "cuda:1", "w09": "cuda:0"}, 2),
+    ],
+)
+def test_workers_of_one_device_are_counted(device, devices, most):
+    assert workers_per_device(WorkerOptions(devices=devices), device, WORKERS) == most

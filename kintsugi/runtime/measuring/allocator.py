@@ -1,10 +1,11 @@
 """What torch's allocator holds, and the most that it held at once in a section of a program.
 
 CUDA devices count it themselves; on CPUs torch's profiler writes every allocation down. Either way what was there before a meter
-was entered counts as nothing; on CPUs so does letting go of it. Memory that did not come from the allocator (a library's own) is
-in neither.
+was entered counts as nothing; on CPUs so does letting go of it, and on CUDA devices nobody may do so meanwhile. Memory that did
+not come from the allocator (a library's own) is in neither.
 """
 
+import gc
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
@@ -54,6 +55,7 @@ class MemoryMeter:
 
     def __enter__(self) -> Self:
         if self._device.type == "cuda":
+            gc.collect()
             self._base_bytes = torch.cuda.memory_allocated(self._device)
         else:
             self._stack.enter_context(_environment(_QUIET))

@@ -16,15 +16,15 @@ _PATIENCE_SECONDS = 30.0
 
 
 def device_of(name: str, num_workers: int) -> Device:
-    """The device that one of `num_workers` workers computes on; on the CPU each has its share of the machine's memory.
+    """The device that one of `num_workers` workers computes on: each has its share of a CUDA device's or the machine's memory.
 
-    On CUDA devices, memory that the allocator of this process does not have and that is not free (the context, other
-    processes) is reserved.
+    On CUDA devices all memory is reserved that is neither free nor only kept by this process's allocator for later: the context,
+    libraries' workspaces, whatever lies there now, other processes. That an allocator cannot use all of what it keeps is not in it.
     """
     if torch.device(name).type == "cuda":
         free, total = torch.cuda.mem_get_info(name)
-        reserved = max(total - free - torch.cuda.memory_reserved(name), 0)
-        return Device(name=device_name(name), memory_bytes=total, reserved_bytes=reserved)
+        kept = torch.cuda.memory_reserved(name) - torch.cuda.memory_allocated(name)
+        return Device(name=device_name(name), memory_bytes=total // num_workers, reserved_bytes=max(total - free - kept, 0))
     return Device(name=device_name(name), memory_bytes=memory_bytes() // num_workers)
 
 

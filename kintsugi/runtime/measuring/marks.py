@@ -5,6 +5,9 @@ from itertools import pairwise
 
 import torch
 
+LEAD_CYCLES = 20_000_000
+"""Of a device's clock, some 10 ms: the host is as far ahead of the device as in the middle of a step, where it is fast enough."""
+
 
 class Marks:
     """Instants on a device. One thread's.
@@ -24,6 +27,12 @@ class Marks:
             torch.cuda.synchronize(self._device)
         self._instants: list[float] = []
         self._events: list[torch.cuda.Event] = []
+
+    def let_host_lead(self) -> None:
+        """Keep a CUDA device busy for a while: what follows is given to it before it can begin with it."""
+        if self._is_cuda:
+            with torch.cuda.device(self._device):
+                torch.cuda._sleep(LEAD_CYCLES)  # there is no public way; torch's own tests take this one
 
     def add(self) -> int:
         """Now; on CUDA devices when everything before is done. Returns its number, from 0."""

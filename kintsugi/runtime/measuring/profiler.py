@@ -29,6 +29,7 @@ def profile_job(
     name: str,
     repeats: int = 20,
     num_workers: int = 4,
+    workers_per_device: int = 1,
     num_threads: int = 1,
     is_distinct: bool = False,
     progress: Progress | None = None,
@@ -40,6 +41,7 @@ def profile_job(
         name: of the profile.
         repeats: pairs of sweeps over the model: one times the whole backward pass, one the part for the inputs' gradients.
         num_workers: worker processes that this machine runs at once; on the CPU they share its memory.
+        workers_per_device: that share a CUDA device's memory.
         num_threads: for torch's own arithmetic, as workers have.
         is_distinct: of layers that are built alike one is measured for all: for models that no device holds at once.
         progress: learns how far the sweeps are.
@@ -53,14 +55,16 @@ def profile_job(
         layers = profile_layers(job, repeats, is_distinct=is_distinct, progress=progress)
     probed = probe(partial(distinct_job, make_job) if is_distinct else make_job, num_workers=num_workers)
     detail = f"{description(job.device)}. {layers.detail}, {num_threads} thread(s) per worker. {probed.detail}"
-    if torch.device(job.device).type == "cpu":
-        detail += f" device.memory_bytes is the machine's memory over {num_workers} workers."
+    is_cpu = torch.device(job.device).type == "cpu"
+    sharers = num_workers if is_cpu else workers_per_device
+    if sharers > 1:
+        detail += f" device.memory_bytes is the {'machine' if is_cpu else 'device'}'s memory over {sharers} workers."
     return Profile(
         name=name,
         microbatch_size=job.microbatch_size,
         provenance=Provenance(kind=ProvenanceKind.MEASURED, detail=detail, measurement=layers.measurement),
         layers=layers.profiles,
-        device=device_of(job.device, num_workers),
+        device=device_of(job.device, sharers),
         network=probed.network,
         recovery=probed.recovery,
     )

@@ -108,6 +108,7 @@ class Sweeper:
         batch = self._batch(number)
         passes: list[_Passed] = []
         self._marks.clear()
+        self._marks.let_host_lead()
         for index, sample in enumerate(samples):
             inputs = self._inputs(index, passes)
             self._time(sample.forward, partial(self._forward, passes, inputs, batch, number))

@@ -32,7 +32,7 @@ def unchanged_buffers(name: str, module: nn.Module) -> Iterator[None]:
 
 
 def squared_norm(gradients: Iterable[Tensor | None]) -> Tensor:
-    """Sum of squares in 64 bits, in host memory.
+    """Sum of squares in 64 bits, where the gradients are; zero in host memory where there are none.
 
     Piece by piece: all numbers of a wide layer in 64 bits would take several times its memory.
     """
@@ -42,4 +42,4 @@ def squared_norm(gradients: Iterable[Tensor | None]) -> Tensor:
         if gradient is not None
         for piece in gradient.reshape(-1).split(_PIECE)
     ]
-    return torch.stack(squares).sum().cpu() if squares else torch.zeros((), dtype=torch.float64)
+    return torch.stack(squares).sum() if squares else torch.zeros((), dtype=torch.float64)

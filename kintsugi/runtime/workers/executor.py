@@ -192,7 +192,7 @@ class Executor:
         self._reducing.clear()
         self._complete_gradients()
         owned = [parameter.grad for name, parameter in self.state.parameters.items() if name in self._owned]
-        squared = squared_norm(owned)
+        squared = squared_norm(owned).cpu()
         self.status = StepStatus(step=self._step, is_reduced=True, last_record=self.status.last_record)
         asks = torch.tensor(float(self._recorder.asks_for_checkpoint(self._step)), dtype=torch.float64)
         loss = sum((own.double().cpu() for own in self._losses), torch.zeros((), dtype=torch.float64))

@@ -36,9 +36,17 @@ def own_job(make_job: Callable[[], TrainingJob], worker: str, options: WorkerOpt
     device = torch.device(job.device)
     if options.transport is TransportKind.NCCL:
         require_nccl(device)
-    if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)
+    if device.type == "cuda":
+        _begin_to_use(device)
     return job
+
+
+def _begin_to_use(device: torch.device) -> None:
+    """Make a CUDA device the current one, with what its first use makes: the interpreter stands still meanwhile, heartbeats too."""
+    if device.index is not None:
+        torch.cuda.set_device(device)
+    torch.zeros(1, device=device)
+    torch.cuda.synchronize(device)
 
 
 @dataclass(frozen=True, slots=True)
