@@ -25,8 +25,9 @@ from benchmarks.members import Member, Members
 from benchmarks.validation.tables import shape_of
 from estimator.costs import Costs
 from estimator.estimate import estimate
+from estimator.message_windows import windows
 from estimator.passes import passes_of
-from estimator.program import compile_program, parse_action
+from estimator.program import compile_program
 from estimator.replay import replay
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
@@ -216,7 +217,8 @@ def train(member: Member, plan: Plan, num_steps: int) -> list[float]:
         shape=model_shape(job),
         state=ModelState.initial(job, plan.layers_of[member.name]),
         plan=plan,
-        actions=tuple(map(parse_action, program.texts[member.name])),
+        actions=program.actions[member.name],
+        windows=windows(program.actions[member.name], program.places[member.name]),
         reductions=program.reductions,
         groups=member.groups,
         transport=member.groups.transport(torch.device(job.device), plan.workers),

@@ -8,10 +8,10 @@ to it and its receiver wants it, as it does where messages are matched by name. 
 so they are under this one.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from estimator.program import RECEIVES, SENDS, Action, Message
+from estimator.program import MESSAGES, RECEIVES, SENDS, Action, Message
 from kintsugi.core.errors import InvalidInputError
 
 Order = Mapping[str, tuple[Message, ...]]
@@ -27,24 +27,30 @@ def departures(actions: Sequence[Action]) -> Order:
     return {peer: tuple(messages) for peer, messages in result.items()}
 
 
-def arrivals(actions: Sequence[Action], turns: Sequence[int]) -> Order:
-    """What a worker receives from each peer, in the order in which that one sends it. O(A log A) for A actions.
+def arrivals(actions: Sequence[Action], places: Sequence[int]) -> Order:
+    """What a worker receives from each peer, in the order in which that one sends it; as `conversations` tells it."""
+    found = conversations(actions, places)
+    received = {peer: tuple(own.message for own in actions if own.kind in RECEIVES) for peer, actions in found.items()}
+    return {peer: messages for peer, messages in received.items() if messages}
+
+
+def conversations(actions: Sequence[Action], places: Sequence[int]) -> Mapping[str, tuple[Action, ...]]:
+    """A worker's sends and receives by peer, in the order in which that one comes to their other ends. O(A log A) for A actions.
 
     Args:
         actions: the worker's own list.
-        turns: of its receives, as the program tells them.
+        places: of its messages, as the program tells them.
 
     Raises:
-        InvalidInputError: the turns of some peer's messages are not 0, 1, 2 and so on.
+        InvalidInputError: the places of some peer's messages are not 0, 1, 2 and so on.
     """
-    result: dict[str, list[tuple[int, Message]]] = defaultdict(list)
-    receives = [action for action in actions if action.kind in RECEIVES]
-    if len(receives) != len(turns):
-        raise InvalidInputError(f"are not one for each of {len(receives)} receives", field="turns", value=len(turns))
-    for action, turn in zip(receives, turns, strict=True):
-        result[action.peer].append((turn, action.message))
-    for peer, messages in result.items():
-        messages.sort()
-        if [turn for turn, _ in messages] != list(range(len(messages))):
-            raise InvalidInputError(f"of the messages from {peer} are not 0 to {len(messages) - 1}", field="turns")
-    return {peer: tuple(message for _, message in messages) for peer, messages in result.items()}
+    messages = [action for action in actions if action.kind in MESSAGES]
+    if len(messages) != len(places):
+        raise InvalidInputError(f"are not one for each of {len(messages)} messages", field="places", value=len(places))
+    found: dict[str, dict[int, Action]] = defaultdict(dict)
+    for action, place in zip(messages, places, strict=True):
+        found[action.peer][place] = action
+    for peer, count in Counter(action.peer for action in messages).items():
+        if found[peer].keys() != set(range(count)):
+            raise InvalidInputError(f"of the messages with {peer} are not 0 to {count - 1}", field="places")
+    return {peer: tuple(own[place] for place in sorted(own)) for peer, own in found.items()}

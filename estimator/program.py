@@ -48,6 +48,7 @@ BACKWARDS = frozenset({ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT, ActionKin
 PASSES = BACKWARDS | {ActionKind.FORWARD}
 SENDS = frozenset({ActionKind.SEND_ACTIVATION, ActionKind.SEND_GRADIENT})
 RECEIVES = frozenset({ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT})
+MESSAGES = SENDS | RECEIVES
 _OF_GRADIENTS = frozenset({ActionKind.SEND_GRADIENT, ActionKind.RECEIVE_GRADIENT})
 
 Message = tuple[int, int, bool]
@@ -121,27 +122,26 @@ class Program:
         return {worker: tuple(map(str, actions)) for worker, actions in self.actions.items()}
 
     @cached_property
-    def turns(self) -> dict[str, tuple[int, ...]]:
-        """For each receive of every worker, in its list's order: which of the peer's messages to it that is, counted from 0.
+    def places(self) -> dict[str, tuple[int, ...]]:
+        """For each send and receive of every worker, in its list's order: its place among its peer's with this worker, from 0.
 
-        -1 for one that the peer never sends, which no compiled program has.
+        -1 for one that the peer's list lacks, which no compiled program has.
         """
-        turn_of: dict[Message, int] = {}
-        for actions in self.actions.values():
-            num_sent: Counter[str] = Counter()
-            for action in actions:
-                if action.kind in SENDS:
-                    turn_of[action.message] = num_sent[action.peer]
-                    num_sent[action.peer] += 1
+        place_of: dict[tuple[str, Message], int] = {}
+        for worker, actions in self.actions.items():
+            num_messages: Counter[str] = Counter()
+            for action in _messages(actions):
+                place_of[worker, action.message] = num_messages[action.peer]
+                num_messages[action.peer] += 1
         return {
-            worker: tuple(turn_of.get(action.message, -1) for action in actions if action.kind in RECEIVES)
+            worker: tuple(place_of.get((action.peer, action.message), -1) for action in _messages(actions))
             for worker, actions in self.actions.items()
         }
 
     @cached_property
     def digests(self) -> dict[str, str]:
-        """SHA-256 of every worker's list and turns."""
-        return {worker: list_digest(texts, self.turns[worker]) for worker, texts in self.texts.items()}
+        """SHA-256 of every worker's list and places."""
+        return {worker: list_digest(texts, self.places[worker]) for worker, texts in self.texts.items()}
 
     @cached_property
     def checksum(self) -> str:
@@ -149,9 +149,13 @@ class Program:
         return checksum(self.digests, self.reductions)
 
 
-def list_digest(texts: tuple[str, ...], turns: tuple[int, ...]) -> str:
-    """SHA-256 of one worker's list in text form and of its receives' turns, in hexadecimal."""
-    return hashlib.sha256(" ".join((*texts, *map(str, turns))).encode()).hexdigest()
+def _messages(actions: Sequence[Action]) -> Iterator[Action]:
+    return (action for action in actions if action.kind in MESSAGES)
+
+
+def list_digest(texts: tuple[str, ...], places: tuple[int, ...]) -> str:
+    """SHA-256 of one worker's list in text form and of its messages' places, in hexadecimal."""
+    return hashlib.sha256(" ".join((*texts, *map(str, places))).encode()).hexdigest()
 
 
 def checksum(digests: Mapping[str, str], reductions: tuple[Reduction, ...]) -> str:

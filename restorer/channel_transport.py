@@ -98,11 +98,17 @@ class _Departure:
     def wait(self) -> None:
         self.transport.finish(self.movement)
 
+    def acknowledged(self) -> None:
+        """The transport lets go of it once it is over."""
+
 
 class _NothingSent:
     """A tensor without elements."""
 
     def wait(self) -> None:
+        return
+
+    def acknowledged(self) -> None:
         return
 
 

@@ -35,6 +35,12 @@ class Sending(Protocol):
     def wait(self) -> None:
         """Block until the buffer may be reused. Raises CommunicationError when the peer is gone."""
 
+    def acknowledged(self) -> None:
+        """Let go of the buffer as soon as that is possible without waiting: the peer has told that it has what was sent.
+
+        Raises CommunicationError when it is gone meanwhile. What a device may still work on is over once the transport is settled.
+        """
+
 
 class Receiving(Protocol):
     """A receive in progress."""
@@ -146,6 +152,10 @@ class _Message:
             self.waiter.wait(self.pending)
             self.under_way.discard(self.pending)
             self.pending = None
+
+    def acknowledged(self) -> None:
+        """It is over already, but gloo tells only those who wait."""
+        self.wait()
 
 
 @dataclass(slots=True)

@@ -42,10 +42,10 @@ class Prepare:
     plan: Plan
     actions: tuple[str, ...]
     """This worker's list in text form; empty for a worker without a slot."""
-    turns: tuple[int, ...]
-    """Of each receive in that list: which of its peer's messages to this worker that is."""
+    places: tuple[int, ...]
+    """Of each send and receive in that list: where its other end stands among the peer's messages with this worker."""
     digests: Mapping[str, str]
-    """Of all workers' lists and turns."""
+    """Of all workers' lists and places."""
     reductions: tuple[Reduction, ...]
     checksum: str
     members: tuple[str, ...]

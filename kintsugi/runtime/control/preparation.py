@@ -68,7 +68,7 @@ def preparation(
             attempt=attempt,
             plan=decision.plan,
             actions=program.texts.get(worker, ()),
-            turns=program.turns.get(worker, ()),
+            places=program.places.get(worker, ()),
             digests=program.digests,
             reductions=program.reductions,
             checksum=program.checksum,

@@ -15,6 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from estimator.message_windows import windows
 from estimator.program import Action, ActionKind
 from estimator.schedule import order
 from kintsugi.core.errors import InvalidInputError
@@ -219,7 +220,8 @@ def _executor(job: TrainingJob, place: Place, groups: Groups, before_action: Act
         shape=model_shape(job),
         state=ModelState.initial(job, range(layers)),
         plan=Plan(pipelines=(Pipeline(stages=(whole,), num_microbatches=job.num_microbatches),)),
-        actions=_actions(place, layers),
+        actions=(actions := _actions(place, layers)),
+        windows=windows(actions, ()),
         reductions=(),
         groups=groups,
         transport=groups.transport(torch.device(job.device)),

@@ -1,12 +1,14 @@
 """Interprets a worker's action list: one step of training, up to and through the commit point."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from estimator.program import RECEIVES, Action, ActionKind
+from estimator.message_windows import Windows
+from estimator.program import Action, ActionKind
 from kintsugi.core.plan import Plan, Reduction
 from kintsugi.runtime.checkpoints.recording import Cadence, Recorder
 from kintsugi.runtime.models import Activations, Batch, ModelShape, TrainingJob, collate, seed_for, seed_generators, train_layer
@@ -38,6 +40,7 @@ class Executor:
         state: ModelState,
         plan: Plan,
         actions: Sequence[Action],
+        windows: Windows,
         reductions: Sequence[Reduction],
         groups: Groups,
         transport: Transport,
@@ -54,6 +57,7 @@ class Executor:
         self._shape = shape
         self._plan = plan
         self._actions = tuple(actions)
+        self._windows = windows
         self._reductions = tuple(reductions)
         self._transport = transport
         self._before_action = before_action
@@ -79,7 +83,7 @@ class Executor:
         self._activations: dict[tuple[int, int], Activations] = {}
         self._gradients: dict[tuple[int, int], Activations] = {}
         self._receiving: dict[Action, list[Receiving]] = {}
-        self._sending: list[Sending] = []
+        self._sending: dict[Action, list[Sending]] = {}
         self._reducing: list[tuple[Action, BucketInFlight]] = []
 
     def run(self, step: int) -> CommitRecord:
@@ -93,7 +97,7 @@ class Executor:
         self._recorder.begin()
         for parameter in self.state.parameters.values():
             parameter.grad = None
-        self._post_receives()
+        self._begin_to_receive(self._windows.at_once)
         self._trace.begin()
         for action in self._actions:
             self._before_action(step, action)
@@ -111,13 +115,12 @@ class Executor:
         """Apply the gradients of a step whose commit point another worker has passed."""
         self._apply(record)
 
-    def _post_receives(self) -> None:
-        for action in self._actions:
-            if action.kind in RECEIVES:
-                self._receiving[action] = [
-                    self._transport.receive(spec, action.peer, self._numbering.tag(action.message, index))
-                    for index, spec in enumerate(self._numbering.specs(action.message))
-                ]
+    def _begin_to_receive(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            self._receiving[action] = [
+                self._transport.receive(spec, action.peer, self._numbering.tag(action.message, index))
+                for index, spec in enumerate(self._numbering.specs(action.message))
+            ]
 
     def _batch(self, action: Action) -> Batch:
         """The fields of a micro-batch; nothing where neither a layer nor the loss of this stage looks at them."""
@@ -164,13 +167,19 @@ class Executor:
         self._in_flight.pop((action.microbatch, action.layer_start)).backward_weight()
 
     def _send(self, action: Action) -> None:
+        self._begin_to_receive(self._windows.begun_with.get(action, ()))
         store = self._activations if action.kind is ActionKind.SEND_ACTIVATION else self._gradients
-        for index, tensor in enumerate(store.pop((action.microbatch, action.boundary))):
-            self._sending.append(self._transport.send(tensor, action.peer, self._numbering.tag(action.message, index)))
+        self._sending[action] = [
+            self._transport.send(tensor, action.peer, self._numbering.tag(action.message, index))
+            for index, tensor in enumerate(store.pop((action.microbatch, action.boundary)))
+        ]
 
     def _receive(self, action: Action) -> None:
         store = self._activations if action.kind is ActionKind.RECEIVE_ACTIVATION else self._gradients
         store[action.microbatch, action.boundary] = tuple(receiving.wait() for receiving in self._receiving.pop(action))
+        for over in self._windows.over_with.get(action, ()):
+            for sending in self._sending.pop(over):
+                sending.acknowledged()
 
     def _reduce(self, action: Action) -> None:
         """Begin to sum one bucket's gradients over its holders; `_commit` waits for the sum."""
@@ -182,7 +191,7 @@ class Executor:
         self._reducing.append((action, BucketInFlight(self.groups.begin_all_reduce(flat, reduction.workers), flat, shapes)))
 
     def _commit(self, _: Action) -> None:
-        for sending in self._sending:
+        for sending in itertools.chain.from_iterable(self._sending.values()):
             sending.wait()
         self._sending.clear()
         self._transport.settle()

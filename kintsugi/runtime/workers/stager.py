@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import torch
 
+from estimator.message_windows import windows
 from estimator.program import Action, checksum, list_digest, parse_action
 from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
@@ -82,6 +83,7 @@ class Stager:
             state=state,
             plan=message.plan,
             actions=actions,
+            windows=windows(actions, message.places),
             reductions=message.reductions,
             groups=groups,
             transport=self.wiring.transport(groups, message, actions, self._shape),
@@ -101,7 +103,7 @@ def checked_actions(worker: str, message: Prepare) -> tuple[Action, ...]:
     Raises:
         ReconfigurationError: the list is not the one that the checksum was made of.
     """
-    own_is_right = worker not in message.digests or message.digests[worker] == list_digest(message.actions, message.turns)
+    own_is_right = worker not in message.digests or message.digests[worker] == list_digest(message.actions, message.places)
     if not own_is_right or checksum(message.digests, message.reductions) != message.checksum:
         raise ReconfigurationError("the program does not have the checksum it came with", field="checksum", value=message.checksum)
     return tuple(parse_action(text) for text in message.actions)

@@ -65,7 +65,7 @@ class Wiring:
             return Groups(self.worker, message.members, [message.plan.workers, *sums], rendezvous, name)
         channels = None
         if self.worker in message.plan.workers:
-            sent, received = departures(actions), arrivals(actions, message.turns)
+            sent, received = departures(actions), arrivals(actions, message.places)
             pairs = [*((self.worker, peer) for peer in sent), *((peer, self.worker) for peer in received)]
             channels = ChannelGroups(self.worker, message.plan.workers, pairs, sums, library=self._library(), name=name)
         return Groups(self.worker, message.members, [message.plan.workers], rendezvous, name, channels=channels)
@@ -75,7 +75,7 @@ class Wiring:
         if self.options.transport is TransportKind.GLOO:
             return groups.transport(self.device, message.plan.workers)
         numbering = Numbering(shape)
-        orders: tuple[Order, Order] = departures(actions), arrivals(actions, message.turns)
+        orders: tuple[Order, Order] = departures(actions), arrivals(actions, message.places)
         return OrderedTransport(groups.channel_transport(), *map(numbering.tags, orders))
 
     def _library(self) -> Library:

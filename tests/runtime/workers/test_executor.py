@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from estimator.message_windows import windows
 from estimator.program import Program, compile_program
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import CommunicationError
@@ -52,6 +53,7 @@ def executor_of(job: TrainingJob, groups: Alone, before_action=lambda *_: None) 
         state=ModelState.initial(job, range(len(job.layers))),
         plan=plan,
         actions=program.actions["w00"],
+        windows=windows(program.actions["w00"], program.places["w00"]),
         reductions=program.reductions,
         groups=groups,
         transport=Nobody(),

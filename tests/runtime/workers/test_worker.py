@@ -68,7 +68,7 @@ class Correspondence:
             attempt=attempt,
             plan=plan,
             actions=program.texts["w00"],
-            turns=program.turns["w00"],
+            places=program.places["w00"],
             digests=program.digests,
             reductions=program.reductions,
             checksum=program.checksum,
@@ -129,7 +129,7 @@ def test_without_a_stage_it_has_nothing_to_show():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"actions": ("APPLY",)}, {"turns": (0,)}, {"checksum": "0" * 64}, {"digests": {"w00": "0" * 64}}]
+    "changes", [{"actions": ("APPLY",)}, {"places": (0,)}, {"checksum": "0" * 64}, {"digests": {"w00": "0" * 64}}]
 )
 def test_a_program_that_is_not_what_its_checksum_says_is_refused(changes):
     with a_worker() as worker:
