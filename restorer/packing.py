@@ -35,7 +35,7 @@ class PackedState:
 
         Args:
             header: of the state.
-            device: for its tensors; single numbers stay in host memory, where optimizers keep their counters.
+            device: for its tensors; single numbers stay in host memory, from where those who take them put them where they belong.
         """
         entries: StateEntries = {}
         for owner, key, dtype_name, content in json.loads(header):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.core.errors import ReconfigurationError
+from kintsugi.runtime.optimizer_state import groups_by_parameter, kept
 from kintsugi.runtime.overlay.options import Replicated
 from kintsugi.runtime.overlay.ranges import Ranges, united
 from kintsugi.runtime.overlay.values import from_plain, to_plain
@@ -19,8 +20,12 @@ from restorer.packing import PackedState, StateEntries
 
 _PIECE_BYTES = 4 * 2**20
 _BUFFER, _PARAMETER, _SCHEDULE, _COUNT = "buffer", "parameter", "schedule", "count"
+_STATE = "optimizer."
+"""Begins the keys of a parameter's optimizer state."""
 _STEPS = "steps"
 _LEAST_SHARD_BYTES = 256
+_NEED_MEMORY = {"fused", "capturable"}
+"""What torch's optimizers refuse to do with tensors without memory."""
 
 
 class Schedule(Protocol):
@@ -50,7 +55,7 @@ def entries(
             found[name, _PARAMETER] = parameter
     for name, parameter in optimized(model, optimizer):
         for key, value in sorted(optimizer.state.get(parameter, {}).items()):
-            found[name, f"optimizer.{key}"] = value if isinstance(value, Tensor) else to_plain(value, f"optimizer.{key}")
+            found[name, _STATE + key] = value if isinstance(value, Tensor) else to_plain(value, _STATE + key)
     for index, group in enumerate(optimizer.param_groups):
         for key in sorted(group.keys() - {"params"}):
             value = group[key]
@@ -75,12 +80,14 @@ def load(
         for key, tensor in own.items():
             if key[1] in (_BUFFER, _PARAMETER):
                 tensor.copy_(arrived[key])
-    for name, parameter in optimized(model, optimizer):
-        found = {key: value for (owner, key), value in arrived.items() if owner == name and key.startswith("optimizer.")}
-        if found:
-            optimizer.state[parameter] = {key.removeprefix("optimizer."): _beside(value, parameter) for key, value in found.items()}
     for index, group in enumerate(optimizer.param_groups):
         group |= {key: _plain(value) for (owner, key), value in arrived.items() if owner == _group(index)}
+    groups = groups_by_parameter(optimizer.param_groups)
+    for name, parameter in optimized(model, optimizer):
+        found = {key: value for (owner, key), value in arrived.items() if owner == name and key.startswith(_STATE)}
+        if found:
+            named = {key.removeprefix(_STATE): _plain(value) for key, value in found.items()}
+            optimizer.state[parameter] = {key: kept(key, value, parameter, groups[parameter]) for key, value in named.items()}
     for index, schedule in enumerate(schedules):
         schedule.load_state_dict(from_plain(arrived[str(index), _SCHEDULE]))
     return int(arrived[_STEPS, _COUNT])
@@ -149,9 +156,10 @@ def _unborn_bytes(optimizer: torch.optim.Optimizer) -> int:
     kind = type(optimizer)
     if not kind.__module__.startswith("torch.optim"):
         return 0
-    groups = [{**group, "params": [_shadow(one) for one in group["params"]]} for group in optimizer.param_groups]
     accepted = inspect.signature(kind).parameters
-    twin = kind(groups, **{key: value for key, value in optimizer.defaults.items() if key in accepted})
+    plain = dict.fromkeys(_NEED_MEMORY & accepted.keys(), False)
+    groups = [{**group, **plain, "params": [_shadow(one) for one in group["params"]]} for group in optimizer.param_groups]
+    twin = kind(groups, **{key: value for key, value in optimizer.defaults.items() if key in accepted} | plain)
     twin.step()
     return sum(_num_bytes(value) for state in twin.state.values() for value in state.values() if isinstance(value, Tensor))
 
@@ -173,13 +181,6 @@ def _require_same_model(own: StateEntries, arrived: StateEntries) -> None:
     extra = [owner for (owner, key) in arrived if key in (_BUFFER, _PARAMETER) and (owner, key) not in own]
     if extra:
         raise ReconfigurationError("the others train another model", field=_PARAMETER, value=extra[0])
-
-
-def _beside(value: Any, parameter: nn.Parameter) -> Any:
-    """Moments live where their parameter does; counters stay in host memory."""
-    if not isinstance(value, Tensor):
-        return from_plain(value)
-    return value.to(parameter.device) if value.dim() and value.shape == parameter.shape else value
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, canonical_name
+from kintsugi.runtime.optimizer_state import groups_by_parameter, kept
 from restorer.packing import StateEntries
 from restorer.staging import ArrivedState
 
@@ -117,9 +118,10 @@ class ModelState:
             for name, buffer in self._named_buffers(layer):
                 if (name, BUFFER) in values:
                     buffer.copy_(values[name, BUFFER])
+        groups = groups_by_parameter(self._groups)
         for (name, key), value in arrived.get((layer, StateKind.OPTIMIZER), {}).items():
-            parameter = self.parameters[name]
-            self._optimizer_state(name).setdefault(parameter, {})[key] = _beside(value, parameter)
+            if (parameter := self.parameters[name]) in groups:
+                self._optimizer_state(name).setdefault(parameter, {})[key] = kept(key, value, parameter, groups[parameter])
 
 
 def _modules(
@@ -145,13 +147,6 @@ def _optimizers(job: TrainingJob, parameters: Mapping[str, nn.Parameter]) -> dic
         if parameter.requires_grad:
             trained[_owner(name)].append((name, parameter))
     return {layer: job.optimizer(own) for layer, own in trained.items()}
-
-
-def _beside(value: object, parameter: nn.Parameter) -> object:
-    """Tensors of the parameter's shape live on its device; counters stay where optimizers keep them."""
-    if isinstance(value, Tensor) and value.shape == parameter.shape:
-        return value.to(parameter.device)
-    return value
 
 
 def _tie(

@@ -29,6 +29,7 @@ OPTIMIZERS = {
     "momentum": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, dampening=0.1),
     "adam": lambda parameters: torch.optim.Adam(parameters, 0.01, amsgrad=True),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, 0.01),
+    "fused": lambda parameters: torch.optim.AdamW(parameters, 0.01, fused=True),
     "rmsprop": lambda parameters: torch.optim.RMSprop(parameters, 0.01, centered=True),
 }
 
@@ -73,6 +74,13 @@ def test_the_size_of_a_state_is_known_before_the_optimizer_has_stepped(kind):
     expected = flat_state.expected_bytes(state.model, state.optimizer, Replicated.EVERYTHING)
     step(state, 0)
     assert state.packed().num_bytes == expected
+
+
+def test_the_size_of_a_state_is_known_of_updates_that_only_devices_capture():
+    model = network()
+    plain, capturable = (torch.optim.AdamW(model.parameters(), capturable=is_capturable) for is_capturable in (False, True))
+    expected = flat_state.expected_bytes(model, plain, Replicated.EVERYTHING)
+    assert flat_state.expected_bytes(model, capturable, Replicated.EVERYTHING) == expected
 
 
 def test_only_what_is_trained_is_reduced_and_sent():

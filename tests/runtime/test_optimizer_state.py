@@ -1,0 +1,146 @@
+"""State that arrives from elsewhere lies where torch's optimizers keep it; memory without content stands in for a device."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from kintsugi.core.decision import StateKind
+from kintsugi.runtime.mixed_precision import mixed_precision_adamw
+from kintsugi.runtime.models import Layer, TrainingJob
+from kintsugi.runtime.optimizer_state import groups_by_parameter, kept
+from kintsugi.runtime.overlay import flat_state
+from kintsugi.runtime.overlay.options import Replicated
+from kintsugi.runtime.workers.state import ModelState
+from restorer.packing import pack, unpack
+from tests.runtime.jobs import odd_job
+
+DEVICE = torch.device("meta")
+ON_DEVICE = {"fused": {"fused": True}, "capturable": {"capturable": True}, "both": {"fused": True, "capturable": True}}
+
+
+class Scaled(nn.Module):
+    """A matrix and a single number that is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.ones(2, 3))
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+
+def stepped(parameters, make=torch.optim.AdamW, **options) -> torch.optim.Optimizer:
+    """An optimizer after one step."""
+    optimizer = make(parameters, **options)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return optimizer
+
+
+def scaled_job(device: str, **options) -> TrainingJob:
+    layers = [Layer(name="scaled", build=Scaled)]
+    return replace(
+        odd_job(),
+        layers=layers,
+        device=device,
+        dtype=torch.float32,
+        optimizer=lambda named: torch.optim.AdamW([parameter for _, parameter in named], **options),
+    )
+
+
+def migrated(**options) -> list[dict[str, torch.Tensor]]:
+    """Optimizer state by parameter after a move from the CPU, where it is updated plainly, to the device."""
+    source = ModelState.initial(scaled_job("cpu"), [0])
+    for parameter in source.parameters.values():
+        parameter.grad = torch.ones_like(parameter)
+    source.update()
+    kinds = (StateKind.PARAMETER, StateKind.OPTIMIZER)
+    arrived = {(0, kind): unpack(*pack(source.export(0, kind))) for kind in kinds}
+    moved = ModelState(scaled_job(str(DEVICE), **options), {}, {}).rebuilt([0], arrived)
+    return [moved.optimizers["scaled"].state[parameter] for parameter in moved.parameters.values()]
+
+
+def joined(**options) -> list[dict[str, torch.Tensor]]:
+    """The same after joining others, whose groups say what theirs do."""
+    model, others = Scaled().to(DEVICE), Scaled()
+    optimizer, source = torch.optim.AdamW(model.parameters()), stepped(others.parameters())
+    source.param_groups[0] |= options
+    arrived = unpack(*pack(flat_state.entries(others, source, (), 1, Replicated.EVERYTHING)))
+    flat_state.load(arrived, model, optimizer, (), Replicated.EVERYTHING)
+    return [optimizer.state[parameter] for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("moved", [migrated, joined])
+@pytest.mark.parametrize("options", ON_DEVICE.values(), ids=ON_DEVICE)
+def test_counters_of_fused_and_capturable_updates_lie_beside_their_parameters(moved, options):
+    for state in moved(**options):
+        assert {key: value.device.type for key, value in state.items()} == dict.fromkeys(state, "meta")
+        assert state.keys() == {"step", "exp_avg", "exp_avg_sq"}
+
+
+@pytest.mark.parametrize("moved", [migrated, joined])
+def test_counters_of_plain_updates_stay_in_host_memory(moved):
+    """Of a parameter that is a single number itself, too."""
+    for state in moved():
+        assert {key: value.device.type for key, value in state.items()} == {"step": "cpu", "exp_avg": "meta", "exp_avg_sq": "meta"}
+        assert state["step"].item() == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, torch.float64),
+        ({"fused": True}, torch.float32),
+        ({"capturable": True}, torch.float64),
+        (ON_DEVICE["both"], torch.float32),
+    ],
+)
+def test_fused_updates_count_in_fp32_and_nothing_else_is_converted(options, expected):
+    """As torch begins them where the default type is fp64."""
+    parameter = nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))
+    assert kept("step", torch.tensor(3.0, dtype=torch.float64), parameter, options).dtype is expected
+    assert kept("exp_avg", torch.zeros(2), parameter, options).dtype is torch.float32
+    assert kept("mu_product", torch.tensor(1.0, dtype=torch.float64), parameter, options).dtype is torch.float64
+    assert kept("step", 3, parameter, options) == 3
+
+
+def test_factored_moments_lie_beside_their_parameter():
+    """Adafactor's have another shape than it."""
+    parameter = nn.Parameter(torch.zeros(3, 4))
+    state = stepped([parameter], torch.optim.Adafactor).state[parameter]
+    devices = {key: kept(key, value, parameter.to(DEVICE), {}).device.type for key, value in state.items()}
+    assert devices == {"step": "cpu", "row_var": "meta", "col_var": "meta"}
+
+
+@pytest.mark.parametrize("is_capturable", [True, False])
+def test_other_single_numbers_lie_where_counters_do(is_capturable):
+    """NAdam's product of momenta."""
+    parameter = nn.Parameter(torch.zeros(3))
+    state = stepped([parameter], torch.optim.NAdam).state[parameter]
+    product = kept("mu_product", state["mu_product"], parameter.to(DEVICE), {"capturable": is_capturable})
+    assert product.device.type == ("meta" if is_capturable else "cpu")
+
+
+def test_a_fused_optimizer_goes_on_bit_for_bit_from_what_was_kept():
+    whole, moved = Scaled(), Scaled()
+    source = stepped(whole.parameters(), fused=True)
+    moved.load_state_dict(whole.state_dict())
+    optimizer = torch.optim.AdamW(moved.parameters(), fused=True)
+    groups = groups_by_parameter(optimizer.param_groups)
+    for parameter, other in zip(moved.parameters(), whole.parameters(), strict=True):
+        wide = {**source.state[other], "step": source.state[other]["step"].double()}
+        optimizer.state[parameter] = {key: kept(key, value.clone(), parameter, groups[parameter]) for key, value in wide.items()}
+    for each, own in ((whole, source), (moved, optimizer)):
+        for parameter in each.parameters():
+            parameter.grad = torch.full_like(parameter, 0.5)
+        own.step()
+    assert all(torch.equal(one, other) for one, other in zip(whole.parameters(), moved.parameters(), strict=True))
+
+
+def test_counters_of_mixed_precision_lie_beside_their_parameters():
+    parameters = [("matrix", nn.Parameter(torch.zeros(2, 2))), ("scale", nn.Parameter(torch.zeros(())))]
+    groups = groups_by_parameter(mixed_precision_adamw(parameters).param_groups)
+    for _, parameter in parameters:
+        assert kept("step", torch.tensor(1.0), parameter.to(DEVICE), groups[parameter]).device == DEVICE
