@@ -32,6 +32,7 @@ from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, CheckpointStore,
 from kintsugi.runtime.checkpoints.recording import Cadence, CheckpointOptions
 from kintsugi.runtime.checkpoints.snapshots import Entries, random_entries, read_part, restore_random, worker_part
 from kintsugi.runtime.checkpoints.writer import PartWriter
+from kintsugi.runtime.default_group import require_sums_in_host_memory
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
 from kintsugi.runtime.records.journal import Geometry, Journal, Pass, Source, next_life
@@ -57,6 +58,8 @@ class PlainRun:
     ) -> None:
         """All ranks call it, after `torch.distributed.init_process_group`; one process alone needs none.
 
+        The group sums losses in host memory: give it "gloo", or on CUDA devices "cpu:gloo,cuda:nccl".
+
         Args:
             folder: for journals and checkpoints; a later life of the same script goes on in it.
             num_samples: of the data set.
@@ -67,8 +70,10 @@ class PlainRun:
             mtbf_seconds: mean time between failures of the whole job, from which the best interval follows.
 
         Raises:
-            InvalidInputError: the ranks cannot share the global batch evenly.
+            InvalidInputError: the ranks cannot share the global batch evenly, or their group cannot sum in host memory.
         """
+        if dist.is_initialized():
+            require_sums_in_host_memory()
         self.num_steps = num_steps
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.world_size = dist.get_world_size() if dist.is_initialized() else 1

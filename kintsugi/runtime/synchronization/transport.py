@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.default_group import require_sums_in_host_memory
 from kintsugi.runtime.synchronization.exchange import Address, Exchange, Handler, Kind
 from restorer.waiter import Waiter, Waiting
 
@@ -128,13 +129,14 @@ class PeerTransport:
 
     @classmethod
     def of_process_group(cls, address: str = "127.0.0.1") -> Self:
-        """Over torch.distributed's default group, as torchrun makes it.
+        """Over torch.distributed's default group, as torchrun makes it: of "gloo", or on CUDA devices of "cpu:gloo,cuda:nccl".
 
         Raises:
-            InvalidInputError: there is none.
+            InvalidInputError: there is none, or it cannot sum in host memory.
         """
         if not dist.is_initialized():
             raise InvalidInputError("call torch.distributed.init_process_group before, or give a transport", field="transport")
+        require_sums_in_host_memory()
         return cls(dist.all_reduce, rank=dist.get_rank(), num_workers=dist.get_world_size(), address=address)
 
     @classmethod
