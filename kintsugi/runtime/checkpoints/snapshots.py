@@ -77,13 +77,13 @@ def layer_entries(state: ModelState, layer: int) -> Entries:
 
 
 def random_entries() -> Entries:
-    """The state of every random generator of this process."""
+    """The state of every random generator of this process; CUDA's only where it is in use, for asking would put it in use."""
     entries: Entries = {
         "python": json.dumps(random.getstate()),
         "numpy": json.dumps(np.random.get_state(legacy=False), default=np.ndarray.tolist),
         "torch": torch.get_rng_state(),
     }
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         entries |= {f"cuda.{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
     return entries
 
@@ -96,6 +96,7 @@ def restore_random(entries: Entries) -> None:
     torch.set_rng_state(entries["torch"])
     for index in range(torch.cuda.device_count()):
         if f"cuda.{index}" in entries:
+            torch.cuda.init()  # else torch seeds them at the first use, by a seed that was set before
             torch.cuda.set_rng_state(entries[f"cuda.{index}"], index)
 
 
@@ -105,8 +106,9 @@ def write_part(temporary: Path, part: str, entries: Entries) -> dict[str, FileRe
     Raises:
         OSError: the disk is full or broken.
     """
+    writer = FileSystemWriter(temporary / part, per_thread_copy_ahead=0)  # to host memory; torch would put CUDA in use for it
     with _alone():
-        save(dict(entries), storage_writer=FileSystemWriter(temporary / part), no_dist=True)
+        save(dict(entries), storage_writer=writer, no_dist=True)
     return record_part(temporary, part)
 
 
@@ -147,7 +149,10 @@ class SnapshotPool:
         self._free: list[dict[str, Entries]] = []
 
     def copy(self, parts: Mapping[str, Entries]) -> dict[str, Entries]:
-        """A copy on the CPU of all tensors in `parts`, into memory that was given back where it fits."""
+        """A copy on the CPU of all tensors in `parts`, into memory that was given back where it fits.
+
+        Those of CUDA devices are copied fastest to pinned memory.
+        """
         spare = self._free.pop() if self._free else {}
         return {
             part: {name: _copied(value, spare.get(part, {}).get(name)) for name, value in own.items()}
@@ -163,5 +168,5 @@ def _copied(value: Any, spare: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     fits = isinstance(spare, Tensor) and spare.shape == value.shape and spare.dtype == value.dtype
-    target = spare if fits else torch.empty(value.shape, dtype=value.dtype, device="cpu")
+    target = spare if fits else torch.empty(value.shape, dtype=value.dtype, device="cpu", pin_memory=value.is_cuda)
     return target.copy_(value)

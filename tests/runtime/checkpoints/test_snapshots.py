@@ -99,6 +99,58 @@ def test_random_generators_go_on_where_they_were(tmp_path):
     assert drawn() == expected
 
 
+class Devices:
+    """Two CUDA devices, as torch.cuda shows them; notes what is done with them. Whatever else uses CUDA fails without them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_initialized: bool) -> None:
+        self.is_initialized = is_initialized
+        self.done: list[object] = []
+        for name in ("is_initialized", "init", "get_rng_state_all", "set_rng_state"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, f"_{name}"))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+    def _is_initialized(self) -> bool:
+        return self.is_initialized
+
+    def _init(self) -> None:
+        if not self.is_initialized:
+            self.is_initialized = True
+            self.done.append("init")
+
+    def _get_rng_state_all(self) -> list[torch.Tensor]:
+        self._init()
+        return [torch.tensor([index], dtype=torch.uint8) for index in range(2)]
+
+    def _set_rng_state(self, state: torch.Tensor, device: int) -> None:
+        self.done.append((device, state.item()))
+
+
+def test_generators_of_devices_are_taken_and_set_back_where_devices_are_in_use(tmp_path, monkeypatch):
+    devices = Devices(monkeypatch, is_initialized=True)
+    write_part(tmp_path, "worker-w00", random_entries())
+    restore_random(read_part(tmp_path, "worker-w00"))
+    assert devices.done == [(0, 0), (1, 1)]
+
+
+def test_devices_that_are_not_in_use_stay_so(tmp_path, monkeypatch):
+    """A worker of a CPU job on a machine with devices takes none of their memory."""
+    devices = Devices(monkeypatch, is_initialized=False)
+    write_part(tmp_path, "worker-w00", random_entries())
+    entries = read_part(tmp_path, "worker-w00")
+    assert entries.keys() == {"python", "numpy", "torch"}
+    restore_random(entries)
+    assert devices.done == []
+
+
+def test_generators_of_devices_are_set_back_after_seeds_that_wait_for_the_first_use(monkeypatch):
+    """Which would set both, the seeds last."""
+    entries = random_entries() | {"cuda.1": torch.tensor([7], dtype=torch.uint8), "cuda.2": torch.tensor([8], dtype=torch.uint8)}
+    devices = Devices(monkeypatch, is_initialized=False)
+    restore_random(entries)
+    assert devices.done == ["init", (1, 7)]
+
+
 @pytest.mark.parametrize(("stages", "batches"), [([3], [4]), ([3, 3], [2, 2]), ([2, 3, 1], [2, 1, 1])])
 def test_every_layer_is_written_once_by_a_holder(stages, batches):
     plan = grid_plan(8, stages, batches)
@@ -124,6 +176,28 @@ def test_copies_use_memory_again_and_do_not_change_with_the_state():
     pool.give_back(third)
     other = pool.copy({"layer": {"weight": torch.ones(2, 2).double()}})
     assert other["layer"]["weight"].dtype == torch.float64
+
+
+class OnDevice(torch.Tensor):
+    """Says that it lies on a CUDA device."""
+
+    is_cuda = True
+
+
+def test_copies_from_devices_lie_in_pinned_memory(monkeypatch):
+    """Which cannot be had without a device."""
+    pinned = {}
+
+    def empty(*size, pin_memory, make=torch.empty, **options):
+        memory = make(*size, **options)
+        pinned[memory.data_ptr()] = pin_memory
+        return memory
+
+    monkeypatch.setattr(torch, "empty", empty)
+    values = {"host": torch.ones(3), "device": torch.full((3,), 2.0).as_subclass(OnDevice)}
+    copied = SnapshotPool().copy({"layer": values})["layer"]
+    assert {name: pinned[value.data_ptr()] for name, value in copied.items()} == {"host": False, "device": True}
+    assert {name: value.tolist() for name, value in copied.items()} == {"host": [1.0] * 3, "device": [2.0] * 3}
 
 
 def test_nothing_warns(tmp_path):
