@@ -44,6 +44,28 @@ def test_twelve_bytes_are_kept_of_a_parameter():
     assert sum(value.numel() * value.element_size() for value in kept.values()) == 12 * 100 + kept["step"].element_size()
 
 
+def test_a_loaded_state_goes_on_bit_for_bit_and_is_no_others():
+    start, gradients = torch.randn(5, 3).bfloat16(), torch.randn(8, 5, 3)
+    whole, old, new = (nn.Parameter(start.clone()) for _ in range(3))
+    through, before, after = (MixedPrecisionAdamW([parameter]) for parameter in (whole, old, new))
+    stepped(through, whole, gradients)
+    stepped(before, old, gradients[:4])
+    new.data.copy_(old)
+    after.load_state_dict(before.state_dict())
+    stepped(after, new, gradients[4:])
+    assert torch.equal(whole, new)
+    assert all(torch.equal(through.state[whole][key], value) for key, value in after.state[new].items())
+    assert before.state[old]["step"] == 4
+
+
+def test_a_state_is_loaded_where_some_parameters_have_none():
+    used, unused = nn.Parameter(torch.ones(2).bfloat16()), nn.Parameter(torch.tensor(1.0))
+    optimizer, other = (MixedPrecisionAdamW([{"params": [unused]}, {"params": [used]}]) for _ in range(2))
+    stepped(optimizer, used, torch.ones(1, 2))
+    other.load_state_dict(optimizer.state_dict())
+    assert set(other.state) == {used}
+
+
 def test_exact_values_move_with_the_moments():
     """Without them a new holder would go on from rounded ones."""
     job = llama_job(TINY)
