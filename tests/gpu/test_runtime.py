@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import cache, partial
 
 import pytest
+import torch
 
 from kintsugi.core.plan import Policy
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions
@@ -11,6 +12,7 @@ from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.devices import job_on
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
+from kintsugi.runtime.models import NamedParameters, TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.result import RunResult
 from tests.gpu.devices import DEVICE, needs_cuda
@@ -47,6 +49,21 @@ def test_a_worker_is_killed_in_a_step(policy, point):
 def test_state_migrates_to_pipelines_of_other_lengths():
     result = run(job, gpt_request(4, 2, Policy.DYNAMIC_PARALLELISM), fail_at(2, "w03", "backward"))
     assert_same(result, reference())
+    assert result.decisions[-1].migration.transfers
+
+
+def fused(parameters: NamedParameters) -> torch.optim.Optimizer:
+    """Its counters lie on the device."""
+    return torch.optim.AdamW([parameter for _, parameter in parameters], lr=0.01, fused=True)
+
+
+def fused_job() -> TrainingJob:
+    return replace(job(), optimizer=fused)
+
+
+def test_state_of_fused_optimizers_migrates():
+    result = run(fused_job, gpt_request(4, 2, Policy.DYNAMIC_PARALLELISM), fail_at(2, "w03", "backward"))
+    assert_same(result, run(fused_job, gpt_request(2, 3)))
     assert result.decisions[-1].migration.transfers
 
 
