@@ -11,7 +11,7 @@ so they are under this one.
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from estimator.program import MESSAGES, RECEIVES, SENDS, Action, Message
+from estimator.program import RECEIVES, SENDS, Action, Message, messages
 from kintsugi.core.errors import InvalidInputError
 
 Order = Mapping[str, tuple[Message, ...]]
@@ -24,14 +24,14 @@ def departures(actions: Sequence[Action]) -> Order:
     for action in actions:
         if action.kind in SENDS:
             result[action.peer].append(action.message)
-    return {peer: tuple(messages) for peer, messages in result.items()}
+    return {peer: tuple(order) for peer, order in result.items()}
 
 
 def arrivals(actions: Sequence[Action], places: Sequence[int]) -> Order:
     """What a worker receives from each peer, in the order in which that one sends it; as `conversations` tells it."""
     found = conversations(actions, places)
-    received = {peer: tuple(own.message for own in actions if own.kind in RECEIVES) for peer, actions in found.items()}
-    return {peer: messages for peer, messages in received.items() if messages}
+    received = {peer: tuple(one.message for one in both_ways if one.kind in RECEIVES) for peer, both_ways in found.items()}
+    return {peer: order for peer, order in received.items() if order}
 
 
 def conversations(actions: Sequence[Action], places: Sequence[int]) -> Mapping[str, tuple[Action, ...]]:
@@ -44,13 +44,13 @@ def conversations(actions: Sequence[Action], places: Sequence[int]) -> Mapping[s
     Raises:
         InvalidInputError: the places of some peer's messages are not 0, 1, 2 and so on.
     """
-    messages = [action for action in actions if action.kind in MESSAGES]
-    if len(messages) != len(places):
-        raise InvalidInputError(f"are not one for each of {len(messages)} messages", field="places", value=len(places))
+    own = messages(actions)
+    if len(own) != len(places):
+        raise InvalidInputError(f"are not one for each of {len(own)} messages", field="places", value=len(places))
     found: dict[str, dict[int, Action]] = defaultdict(dict)
-    for action, place in zip(messages, places, strict=True):
+    for action, place in zip(own, places, strict=True):
         found[action.peer][place] = action
-    for peer, count in Counter(action.peer for action in messages).items():
+    for peer, count in Counter(action.peer for action in own).items():
         if found[peer].keys() != set(range(count)):
             raise InvalidInputError(f"of the messages with {peer} are not 0 to {count - 1}", field="places")
-    return {peer: tuple(own[place] for place in sorted(own)) for peer, own in found.items()}
+    return {peer: tuple(by_place[place] for place in sorted(by_place)) for peer, by_place in found.items()}

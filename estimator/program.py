@@ -48,7 +48,7 @@ BACKWARDS = frozenset({ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT, ActionKin
 PASSES = BACKWARDS | {ActionKind.FORWARD}
 SENDS = frozenset({ActionKind.SEND_ACTIVATION, ActionKind.SEND_GRADIENT})
 RECEIVES = frozenset({ActionKind.RECEIVE_ACTIVATION, ActionKind.RECEIVE_GRADIENT})
-MESSAGES = SENDS | RECEIVES
+_MESSAGES = SENDS | RECEIVES
 _OF_GRADIENTS = frozenset({ActionKind.SEND_GRADIENT, ActionKind.RECEIVE_GRADIENT})
 
 Message = tuple[int, int, bool]
@@ -130,11 +130,11 @@ class Program:
         place_of: dict[tuple[str, Message], int] = {}
         for worker, actions in self.actions.items():
             num_messages: Counter[str] = Counter()
-            for action in _messages(actions):
+            for action in messages(actions):
                 place_of[worker, action.message] = num_messages[action.peer]
                 num_messages[action.peer] += 1
         return {
-            worker: tuple(place_of.get((action.peer, action.message), -1) for action in _messages(actions))
+            worker: tuple(place_of.get((action.peer, action.message), -1) for action in messages(actions))
             for worker, actions in self.actions.items()
         }
 
@@ -149,8 +149,9 @@ class Program:
         return checksum(self.digests, self.reductions)
 
 
-def _messages(actions: Sequence[Action]) -> Iterator[Action]:
-    return (action for action in actions if action.kind in MESSAGES)
+def messages(actions: Sequence[Action]) -> list[Action]:
+    """The sends and receives of a list, in its order."""
+    return [action for action in actions if action.kind in _MESSAGES]
 
 
 def list_digest(texts: tuple[str, ...], places: tuple[int, ...]) -> str:
