@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from kintsugi.core.profile import LayerProfile, OptimizerSharding, Profile
 
+Ints = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
@@ -103,12 +105,26 @@ class LayerSums:
         copies, shared = self._optimizer_share(num_replicas)
         return int(weights + -(-optimizer * copies // shared))
 
-    def static_table(self, num_replicas: int) -> npt.NDArray[np.int64]:
+    @cached_property
+    def _held_prefixes(self) -> tuple[Ints, Ints]:
+        """Weights with gradients, and optimizer state, of the first n layers in bytes. Shape [layers + 1] each."""
+        return np.array(self._weights, dtype=np.int64), np.array(self._optimizer_bytes, dtype=np.int64)
+
+    def held_bytes_of(self, starts: Ints, stops: Ints, num_replicas: int) -> Ints:
+        """`held_bytes` of many workers at once, each of several ranges. Takes shape [workers, ranges] twice, returns [workers]."""
+        weights, optimizer = ((prefix[stops] - prefix[starts]).sum(axis=1) for prefix in self._held_prefixes)
+        for tie in self._ties:
+            holds = ((starts <= tie.layer) & (tie.layer < stops)).any(axis=1)
+            is_apart = ~((starts <= tie.owner) & (tie.owner < stops)).any(axis=1)
+            weights = weights + holds * np.where(is_apart, tie.weights_apart, tie.weights_together)
+            optimizer = optimizer + holds * np.where(is_apart, tie.optimizer_apart, tie.optimizer_together)
+        copies, shared = self._optimizer_share(num_replicas)
+        result: Ints = weights - (-optimizer * copies // shared)
+        return result
+
+    def static_table(self, num_replicas: int) -> Ints:
         """`static_bytes` of all layer ranges at once; entries with stop <= start mean nothing. Shape [layers + 1, layers + 1]."""
-        weights, optimizer = (
-            np.array(prefix, dtype=np.int64)[None, :] - np.array(prefix, dtype=np.int64)[:, None]
-            for prefix in (self._weights, self._optimizer_bytes)
-        )
+        weights, optimizer = (prefix[None, :] - prefix[:, None] for prefix in self._held_prefixes)
         bounds = np.arange(self.profile.num_layers + 1)
         start, stop = bounds[:, None], bounds[None, :]
         for tie in self._ties:
@@ -117,7 +133,7 @@ class LayerSums:
             weights = weights + holds * np.where(is_apart, tie.weights_apart, tie.weights_together)
             optimizer = optimizer + holds * np.where(is_apart, tie.optimizer_apart, tie.optimizer_together)
         copies, shared = self._optimizer_share(num_replicas)
-        result: npt.NDArray[np.int64] = weights - (-optimizer * copies // shared)
+        result: Ints = weights - (-optimizer * copies // shared)
         return result
 
     def _optimizer_share(self, num_replicas: int) -> tuple[int, int]:
@@ -138,11 +154,11 @@ class LayerSums:
         """The most that an update takes: layers are updated one after the other."""
         return max(self._update_bytes[start:stop])
 
-    def temporary_table(self) -> npt.NDArray[np.int64]:
+    def temporary_table(self) -> Ints:
         """`temporary_bytes` of all layer ranges; entries with stop <= start mean nothing. Shape [layers + 1, layers + 1]."""
         return _greatest(self._temporary_ends) - np.array(self.activations, dtype=np.int64)[None, :]
 
-    def update_table(self) -> npt.NDArray[np.int64]:
+    def update_table(self) -> Ints:
         """`update_bytes` of all layer ranges; entries with stop <= start mean nothing. Shape [layers + 1, layers + 1]."""
         return _greatest(self._update_bytes)
 
@@ -151,7 +167,7 @@ class LayerSums:
         most = max(self._first_ends[start:stop])
         return most + int(self._gradient_bytes[start] - self.activations[stop])
 
-    def first_temporary_table(self) -> npt.NDArray[np.int64]:
+    def first_temporary_table(self) -> Ints:
         """`first_temporary_bytes` of all layer ranges; entries with stop <= start mean nothing. Shape [layers + 1, layers + 1]."""
         gradients, held = (np.array(prefix, dtype=np.int64) for prefix in (self._gradient_bytes, self.activations))
         return _greatest(self._first_ends) + gradients[:, None] - held[None, :]
@@ -169,7 +185,7 @@ class LayerSums:
         )
 
 
-def _greatest(values: Sequence[int]) -> npt.NDArray[np.int64]:
+def _greatest(values: Sequence[int]) -> Ints:
     """The greatest of values[a:b]; zero for empty ranges. Shape [values + 1, values + 1]."""
     count = len(values)
     result = np.zeros((count + 1, count + 1), dtype=np.int64)

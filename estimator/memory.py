@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from estimator.interleaved import held_passes
 from estimator.layers import LayerSums
@@ -56,11 +57,18 @@ def held_activations(
         num_microbatches: that enter the pipeline.
         stage_bytes: activations of one micro-batch in each of the worker's stages.
     """
-    if len(stage_bytes) == 1:
-        held = scheduled_in_flight(schedule, place, num_workers, num_microbatches)
-        return held, held * stage_bytes[0]
-    moments = held_passes(place, num_workers, len(stage_bytes), num_microbatches)
+    moments = held_moments(schedule, place, num_workers, num_microbatches, len(stage_bytes))
     return int(moments.sum(axis=1).max()), int((moments @ np.array(stage_bytes, dtype=np.int64)).max())
+
+
+def held_moments(schedule: Schedule, place: int, num_workers: int, num_microbatches: int, num_stages: int) -> npt.NDArray[np.int64]:
+    """Micro-batches that one worker holds at once in each of its stages, at the moments that count. Shape [moments, stages].
+
+    Arguments as of `held_activations`; `num_stages` are the worker's own.
+    """
+    if num_stages == 1:
+        return np.array([[scheduled_in_flight(schedule, place, num_workers, num_microbatches)]], dtype=np.int64)
+    return held_passes(place, num_workers, num_stages, num_microbatches)
 
 
 def holds_all(schedule: Schedule, in_flight: int, num_microbatches: int) -> bool:

@@ -106,7 +106,7 @@ def decoded(decoder: Callable[[Any], T]) -> Callable[[Request], Awaitable[T]]:
 
     def decode(body: bytes) -> T:
         try:
-            data = json.loads(body)
+            data = json.loads(body, object_pairs_hook=codec.object_of)
         except (ValueError, RecursionError) as error:
             raise MalformedBodyError(f"is not JSON: {error}", field="body") from error
         return decoder(data)

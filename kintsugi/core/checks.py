@@ -16,6 +16,10 @@ SLOWEST_SECONDS_PER_BYTE = 1e-2
 """A hundred bytes per second: a larger beta is a rate (bytes per second) in the place of its inverse."""
 SMALLEST_DEVICE_BYTES = 1_000_000
 """A device memory below this is a number of gigabytes in the place of bytes."""
+MOST_MICROBATCHES = 65_536
+"""Most micro-batches of a step; more are a number of samples or tokens, and nobody has the time to plan for them."""
+LEAST_SPEED_RATIO, MOST_SPEED_RATIO = 1e-6, 1e6
+"""A worker's credible speed beside that of the profile's device."""
 LARGEST_INTEGER = 2**63 - 1
 """What databases and other languages can hold."""
 
@@ -95,6 +99,30 @@ def rate(field: str, value: float) -> None:
     if value * SLOWEST_SECONDS_PER_BYTE < 1:
         raise InvalidInputError(
             f"{value:g} bytes per second is not credible; give bytes, not gigabytes, per second", field=field, value=value
+        )
+
+
+def microbatches(field: str, value: int) -> None:
+    """Require a credible number of micro-batches in a step, at least one."""
+    positive(field, value)
+    if value > MOST_MICROBATCHES:
+        raise InvalidInputError(
+            f"{value} micro-batches in one step are not credible (over {MOST_MICROBATCHES}); "
+            "give micro-batches, not samples or tokens, or profile larger ones",
+            field=field,
+            value=value,
+        )
+
+
+def speed_ratio(field: str, value: float) -> None:
+    """Require a credible speed, as a multiple of that of the profile's device."""
+    positive(field, value)
+    if not LEAST_SPEED_RATIO <= value <= MOST_SPEED_RATIO:
+        raise InvalidInputError(
+            f"{value:g} is not credible; it is a multiple of the speed that the profile was measured at, from "
+            f"{LEAST_SPEED_RATIO:g} to {MOST_SPEED_RATIO:g}",
+            field=field,
+            value=value,
         )
 
 

@@ -37,7 +37,7 @@ class Worker:
     def __post_init__(self) -> None:
         checks.name("id", self.id)
         checks.name("host", self.host)
-        checks.positive("speed_ratio", self.speed_ratio)
+        checks.speed_ratio("speed_ratio", self.speed_ratio)
         if self.memory_bytes is not None:
             checks.device_memory("memory_bytes", self.memory_bytes)
         for index, domain in enumerate(self.failure_domains):

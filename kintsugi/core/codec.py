@@ -55,7 +55,7 @@ def loads(kind: type[T], text: str | bytes) -> T:
         InvalidInputError: the text is no JSON or does not describe a `kind`.
     """
     try:
-        data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
+        data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=object_of)
     except (ValueError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInputError(f"is not JSON: {error}", field="document") from error
     return decode(kind, data)
@@ -83,7 +83,8 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON number")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object that JSON text has, for `json.loads`. Raises ValueError where a field stands twice."""
     result = dict(pairs)
     if len(result) < len(pairs):
         names = [name for name, _ in pairs]

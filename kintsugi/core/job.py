@@ -54,7 +54,7 @@ class JobSettings:
     """Workers that send the service no heartbeat for so long count as failed; null: nobody listens."""
 
     def __post_init__(self) -> None:
-        checks.positive("num_microbatches", self.num_microbatches)
+        checks.microbatches("num_microbatches", self.num_microbatches)
         checks.positive("mtbf_seconds", self.mtbf_seconds)
         if self.mtbf_prior_failures is not None:
             checks.positive("mtbf_prior_failures", self.mtbf_prior_failures)

@@ -67,7 +67,7 @@ class Pipeline:
     stages: tuple[Stage, ...]
 
     def __post_init__(self) -> None:
-        checks.positive("num_microbatches", self.num_microbatches)
+        checks.microbatches("num_microbatches", self.num_microbatches)
         checks.not_empty("stages", self.stages)
         expected = 0
         for index, stage in enumerate(self.stages):

@@ -95,7 +95,7 @@ class Event:
         if self.beta_seconds_per_byte is not None:
             checks.beta("beta_seconds_per_byte", self.beta_seconds_per_byte)
         if self.speed_ratio is not None:
-            checks.positive("speed_ratio", self.speed_ratio)
+            checks.speed_ratio("speed_ratio", self.speed_ratio)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -194,17 +194,20 @@ class InterleavedSearch:
         """The split of every pipeline: alike ones share that of the busiest, so that they hold the same, where it is no slower."""
         splitter, tail = self._splitter(len(groups)), self._tail(len(groups))
         busiest: dict[Kinds, ChunkSplit] = {}
-        result: dict[int, ChunkSplit] = {}
+        result: dict[tuple[Kinds, int], ChunkSplit] = {}
         for k in sorted(range(len(groups)), key=lambda k: -shares[k]):
-            known = busiest.get(groups[k])
-            result[k] = splitter.best(groups[k], virtual[k], shares[k], tail)
+            pipeline = group, share = groups[k], shares[k]
+            if pipeline in result:
+                continue
+            known = busiest.get(group)
+            result[pipeline] = splitter.best(group, virtual[k], share, tail)
             if known is not None:
-                same = splitter.priced(known.cuts, groups[k], shares[k], tail)
-                if not same.lacking_bytes and same.seconds <= max(known.seconds, result[k].seconds):
-                    result[k] = same
-            busiest.setdefault(groups[k], result[k])
-            self._note(Tight(result[k].cuts, groups[k], shares[k], len(groups), result[k].lacking_bytes))
-        return [result[k] for k in range(len(groups))]
+                same = splitter.priced(known.cuts, group, share, tail)
+                if not same.lacking_bytes and same.seconds <= max(known.seconds, result[pipeline].seconds):
+                    result[pipeline] = same
+            busiest.setdefault(group, result[pipeline])
+            self._note(Tight(result[pipeline].cuts, group, share, len(groups), result[pipeline].lacking_bytes))
+        return [result[pipeline] for pipeline in zip(groups, shares, strict=True)]
 
     def _note(self, tight: Tight) -> None:
         best = self._roomiest

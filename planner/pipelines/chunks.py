@@ -1,16 +1,15 @@
 """Layers to the stages of an interleaved pipeline, several of which are on each worker."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from estimator.compiled import compiled
 from estimator.interleaved import interleaved_ends
 from estimator.layers import LayerSums
-from estimator.memory import held_activations, running_bytes
+from estimator.memory import held_moments
 from estimator.pipeline import Floats
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
@@ -53,6 +52,8 @@ class ChunkSplitter:
         self._sums, self._num_replicas = sums, num_replicas
         self._forward, self._backward = np.array(sums.forward, np.float64), np.array(sums.backward, np.float64)
         layers = sums.profile.layers
+        self._activations, self._entries = np.array(sums.activations, np.int64), np.array(sums.entry_bytes, np.int64)
+        self._temporary, self._updates = sums.temporary_table(), sums.update_table()
         self._delays = np.array([0.0, *(link.transfer_seconds(layer.output_bytes) for layer in layers[:-1]), 0.0])
         self._known: dict[tuple[tuple[WorkerKind, ...], int, int], ChunkSplit] = {}
 
@@ -79,7 +80,7 @@ class ChunkSplitter:
         """A split as `best` prices it."""
         own = np.array(cuts, dtype=np.int64)
         seconds = float(self.seconds(own[None], kinds, num_microbatches, tail)[0])
-        return ChunkSplit(tuple(cuts), seconds, self.lacking(own, kinds, num_microbatches))
+        return ChunkSplit(tuple(cuts), seconds, int(self.lacking(own[None], kinds, num_microbatches)[0]))
 
     def seconds(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int, tail: Floats) -> Floats:
         """Times of several splits. Shape [splits]."""
@@ -105,24 +106,27 @@ class ChunkSplitter:
         ends = np.minimum(ends, count - len(speeds) + places)
         return np.concatenate(([0], ends, [count])).astype(np.int64)
 
-    def lacking(self, cuts: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> int:
-        """Bytes that the worker lacks that lacks most; 0 where the split fits."""
-        return max(0, *self._lacks(cuts, kinds, num_microbatches))
+    def lacking(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> Ints:
+        """Bytes that the worker lacks that lacks most, in each of several splits; 0 where one fits. Shape [splits]."""
+        result: Ints = np.maximum(self._lacks(options, kinds, num_microbatches).max(axis=1), 0)
+        return result
 
     def neediest(self, cuts: Sequence[int] | Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> int:
         """Place of the worker that lacks most."""
-        lacks = list(self._lacks(cuts, kinds, num_microbatches))
-        return lacks.index(max(lacks))
+        return int(self._lacks(np.array(cuts, dtype=np.int64)[None], kinds, num_microbatches)[0].argmax())
 
-    def _lacks(self, cuts: Sequence[int] | Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> Iterator[int]:
-        """Bytes that each worker lacks; negative where it has some left."""
-        sums, num_workers = self._sums, len(kinds)
-        stages = list(pairwise(np.asarray(cuts).tolist()))
+    def _lacks(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> Ints:
+        """Bytes that each worker lacks, below 0 where some are left. From shape [splits, stages + 1] to [splits, workers]."""
+        num_workers = len(kinds)
+        result = np.empty((len(options), num_workers), dtype=np.int64)
         for place, kind in enumerate(kinds):
-            own = stages[place::num_workers]
-            activations = [sums.activation_bytes(start, stop) for start, stop in own]
-            _, held = held_activations(Schedule.INTERLEAVED, place, num_workers, num_microbatches, activations)
-            yield sums.held_bytes(own, self._num_replicas) + running_bytes(sums, own, held) - kind.usable_bytes
+            starts, stops = options[:, place:-1:num_workers], options[:, place + 1 :: num_workers]
+            moments = held_moments(Schedule.INTERLEAVED, place, num_workers, num_microbatches, starts.shape[1])
+            activations = self._activations[stops] - self._activations[starts] + self._entries[starts]
+            held = (activations @ moments.T).max(axis=1)
+            running = np.maximum(self._updates[starts, stops].max(axis=1), held + self._temporary[starts, stops].max(axis=1))
+            result[:, place] = self._sums.held_bytes_of(starts, stops, self._num_replicas) + running - kind.usable_bytes
+        return result
 
 
 class _Descent:
@@ -142,7 +146,7 @@ class _Descent:
             options = self._nearby(cuts)
             times = self._seconds(options)
             better = (options[row] for row in np.argsort(times, kind="stable") if times[row] < seconds * (1 - 1e-12))
-            chosen = next((option for option in better if not self._lacking(option)), None)
+            chosen = next((option for option in better if not self._lacking(option[None])[0]), None)
             if chosen is None:
                 break
             cuts, seconds = chosen, float(self._seconds(chosen[None])[0])
@@ -160,13 +164,13 @@ class _Descent:
 
     def into_memory(self, cuts: Ints) -> tuple[Ints, int]:
         """The nearest split that fits memory, and 0; where that is not found, one that lacks little, and how much."""
-        lacking = self._lacking(cuts)
+        lacking = int(self._lacking(cuts[None])[0])
         while lacking and len(options := self._relieving(cuts)):
-            lacks = [self._lacking(option) for option in options]
-            least = min(lacks)
-            if least >= lacking:
+            lacks = self._lacking(options)
+            best = int(lacks.argmin())
+            if lacks[best] >= lacking:
                 break
-            cuts, lacking = options[lacks.index(least)], least
+            cuts, lacking = options[best], int(lacks[best])
         return cuts, lacking
 
     def _relieving(self, cuts: Ints) -> Ints:
@@ -191,8 +195,8 @@ class _Descent:
             return np.array([math.inf])[:0]
         return self._splitter.seconds(options, self._kinds, self._num_microbatches, self._tail)
 
-    def _lacking(self, cuts: Ints) -> int:
-        return self._splitter.lacking(cuts, self._kinds, self._num_microbatches)
+    def _lacking(self, options: Ints) -> Ints:
+        return self._splitter.lacking(options, self._kinds, self._num_microbatches)
 
 
 @compiled

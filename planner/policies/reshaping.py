@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from estimator.estimate import after_transition, priced
@@ -15,7 +16,7 @@ from planner.arranging.arrangement import Arrangement
 from planner.arranging.degrees import degrees
 from planner.arranging.pursuit import pursue
 from planner.arranging.refining import refined
-from planner.arranging.request import Request, search_for, shortage
+from planner.arranging.request import AnySearch, Request, search_for, shortage
 from planner.placing.placement import place
 from planner.placing.spreading import is_spread, most_confined
 from restorer.migration import plan_migration
@@ -53,25 +54,43 @@ def reshape(request: Request) -> Found:
     """
     if request.settings.schedule is not Schedule.AUTO:
         require_known(request.settings.schedule)
-        return _with_proof(_under_schedule(request))
-    found, refusal = [], None
-    for schedule in ORDERS:
-        try:
-            found.append(_under_schedule(replace(request, settings=replace(request.settings, schedule=schedule))))
-        except InfeasibleError as error:
-            refusal = refusal or error
-    if not found:
-        assert refusal is not None
-        raise refusal
+        return _with_proof(_best(request, (request.settings.schedule,))[0])
+    started = time.perf_counter()
+    found = _best(request, tuple(ORDERS))
     best = max(found, key=lambda item: request.worth(item.estimate))
     least = min(item.search.lower_bound_seconds for item in found)
     search = Search(
         lower_bound_seconds=least,
         gap_ratio=best.estimate.iteration_seconds / least - 1,
-        elapsed_seconds=sum(item.search.elapsed_seconds for item in found),
+        elapsed_seconds=time.perf_counter() - started,
         candidates=sum(item.search.candidates for item in found),
     )
     return _with_proof(replace(best, search=search))
+
+
+class _NothingFitsError(Exception):
+    """No arrangement fits memory; why is told only to those who ask, for to find out takes longer than the search."""
+
+    def __init__(self, request: Request, search: AnySearch) -> None:
+        super().__init__()
+        self._request, self._search = request, search
+
+    def told(self) -> InfeasibleError:
+        return shortage(self._request, self._search)
+
+
+def _best(request: Request, schedules: Sequence[Schedule]) -> list[Found]:
+    """The best of each schedule under which something fits; raises InfeasibleError, the first's, where nothing does."""
+    found, refusals = [], []
+    for schedule in schedules:
+        try:
+            found.append(_under_schedule(replace(request, settings=replace(request.settings, schedule=schedule))))
+        except (InfeasibleError, _NothingFitsError) as error:
+            refusals.append(error)
+    if not found:
+        first = refusals[0]
+        raise first.told() if isinstance(first, _NothingFitsError) else first
+    return found
 
 
 def _with_proof(found: Found) -> Found:
@@ -88,7 +107,8 @@ def _under_schedule(request: Request) -> Found:
     Each number's fastest arrangement is placed, priced with its migration, and compared by equation 8 (`Request.worth`).
 
     Raises:
-        InfeasibleError: nothing fits the ranges or memory.
+        InfeasibleError: nothing fits the ranges.
+        _NothingFitsError: nothing fits memory.
     """
     started = time.perf_counter()
     search = search_for(request)
@@ -104,7 +124,7 @@ def _under_schedule(request: Request) -> Found:
         if best is None or request.worth(found.estimate) > request.worth(best.estimate):
             best = found
     if best is None:
-        raise shortage(request, search)
+        raise _NothingFitsError(request, search)
     best = _refined(request, best)
     least = min(least, best.estimate.iteration_seconds, _confined_bound(request, best.plan))
     gap = best.estimate.iteration_seconds / least - 1

@@ -99,7 +99,7 @@ CLUSTERS = st.builds(
 )
 SETTINGS = st.builds(
     JobSettings,
-    num_microbatches=st.integers(1, 10**6),
+    num_microbatches=st.integers(1, 65_536),
     ranges=st.builds(
         Ranges,
         min_dp=st.integers(1, 4),

@@ -42,6 +42,7 @@ def test_uniform_cluster_fills_hosts_in_order():
         ({"host": "\n"}, "host"),
         ({"speed_ratio": 0.0}, "speed_ratio"),
         ({"speed_ratio": -0.5}, "speed_ratio"),
+        ({"speed_ratio": 1e-300}, "speed_ratio"),
         ({"speed_ratio": float("nan")}, "speed_ratio"),
         ({"memory_bytes": 0}, "memory_bytes"),
         ({"memory_bytes": 80}, "memory_bytes"),

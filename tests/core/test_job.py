@@ -29,7 +29,12 @@ def test_ranges_refuse(changes, field):
 
 @pytest.mark.parametrize(
     ("changes", "field"),
-    [({"num_microbatches": 0}, "num_microbatches"), ({"mtbf_seconds": 0}, "mtbf_seconds"), ({"mtbf_seconds": -1}, "mtbf_seconds")],
+    [
+        ({"num_microbatches": 0}, "num_microbatches"),
+        ({"num_microbatches": 65_537}, "num_microbatches"),
+        ({"mtbf_seconds": 0}, "mtbf_seconds"),
+        ({"mtbf_seconds": -1}, "mtbf_seconds"),
+    ],
 )
 def test_settings_refuse(changes, field):
     with refuses(field):

@@ -45,6 +45,7 @@ def test_an_event_names_its_subject(kind):
         ({"alpha_seconds": 90.0}, "alpha_seconds"),
         ({"beta_seconds_per_byte": 1e9}, "beta_seconds_per_byte"),
         ({"speed_ratio": 0.0}, "speed_ratio"),
+        ({"speed_ratio": 1e308}, "speed_ratio"),
         ({"link": ("h00", "h00")}, "link[1]"),
         ({"kind": EventKind.STRAGGLER}, "speed_ratio"),
     ],

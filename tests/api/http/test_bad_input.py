@@ -33,7 +33,9 @@ def layers(**changes):
     return [{**first, **changes}, *others]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"{'a': 1}", b"\xff\xfe", b"[" * 100_000, b"1" * 5_000, b'{"a": 1} x'])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"{'a': 1}", b"\xff\xfe", b"[" * 100_000, b"1" * 5_000, b'{"a": 1} x', b'{"a": 1, "a": 2}']
+)
 def test_a_body_that_is_not_json(client, job, body):
     response = client.post(EVENTS, content=body, headers=JSON)
     assert assert_is_problem(response, 400)["code"] == "not_json"
@@ -98,6 +100,7 @@ async def test_a_huge_body_is_not_taken_in(app, declared):
         ({"workers": 2.5}, "workers"),
         ({"workers": None}, "workers"),
         ({"settings": {"num_microbatches": 0}}, "settings.num_microbatches"),
+        ({"settings": {"num_microbatches": 100_000_000_000}}, "settings.num_microbatches"),
         ({"settings": {"num_microbatches": 8, "policy": "prayer"}}, "settings.policy"),
         ({"settings": {"num_microbatches": 8, "allows_follow_up": True}}, "settings.allows_follow_up"),
         ({"settings": {"num_microbatches": 8, "ranges": {"min_dp": 3, "max_dp": 2}}}, "settings.ranges.max_dp"),

@@ -11,16 +11,21 @@ from hypothesis import strategies as st
 
 from estimator.costs import Costs
 from estimator.estimate import estimate
+from estimator.layers import LayerSums
+from estimator.memory import held_activations, running_bytes
+from estimator.schedule import ORDERS
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges, Snapshot
 from kintsugi.core.plan import Pipeline, Plan, Policy, Schedule, Stage
+from kintsugi.core.profile import OptimizerSharding
 from planner.arranging.degrees import degrees
 from planner.arranging.interleaving import InterleavedProblem, InterleavedSearch
 from planner.legality import violations
 from planner.pipelines.chunks import ChunkSplitter
 from planner.pipelines.kinds import WorkerKind
 from planner.placing.links import Links
+from planner.policies import reshaping
 from planner.replan import replan
 from restorer.rounds import colour_rounds
 from tests.builders import FREE, grid_plan, snapshot_of, transformer_profile, uniform_profile
@@ -124,6 +129,39 @@ def test_splits_are_close_to_the_best_of_all(workers, virtual, count):
     found = splitter.best(kinds, virtual, count, tail)
     assert found.lacking_bytes == 0
     assert everything.min() * (1 - 1e-12) <= found.seconds <= everything.min() * 1.05
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=100)
+def test_what_splits_lack_is_what_each_workers_own_stages_take(data):
+    profile = transformer_profile(14, optimizer_sharding=data.draw(st.sampled_from(OptimizerSharding)))
+    sums, workers, virtual = LayerSums(profile), data.draw(st.integers(2, 3)), data.draw(st.integers(1, 4))
+    count, replicas = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 3))
+    kinds = tuple(WorkerKind(1.0, data.draw(st.integers(10**9, 10**10))) for _ in range(workers))
+    inner = st.lists(st.integers(1, 15), min_size=workers * virtual - 1, max_size=workers * virtual - 1, unique=True)
+    options = [(0, *sorted(cuts), 16) for cuts in data.draw(st.lists(inner, min_size=1, max_size=4))]
+
+    def lacks(cuts: tuple[int, ...], place: int) -> int:
+        own = list(itertools.pairwise(cuts))[place::workers]
+        activations = [sums.activation_bytes(*stage) for stage in own]
+        _, held = held_activations(Schedule.INTERLEAVED, place, workers, count, activations)
+        return sums.held_bytes(own, replicas) + running_bytes(sums, own, held) - kinds[place].usable_bytes
+
+    splitter = ChunkSplitter(sums, profile.network.inter_host, replicas)
+    found = [max(0, *(lacks(cuts, place) for place in range(workers))) for cuts in options]
+    assert splitter.lacking(np.array(options), kinds, count).tolist() == found
+
+
+def test_where_the_schedule_is_free_nobody_looks_for_why_one_of_them_does_not_fit(monkeypatch):
+    """And what it took to find that it does not counts."""
+    profile = uniform_profile(16, memory_bytes=3_200_000_000)
+    with pytest.raises(InfeasibleError):
+        replan(snapshot(profile, Cluster.uniform(4), 8))
+    monkeypatch.setattr(reshaping, "shortage", None)
+    ticks = itertools.count()
+    monkeypatch.setattr(reshaping.time, "perf_counter", lambda: next(ticks))
+    decision = replan(snapshot(profile, Cluster.uniform(4), 8, Schedule.AUTO))
+    assert decision.search.elapsed_seconds >= 2 * len(ORDERS) - 1
 
 
 def test_memory_is_kept_and_a_model_that_does_not_fit_is_refused():
