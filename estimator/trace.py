@@ -58,7 +58,13 @@ class TraceGroup:
 
 
 def predicted_group(plan: Plan, profile: Profile, cluster: Cluster, *, begin_seconds: float = 0.0) -> TraceGroup:
-    """One step of `plan` as the estimator's replay of its program tells it, from `begin_seconds` on. O(A) for A actions."""
+    """One step of `plan` as the estimator's replay of its program tells it, from `begin_seconds` on. O(A) for A actions.
+
+    Raises:
+        InvalidInputError: the plan has other layers than the profile, or workers that the cluster lacks.
+    """
+    plan.require_layers(profile.num_layers)
+    plan.require_workers(cluster.by_id)
     timetable = replay(compile_program(plan, profile, cluster), Costs(profile, cluster)).timings
     if begin_seconds:
         timetable = {worker: tuple(later(timing, begin_seconds) for timing in own) for worker, own in timetable.items()}

@@ -39,11 +39,15 @@ def trace(
     if run is None:
         if compare:
             raise InvalidInputError("needs --run FOLDER: what is to be compared", field="compare", value=True)
+        if generation is not None:
+            raise InvalidInputError("needs --run FOLDER and --compare: a plan has its own", field="generation", value=generation)
         groups = [_predicted(profile, plan, cluster, workers_per_host)]
         _write(groups, output, kind="predicted")
         return
     if profile is not None or plan is not None or cluster is not None:
         raise InvalidInputError("has its own profile, cluster and plans; leave those options out", field="run", value=str(run))
+    if generation is not None and not compare:
+        raise InvalidInputError("needs --compare; a trace shows all generations of a run", field="generation", value=generation)
     measured = read_run(run)
     if compare:
         _compare(measured, generation, output, format)

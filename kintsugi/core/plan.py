@@ -1,5 +1,6 @@
 """What runs where: the plan, and the views of it that everybody needs."""
 
+from collections.abc import Collection
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -257,3 +258,22 @@ class Plan:
     def worker_for(self, microbatch: int, pipeline: int, stage: int) -> str:
         """The worker that computes one stage of one micro-batch, by its slot or by its route."""
         return self.pipelines[pipeline].stages[stage].worker or self.route_of[microbatch, stage]
+
+    def require_layers(self, num_layers: int) -> None:
+        """Refuse this plan for a model of another number of layers.
+
+        Raises:
+            InvalidInputError: it holds more or fewer.
+        """
+        if self.num_layers != num_layers:
+            message = f"holds {self.num_layers} layers where the profile has {num_layers}"
+            raise InvalidInputError(message, field="plan", value=self.num_layers)
+
+    def require_workers(self, known: Collection[str]) -> None:
+        """Refuse this plan on a cluster that lacks workers of it.
+
+        Raises:
+            InvalidInputError: a worker of the plan is not `known`.
+        """
+        if unknown := next((worker for worker in self.workers if worker not in known), None):
+            raise InvalidInputError("is a worker of the plan, but not of the cluster", field="plan", value=unknown)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Pipeline, Plan
 from kintsugi.core.profile import PYDANTIC_CONFIG, Profile
 from kintsugi.formats.megatron import layout
@@ -54,10 +53,7 @@ def exported(plan: Plan, profile: Profile, form: ExportFormat) -> Export:
     Raises:
         InvalidInputError: these cannot express it; the message says why and what can.
     """
-    if plan.num_layers != profile.num_layers:
-        raise InvalidInputError(
-            f"holds {plan.num_layers} layers where the profile has {profile.num_layers}", field="plan", value=plan.num_layers
-        )
+    plan.require_layers(profile.num_layers)
     key, text = _WORDS[form]
     parts = tuple(ExportPart(pipelines=indices, text=text(plan, pipeline, profile)) for indices, pipeline in alike(plan, key))
     return Export(format=form, parts=parts, note=_note(plan, parts))

@@ -7,6 +7,7 @@ import pytest
 
 from kintsugi.cli import main
 from kintsugi.core import codec
+from kintsugi.core.cluster import Cluster
 from tests.builders import grid_plan, transformer_profile
 from tests.estimator.test_trace import require_paired_flows, require_valid
 
@@ -76,9 +77,28 @@ def test_a_comparison_is_a_table_for_people(capsys):
         (("--run", RUN, "--plan", "p.json"), "run"),
         (("--run", RUN, "--compare", "--generation", "9"), "generation"),
         (("--run", "absent"), "run"),
+        (("--run", RUN, "--generation", "0"), "generation"),
+        (("--profile", "p.json", "--plan", "p.json", "--generation", "3"), "generation"),
     ],
 )
 def test_what_is_refused(capsys, arguments, field):
     status, out = run(capsys, *arguments, "--format", "json")
     assert status == 2
     assert json.loads(out)["error"]["field"] == field
+
+
+@pytest.mark.parametrize("num_blocks", [3, 9])
+def test_a_plan_of_another_model_is_refused(capsys, files, tmp_path, num_blocks):
+    other = tmp_path / "other.json"
+    other.write_text(codec.dumps(transformer_profile(num_blocks)))
+    status, out = run(capsys, "--profile", str(other), *files[2:], "--format", "json")
+    assert status == 2
+    error = json.loads(out)["error"]
+    assert (error["field"], error["message"]) == ("plan", f"holds 8 layers where the profile has {num_blocks + 2}")
+
+
+def test_a_plan_of_another_cluster_is_refused(capsys, files, tmp_path):
+    cluster = tmp_path / "cluster.json"
+    cluster.write_text(codec.dumps(Cluster.uniform(3)))
+    status, out = run(capsys, *files, "--cluster", str(cluster), "--format", "json")
+    assert (status, json.loads(out)["error"]["value"]) == (2, "w03")
