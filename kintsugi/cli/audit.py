@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from kintsugi.cli.output import Format, print_json
+from kintsugi.cli.terminal import styled, terminal
 from kintsugi.core.codec import encode
 from kintsugi.runtime.records.audit import AuditReport
 from kintsugi.runtime.records.audit import audit as prove
@@ -34,7 +34,7 @@ def audit(
 
 
 def _print(report: AuditReport, is_proven: bool) -> None:
-    console = Console()
+    console = terminal()
     table = Table(
         title=f"{report.committed_steps} of {report.num_steps} steps, {report.num_journals} journals", title_justify="left"
     )
@@ -45,14 +45,12 @@ def _print(report: AuditReport, is_proven: bool) -> None:
         table.add_row(*map(str, row))
     console.print(table)
     for undone in report.undone:
-        console.print(
-            f"steps {undone.first} to {undone.last} were undone ({undone.source.value}) and trained again", highlight=False
-        )
+        console.print(f"steps {undone.first} to {undone.last} were undone ({undone.source.value}) and trained again")
     for problem in report.problems:
-        console.print(f"[red]{problem}[/red]", highlight=False)
+        console.print(styled("red", problem))
     if report.num_problems > len(report.problems):
-        console.print(f"{report.num_problems} problems in all, each step and layer for itself", highlight=False)
+        console.print(f"{report.num_problems} problems in all, each step and layer for itself")
     if report.is_exact and not is_proven:
         left = report.num_steps - report.committed_steps
-        console.print(f"{left} steps are not committed yet; --unfinished proves the others", highlight=False)
-    console.print("[green]proven[/green]" if is_proven else "[red]not proven[/red]")
+        console.print(f"{left} steps are not committed yet; --unfinished proves the others")
+    console.print(styled("green", "proven") if is_proven else styled("red", "not proven"))

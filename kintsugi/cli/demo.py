@@ -14,8 +14,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from kintsugi.cli.live import LiveView
+from kintsugi.cli.terminal import terminal
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import UnavailableError
 from kintsugi.core.job import Ranges
@@ -76,9 +78,7 @@ def demo(
     undisturbed, struck under the policy that the planner chooses, and struck under one that it did not. Exits with 1
     when any loss or parameter differs by more than 1e-12 (fp64), or replicas are not bitwise equal.
     """
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH_OF_FILES)
+    console = terminal(width_of_files=WIDTH_OF_FILES)
     make_job = partial(gpt_job, num_microbatches=NUM_MICROBATCHES, num_steps=steps, seed=seed)
     with tempfile.TemporaryDirectory(prefix="kintsugi-demo-") as folder, service(Path(folder)) as url:
         console.print(f"service on SQLite at {url}; watch the jobs at {url}/dashboard")
@@ -166,7 +166,7 @@ def _verdict(rows: Sequence[_Row]) -> Table:
             f"{row.difference.loss_ratio:.1e}",
             f"{row.difference.parameter_ratio:.1e}",
             "bitwise equal" if row.difference.has_equal_replicas else "differ",
-            "[green]equal[/]" if row.is_equal else "[bold red]DIFFERENT[/]",
+            Text("equal", "green") if row.is_equal else Text("DIFFERENT", "bold red"),
         )
     return table
 

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kintsugi.cli.output import Format, print_json
+from kintsugi.cli.terminal import styled, terminal
 from kintsugi.core.codec import encode
 from kintsugi.matrix.cell import Cell
 from kintsugi.matrix.execution import StoppedError
@@ -45,7 +45,7 @@ def matrix(
         try:
             manifest = _run(chosen, folder, asked)
         except StoppedError:
-            Console(stderr=True).print("stopped; the same command goes on", highlight=False)
+            terminal(stderr=True).print("stopped; the same command goes on")
             return 1
     written = write_report(folder)
     _print(written, manifest, form)
@@ -55,7 +55,7 @@ def matrix(
 def _run(chosen: Matrix, folder: Path, asked: Asked) -> Manifest:
     """Run it with a bar on stderr."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=terminal(stderr=True)) as progress:
         task = progress.add_task("", total=None)
 
         def observe(done: int, total: int, cell: Cell) -> None:
@@ -76,10 +76,10 @@ def _print(report: Report, manifest: Manifest | None, form: Format) -> None:
     if form is Format.JSON:
         print_json({"is_accepted": report.is_accepted, "report": str(report.path), "findings": encode(report.findings)})
         return
-    console = Console()
+    console = terminal()
     for entry in manifest.entries if manifest is not None else ():
         if entry.status is CellStatus.FAILED:
-            console.print(f"[red]{entry.cell.name} failed: {entry.reason}[/red]", highlight=False)
+            console.print(styled("red", f"{entry.cell.name} failed: {entry.reason}"))
     for finding in report.findings:
-        console.print(f"{finding.name}: {finding.measured} (asked {finding.asked}): {finding.verdict}", highlight=False)
-    console.print(f"the report is {report.path}", highlight=False)
+        console.print(f"{finding.name}: {finding.measured} (asked {finding.asked}): {finding.verdict}")
+    console.print(f"the report is {report.path}")

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from kintsugi.cli.terminal import styled, terminal
 from kintsugi.core.codec import encode
 from kintsugi.core.decision import Decision, Estimate, FollowUp, Migration, Search
 from kintsugi.core.errors import InvalidInputError
@@ -47,8 +48,8 @@ def plan_document(decision: Decision) -> dict[str, Any]:
 
 def print_decision(decision: Decision) -> None:
     """Print a decision as tables: the reason, the grid, the price, and the alternatives where there was a choice."""
-    console = Console()
-    console.print(f"[bold]{decision.policy.value}[/bold]: {decision.reason}", highlight=False)
+    console = terminal()
+    console.print(styled("bold", decision.policy.value, f": {decision.reason}"))
     console.print(_grid(decision.plan, decision.estimate))
     console.print(_price(decision.estimate, decision.search))
     if len(decision.alternatives) > 1:
@@ -57,7 +58,7 @@ def print_decision(decision: Decision) -> None:
     if decision.follow_up is not None:
         _print_follow_up(console, decision.follow_up)
     for idle in decision.plan.idle_workers:
-        console.print(f"{idle.worker} is idle: {idle.reason}", highlight=False)
+        console.print(f"{idle.worker} is idle: {idle.reason}")
 
 
 def _print_migration(console: Console, migration: Migration) -> None:
@@ -66,7 +67,6 @@ def _print_migration(console: Console, migration: Migration) -> None:
         console.print(
             f"{migration.total_bytes / GIGABYTE:.4g} GB move in {len(migration.transfers)} transfers; all state is there after "
             f"{migration.makespan_seconds:.4g} s (lower bound {migration.lower_bound_seconds:.4g} s)",
-            highlight=False,
         )
     if migration.from_checkpoint:
         layers = ", ".join(str(layer) for layer in sorted({read.layer for read in migration.from_checkpoint}))
@@ -74,7 +74,6 @@ def _print_migration(console: Console, migration: Migration) -> None:
         console.print(
             f"{num_bytes / GIGABYTE:.4g} GB of optimizer state of layers {layers} come from the last checkpoint: "
             "no survivor holds them",
-            highlight=False,
         )
 
 
@@ -83,7 +82,6 @@ def _print_follow_up(console: Console, follow_up: FollowUp) -> None:
     console.print(
         f"after {follow_up.after_steps} steps: {price.reconfiguration_seconds:.6g} s of reconfiguration, "
         f"then {price.iteration_seconds:.6g} s a step",
-        highlight=False,
     )
     console.print(_grid(follow_up.plan, price))
 

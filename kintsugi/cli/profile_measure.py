@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
 from kintsugi.cli.output import write_text
+from kintsugi.cli.terminal import terminal
 from kintsugi.core.codec import encode
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.profile import Profile
@@ -84,7 +84,7 @@ def _default_name(job: str, output: Path | None) -> str:
 
 
 def _measure(make_job: Callable[[], TrainingJob], name: str, repeats: int, workers: int, *, is_distinct: bool) -> Profile:
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=terminal(stderr=True), transient=True) as progress:
         task = progress.add_task("layers, then network and recovery", total=repeats)
         return profile_job(
             make_job,

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from kintsugi.cli.output import Format, print_json
+from kintsugi.cli.terminal import terminal
 from kintsugi.core import codec
 from kintsugi.core.errors import InfeasibleError, InvalidInputError
 from planner.quality import Baseline, Case, Figures, Verdict, compare, decide
@@ -81,7 +81,7 @@ def regress(
 
 def _tracked(cases: Mapping[str, Case]) -> Iterable[tuple[str, Case]]:
     """The cases, with their progress on a terminal's standard error."""
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     return track(cases.items(), "planning", console=console, transient=True, disable=not console.is_terminal)
 
 
@@ -141,13 +141,11 @@ def _print(results: Sequence[Result], format: Format) -> None:  # noqa: A002
     if format is Format.JSON:
         print_json(_document(results))
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH_OF_FILES)
+    console = terminal(width_of_files=WIDTH_OF_FILES)
     changed = [result for result in results if result.told != Verdict.SAME.value]
     if changed:
         console.print(_table(changed))
-    console.print(_summary(results), highlight=False)
+    console.print(_summary(results))
 
 
 def _document(results: Sequence[Result]) -> dict[str, Any]:

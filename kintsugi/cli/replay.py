@@ -8,12 +8,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
+from rich.text import Text
 
 from api.differences import Difference
 from api.replay import Replay, Replayed
 from api.settings import Settings
 from api.storage.store import Store
 from kintsugi.cli.output import Format, print_json
+from kintsugi.cli.terminal import styled, terminal
 from kintsugi.core.codec import encode
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.version import __version__
@@ -65,8 +67,8 @@ def _jobs(store: Store) -> Iterator[str]:
 
 def _tracked(one: Replay) -> Iterable[Replayed]:
     """A job's entries, with their progress on a terminal's standard error."""
-    console = Console(stderr=True)
-    return track(one, one.job, total=one.num_entries + 1, console=console, transient=True, disable=not console.is_terminal)
+    console = terminal(stderr=True)
+    return track(one, escape(one.job), total=one.num_entries + 1, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _document(outcomes: dict[str, list[Replayed]]) -> dict[str, Any]:
@@ -83,7 +85,7 @@ def _document(outcomes: dict[str, list[Replayed]]) -> dict[str, Any]:
 
 
 def _print(outcomes: dict[str, list[Replayed]]) -> None:
-    console = Console()
+    console = terminal()
     for job, entries in outcomes.items():
         console.print(_table(job, entries))
         for entry in entries:
@@ -92,27 +94,25 @@ def _print(outcomes: dict[str, list[Replayed]]) -> None:
     others = sorted({str(entry.planner_version) for entry in decisions} - {__version__})
     made = f"; some were made by {', '.join(others)}" if others else ""
     num_different = sum(bool(entry.differences) for entries in outcomes.values() for entry in entries)
-    verdict = f"[red]{num_different} entries came out differently[/red]" if num_different else "[green]all the same[/green]"
-    console.print(f"{len(decisions)} decisions made again by planner {__version__}{made}: {verdict}", highlight=False)
+    verdict = styled("red", f"{num_different} entries came out differently") if num_different else styled("green", "all the same")
+    console.print(Text(f"{len(decisions)} decisions made again by planner {__version__}{made}: ").append_text(verdict))
 
 
 def _table(job: str, entries: list[Replayed]) -> Table:
-    table = Table(
-        "entry", "time", "what", "generation", "policy", "planner", "replayed", title=escape(f"job {job}"), title_justify="left"
-    )
+    table = Table("entry", "time", "what", "generation", "policy", "planner", "replayed", title=f"job {job}", title_justify="left")
     for entry in entries:
         decided = (str(entry.generation), entry.policy or "", entry.planner_version or "") if entry.decided else ("", "", "")
-        verdict = "[red]different[/red]" if entry.differences else "same"
-        table.add_row(str(entry.number), entry.at, escape(entry.what), *decided, verdict)
+        verdict = styled("red", "different") if entry.differences else "same"
+        table.add_row(str(entry.number), entry.at, entry.what, *decided, verdict)
     return table
 
 
 def _print_differences(console: Console, entry: Replayed) -> None:
     for difference in entry.differences[:MOST_SHOWN]:
-        console.print(f"[red]entry {entry.number}: {_told(difference)}[/red]", highlight=False)
+        console.print(styled("red", f"entry {entry.number}: {_told(difference)}"))
     if len(entry.differences) > MOST_SHOWN:
-        console.print(f"entry {entry.number}: and {len(entry.differences) - MOST_SHOWN} more fields", highlight=False)
+        console.print(f"entry {entry.number}: and {len(entry.differences) - MOST_SHOWN} more fields")
 
 
 def _told(difference: Difference) -> str:
-    return escape(f"{difference.field} is stored as {difference.stored!r}, replayed as {difference.replayed!r}")
+    return f"{difference.field} is stored as {difference.stored!r}, replayed as {difference.replayed!r}"

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from kintsugi.cli.output import Format, print_json
+from kintsugi.cli.terminal import terminal
 from kintsugi.core import codec
 from planner.sharding.exact import assign_shards
 from planner.sharding.problem import ShardAssignment, ShardProblem
@@ -43,10 +42,9 @@ def _print_table(problem: ShardProblem, assignment: ShardAssignment, elapsed_sec
         table.add_column(name, justify="left" if name == "neighbor" else "right")
     for neighbor, count in zip(problem.neighbors, assignment.counts, strict=True):
         finish = neighbor.arrival_seconds(count * problem.shard_bytes)
-        table.add_row(escape(neighbor.id), f"{count:,}", f"{finish:.6g} s" if count else "-")
-    console = Console()
+        table.add_row(neighbor.id, f"{count:,}", f"{finish:.6g} s" if count else "-")
+    console = terminal()
     console.print(table)
     console.print(
         f"all shards are there after {assignment.makespan_seconds:.6g} s; decided in {elapsed_seconds * 1e3:.3f} ms",
-        highlight=False,
     )

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
 from kintsugi.cli.output import Format, print_json
+from kintsugi.cli.terminal import terminal
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.simulator import figures, report
 from kintsugi.simulator.policies import ALL, chosen
@@ -63,9 +63,7 @@ def simulate(
     if format is Format.JSON:
         print_json(report.document(case.name, rows))
     else:
-        console = Console()
-        console = console if console.is_terminal else Console(width=WIDTH_OF_FILES)
-        console.print(report.table_of(rows, _title(case, seeds)))
+        terminal(width_of_files=WIDTH_OF_FILES).print(report.table_of(rows, _title(case, seeds)))
 
 
 def _run(tasks: Sequence[Task], num_processes: int, dask: str | None) -> tuple[Result, ...]:
@@ -73,7 +71,7 @@ def _run(tasks: Sequence[Task], num_processes: int, dask: str | None) -> tuple[R
     results: list[Result] = []
     with (
         executor_for(1 if len(tasks) == 1 and dask is None else num_processes, dask) as executor,
-        Progress(console=Console(stderr=True), transient=True) as progress,
+        Progress(console=terminal(stderr=True), transient=True) as progress,
     ):
         bar = progress.add_task("simulating", total=sum(len(task.seeds) for task in tasks))
         for part in run_all(tasks, executor):

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from kintsugi.cli.terminal import terminal
 from kintsugi.runtime.supervising.supervision import SupervisorPolicy, SupervisorState
 from kintsugi.runtime.supervising.supervisor import Supervisor
 
@@ -25,11 +25,11 @@ def supervise(
     """Run a command to its end; exit 1 where the policy says that it is no use."""
     policy = SupervisorPolicy(max_restarts=max_restarts, max_idle_restarts=max_idle_restarts, pause_seconds=pause_seconds)
     record = Supervisor(command=command, run=run, policy=policy).supervise()
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     for attempt in record.own_attempts:
         how = attempt.signal or (f"exit code {attempt.exit_code}" if attempt.exit_code is not None else "")
         steps = f"checkpoint {attempt.step_before} -> {attempt.step_after}"
-        console.print(f"attempt {attempt.number}: {attempt.reason} {how}, {steps}", highlight=False)
+        console.print(f"attempt {attempt.number}: {attempt.reason} {how}, {steps}")
     if record.state is SupervisorState.FAILED:
-        console.print(f"gave up: {record.stopped_because}", highlight=False)
+        console.print(f"gave up: {record.stopped_because}")
     return 0 if record.state is SupervisorState.COMPLETED else 1

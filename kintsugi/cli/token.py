@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from api.access.tokens import IssuedToken, NewToken, Scope, Token
@@ -15,6 +14,7 @@ from api.storage.database import Database
 from api.storage.upgrade import upgrade
 from api.webhooks.moments import text_of, utc_now
 from kintsugi.cli.output import Format, print_json
+from kintsugi.cli.terminal import terminal
 
 SECONDS_PER_DAY = 86_400.0
 PAGE = 1_000
@@ -62,7 +62,7 @@ def list_(database_url: DatabaseUrl = None, output: FormatOption = Format.TABLE)
     shown, now = Table("id", "name", "scope", "job", "issued", "standing"), text_of(utc_now())
     for token in tokens:
         shown.add_row(token.id, token.name, token.scope.value, token.job or "all", token.created_at[:19], _standing(token, now))
-    Console().print(shown, markup=False)
+    terminal().print(shown)
 
 
 def revoke(

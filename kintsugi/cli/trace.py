@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from estimator.trace import TracedStep, TraceGroup, dumps, predicted_group, trace_document
@@ -12,6 +11,7 @@ from estimator.trace_comparison import KindComparison, begin_seconds, compared, 
 from kintsugi.cli.output import Format, print_json, write_text
 from kintsugi.cli.plan import ClusterFile, OutputFormat, WorkersPerHost, load_profile
 from kintsugi.cli.replan import cluster_around, load_plan
+from kintsugi.cli.terminal import terminal
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
@@ -99,7 +99,7 @@ def _print(rows: tuple[KindComparison, ...], num_steps: int, form: Format) -> No
     for row in rows:
         ratio = "-" if row.difference_ratio is None else f"{row.difference_ratio:+.1%}"
         table.add_row(row.kind, str(row.num_actions), f"{row.predicted_seconds:.6g}", f"{row.measured_seconds:.6g}", ratio)
-    Console().print(table)
+    terminal().print(table)
 
 
 def _clocks(run: MeasuredRun) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from kintsugi.core import codec
 from kintsugi.reporting.intervals import Interval
@@ -36,7 +37,7 @@ def table_of(rows: Sequence[Row], title: str) -> Table:
         table.add_row(
             *(str(row.values[name]) for name in names),
             row.policy,
-            f"[bold]{rate}[/bold]" if row.samples_per_second.mean == best else rate,
+            Text(rate, style="bold" if row.samples_per_second.mean == best else ""),
             *(f"{row.shares[account.value]:.1%}" for account in (*SHOWN, Account.STOPPED)),
             f"{row.num_transitions:.1f}",
             f"{row.num_rollbacks:.1f}",
