@@ -3,8 +3,12 @@
 import math
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
+from enum import StrEnum
+from typing import TypeVar
 
 from kintsugi.core.errors import InvalidInputError
+
+E = TypeVar("E", bound=StrEnum)
 
 LONGEST_SECONDS = 3600.0
 """Longest credible time of one layer and one micro-batch; more is a wrong unit."""
@@ -49,6 +53,8 @@ def positive(field: str, value: float) -> None:
 
 def name(field: str, value: str) -> None:
     """Require a name of 1 to 200 printable characters."""
+    if not isinstance(value, str):
+        raise InvalidInputError(f"must be a text, not {repr(value)[:200]}", field=field, value=repr(value)[:200])
     if not 1 <= len(value) <= 200 or not value.isprintable():
         raise InvalidInputError("must be a name of 1 to 200 printable characters", field=field, value=value[:200])
 
@@ -57,6 +63,15 @@ def not_empty(field: str, value: Collection[object]) -> None:
     """Require at least one item."""
     if not value:
         raise InvalidInputError("must have at least one item", field=field, value=[])
+
+
+def choice(kind: type[E], field: str, value: str) -> E:
+    """The member of an enumeration that a text names."""
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(member.value for member in kind)
+        raise InvalidInputError(f"is no {field}; known ones: {known}", field=field, value=value) from None
 
 
 def unique(field: str, values: Sequence[str]) -> None:
@@ -136,10 +151,16 @@ def device_memory(field: str, value: int) -> None:
 
 
 def _is_finite(value: float) -> bool:
-    return abs(value) <= LARGEST_INTEGER if isinstance(value, int) else math.isfinite(value)
+    """Whether it is a number at all, and a finite one."""
+    try:
+        return abs(value) <= LARGEST_INTEGER if isinstance(value, int) else math.isfinite(value)
+    except TypeError:
+        return False
 
 
 def _shown(value: float) -> float | str:
     if _is_finite(value):
         return value
-    return "an integer beyond 64 bits" if isinstance(value, int) else str(value)
+    if isinstance(value, int):
+        return "an integer beyond 64 bits"
+    return str(value) if isinstance(value, float) else repr(value)[:200]

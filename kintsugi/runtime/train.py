@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
 from uuid import uuid4
 
 import torch
 
 from kintsugi.client import Client, Patience
+from kintsugi.core import checks
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.handling import Handling
@@ -30,8 +29,6 @@ from kintsugi.runtime.records.tracing import TraceOptions
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.selfgoverned.governor import PLANNER
 from planner.replan import replan
-
-E = TypeVar("E", bound=StrEnum)
 
 
 def train(
@@ -88,11 +85,11 @@ def train(
     job = make_job()
     require_device(job.device)
     name = name or f"job-{uuid4().hex[:12]}"
-    cluster = workers if isinstance(workers, Cluster) else Cluster.uniform(workers)
+    cluster = _cluster_of(workers)
     settings = JobSettings(
         num_microbatches=job.num_microbatches,
         mtbf_seconds=mtbf_seconds,
-        policy=None if policy is None else _known(Policy, "policy", policy),
+        policy=None if policy is None else checks.choice(Policy, "policy", policy),
         ranges=ranges or Ranges(),
     )
     options = _options(options, membership, faults, trace)
@@ -127,7 +124,7 @@ def _options(
     """The caller's options with what has arguments of its own; whatever the fork server has to know is told before it starts."""
     options = options or AgentOptions()
     if membership is not None:
-        options = replace(options, governance=_known(Governance, "membership", membership))
+        options = replace(options, governance=checks.choice(Governance, "membership", membership))
     if options.governance is Governance.RING:
         preload(PLANNER)
     worker = replace(options.worker, faults=(*options.worker.faults, *faults))
@@ -143,12 +140,17 @@ def _run(
         return agent.run()
 
 
-def _known(kind: type[E], field: str, value: str) -> E:
-    try:
-        return kind(value)
-    except ValueError:
-        known = ", ".join(member.value for member in kind)
-        raise InvalidInputError(f"is no {field}; known ones: {known}", field=field, value=value) from None
+def _cluster_of(workers: int | Cluster) -> Cluster:
+    """The cluster itself, or one of so many equal workers.
+
+    Raises:
+        InvalidInputError: it is neither a cluster nor a whole number above 0.
+    """
+    if isinstance(workers, Cluster):
+        return workers
+    if not isinstance(workers, int) or workers < 1:
+        raise InvalidInputError(f"must be a whole number above 0 or a Cluster, not {workers!r}", field="workers", value=workers)
+    return Cluster.uniform(workers)
 
 
 def _starting_plan(profile: Profile, cluster: Cluster, settings: JobSettings, dp: int | None, pp: int | None) -> Plan | None:

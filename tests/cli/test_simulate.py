@@ -87,3 +87,10 @@ def test_bad_input_is_told_by_field(ask, arguments, field):
     status, out, _ = ask(*arguments, "--format", "json")
     assert status == 2
     assert json.loads(out)["error"]["field"] == field
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "abc", "null", "NaN", "0"])
+def test_a_time_between_failures_is_a_number(ask, short, value):
+    status, out, _ = ask("--scenario", short, "--policies", "oobleck", "--vary", f"mtbf={value}", "--format", "json")
+    assert status == 2
+    assert json.loads(out)["error"]["field"] == "mtbf"

@@ -1,0 +1,42 @@
+"""What the nouns' invariants refuse before they are looked at."""
+
+from decimal import Decimal
+
+import numpy as np
+import pytest
+
+from kintsugi.core import checks
+from kintsugi.core.plan import Policy
+from tests.core.refusals import refuses
+
+NUMBERS = (checks.positive, checks.non_negative, checks.seconds, checks.beta, checks.rate, checks.device_memory)
+
+
+@pytest.mark.parametrize("check", NUMBERS)
+@pytest.mark.parametrize("value", ["4", "nan", None, [4], {}])
+def test_what_is_no_number_is_refused(check, value):
+    with refuses("x", repr(value), f"not {value!r}"):
+        check("x", value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 2**70])
+def test_what_is_not_finite_is_refused(value):
+    with refuses("x"):
+        checks.positive("x", value)
+
+
+@pytest.mark.parametrize("value", [1, 0.5, np.int64(3), np.float32(0.5), Decimal(2)])
+def test_any_finite_number_is_one(value):
+    checks.positive("x", value)
+
+
+@pytest.mark.parametrize("value", [5, None, b"w00"])
+def test_a_name_is_a_text(value):
+    with refuses("id", repr(value), "must be a text"):
+        checks.name("id", value)
+
+
+def test_a_choice_names_what_there_is():
+    assert checks.choice(Policy, "policy", "fault_free") is Policy.FAULT_FREE
+    with refuses("policy", "nonsense", "known ones: fault_free"):
+        checks.choice(Policy, "policy", "nonsense")
