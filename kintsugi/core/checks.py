@@ -65,13 +65,13 @@ def not_empty(field: str, value: Collection[object]) -> None:
         raise InvalidInputError("must have at least one item", field=field, value=[])
 
 
-def choice(kind: type[E], field: str, value: str) -> E:
-    """The member of an enumeration that a text names."""
+def choice(kind: type[E], field: str, value: str, *, noun: str = "") -> E:
+    """The member of an enumeration that a text names; `noun` says what it is, where the field does not."""
     try:
         return kind(value)
     except ValueError:
         known = ", ".join(member.value for member in kind)
-        raise InvalidInputError(f"is no {field}; known ones: {known}", field=field, value=value) from None
+        raise InvalidInputError(f"is no {noun or field}; known ones: {known}", field=field, value=value) from None
 
 
 def unique(field: str, values: Sequence[str]) -> None:

@@ -1,17 +1,21 @@
 """Faults injected on purpose: a worker strikes itself at an exact point of its run."""
 
 import errno
+import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
 
 _SLOW_SECONDS = 1.0
+_MOST_NAMED = 8
+"""Workers that a refusal names."""
 
 
 class FaultPoint(StrEnum):
@@ -149,5 +153,29 @@ def damage(path: Path, how: FaultKind) -> None:
 
 
 def fail_at(step: int, worker: str, at: str = "forward", how: str = "kill", *, microbatch: int | None = None) -> Fault:
-    """A fault as a line of a script: `fail_at(3, "w02", "backward")`."""
-    return Fault(worker=worker, at=FaultPoint(at), step=step, how=FaultKind(how), microbatch=microbatch)
+    """A fault as a line of a script: `fail_at(3, "w02", "backward")`.
+
+    Raises:
+        InvalidInputError: there is no such point or kind of fault.
+    """
+    point = checks.choice(FaultPoint, "at", at, noun="point where a fault strikes")
+    kind = checks.choice(FaultKind, "how", how, noun="kind of fault")
+    return Fault(worker=worker, at=point, step=step, how=kind, microbatch=microbatch)
+
+
+def require_struck(faults: Sequence[Fault], workers: Collection[str], num_steps: int) -> None:
+    """Refuse faults that would never strike.
+
+    Raises:
+        InvalidInputError: one is of a worker that is not among `workers`, or of a step that the job does not have.
+    """
+    for index, fault in enumerate(faults):
+        if fault.worker not in workers:
+            known = ", ".join(itertools.islice(workers, _MOST_NAMED)) + (", ..." if len(workers) > _MOST_NAMED else "")
+            raise InvalidInputError(
+                f"is no worker of the cluster; it has {known}", field=f"faults[{index}].worker", value=fault.worker
+            )
+        if fault.step is not None and not 0 <= fault.step < num_steps:
+            raise InvalidInputError(
+                f"is no step of the job; they are 0 to {num_steps - 1}", field=f"faults[{index}].step", value=fault.step
+            )

@@ -19,7 +19,7 @@ from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions
 from kintsugi.runtime.control.agent import Agent, Observer
 from kintsugi.runtime.control.decisions import Decisions, JobRequest, LocalDecisions, ServiceDecisions
 from kintsugi.runtime.devices import require_device
-from kintsugi.runtime.faults import Fault
+from kintsugi.runtime.faults import Fault, require_struck
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, Governance
@@ -68,7 +68,8 @@ def train(
         handling: what has to happen before a plan of the service counts, as approval; null asks for nothing.
         policy: pins the policy for failures; null lets the planner choose.
         mtbf_seconds: mean time between failures of the whole job.
-        faults: strikes against the job's own workers, for trying out what happens.
+        faults: strikes against the workers of the cluster, for trying out what happens; those against workers that join later
+            are said in `options.worker.faults`.
         options: patience and worker options.
         observer: called after every change with the agent.
         run: folder for journals and checkpoints; a job that ended early goes on from the newest one in it. Null: none of either.
@@ -78,7 +79,8 @@ def train(
             the agent and the service; "agent" has the agent do so, and ask whoever decides. Null: as the options say.
 
     Raises:
-        InvalidInputError: degrees and workers do not fit each other, or the job's device is not there, or not for the transport.
+        InvalidInputError: degrees and workers do not fit each other, a fault names no worker or step of the job, or the job's
+            device is not there, or not for the transport.
         InfeasibleError: too much was lost; no plan exists for the workers that are left.
         WorkerError: the job's own code raised.
     """
@@ -94,6 +96,7 @@ def train(
     )
     options = _options(options, membership, faults, trace)
     names = [worker.id for worker in cluster.workers]
+    require_struck(faults, names, job.num_steps)
     own = placed(options.worker, job.device, names, torch.cuda.device_count())
     options = replace(options, worker=own)
     sharers = workers_per_device(own, job.device, names)

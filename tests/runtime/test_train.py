@@ -2,6 +2,7 @@
 
 import pytest
 
+from kintsugi.runtime.faults import Fault, FaultPoint, fail_at, require_struck
 from kintsugi.runtime.train import train
 from tests.core.refusals import refuses
 from tests.runtime.jobs import tiny_gpt
@@ -11,3 +12,27 @@ from tests.runtime.jobs import tiny_gpt
 def test_workers_are_a_whole_number_or_a_cluster(workers):
     with refuses("workers", workers, "whole number"):
         train(tiny_gpt, workers=workers, dp=2, pp=2)
+
+
+@pytest.mark.parametrize(
+    ("fault", "field", "value"),
+    [
+        (fail_at(1, "w99", "backward"), "faults[1].worker", "w99"),
+        (fail_at(4, "w01", "backward"), "faults[1].step", 4),
+        (fail_at(-1, "w01"), "faults[1].step", -1),
+    ],
+)
+def test_a_fault_that_would_never_strike_is_refused(fault, field, value):
+    with refuses(field, value):
+        train(tiny_gpt, workers=4, dp=2, pp=2, faults=[fail_at(3, "w00"), fault])
+
+
+def test_a_fault_of_any_step_or_later_generation_is_legal():
+    faults = [Fault(worker="w00", at=FaultPoint.REGROUP, generation=1), fail_at(0, "w01"), fail_at(3, "w01", "checkpoint", "tear")]
+    require_struck(faults, ["w00", "w01"], 4)
+
+
+@pytest.mark.parametrize(("wrong", "field", "known"), [({"at": "nowhere"}, "at", "backward"), ({"how": "tickle"}, "how", "freeze")])
+def test_a_fault_names_what_there_is(wrong, field, known):
+    with refuses(field, wrong[field], known):
+        fail_at(5, "w01", **wrong)
