@@ -1,10 +1,13 @@
 """Files that are whole after anything, and how fast a folder is written and read."""
 
+import errno
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
+
+from kintsugi.core.errors import InvalidInputError
 
 _BYTES = 4 << 20
 
@@ -29,6 +32,21 @@ def disk_rates(folder: Path) -> DiskRates:
         file.read(_BYTES)
         read = time.monotonic()
     return DiskRates(_BYTES / max(written - began, 1e-9), _BYTES / max(read - written, 1e-9))
+
+
+def make_folder(folder: Path, field: str) -> None:
+    """Make a folder that somebody named, and its parents, where they are missing.
+
+    Raises:
+        InvalidInputError: it cannot be made or written to; `field` is what it was named as.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        message = f"is no folder that can be made and written to ({error.strerror or error}); name another one"
+        raise InvalidInputError(message, field=field, value=str(folder)) from error
 
 
 def write_synced(path: Path, text: str) -> None:

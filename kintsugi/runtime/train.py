@@ -19,6 +19,7 @@ from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions
 from kintsugi.runtime.control.agent import Agent, Observer
 from kintsugi.runtime.control.decisions import Decisions, JobRequest, LocalDecisions, ServiceDecisions
 from kintsugi.runtime.devices import require_device
+from kintsugi.runtime.disk import make_folder
 from kintsugi.runtime.faults import Fault, require_struck
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob
@@ -106,6 +107,7 @@ def train(
             raise InvalidInputError(
                 "writes no checkpoints; leave run out, or say membership='agent'", field="membership", value="ring"
             )
+        make_folder(Path(run), "run")
         recorded = RunOptions.of(job, Path(run), mtbf_seconds=mtbf_seconds, checkpoints=checkpoints or CheckpointOptions())
         options = replace(options, worker=replace(options.worker, run=recorded))
         name = name if recorded.life == 1 else f"{name}.life{recorded.life}"

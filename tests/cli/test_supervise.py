@@ -28,3 +28,12 @@ def test_a_command_that_never_does_is_given_up(tmp_path, capsys):
 
 def test_a_command_is_needed(tmp_path):
     assert run(tmp_path) == 2
+
+
+def test_the_folder_of_a_run_can_be_made(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", "/proc/x"):
+        assert run(folder, "--", "true") == 2
+        told = capsys.readouterr().err
+        assert told.startswith("kintsugi: run: is no folder that can be made")
+        assert str(folder) in told

@@ -5,7 +5,7 @@ import pytest
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at, require_struck
 from kintsugi.runtime.train import train
 from tests.core.refusals import refuses
-from tests.runtime.jobs import tiny_gpt
+from tests.runtime.jobs import profile_for, tiny_gpt
 
 
 @pytest.mark.parametrize("workers", ["4", 2.5, 0, -1, None])
@@ -30,6 +30,13 @@ def test_a_fault_that_would_never_strike_is_refused(fault, field, value):
 def test_a_fault_of_any_step_or_later_generation_is_legal():
     faults = [Fault(worker="w00", at=FaultPoint.REGROUP, generation=1), fail_at(0, "w01"), fail_at(3, "w01", "checkpoint", "tear")]
     require_struck(faults, ["w00", "w01"], 4)
+
+
+def test_a_run_needs_a_folder_that_can_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", "/proc/x"):
+        with refuses("run", str(folder), "name another one"):
+            train(tiny_gpt, workers=4, dp=2, pp=2, run=folder, profile=profile_for(tiny_gpt()))
 
 
 @pytest.mark.parametrize(("wrong", "field", "known"), [({"at": "nowhere"}, "at", "backward"), ({"how": "tickle"}, "how", "freeze")])

@@ -24,7 +24,7 @@ import structlog
 
 from kintsugi.core.codec import dumps
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.runtime.disk import replace_whole
+from kintsugi.runtime.disk import make_folder, replace_whole
 from kintsugi.runtime.layout import CHECKPOINTS, LATEST, SUPERVISOR
 from kintsugi.runtime.supervising.supervision import (
     EndReason,
@@ -64,11 +64,11 @@ class Supervisor:
         """Run the command to its end, however often that takes; SIGINT and SIGTERM end it and the command.
 
         Raises:
-            InvalidInputError: there is no command.
+            InvalidInputError: there is no command, or the folder of the run cannot be written to.
         """
         if not self.command:
             raise InvalidInputError("is missing; write it after --", field="command")
-        self.run.mkdir(parents=True, exist_ok=True)
+        make_folder(self.run, "run")
         record = self._session()
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
