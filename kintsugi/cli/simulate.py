@@ -12,6 +12,7 @@ from rich.progress import Progress
 from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.terminal import terminal
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.disk import make_folder
 from kintsugi.simulator import figures, report
 from kintsugi.simulator.policies import ALL, chosen
 from kintsugi.simulator.rows import Row
@@ -56,6 +57,7 @@ def simulate(
     wanted = chosen([name for text in policies or ["all"] for name in text.split(",")])
     num_processes = jobs or os.cpu_count() or 1
     tasks = tasks_of(case, parsed(vary or []), wanted, range(seeds), num_processes=num_processes)
+    _check(tasks, out)
     results = _run(tasks, num_processes, dask)
     rows = summarised(results)
     if out is not None:
@@ -64,6 +66,14 @@ def simulate(
         print_json(report.document(case.name, rows))
     else:
         terminal(width_of_files=WIDTH_OF_FILES).print(report.table_of(rows, _title(case, seeds)))
+
+
+def _check(tasks: Sequence[Task], out: Path | None) -> None:
+    """Find what is wrong with files before anything is simulated."""
+    if out is not None:
+        make_folder(out, "out")
+    for case in {(task.scenario.profile, task.scenario.trace): task.scenario for task in tasks}.values():
+        case.check_files()
 
 
 def _run(tasks: Sequence[Task], num_processes: int, dask: str | None) -> tuple[Result, ...]:
@@ -88,7 +98,6 @@ def _title(case: Scenario, seeds: int) -> str:
 
 def _write(folder: Path, case: Scenario, results: Sequence[Result], rows: Sequence[Row]) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         report.write_runs(results, folder / "runs.csv")
         report.write_summary(rows, folder / "summary.csv")
         runs = [r.outcome for r in results if r.outcome.seed == 0 and dict(r.values) == dict(results[0].values)]

@@ -10,6 +10,7 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.profile import Profile, Recovery
+from kintsugi.simulator import traces
 from kintsugi.simulator.faults import Faults
 
 T = TypeVar("T")
@@ -92,6 +93,16 @@ class Scenario:
     def path(self, name: str) -> Path:
         """A file that the scenario names."""
         return Path(self.folder, name)
+
+    def check_files(self) -> None:
+        """Read all that the scenario names, to find what is wrong with it before anything is simulated.
+
+        Raises:
+            InvalidInputError: profile or trace cannot be read or is none.
+        """
+        self.load_profile()
+        if self.trace is not None:
+            traces.read(self.path(self.trace))
 
     def load_profile(self) -> Profile:
         """The profile, with the scenario's device memory and recovery.

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kintsugi.cli import main
+from kintsugi.cli import simulate as command
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "scenario.json"
 
@@ -94,3 +95,15 @@ def test_a_time_between_failures_is_a_number(ask, short, value):
     status, out, _ = ask("--scenario", short, "--policies", "oobleck", "--vary", f"mtbf={value}", "--format", "json")
     assert status == 2
     assert json.loads(out)["error"]["field"] == "mtbf"
+
+
+def test_files_are_looked_at_before_anything_is_simulated(ask, short, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "_run", lambda *_: pytest.fail("began to simulate"))
+    (tmp_path / "file").write_text("1,2")
+    common = ("--scenario", short, "--policies", "oobleck", "--format", "json")
+    status, out, _ = ask(*common, "--out", tmp_path / "file" / "below")
+    assert (status, json.loads(out)["error"]["field"]) == (2, "out")
+    status, out, _ = ask(*common, "--trace", tmp_path / "absent.csv")
+    assert (status, json.loads(out)["error"]["message"]) == (2, "cannot be read: No such file or directory")
+    assert ask(*common, "--trace", tmp_path / "file")[0] == 2
+    assert ask(*common, "--vary", "profile=absent.json")[0] == 2
