@@ -1,5 +1,6 @@
 """The command line: each command's module is imported only when the command runs or its own help is asked for."""
 
+import errno
 import importlib
 import importlib.util
 import itertools
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from kintsugi.cli.errors import error_line
+from kintsugi.cli.errors import error_line, flush_output, is_output_broken
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, KintsugiError
 from kintsugi.core.version import __version__
 
@@ -44,17 +45,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 success, 1 infeasible or worse than before, 2 usage or invalid input."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        result = _app(given)(args=given, prog_name="kintsugi", standalone_mode=False)
-        status = result if isinstance(result, int) else 0
-    except KintsugiError as error:
-        status = INFEASIBLE if isinstance(error, InfeasibleError) else USAGE
-        _tell(error, given)
-    except TyperException as error:
-        status = error.exit_code
-        _tell_misuse(error, given)
-    except typer.Abort:
+        status = _status(given)
+        flush_output()
+    except OSError as error:
+        if error.filename is not None or not is_output_broken():
+            raise
         status = INFEASIBLE
+        if error.errno != errno.EPIPE:  # whoever stops reading has read enough
+            typer.echo(f"kintsugi: the output cannot be written: {error.strerror}; send it elsewhere", err=True)
     sys.exit(status)
+
+
+def _status(given: list[str]) -> int:
+    """Run the command; what went wrong is told, and gives its exit status."""
+    try:
+        result = _app(given)(args=given, prog_name="kintsugi", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except KintsugiError as error:
+        _tell(error, given)
+        return INFEASIBLE if isinstance(error, InfeasibleError) else USAGE
+    except TyperException as error:
+        _tell_misuse(error, given)
+        return error.exit_code
+    except typer.Abort:
+        return INFEASIBLE
 
 
 def _app(given: Sequence[str]) -> typer.Typer:

@@ -2,6 +2,7 @@
 
 import os
 import reprlib
+import sys
 
 from kintsugi.core.errors import KintsugiError
 
@@ -17,3 +18,24 @@ def error_line(error: KintsugiError) -> str:
     short = reprlib.Repr()
     short.maxstring = short.maxother = _LONGEST
     return f"kintsugi: {error} (value: {short.repr(value)})"
+
+
+def flush_output() -> None:
+    """Bring what was printed to where it goes.
+
+    Raises:
+        OSError: it takes no more.
+    """
+    if sys.stdout is not None:  # it is closed otherwise
+        sys.stdout.flush()
+
+
+def is_output_broken() -> bool:
+    """Whether the standard output takes no further line; what it did not take is dropped then."""
+    try:
+        print(flush=True)
+    except OSError:
+        with open(os.devnull, "w") as nowhere:  # a device
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        return True
+    return False

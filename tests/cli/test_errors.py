@@ -1,5 +1,7 @@
 """What a failed command says on a terminal."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,8 @@ import pytest
 from kintsugi.cli import main
 from kintsugi.cli.errors import error_line
 from kintsugi.core.errors import InvalidInputError
+
+SHARDS = Path(__file__).parents[2] / "examples" / "shards.json"
 
 
 def test_a_command_names_the_value_that_it_refuses(tmp_path, capsys):
@@ -35,3 +39,23 @@ def test_a_long_value_keeps_its_ends():
 
 def test_an_error_without_a_value_shows_none():
     assert error_line(InvalidInputError("is missing", field="x")) == "kintsugi: x: is missing"
+
+
+@pytest.mark.parametrize("form", ["json", "table"])
+def test_an_output_that_is_full_is_told_on_one_line(form):
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "kintsugi.cli", "shards", "--input", str(SHARDS), "--format", form]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    told = "kintsugi: the output cannot be written: No space left on device; send it elsewhere\n"
+    assert (done.returncode, done.stderr) == (1, told)
+
+
+def test_who_stops_reading_is_told_nothing():
+    with subprocess.Popen(
+        [sys.executable, "-m", "kintsugi.cli", "shards", "--input", str(SHARDS), "--format", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
