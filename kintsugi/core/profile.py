@@ -247,8 +247,17 @@ class Profile:
         checks.positive("optimizer_copies", self.optimizer_copies)
         checks.not_empty("layers", self.layers)
         checks.unique("layers", [layer.name for layer in self.layers])
+        self._check_times()
         self._check_measurement()
         self._check_ties()
+
+    def _check_times(self) -> None:
+        if not any(layer.forward_seconds + layer.backward_seconds for layer in self.layers):
+            raise InvalidInputError(
+                "take no time at all: forward_seconds and backward seconds of every layer are 0; `kintsugi profile` measures them",
+                field="layers",
+                value=0.0,
+            )
 
     def _check_measurement(self) -> None:
         measurement = self.provenance.measurement

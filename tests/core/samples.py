@@ -55,7 +55,9 @@ UNMEASURED = st.builds(
     tensor_parallel_degree=st.integers(1, 16),
     optimizer_sharding=st.sampled_from(OptimizerSharding),
     provenance=st.builds(Provenance, kind=st.sampled_from(ProvenanceKind), detail=st.text(max_size=20)),
-    layers=st.lists(LAYERS, min_size=1, max_size=5, unique_by=lambda layer: layer.name).map(tuple),
+    layers=st.lists(LAYERS, min_size=1, max_size=5, unique_by=lambda layer: layer.name)
+    .map(tuple)
+    .filter(lambda layers: any(layer.forward_seconds + layer.backward_seconds for layer in layers)),
     device=st.builds(Device, name=NAMES, memory_bytes=st.integers(10**9, 10**12), reserved_bytes=st.integers(0, 10**9 - 1)),
     network=st.builds(
         Network,
