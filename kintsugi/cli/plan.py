@@ -61,7 +61,12 @@ def plan(
 
 def load_profile(path: Path) -> Profile:
     """Read a profile; an error names the field."""
-    return codec.load(Profile, path)
+    return codec.load(Profile, path, named="--profile")
+
+
+def load_cluster(path: Path) -> Cluster:
+    """Read a cluster; an error names the field."""
+    return codec.load(Cluster, path, named="--cluster")
 
 
 def cluster_of(workers: int | None, workers_per_host: int, path: Path | None) -> Cluster:
@@ -73,7 +78,7 @@ def cluster_of(workers: int | None, workers_per_host: int, path: Path | None) ->
     if (workers is None) == (path is None):
         raise InvalidInputError("give either --workers or --cluster", field="workers", value=workers)
     if path is not None:
-        return codec.load(Cluster, path)
+        return load_cluster(path)
     assert workers is not None
     checks.positive("workers", workers)
     return Cluster.uniform(workers, workers_per_host=workers_per_host)

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from kintsugi.cli.output import write_text
-from kintsugi.cli.plan import load_profile
-from kintsugi.core.codec import encode
+from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.profile import Profile
 from kintsugi.formats.layer_csv import LayerCsvOptions, profile_from
 
 
@@ -29,8 +29,8 @@ def import_profile(
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"cannot be read: {error}", field="file", value=str(file)) from error
-    found = profile_from(text, name=name or file.stem, like=load_profile(like), options=options)
-    result = json.dumps(encode(found), indent=2, allow_nan=False)
+    found = profile_from(text, name=name or file.stem, like=codec.load(Profile, like, named="--like"), options=options)
+    result = json.dumps(codec.encode(found), indent=2, allow_nan=False)
     if output is None:
         print(result)
     else:

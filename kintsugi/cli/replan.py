@@ -22,6 +22,7 @@ from kintsugi.cli.plan import (
     ScheduleName,
     WorkersPerHost,
     first_snapshot,
+    load_cluster,
     load_profile,
 )
 from kintsugi.core import checks, codec
@@ -100,7 +101,7 @@ def _grid_snapshot(
     assert dp is not None
     assert pp is not None
     fixed = replace(settings, ranges=Ranges(min_dp=dp, max_dp=dp, min_pp=pp, max_pp=pp), policy=None)
-    workers = codec.load(Cluster, cluster) if cluster else Cluster.uniform(dp * pp, workers_per_host=workers_per_host)
+    workers = load_cluster(cluster) if cluster else Cluster.uniform(dp * pp, workers_per_host=workers_per_host)
     first = decide(first_snapshot(load_profile(profile), workers, fixed))
     return replace(first_snapshot(load_profile(profile), workers, settings), plan=first.plan, generation=first.plan.generation + 1)
 
@@ -109,7 +110,7 @@ def _running_snapshot(profile: Path, settings: JobSettings, plan: Path, workers_
     """The job on the plan of a file: the plan alone, or what `plan` or `replan` printed."""
     running = load_plan(plan)
     named = (*running.workers, *(idle.worker for idle in running.idle_workers))
-    workers = codec.load(Cluster, cluster) if cluster else cluster_around(named, workers_per_host)
+    workers = load_cluster(cluster) if cluster else cluster_around(named, workers_per_host)
     alive = tuple(worker for worker in workers.by_id if worker in set(named))
     return Snapshot(
         profile=load_profile(profile),
@@ -123,8 +124,9 @@ def _running_snapshot(profile: Path, settings: JobSettings, plan: Path, workers_
 
 def load_plan(path: Path) -> Plan:
     """The plan of a file: the plan alone, or what `plan` or `replan` printed."""
-    data = codec.load(dict[str, Any], path)
-    return codec.decode(Plan, data["plan"], field="plan") if "plan" in data else codec.decode(Plan, data)
+    data = codec.load(dict[str, Any], path, named="--plan")
+    with codec.read_from(path, "--plan"):
+        return codec.decode(Plan, data["plan"], field="plan") if "plan" in data else codec.decode(Plan, data)
 
 
 def cluster_around(workers: Sequence[str], workers_per_host: int) -> Cluster:

@@ -25,7 +25,7 @@ def shards(
     format: Annotated[Format, typer.Option("--format", help="A table for people or one JSON document.")] = Format.TABLE,  # noqa: A002
 ) -> None:
     """The fastest way to fetch shards from several neighbours."""
-    problem = codec.load(ShardProblem, input)
+    problem = codec.load(ShardProblem, input, named="--input")
     start = time.perf_counter()
     assignment = assign_shards(problem)
     elapsed = time.perf_counter() - start

@@ -6,6 +6,8 @@ files, the client, the wire between agent and workers, and digests.
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -61,17 +63,36 @@ def loads(kind: type[T], text: str | bytes) -> T:
     return decode(kind, data)
 
 
-def load(kind: type[T], path: str | Path) -> T:
+def load(kind: type[T], path: str | Path, *, named: str = "") -> T:
     """Read a `kind` from a JSON file.
 
+    Args:
+        kind: the type to build.
+        path: of the file.
+        named: what it was named by, such as an option, for errors to say.
+
     Raises:
-        InvalidInputError: the file cannot be read or does not describe a `kind`.
+        InvalidInputError: the file cannot be read or does not describe a `kind`; the message says which file it is.
+    """
+    with read_from(path, named):
+        try:
+            text = Path(path).read_bytes()
+        except OSError as error:
+            raise InvalidInputError(f"cannot be read: {error.strerror or error}", field="file", value=str(path)) from error
+        return loads(kind, text)
+
+
+@contextmanager
+def read_from(path: str | Path, named: str = "") -> Iterator[None]:
+    """Has errors about what a file holds say which file it is.
+
+    Raises:
+        InvalidInputError: what was raised inside, with the path in its message.
     """
     try:
-        text = Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidInputError(f"cannot be read: {error.strerror or error}", field="file", value=str(path)) from error
-    return loads(kind, text)
+        yield
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{error.message} ({named or 'in'} {path})", field=error.field, value=error.value) from error
 
 
 def digest(value: Any) -> str:

@@ -128,7 +128,7 @@ def _row(decoders: tuple[Decoder, ...]) -> Decoder:
         if not isinstance(data, list | tuple):
             raise wrong(data, "a list")
         if len(data) != len(decoders):
-            raise wrong(data, f"a list of {len(decoders)}")
+            raise InvalidInputError(f"must be a list of {len(decoders)}, not of {len(data)}", value=len(data))
         result: list[Any] = []
         try:
             for decode, item in zip(decoders, data, strict=True):

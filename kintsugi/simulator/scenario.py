@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from kintsugi.core import checks, codec
 from kintsugi.core.cluster import Cluster
@@ -12,8 +12,6 @@ from kintsugi.core.job import JobSettings
 from kintsugi.core.profile import Profile, Recovery
 from kintsugi.simulator import traces
 from kintsugi.simulator.faults import Faults
-
-T = TypeVar("T")
 
 PROFILES = next(
     (folder for folder in (Path(__file__).parents[2] / "profiles", Path(__file__).parents[1] / "profiles") if folder.is_dir()),
@@ -110,7 +108,7 @@ class Scenario:
         Raises:
             InvalidInputError: the file cannot be read or is no profile.
         """
-        profile = _read(Profile, self.path(self.profile))
+        profile = codec.load(Profile, self.path(self.profile))
         if self.device_memory_bytes is not None:
             profile = replace(profile, device=replace(profile.device, memory_bytes=self.device_memory_bytes))
         return profile if self.recovery is None else replace(profile, recovery=self.recovery)
@@ -126,15 +124,7 @@ def load(name: str) -> Scenario:
     path = PROFILES / "scenarios" / f"{name}.json" if name in known else Path(name)
     if not path.is_file():
         raise InvalidInputError(f"is neither a file nor one of {', '.join(known)}", field="scenario", value=name)
-    return replace(_read(Scenario, path), folder=os.fspath(path.parent))
-
-
-def _read(kind: type[T], path: Path) -> T:
-    """What a file describes; a scenario names other files, so errors say which one is wrong."""
-    try:
-        return codec.load(kind, path)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{error.message} (in {path})", field=error.field, value=error.value) from error
+    return replace(codec.load(Scenario, path), folder=os.fspath(path.parent))
 
 
 def names() -> tuple[str, ...]:

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kintsugi.core import codec
-from kintsugi.core.cluster import Cluster
+from kintsugi.core.cluster import Cluster, HostLink
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
 from tests.core import samples
+from tests.core.refusals import refuses
 
 
 class Colour(StrEnum):
@@ -202,3 +203,28 @@ def test_plain_data_is_encoded_as_json_itself_would(data):
 def test_what_json_has_no_word_for_is_refused():
     with pytest.raises(TypeError, match="not JSON serializable"):
         codec.dumps({"kind": Colour})
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "fragment"),
+    [
+        (None, "file", "cannot be read"),
+        ("{", "document", "is not JSON"),
+        ("[]", "document", "an object"),
+        ("{}", "name", "missing"),
+    ],
+)
+def test_an_error_says_which_file_is_wrong(tmp_path, text, field, fragment):
+    path = tmp_path / "cluster.json"
+    if text is not None:
+        path.write_text(text)
+    for named, told in (("", "in"), ("--cluster", "--cluster")):
+        with pytest.raises(InvalidInputError, match=fragment) as refused:
+            codec.load(Cluster, path, named=named)
+        assert refused.value.field == field
+        assert refused.value.message.endswith(f" ({told} {path})")
+
+
+def test_a_list_of_another_length_is_told_its_length():
+    with refuses("between", 3, "must be a list of 2, not of 3"):
+        codec.decode(HostLink, {"between": ["a", "b", "c"], "alpha_seconds": 0, "beta_seconds_per_byte": 0})
