@@ -309,3 +309,21 @@ def test_workers_that_decide_by_themselves_find_plans_and_leases(client, job):
     assert client.lease("llama", 0, latest=True) == record
     with pytest.raises(NotFoundError):
         client.lease("llama", 2)
+
+
+@pytest.mark.parametrize("url", ["nonsense", "", "localhost:8000", "ftp://service", "http://", "http://service:port", None])
+def test_what_is_no_address_of_a_service_is_refused(url):
+    with pytest.raises(InvalidInputError) as refused:
+        Client(url)
+    assert (refused.value.field, refused.value.value) == ("url", url)
+
+
+def test_a_service_that_is_away_is_told_by_its_address():
+    away = httpx2.ConnectError("refused")
+    client = Client("http://me:secret@service:81/", patience=AT_ONCE, transport=httpx2.MockTransport(lambda _: raised(away)))
+    with pytest.raises(UnavailableError, match="the service at http://service:81 does not answer: refused"):
+        client.job("llama")
+
+
+def raised(error: Exception) -> httpx2.Response:
+    raise error

@@ -1,6 +1,7 @@
 """What the planning commands print: one JSON document, or tables."""
 
 import json
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from kintsugi.cli.terminal import styled, terminal
 from kintsugi.core.codec import encode
 from kintsugi.core.decision import Decision, Estimate, FollowUp, Migration, Search
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.core.plan import Pipeline, Plan
+from kintsugi.core.plan import IdleWorker, Pipeline, Plan
 
 GIGABYTE = 1e9
+MOST_IDLE = 8
+"""Idle workers of one reason that have a line of their own."""
 
 
 class Format(StrEnum):
@@ -57,8 +60,19 @@ def print_decision(decision: Decision) -> None:
     _print_migration(console, decision.migration)
     if decision.follow_up is not None:
         _print_follow_up(console, decision.follow_up)
-    for idle in decision.plan.idle_workers:
-        console.print(f"{idle.worker} is idle: {idle.reason}")
+    _print_idle(console, decision.plan.idle_workers)
+
+
+def _print_idle(console: Console, idle_workers: Sequence[IdleWorker]) -> None:
+    """A line for each of the first idle workers of a reason, and one for all others of it."""
+    by_reason: dict[str, list[str]] = {}
+    for idle in idle_workers:
+        by_reason.setdefault(idle.reason, []).append(idle.worker)
+    for reason, workers in by_reason.items():
+        for worker in workers[:MOST_IDLE]:
+            console.print(f"{worker} is idle: {reason}")
+        if (left := len(workers) - MOST_IDLE) > 0:
+            console.print(f"{left:,} more are idle: {reason}")
 
 
 def _print_migration(console: Console, migration: Migration) -> None:

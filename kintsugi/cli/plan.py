@@ -73,15 +73,27 @@ def cluster_of(workers: int | None, workers_per_host: int, path: Path | None) ->
     """The cluster of a file, or of equal workers.
 
     Raises:
-        InvalidInputError: neither or both are given, or no worker at all.
+        InvalidInputError: neither or both are given, or no worker at all, or workers per host beside a file.
     """
     if (workers is None) == (path is None):
         raise InvalidInputError("give either --workers or --cluster", field="workers", value=workers)
     if path is not None:
+        refuse_beside_cluster(workers_per_host, path)
         return load_cluster(path)
     assert workers is not None
     checks.positive("workers", workers)
     return Cluster.uniform(workers, workers_per_host=workers_per_host)
+
+
+def refuse_beside_cluster(workers_per_host: int, cluster: Path | None) -> None:
+    """A cluster's file says itself who shares a host.
+
+    Raises:
+        InvalidInputError: it is said beside it.
+    """
+    if cluster is not None and workers_per_host != 1:
+        message = "contradicts --cluster, whose file says each worker's host; leave one of them out"
+        raise InvalidInputError(message, field="workers_per_host", value=workers_per_host)
 
 
 def first_snapshot(profile: Profile, cluster: Cluster, settings: JobSettings) -> Snapshot:

@@ -24,10 +24,11 @@ from kintsugi.cli.plan import (
     first_snapshot,
     load_cluster,
     load_profile,
+    refuse_beside_cluster,
 )
 from kintsugi.core import checks, codec
 from kintsugi.core.cluster import Cluster, Worker, host_name, worker_name
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, some, told_as
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy, Schedule
 from planner.replan import replan as decide
@@ -63,6 +64,9 @@ def replan(
     format: OutputFormat = Format.TABLE,  # noqa: A002  # the option's name
 ) -> None:
     """The best plan after failures and arrivals, with all alternatives."""
+    _refuse_two_steps(policy, allow_follow_up)
+    if join == 0:  # workers that join share hosts of their own
+        refuse_beside_cluster(workers_per_host, cluster)
     settings = JobSettings(
         num_microbatches=num_microbatches,
         ranges=Ranges(min_dp=min_dp, max_dp=max_dp, min_pp=min_pp, max_pp=max_pp),
@@ -81,6 +85,12 @@ def replan(
         print_json(codec.encode(decision))
     else:
         print_decision(decision)
+
+
+def _refuse_two_steps(policy: Policy | None, allow_follow_up: bool) -> None:
+    if policy is Policy.DEFERRED_PARALLELISM and not allow_follow_up:
+        message = "has two steps: add --allow-follow-up where the trainer can carry out both"
+        raise InvalidInputError(message, field="policy", value=policy.value)
 
 
 def _refuse_both(dp: int | None, pp: int | None) -> None:
@@ -102,7 +112,8 @@ def _grid_snapshot(
     assert pp is not None
     fixed = replace(settings, ranges=Ranges(min_dp=dp, max_dp=dp, min_pp=pp, max_pp=pp), policy=None)
     workers = load_cluster(cluster) if cluster else Cluster.uniform(dp * pp, workers_per_host=workers_per_host)
-    first = decide(first_snapshot(load_profile(profile), workers, fixed))
+    with told_as({"min_dp": "dp", "min_pp": "pp"}):
+        first = decide(first_snapshot(load_profile(profile), workers, fixed))
     return replace(first_snapshot(load_profile(profile), workers, settings), plan=first.plan, generation=first.plan.generation + 1)
 
 
@@ -173,7 +184,8 @@ def _named(before: Snapshot, name: str) -> str:
         if worker is None:
             raise InvalidInputError("is dead already", field="fail", value=name)
     if worker not in before.cluster.by_id:
-        raise InvalidInputError("is neither pipeline/stage nor a worker of the cluster", field="fail", value=name)
+        known = f"it has {some(before.cluster.by_id)}"
+        raise InvalidInputError(f"is neither pipeline/stage nor a worker of the cluster; {known}", field="fail", value=name)
     if worker not in before.alive:
         raise InvalidInputError("is dead already", field="fail", value=name)
     return worker
@@ -183,7 +195,7 @@ def _workers_on(before: Snapshot, host: str) -> tuple[str, ...]:
     """The workers of the host that `--fail-host` names, some of which live."""
     workers = before.cluster.workers_on(host_name(int(host)) if host.isdecimal() else host)
     if not workers:
-        raise InvalidInputError("is no host of the cluster", field="fail_host", value=host)
+        raise InvalidInputError(f"is no host of the cluster; it has {some(before.cluster.hosts)}", field="fail_host", value=host)
     if not set(workers).intersection(before.alive):
         raise InvalidInputError("is dead already", field="fail_host", value=host)
     return workers

@@ -9,7 +9,7 @@ from rich.table import Table
 from estimator.trace import TracedStep, TraceGroup, dumps, predicted_group, trace_document
 from estimator.trace_comparison import KindComparison, begin_seconds, compared, span_seconds, whole_steps
 from kintsugi.cli.output import Format, print_json, write_text
-from kintsugi.cli.plan import ClusterFile, OutputFormat, WorkersPerHost, load_cluster, load_profile
+from kintsugi.cli.plan import ClusterFile, OutputFormat, WorkersPerHost, load_cluster, load_profile, refuse_beside_cluster
 from kintsugi.cli.replan import cluster_around, load_plan
 from kintsugi.cli.terminal import terminal
 from kintsugi.core import codec
@@ -60,6 +60,7 @@ def _predicted(profile: Path | None, plan: Path | None, cluster: Path | None, wo
             raise InvalidInputError("is needed: give --profile and --plan, or --run", field=field)
     assert profile is not None
     assert plan is not None
+    refuse_beside_cluster(workers_per_host, cluster)
     running = load_plan(plan)
     workers = load_cluster(cluster) if cluster else cluster_around(running.workers, workers_per_host)
     return predicted_group(running, load_profile(profile), workers)

@@ -30,17 +30,15 @@ class Connection:
         self, url: str, *, token: str | None, ca_file: str | None, patience: Patience, transport: httpx2.BaseTransport | None
     ) -> None:
         self.patience = patience
+        self._address = checked_address(url)
         token = token or os.environ.get(TOKEN_VARIABLE)
-        try:
-            self._http = httpx2.Client(
-                base_url=url,
-                headers={"Authorization": f"Bearer {token}"} if token else {},
-                verify=_trusted(ca_file or os.environ.get(CA_VARIABLE)),
-                timeout=self._timeout(),
-                transport=transport,
-            )
-        except httpx2.InvalidURL as error:
-            raise InvalidInputError(f"is no URL: {error}", field="url", value=url) from error
+        self._http = httpx2.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            verify=_trusted(ca_file or os.environ.get(CA_VARIABLE)),
+            timeout=self._timeout(),
+            transport=transport,
+        )
 
     def close(self) -> None:
         """Close all connections."""
@@ -65,9 +63,9 @@ class Connection:
             method, path, params=_given(parameters), content=content, headers=headers, timeout=self._timeout(wait_seconds)
         )
         for attempt in self.attempts():
-            with attempt, _told():
+            with attempt, _told(self._address):
                 response = self._http.send(request)
-                _require_answer(response)
+                _require_answer(response, self._address)
                 return response
         raise AssertionError("the last attempt returns or raises")
 
@@ -83,12 +81,12 @@ class Connection:
         """
         headers = {} if last_id is None else {"Last-Event-ID": last_id}
         with (
-            _told(),
+            _told(self._address),
             self._http.sse(path, params=_given(parameters), headers=headers, max_event_size=None) as source,
         ):
             if source.response.is_error:
                 source.response.read()
-            _require_answer(source.response)
+            _require_answer(source.response, self._address)
             yield iter(source)
 
     def attempts(self) -> Any:
@@ -104,6 +102,21 @@ class Connection:
 
     def _timeout(self, wait_seconds: float = 0.0) -> httpx2.Timeout:
         return httpx2.Timeout(self.patience.timeout_seconds + wait_seconds, connect=self.patience.connect_seconds)
+
+
+def checked_address(url: str, field: str = "url") -> str:
+    """Scheme, host and port of a service, without what a URL may say of the user.
+
+    Raises:
+        InvalidInputError: the URL has no host, or is of another scheme than HTTP.
+    """
+    try:
+        parsed = httpx2.URL(url)
+    except (httpx2.InvalidURL, TypeError) as error:
+        raise InvalidInputError(f"is no URL: {error}", field=field, value=url) from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise InvalidInputError("is no URL of a service; write it as http://127.0.0.1:8000", field=field, value=url)
+    return f"{parsed.scheme}://{parsed.netloc.decode()}"
 
 
 class AwayError(UnavailableError):
@@ -141,17 +154,17 @@ def _trusted(ca_file: str | None) -> ssl.SSLContext | bool:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _told(address: str) -> Iterator[None]:
     """Tells a broken or missing connection as the service's absence."""
     try:
         yield
     except httpx2.TransportError as error:
-        raise AwayError(f"the service does not answer: {str(error) or type(error).__name__}", field="url") from error
+        raise AwayError(f"the service at {address} does not answer: {str(error) or type(error).__name__}", field="url") from error
 
 
-def _require_answer(response: httpx2.Response) -> None:
+def _require_answer(response: httpx2.Response, address: str) -> None:
     if response.status_code in AWAY:
-        error = AwayError("the service cannot answer now", field="url")
+        error = AwayError(f"the service at {address} cannot answer now", field="url")
         asked = response.headers.get("Retry-After", "")
         error.pause_seconds = float(asked) if asked.isdecimal() else None
         raise error

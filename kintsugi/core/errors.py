@@ -19,7 +19,9 @@ KintsugiError
 └── WorkerError                  the trainer's own code raised in a worker
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
 from typing import Any, ClassVar, Self
 
 
@@ -191,6 +193,22 @@ class TooManyRequestsError(UnavailableError):
             value=document.get("value"),
             retry_seconds=seconds,
         )
+
+
+@contextmanager
+def told_as(names: Mapping[str, str]) -> Iterator[None]:
+    """Has errors name a field as whoever is told of them knows it: `names` gives it by the field that was refused."""
+    try:
+        yield
+    except KintsugiError as error:
+        error.field = names.get(error.field, error.field)
+        raise
+
+
+def some(names: Collection[str], most: int = 8) -> str:
+    """The first of these names, and how many others there are, for messages that say what exists."""
+    left = len(names) - most
+    return ", ".join(islice(names, most)) + (f" and {left:,} more" if left > 0 else "")
 
 
 def error_from(document: Mapping[str, Any]) -> KintsugiError:

@@ -1,7 +1,6 @@
 """Faults injected on purpose: a worker strikes itself at an exact point of its run."""
 
 import errno
-import itertools
 import os
 import signal
 import time
@@ -11,11 +10,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from kintsugi.core import checks
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, some
 
 _SLOW_SECONDS = 1.0
-_MOST_NAMED = 8
-"""Workers that a refusal names."""
 
 
 class FaultPoint(StrEnum):
@@ -171,10 +168,8 @@ def require_struck(faults: Sequence[Fault], workers: Collection[str], num_steps:
     """
     for index, fault in enumerate(faults):
         if fault.worker not in workers:
-            known = ", ".join(itertools.islice(workers, _MOST_NAMED)) + (", ..." if len(workers) > _MOST_NAMED else "")
-            raise InvalidInputError(
-                f"is no worker of the cluster; it has {known}", field=f"faults[{index}].worker", value=fault.worker
-            )
+            message = f"is no worker of the cluster; it has {some(workers)}"
+            raise InvalidInputError(message, field=f"faults[{index}].worker", value=fault.worker)
         if fault.step is not None and not 0 <= fault.step < num_steps:
             raise InvalidInputError(
                 f"is no step of the job; they are 0 to {num_steps - 1}", field=f"faults[{index}].step", value=fault.step

@@ -8,9 +8,10 @@ from uuid import uuid4
 import torch
 
 from kintsugi.client import Client, Patience
+from kintsugi.client.connection import checked_address
 from kintsugi.core import checks
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, told_as
 from kintsugi.core.handling import Handling
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy
@@ -89,6 +90,8 @@ def train(
     require_device(job.device)
     name = name or f"job-{uuid4().hex[:12]}"
     cluster = _cluster_of(workers)
+    if service is not None:
+        checked_address(service, "service")
     settings = JobSettings(
         num_microbatches=job.num_microbatches,
         mtbf_seconds=mtbf_seconds,
@@ -165,4 +168,5 @@ def _starting_plan(profile: Profile, cluster: Cluster, settings: JobSettings, dp
     ranges = Ranges(min_dp=dp or 1, max_dp=dp, min_pp=pp or 1, max_pp=pp)
     asked = replace(settings, ranges=ranges, policy=None)
     alive = tuple(worker.id for worker in cluster.workers)
-    return replan(Snapshot(profile=profile, cluster=cluster, settings=asked, plan=None, alive=alive, generation=0)).plan
+    with told_as({"min_dp": "dp", "min_pp": "pp"}):
+        return replan(Snapshot(profile=profile, cluster=cluster, settings=asked, plan=None, alive=alive, generation=0)).plan

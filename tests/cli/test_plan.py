@@ -107,12 +107,47 @@ def test_bad_input_to_plan(capsys, profile, arguments, status, field):
         (("--dp", "2", "--pp", "4", "--fail-host", "3", "--fail-host", "h03"), "fail_host"),
         (("--dp", "2", "--pp", "4", "--fail", "w03", "--fail-host", "3"), "fail_host"),
         (("--dp", "2"), "pp"),
+        (("--dp", "20", "--pp", "1"), "dp"),
+        (("--dp", "1", "--pp", "20"), "pp"),
     ],
 )
 def test_bad_input_to_replan(capsys, profile, arguments, field):
     code, document = run(capsys, "replan", "--profile", profile, "--num-microbatches", "16", *arguments)
     assert code == 2
     assert document["error"]["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("lost", "told"),
+    [
+        (("--fail", "w99"), "it has w00, w01, w02, w03, w04, w05, w06, w07"),
+        (("--fail-host", "h1"), "it has h00, h01, h02, h03, h04, h05, h06, h07"),
+    ],
+)
+def test_who_cannot_fail_is_told_who_can(capsys, profile, lost, told):
+    arguments = ("--profile", profile, "--dp", "2", "--pp", "4", "--num-microbatches", "16")
+    assert told in run(capsys, "replan", *arguments, *lost)[1]["error"]["message"]
+
+
+def test_a_clusters_file_says_itself_who_shares_a_host(capsys, profile, tmp_path):
+    path = tmp_path / "cluster.json"
+    path.write_text(codec.dumps(Cluster.uniform(2)))
+    common = ("--profile", profile, "--cluster", str(path), "--num-microbatches", "8", "--workers-per-host", "2")
+    for command in (("plan",), ("replan", "--dp", "1", "--pp", "2")):
+        status, document = run(capsys, *command, *common)
+        assert (status, document["error"]["field"]) == (2, "workers_per_host")
+    status, document = run(capsys, "replan", "--dp", "1", "--pp", "2", *common, "--join", "2")
+    assert (status, "plan" in document) == (0, True)
+
+
+def test_idle_workers_are_summed_up(capsys, profile):
+    arguments = ("--profile", profile, "--workers", "2000", "--num-microbatches", "2", "--max-pp", "1")
+    with pytest.raises(SystemExit):
+        main(["plan", *arguments])
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("is idle: " in line for line in lines) == 8
+    assert any(line.startswith("1,990 more are idle: ") for line in lines)
+    assert len(run(capsys, "plan", *arguments)[1]["plan"]["idle_workers"]) == 1998
 
 
 @pytest.mark.parametrize("policy", [("--policy", "nonsense"), ("--policy=nonsense",)])
@@ -196,6 +231,7 @@ def test_two_steps_are_considered_where_they_are_allowed(capsys, tmp_path):
 def test_two_steps_that_are_not_allowed_cannot_be_pinned(capsys, tmp_path):
     status, document = run(capsys, "replan", *heavy(tmp_path), "--policy", "deferred_parallelism")
     assert (status, document["error"]["field"]) == (2, "policy")
+    assert "--allow-follow-up" in document["error"]["message"]
 
 
 @pytest.mark.parametrize(("mtbf_seconds", "is_used"), [("10800", True), ("3", False)])

@@ -11,6 +11,8 @@ from kintsugi.core.errors import (
     StaleTermError,
     StateLostError,
     error_from,
+    some,
+    told_as,
 )
 
 
@@ -77,3 +79,14 @@ def test_state_lost_carries_its_layers_and_stale_generation_the_current_one():
 
 def test_invalid_input_is_a_value_error():
     assert issubclass(InvalidInputError, ValueError)
+
+
+def test_a_few_names_stand_for_many():
+    assert some(["a", "b"]) == "a, b"
+    assert some([str(n) for n in range(2000)], most=3) == "0, 1, 2 and 1,997 more"
+
+
+def test_an_error_names_the_field_as_it_is_known():
+    with pytest.raises(InvalidInputError) as told, told_as({"min_dp": "dp"}):
+        raise InvalidInputError("is too much", field="min_dp", value=20)
+    assert (told.value.field, told.value.value) == ("dp", 20)

@@ -39,6 +39,17 @@ def test_a_run_needs_a_folder_that_can_be_made(tmp_path):
             train(tiny_gpt, workers=4, dp=2, pp=2, run=folder, profile=profile_for(tiny_gpt()))
 
 
+def test_a_service_has_an_address():
+    with refuses("service", "nonsense", "http://"):
+        train(tiny_gpt, workers=4, dp=2, pp=2, service="nonsense")
+
+
+@pytest.mark.parametrize(("degrees", "field"), [({"dp": 20, "pp": 1}, "dp"), ({"dp": 1, "pp": 20}, "pp")])
+def test_degrees_are_refused_by_their_own_names(degrees, field):
+    with refuses(field, 20):
+        train(tiny_gpt, workers=20, profile=profile_for(tiny_gpt()), **degrees)
+
+
 @pytest.mark.parametrize(("wrong", "field", "known"), [({"at": "nowhere"}, "at", "backward"), ({"how": "tickle"}, "how", "freeze")])
 def test_a_fault_names_what_there_is(wrong, field, known):
     with refuses(field, wrong[field], known):
