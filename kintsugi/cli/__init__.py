@@ -35,14 +35,14 @@ COMMANDS = {
 }
 """Line in the help of each command; module `kintsugi.cli.<name>` exports `register(app)`."""
 
-INFEASIBLE, USAGE = 1, 2
+INFEASIBLE, USAGE, INTERRUPTED = 1, 2, 130
 
 PYDANTIC_PREFIX = "Value error, "
 """What pydantic puts in front of a message: of no use to anybody at a terminal."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 success, 1 infeasible or worse than before, 2 usage or invalid input."""
+    """Run the command line and exit: 0 success, 1 infeasible or worse than before, 2 usage or invalid input, 130 Ctrl-C."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         status = _status(given)
@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         status = INFEASIBLE
         if error.errno != errno.EPIPE:  # whoever stops reading has read enough
             typer.echo(f"kintsugi: the output cannot be written: {error.strerror}; send it elsewhere", err=True)
+    except KeyboardInterrupt:
+        status = INTERRUPTED
     sys.exit(status)
 
 

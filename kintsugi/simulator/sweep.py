@@ -2,13 +2,14 @@
 
 import importlib
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import Any
 
 from kintsugi.core.errors import InvalidInputError
@@ -139,9 +140,10 @@ def run_all(tasks: Sequence[Task], executor: Executor | None) -> Iterator[list[R
     try:
         for future in as_completed(futures):
             yield future.result()
-    finally:
+    except (Exception, GeneratorExit):  # not Ctrl-C, which ends the pool: Python 3.11 fails to end one with cancelled work
         for future in futures:
             future.cancel()
+        raise
 
 
 def in_order(results: Sequence[Result], tasks: Sequence[Task]) -> tuple[Result, ...]:
@@ -165,8 +167,18 @@ def executor_for(num_processes: int | None, dask: str | None) -> Iterator[Execut
     if count == 1:
         yield None
         return
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
-        yield pool
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_leave_quietly) as pool:
+        try:
+            yield pool
+        except KeyboardInterrupt:
+            for process in active_children():
+                process.terminate()
+            raise
+
+
+def _leave_quietly() -> None:
+    """Have Ctrl-C end a process of the pool at once and without a word."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager

@@ -59,3 +59,14 @@ def test_who_stops_reading_is_told_nothing():
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 1
+
+
+def test_an_interrupted_command_ends_without_a_word(capsys, monkeypatch):
+    def interrupted(_: str):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kintsugi.cli.load", interrupted)
+    with pytest.raises(SystemExit) as left:
+        main(["plan"])
+    assert left.value.code == 130
+    assert capsys.readouterr() == ("", "")

@@ -1,6 +1,8 @@
 """Sweeps: every combination, in order, the same in any number of processes; and what is made of their results."""
 
 import csv
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -151,3 +153,22 @@ def test_a_dask_cluster_gives_the_same_results(scenario, results):
         executor_for(None, cluster.scheduler_address) as executor,
     ):
         assert in_order([r for part in run_all(tasks, executor) for r in part], tasks) == results
+
+
+def test_an_interrupted_sweep_ends_its_processes_without_a_word(capfd):
+    def interrupted():
+        with executor_for(2, None) as executor:
+            futures = [executor.submit(time.sleep, seconds) for seconds in (0.0, 600.0, 600.0, 600.0)]
+            futures[0].result()
+            raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert time.monotonic() - began < 60
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_process_of_a_sweep_takes_an_interrupt_as_its_end():
+    with executor_for(2, None) as executor:
+        assert executor.submit(signal.getsignal, signal.SIGINT).result() is signal.SIG_DFL
