@@ -42,13 +42,13 @@ def seconds(field: str, value: float, *, at_most: float = math.inf) -> None:
 def non_negative(field: str, value: float) -> None:
     """Require a finite number of at least 0."""
     if not _is_finite(value) or value < 0:
-        raise InvalidInputError(f"must be a finite number of at least 0, not {_shown(value)}", field=field, value=_shown(value))
+        raise InvalidInputError(f"must be a finite number of at least 0, not {_worded(value)}", field=field, value=_shown(value))
 
 
 def positive(field: str, value: float) -> None:
     """Require a finite number above 0."""
     if not _is_finite(value) or value <= 0:
-        raise InvalidInputError(f"must be a finite number above 0, not {_shown(value)}", field=field, value=_shown(value))
+        raise InvalidInputError(f"must be a finite number above 0, not {_worded(value)}", field=field, value=_shown(value))
 
 
 def name(field: str, value: str) -> None:
@@ -163,4 +163,8 @@ def _shown(value: float) -> float | str:
         return value
     if isinstance(value, int):
         return "an integer beyond 64 bits"
-    return str(value) if isinstance(value, float) else repr(value)[:200]
+    return (str if isinstance(value, float | str) else repr)(value)[:200]
+
+
+def _worded(value: float) -> float | str:
+    return repr(value)[:200] if isinstance(value, str) else _shown(value)
