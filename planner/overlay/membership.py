@@ -26,8 +26,8 @@ MOST_WORKERS = 1_024
 def join(overlay: Overlay, event: OverlayEvent, now: str) -> Overlay:
     """A worker joins: alone where nobody is active, else with links to the neighbours that it names.
 
-    Without neighbours it stands by until somebody connects it. An earlier life of it is over with that; the same one again
-    changes nothing.
+    Without neighbours it stands by until somebody connects it. An earlier life of it is over with that; the same one again, at the
+    same address, changes nothing.
 
     Raises:
         StaleIncarnationError: this life of it is known already, or over.
@@ -38,6 +38,8 @@ def join(overlay: Overlay, event: OverlayEvent, now: str) -> Overlay:
     if earlier is not None:
         if event.incarnation <= earlier.incarnation:
             present(overlay, event)
+            if event.address != earlier.address:  # another process that saw the same overlay, and took the same number
+                raise stale(earlier)
             return overlay
         overlay = take_worker(overlay, earlier.id)
     _check_newcomer(overlay, event)

@@ -31,6 +31,8 @@ class Losses:
                 self.report_missing(other, overlay.restarts)
             return
         known = self._known(other)
+        if known is not None and known.incarnation > link.peer.incarnation:
+            return  # of a life that is over: the link with the later one is another
         if known is not None and known.state is WorkerState.DRAINING and not is_needed:
             return
         self._log.info("a link is lost", neighbor=other, why=why)

@@ -50,11 +50,17 @@ class Reconciler:
             if own not in link.between:
                 continue
             other = link.between[link.between[0] == own]
-            if self._links.get(other) is None:
-                self._call(overlay, link, other)
-            else:
+            if self._is_connected(overlay, other):
                 self._confirm(link, other)
+            else:
+                self._call(overlay, link, other)
         self._let_go(overlay, own)
+
+    def _is_connected(self, overlay: Overlay, other: str) -> bool:
+        """Whether there is a link, and not with an earlier life of the neighbour: that one may not have gone yet."""
+        link = self._links.get(other)
+        known = next((one.incarnation for one in overlay.workers if one.id == other), 0)
+        return link is not None and link.peer.incarnation >= known
 
     def _call(self, overlay: Overlay, link: OverlayLink, other: str) -> None:
         """Connect a wanted link whose first end this worker is."""
@@ -71,7 +77,12 @@ class Reconciler:
             event_id = f"unreachable-{'-'.join(link.between)}-{link.generation}"
             interrupted = other in needed_links(self._agent.effective, self._agent.identity.worker)
             self._agent.teller.tell(
-                OverlayEventKind.LINK_DISCONNECTED, event_id, link=link.between, detail=str(error), interrupted=interrupted
+                OverlayEventKind.LINK_DISCONNECTED,
+                event_id,
+                link=link.between,
+                detail=str(error),
+                interrupted=interrupted,
+                generation=link.generation,
             )
 
     def _confirm(self, link: OverlayLink, other: str) -> None:
@@ -84,18 +95,23 @@ class Reconciler:
 
     def _measure(self, link: OverlayLink, other: str) -> None:
         name = f"{'-'.join(link.between)}-{link.generation}"
-        self._agent.teller.tell(OverlayEventKind.LINK_CONNECTED, f"connected-{name}", link=link.between)
+        self._agent.teller.tell(OverlayEventKind.LINK_CONNECTED, f"connected-{name}", link=link.between, generation=link.generation)
         try:
             found = self._prober.measure(other)
         except KintsugiError as error:
             self._agent.teller.tell(
-                OverlayEventKind.LINK_DISCONNECTED, f"silent-{name}", link=link.between, detail=f"a probe failed: {error}"
+                OverlayEventKind.LINK_DISCONNECTED,
+                f"silent-{name}",
+                link=link.between,
+                detail=f"a probe failed: {error}",
+                generation=link.generation,
             )
             return
         self._agent.teller.tell(
             OverlayEventKind.LINK_MEASURED,
             f"measured-{name}",
             link=link.between,
+            generation=link.generation,
             alpha_seconds=found.alpha_seconds,
             beta_seconds_per_byte=found.beta_seconds_per_byte,
         )

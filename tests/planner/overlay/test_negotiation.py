@@ -258,6 +258,10 @@ def test_words_of_an_earlier_life_are_refused_and_a_new_life_begins_anew():
         world.tell("worker_draining", worker="w01")
     assert refused.value.incarnations == {"w01": 1}
     assert world.tell("worker_failed", worker="w01", incarnation=0) is overlay
+    elsewhere = {"worker": "w01", "incarnation": 1, "address": "w01:7001", "state_bytes": 1, "shard_bytes": 1}
+    with pytest.raises(StaleIncarnationError) as refused:  # it saw the same overlay, and took the same number
+        world.tell("worker_joined", **elsewhere)
+    assert refused.value.incarnations == {"w01": 1}
     world.tell("worker_failed", worker="w01", incarnation=1)
     with pytest.raises(StaleIncarnationError):
         world.join("w01", "w00", incarnation=1)

@@ -51,6 +51,14 @@ def test_the_last_words_of_a_worker_that_has_left_may_be_lost_with_its_link():
     assert fields["restarts"] == 3
 
 
+def test_the_link_of_a_life_that_is_over_is_not_that_of_the_next_one():
+    agent = Agent(NEEDS)
+    later = OverlayWorker(id="b", address="127.0.0.1:1", state=WorkerState.JOINING, joined_at="2026-01-31T12:00:00Z", incarnation=1)
+    agent.overlay = SimpleNamespace(workers=(*agent.overlay.workers, later), restarts=3, neighbors=lambda _: ("b",))
+    Losses(agent).report(LINK, "the other end closed the connection")
+    assert agent.told == []
+
+
 def test_who_ends_tells_nothing():
     agent = Agent(NEEDS)
     agent.closing.set()

@@ -1,12 +1,15 @@
 """The rate of a link, seen by a receiver that has to wait for a processor now and then."""
 
+import threading
 from collections.abc import Sequence
 from itertools import accumulate
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
 from kintsugi.runtime.overlay.probe import (
     BURST,
@@ -87,3 +90,34 @@ def test_a_rate_is_one_that_two_bursts_agree_on(rates, found, num_bursts):
 @pytest.mark.parametrize(("back", "found"), [(3e-8, 3e-8), (1e-9, 1e-8)])
 def test_the_slower_direction_counts(back, found):
     assert Line([1e-8, 1e-8], back).prober.measure("b").beta_seconds_per_byte == found
+
+
+def test_a_link_that_was_connected_anew_is_measured_once_and_the_earlier_probe_ends():
+    """What answers the earlier probe, or is left of its burst, is not taken for an answer to the later one."""
+    line, is_asked, ends = Line([1e-8, 1e-8]), threading.Event(), []
+    send = line.send
+
+    def send_first(worker: str, message: Message) -> None:
+        line.send = send
+        is_asked.set()
+
+    def measure() -> None:
+        with pytest.raises(UnavailableError, match="connected anew"):
+            line.prober.measure("b")
+        ends.append(True)
+
+    line.send = send_first
+    earlier = threading.Thread(target=measure, daemon=True)
+    earlier.start()
+    assert is_asked.wait(20.0)
+    line.prober.hear("b", Message(Channel.CONTROL, SEEN, {"seconds_per_byte": 5.0}, NO_BYTES))
+    assert line.prober.measure("b").beta_seconds_per_byte == 1e-8
+    earlier.join(20.0)
+    assert ends == [True]
+
+
+def test_the_rest_of_a_burst_that_began_over_an_earlier_connection_is_not_answered():
+    told = []
+    prober = Prober(SimpleNamespace(tell=lambda _worker, kind, _fields: told.append(kind)), 1.0)
+    prober.hear("b", Message(Channel.CONTROL, BURST, {"is_last": True, "is_first": False}, NO_BYTES))
+    assert told == []
