@@ -5,6 +5,7 @@ Level-triggered: an agent that missed ten generations acts on the newest alone. 
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from uuid import uuid4
 
 from kintsugi.core.errors import KintsugiError, StaleIncarnationError
@@ -146,7 +147,7 @@ class Agent:
             if overlay is not None:
                 self.take(overlay)
         if not self.closing.is_set():
-            self.give_up("the others go on without this worker; join again")
+            self.give_up(self._why_unknown())
 
     def _is_known(self) -> bool:
         """Whether this life of the worker stands in the newest overlay."""
@@ -154,13 +155,33 @@ class Agent:
         known = next((one for one in self._overlay.workers if one.id == own.worker), None)
         return known is not None and known.incarnation == own.incarnation and known.state is not WorkerState.FAILED
 
+    def _why_unknown(self) -> str:
+        """Why this life of the worker does not stand in the newest overlay, and the way out."""
+        own = self.identity
+        known = next((one for one in self._overlay.workers if one.id == own.worker), None)
+        if known is not None and known.incarnation > own.incarnation:
+            return (
+                f"another process, at {known.address}, joined under this worker's name and takes its place; "
+                "give each worker a name of its own, or join again"
+            )
+        why = f" ({known.detail})" if known is not None and known.detail else ""
+        return f"the others go on without this worker{why}; join again"
+
+    def _look_again(self) -> None:
+        """Take in the overlay as it is now, where the scheduler tells it."""
+        with suppress(KintsugiError):
+            overlay = self.scheduler.overlay(None, 0.0, self._overlay.term)
+            if overlay is not None:
+                self.take(overlay)
+
     def _beats(self) -> None:
         while not self.closing.wait(self._options.heartbeat_seconds):
             try:
                 self.scheduler.beat(self._beat())
             except StaleIncarnationError as error:
                 if not self.closing.is_set():
-                    self.give_up(str(error))
+                    self._look_again()
+                    self.give_up(str(error) if self._is_known() else self._why_unknown())
                 return
             except KintsugiError:
                 continue

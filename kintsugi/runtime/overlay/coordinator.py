@@ -65,8 +65,9 @@ class Coordinator:
         options: times and sizes.
 
     Raises:
-        InvalidInputError: an argument makes no sense, or the address is taken.
-        UnavailableError: scheduler, neighbours or state were not there in time.
+        InvalidInputError: an argument makes no sense, the address is taken, or the name by the only worker that holds the state.
+        UnavailableError: scheduler, neighbours or state were not there in time, or nobody is left who holds the state.
+        GivenUpError: it was asked to leave (Ctrl-C, SIGTERM, the leave button) before it took part.
     """
 
     def __init__(

@@ -102,14 +102,33 @@ def is_there(address: str, own: Identity, worker: str, incarnation: int, timeout
     after its links. Whoever hangs up on a greeting, or answers it as somebody else, is not the one that is meant.
     """
     try:
-        with dial(address, timeout_seconds) as connection:
-            _say(connection, _HELLO, **_hello(own, _NOBODY, number=0, generation=0, nonce=""))
-            answer = read(connection).fields
+        return _knock(address, own, timeout_seconds) == (own.job, worker, incarnation)
     except (ConnectionError, CommunicationError, ValueError):
         return False
     except OSError:
         return True
-    return (answer.get("job"), answer.get("worker"), answer.get("incarnation")) == (own.job, worker, incarnation)
+
+
+def answers(address: str, own: Identity, worker: str, incarnation: int, timeout_seconds: float) -> bool:
+    """Whether a life of a worker is there for certain: it says so itself within the time."""
+    try:
+        return _knock(address, own, timeout_seconds) == (own.job, worker, incarnation)
+    except (OSError, CommunicationError, ValueError):
+        return False
+
+
+def _knock(address: str, own: Identity, timeout_seconds: float) -> tuple[Any, Any, Any]:
+    """Job, worker and incarnation as whoever answers at an address gives them.
+
+    Raises:
+        CommunicationError: it hung up, or speaks something else.
+        OSError: nobody answers.
+        ValueError: that is no address.
+    """
+    with dial(address, timeout_seconds) as connection:
+        _say(connection, _HELLO, **_hello(own, _NOBODY, number=0, generation=0, nonce=""))
+        answer = read(connection).fields
+    return answer.get("job"), answer.get("worker"), answer.get("incarnation")
 
 
 def _hello(own: Identity, worker: str, *, number: int, generation: int, nonce: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """How a worker comes to take part: it asks to join, fetches the state from its neighbours, and catches up with the others."""
 
 import threading
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 
 import structlog
@@ -20,16 +20,30 @@ from kintsugi.runtime.overlay.ranges import Ranges
 from kintsugi.runtime.overlay.rounds import Rounds
 from kintsugi.runtime.overlay.sources import FETCH, RELEASE
 from kintsugi.runtime.overlay.trained import TrainedState
+from kintsugi.runtime.overlay.vigil import Vigil
 
 _LOOK_SECONDS = 1.0
 _BALANCE_SECONDS = 0.1
 """While the state arrives: sources that turn out slow are helped by others."""
+_GOODBYE_SECONDS = 1.0
+"""For the scheduler to hear that this worker goes; it notices by its silence, too."""
 
 
 class Joiner:
     """The joining side of one worker, in the thread that constructs its coordinator."""
 
-    def __init__(self, agent: Agent, links: Links, rounds: Rounds, trained: TrainedState, *, options: OverlayOptions) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        links: Links,
+        rounds: Rounds,
+        trained: TrainedState,
+        *,
+        options: OverlayOptions,
+        silent_seconds: Callable[[], float],
+    ) -> None:
+        """`silent_seconds` says for how long the scheduler has not answered."""
+        self._silent_seconds = silent_seconds
         self._agent, self._links, self._rounds, self._trained, self._options = agent, links, rounds, trained, options
         self._news = threading.Event()
         self.pursuit = Pursuit(agent, links, trained.memory, options, self._news.set)
@@ -62,10 +76,32 @@ class Joiner:
         """Come to hold the state and to count in the next reduction.
 
         Raises:
-            UnavailableError: it took too long.
-            GivenUpError: the scheduler does not count on this worker any more.
+            UnavailableError: it took too long, or nobody is left who holds the state.
+            GivenUpError: the scheduler does not count on this worker any more, or somebody asked it to leave.
         """
         self._agent.on_overlay(lambda _: self._news.set())
+        with self._vigil() as vigil:
+            try:
+                self._come_to_count(deadline)
+            except KintsugiError:  # of what was cut short
+                if vigil.error is None:
+                    raise
+        if vigil.error is not None:
+            self._say_goodbye()
+            raise vigil.error
+
+    def _vigil(self) -> Vigil:
+        return Vigil(
+            self._agent,
+            options=self._options,
+            counts=self._is_counted_on,
+            awaited=self._awaited,
+            silent_seconds=self._silent_seconds,
+            wake=self._news.set,
+        )
+
+    def _come_to_count(self, deadline: Deadline) -> None:
+        """Do what can be done with every piece of news, until this worker takes part."""
         while True:
             self._news.clear()
             if self._agent.given_up:
@@ -75,7 +111,6 @@ class Joiner:
             if self._is_through:
                 self._end()
                 return
-            self._require_welcome()
             patience = _LOOK_SECONDS if self._is_loaded or self._arrival is None else _BALANCE_SECONDS
             self._news.wait(min(patience, deadline.left_seconds))
 
@@ -86,18 +121,27 @@ class Joiner:
             self._received_bytes, self._is_over = self.received_bytes, True
             self._arrival = self._loaded = None
 
-    def _require_welcome(self) -> None:
-        """Go where somebody asked this worker to leave before it counted: nobody sends it the state any more.
+    def _is_counted_on(self) -> bool:
+        """Whether the others wait for this worker in a reduction, or will from a boundary on that is decided."""
+        return self._rounds.counts or self._agent.identity.worker in self._agent.overlay.synchronization.order
 
-        Raises:
-            GivenUpError: somebody did.
-        """
-        own, overlay = self._agent.identity, self._agent.overlay
-        if self._agent.state is not WorkerState.DRAINING or self._rounds.counts or own.worker in overlay.synchronization.order:
-            return
-        with suppress(KintsugiError):
-            self._agent.teller.post(OverlayEventKind.WORKER_LEFT, f"left-{own.worker}-{own.incarnation}")
-        raise GivenUpError("was asked to leave before it took part", field="worker", value=own.worker)
+    def _say_goodbye(self) -> None:
+        """Let the scheduler know that this worker goes before it took part: nobody is to wait for it."""
+        own = self._agent.identity
+        self._agent.teller.tell(OverlayEventKind.WORKER_LEFT, f"left-{own.worker}-{own.incarnation}")
+        self._agent.await_overlay(lambda _: self._agent.state is WorkerState.FAILED, _GOODBYE_SECONDS)
+
+    def _awaited(self) -> str:
+        """What this worker waits for, in words."""
+        overlay, own = self._agent.overlay, self._agent.identity.worker
+        wanted = _replication(overlay, own)
+        if self._is_loaded:
+            return "a reduction that counts on it"
+        if wanted is not None:
+            sources = ", ".join(share.source for share in wanted.shares)
+            return f"the state from {sources}: {self.received_bytes} of about {wanted.state_bytes} bytes are here"
+        neighbors = ", ".join(overlay.neighbors(own)) or "an active worker"
+        return f"a link with {neighbors}, connected and measured"
 
     @property
     def _is_loaded(self) -> bool:

@@ -53,7 +53,9 @@ class Member:
         self.rounds = Rounds(
             worker, links, self._inbox, self.agent, options=options, make=trained.memory, report_missing=losses.report_missing
         )
-        self._joiner = Joiner(self.agent, links, self.rounds, trained, options=options)
+        self._joiner = Joiner(
+            self.agent, links, self.rounds, trained, options=options, silent_seconds=lambda: scheduler.silent_seconds
+        )
         self.sources = Sources(worker, links, options)
         self._prober = Prober(links, options.link_timeout_seconds)
         self._reconciler = Reconciler(self.agent, links, self._prober, losses)
@@ -65,8 +67,8 @@ class Member:
         """Come to hold the state, and to count in the next reduction.
 
         Raises:
-            UnavailableError: it took too long.
-            GivenUpError: the others go on without this worker.
+            UnavailableError: it took too long, or nobody is left who holds the state.
+            GivenUpError: the others go on without this worker, or somebody asked it to leave.
         """
         needs_state = self.agent.state is not WorkerState.ACTIVE
         self._links.start()

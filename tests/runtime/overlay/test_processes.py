@@ -50,6 +50,27 @@ def test_the_example_joins_and_leaves_a_running_job(tmp_path, service):
 
 
 @pytest.mark.timeout(300)
+def test_a_signal_ends_a_worker_that_waits_to_join(tmp_path, service):
+    with ExitStack() as started, Client(service) as client:
+        holder = Trainee(tmp_path, service, "waited", "a")
+        started.callback(holder.end)
+        holder.await_steps(1)
+        holder.signal(signal.SIGSTOP)
+        arguments = ["--service", service, "--job", "waited", "--worker", "b"]
+        joiner = forkserver().Process(target=run_example, args=(str(tmp_path / "b"), arguments))
+        joiner.start()
+        started.callback(joiner.kill)
+        until(lambda: "b" in [worker.id for worker in client.overlay("waited").workers], joiner)
+        joiner.terminate()
+        joiner.join(20.0)
+        assert joiner.exitcode == 1
+        assert "b" not in [worker.id for worker in client.overlay("waited").workers]
+        holder.signal(signal.SIGKILL)
+        holder.join()
+    assert "was asked to leave before it took part" in (tmp_path / "b").read_text()
+
+
+@pytest.mark.timeout(300)
 def test_workers_are_killed_at_random_moments(tmp_path, service):
     dice = random.Random(5)
     trainees: dict[str, Trainee] = {}

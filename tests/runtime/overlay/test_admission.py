@@ -1,0 +1,151 @@
+"""Asking to join: beside others of the same name, and while nobody answers."""
+
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.overlay import WorkerState
+from kintsugi.runtime.overlay import exits
+from kintsugi.runtime.overlay.committed import GivenUpError
+from kintsugi.runtime.overlay.coordinator import Coordinator
+from tests.runtime.overlay.crew import OPTIONS, Crew, Member, perceptron
+from tests.runtime.overlay.desk import Desk
+from tests.runtime.overlay.test_churn import check
+
+
+@pytest.fixture(autouse=True)
+def nobody_asked() -> Iterator[None]:
+    exits.forget_exit_event()
+    yield
+    exits.forget_exit_event()
+
+
+class SilentDesk(Desk):
+    """Takes a question, and does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked, self.may_answer = threading.Event(), threading.Event()
+
+    def overlay(self, *arguments):
+        self.is_asked.set()
+        assert self.may_answer.wait(60.0)
+        return super().overlay(*arguments)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
+def test_a_scheduler_that_does_not_answer_holds_nobody_who_is_asked_to_leave():
+    crew, port = Crew(SilentDesk()), free_port()
+    joiner = crew.start("a", host="127.0.0.1", port=port)
+    try:
+        assert crew.desk.is_asked.wait(20.0)
+        exits.ask_to_leave()
+        joiner.join(10.0)
+        assert not joiner.is_alive()
+    finally:
+        crew.desk.may_answer.set()
+    assert isinstance(joiner.error, GivenUpError)
+    assert "was asked to leave" in str(joiner.error)
+    socket.create_server(("127.0.0.1", port)).close()
+
+
+def test_a_neighbour_that_is_not_there_yet_holds_nobody_who_is_asked_to_leave():
+    class Noted(Desk):
+        is_refused = threading.Event()
+
+        def post(self, event):
+            try:
+                return super().post(event)
+            except BaseException:
+                self.is_refused.set()
+                raise
+
+    crew = Crew(Noted())
+    crew.start("a").await_steps(1)
+    joiner = crew.start("d", ("nobody",))
+    assert Noted.is_refused.wait(20.0)
+    exits.ask_to_leave()
+    joiner.join(10.0)
+    assert isinstance(joiner.error, GivenUpError)
+    joiner.error = None
+    crew.finish()
+
+
+class Meeting(Desk):
+    """All that ask under one name before any of them joins see the same overlay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = threading.Barrier(2)
+        self.num_asked = 0
+
+    def overlay(self, after_generation, wait_seconds, term):
+        told = super().overlay(after_generation, wait_seconds, term)
+        if after_generation is None and threading.current_thread().name == "overlay-asks" and self.now.generation > 0:
+            with self._changed:
+                self.num_asked += 1
+                is_early = self.num_asked <= 2
+            if is_early:
+                self.both.wait(30.0)
+        return told
+
+
+class Twin(Member):
+    """Tells when it has ended."""
+
+    def __init__(self, crew: Crew, over: "queue.SimpleQueue[Twin]") -> None:
+        super().__init__(crew, "d", ("a",), {})
+        self.over = over
+
+    def run(self) -> None:
+        super().run()
+        self.over.put(self)
+
+
+def test_of_two_that_join_under_one_name_at_once_the_later_one_takes_the_place_and_the_other_is_told():
+    crew, over = Crew(Meeting()), queue.SimpleQueue()
+    crew.start("a").await_steps(1)
+    twins = [Twin(crew, over) for _ in range(2)]
+    for twin in twins:
+        twin.start()
+    replaced = over.get(timeout=60.0)
+    assert isinstance(replaced.error, GivenUpError)
+    assert "joined under this worker's name" in str(replaced.error)
+    if hasattr(replaced, "coordinator"):
+        replaced.coordinator.close()
+    (crew.members["d"],) = (twin for twin in twins if twin is not replaced)
+    crew.members["d"].await_steps(2)
+    crew.finish()
+
+
+def test_the_place_of_the_only_one_that_holds_the_state_is_not_taken_while_it_lives():
+    crew = Crew()
+    crew.start("a").await_steps(1)
+    model, optimizer = perceptron()
+    with pytest.raises(InvalidInputError, match="nobody else holds the state") as refused:
+        Coordinator(model, optimizer, service=crew.desk, job="job", worker="a", options=OPTIONS)
+    assert (refused.value.field, refused.value.value) == ("worker", "a")
+    crew.members["a"].await_steps(crew.members["a"].num_steps + 1)
+    crew.finish()
+    check(crew)
+
+
+def test_the_place_of_one_that_died_is_taken_though_nobody_noticed():
+    crew = Crew()
+    crew.start("a").await_steps(1)
+    struck = crew.members["a"]
+    struck.strike()
+    struck.is_leaving.set()
+    struck.join(60.0)
+    assert crew.desk.now.worker("a").state is WorkerState.ACTIVE
+    again = crew.start("a")
+    again.await_steps(1)
+    crew.finish()
