@@ -13,8 +13,7 @@ import argparse
 import os
 import re
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +21,8 @@ import torch
 from rich.console import Console
 
 from benchmarks.arguments import at_least
+from benchmarks.members import LocalMembers, Member
+from benchmarks.stepping import Opening, executor_of, step_seconds
 from estimator.message_windows import Windows, most_held, windows
 from estimator.program import RECEIVES, Action, Program, compile_program
 from kintsugi.core.cluster import Cluster
@@ -29,11 +30,7 @@ from kintsugi.core.plan import Plan
 from kintsugi.reporting.tables import Column, Table, Value
 from kintsugi.runtime.emulation import EmulatedTimes, emulated_job
 from kintsugi.runtime.measuring.machine import description
-from kintsugi.runtime.models import model_shape
-from kintsugi.runtime.workers.executor import Executor
-from kintsugi.runtime.workers.state import ModelState
 from tests.builders import grid_plan, layer, profile_of
-from tests.restorer.crew import Crew, Member
 
 MEBIBYTE = 1 << 20
 FORWARD_SECONDS = 2e-3
@@ -64,10 +61,6 @@ class Setting:
         return compile_program(self.plan, profile, Cluster.uniform(self.depth))
 
 
-Opening = Callable[[Sequence[Action], Sequence[int]], Windows]
-"""From a worker's list and places to when its messages have buffers."""
-
-
 def for_a_step(actions: Sequence[Action], places: Sequence[int]) -> Windows:  # noqa: ARG001  # the peers' lists say nothing then
     """All receives are begun with the step, and no send is known to be over before its end."""
     return Windows(at_once=tuple(action for action in actions if action.kind in RECEIVES), begun_with={}, over_with={})
@@ -78,34 +71,16 @@ WAYS: dict[str, Opening] = {"ours": windows, "for a whole step": for_a_step}
 
 def train(member: Member, way: str, setting: Setting) -> tuple[int, list[float]]:
     """The most memory beyond what there was before, in bytes, and the seconds of every step but the first."""
-    assert member.groups is not None
-    plan, program = setting.plan, setting.program
-    actions = program.actions[member.name]
     job = emulated_job(
         [EmulatedTimes.even(FORWARD_SECONDS)] * setting.depth,
         num_microbatches=setting.num_microbatches,
         num_steps=setting.num_steps,
         width=setting.num_bytes // torch.float32.itemsize,
     )
-    executor = Executor(
-        worker=member.name,
-        job=job,
-        shape=model_shape(job),
-        state=ModelState.initial(job, plan.layers_of[member.name]),
-        plan=plan,
-        actions=actions,
-        windows=WAYS[way](actions, program.places[member.name]),
-        reductions=program.reductions,
-        groups=member.groups,
-        transport=member.groups.transport(torch.device(job.device), plan.workers),
-        before_action=lambda *_: None,
-    )
-    before, seconds = resident("VmRSS"), []
-    for step in range(setting.num_steps + 1):
-        began = time.monotonic()
-        executor.run(step)
-        seconds.append(time.monotonic() - began)
-    return resident("VmHWM") - before, seconds[1:]
+    executor = executor_of(member, job, setting.plan, setting.program, WAYS[way])
+    before = resident("VmRSS")
+    _, *seconds = step_seconds(executor, setting.num_steps + 1)
+    return resident("VmHWM") - before, seconds
 
 
 def resident(field: str) -> int:
@@ -118,9 +93,9 @@ def resident(field: str) -> int:
 def measured(way: str, setting: Setting) -> tuple[int, float]:
     """The worst worker's memory in bytes, and the median step in seconds."""
     workers = setting.plan.workers
-    with Crew(*workers) as crew:
-        crew.build("g0", subgroups=[workers])
-        answers = crew.call(train, way, setting)
+    with LocalMembers(workers) as members:
+        members.build(workers, (workers,))
+        answers = members.call(train, way, setting)
     steps = [max(step) for step in zip(*(seconds for _, seconds in answers.values()), strict=True)]
     return max(memory for memory, _ in answers.values()), statistics.median(steps)
 

@@ -11,21 +11,19 @@ network namespace (as root; skipped with the reason elsewhere).
 import argparse
 import os
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from ortools.sat.python import cp_model
 from rich.console import Console
 
 from benchmarks.links import EmulatedLinks, unavailable_reason
 from benchmarks.members import Member, Members
+from benchmarks.stepping import executor_of, step_seconds
 from benchmarks.validation.tables import shape_of
 from estimator.costs import Costs
 from estimator.estimate import estimate
-from estimator.message_windows import windows
 from estimator.passes import passes_of
 from estimator.program import compile_program
 from estimator.replay import replay
@@ -35,9 +33,6 @@ from kintsugi.core.job import JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Reduction
 from kintsugi.core.profile import Device, LayerProfile, LinkCost, Network, Profile, Provenance, ProvenanceKind, Recovery
 from kintsugi.runtime.emulation import EmulatedTimes, emulated_job
-from kintsugi.runtime.models import model_shape
-from kintsugi.runtime.workers.executor import Executor
-from kintsugi.runtime.workers.state import ModelState
 from planner.replan import replan
 from restorer.rounds import fastest_rounds
 
@@ -206,30 +201,11 @@ def emulated_profile() -> Profile:
 
 def train(member: Member, plan: Plan, num_steps: int) -> list[float]:
     """Seconds of every step of the runtime's own executor on one worker."""
-    assert member.groups is not None
     cluster, profile = Cluster.uniform(8), emulated_profile()
     program = compile_program(plan, profile, cluster)
     times = [EmulatedTimes.even(FORWARD_MILLISECONDS / 1e3)] * NUM_LAYERS
     job = emulated_job(times, num_microbatches=plan.num_microbatches, num_steps=num_steps, width=WIDTH)
-    executor = Executor(
-        worker=member.name,
-        job=job,
-        shape=model_shape(job),
-        state=ModelState.initial(job, plan.layers_of[member.name]),
-        plan=plan,
-        actions=program.actions[member.name],
-        windows=windows(program.actions[member.name], program.places[member.name]),
-        reductions=program.reductions,
-        groups=member.groups,
-        transport=member.groups.transport(torch.device(job.device), plan.workers),
-        before_action=lambda *_: None,
-    )
-    seconds = []
-    for step in range(num_steps):
-        began = time.monotonic()
-        executor.run(step)
-        seconds.append(time.monotonic() - began)
-    return seconds
+    return step_seconds(executor_of(member, job, plan, program), num_steps)
 
 
 def run(members: Members, plan: Plan, num_steps: int) -> list[float]:

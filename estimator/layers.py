@@ -111,11 +111,11 @@ class LayerSums:
         return np.array(self._weights, dtype=np.int64), np.array(self._optimizer_bytes, dtype=np.int64)
 
     def held_bytes_of(self, starts: Ints, stops: Ints, num_replicas: int) -> Ints:
-        """`held_bytes` of many workers at once, each of several ranges. Takes shape [workers, ranges] twice, returns [workers]."""
-        weights, optimizer = ((prefix[stops] - prefix[starts]).sum(axis=1) for prefix in self._held_prefixes)
+        """`held_bytes` of many workers at once. From shapes [..., ranges] to [...]; ranges with stop <= start mean nothing."""
+        weights, optimizer = ((prefix[stops] - prefix[starts]).sum(axis=-1) for prefix in self._held_prefixes)
         for tie in self._ties:
-            holds = ((starts <= tie.layer) & (tie.layer < stops)).any(axis=1)
-            is_apart = ~((starts <= tie.owner) & (tie.owner < stops)).any(axis=1)
+            holds = ((starts <= tie.layer) & (tie.layer < stops)).any(axis=-1)
+            is_apart = ~((starts <= tie.owner) & (tie.owner < stops)).any(axis=-1)
             weights = weights + holds * np.where(is_apart, tie.weights_apart, tie.weights_together)
             optimizer = optimizer + holds * np.where(is_apart, tie.optimizer_apart, tie.optimizer_together)
         copies, shared = self._optimizer_share(num_replicas)
@@ -124,17 +124,8 @@ class LayerSums:
 
     def static_table(self, num_replicas: int) -> Ints:
         """`static_bytes` of all layer ranges at once; entries with stop <= start mean nothing. Shape [layers + 1, layers + 1]."""
-        weights, optimizer = (prefix[None, :] - prefix[:, None] for prefix in self._held_prefixes)
         bounds = np.arange(self.profile.num_layers + 1)
-        start, stop = bounds[:, None], bounds[None, :]
-        for tie in self._ties:
-            holds = (start <= tie.layer) & (tie.layer < stop)
-            is_apart = ~((start <= tie.owner) & (tie.owner < stop))
-            weights = weights + holds * np.where(is_apart, tie.weights_apart, tie.weights_together)
-            optimizer = optimizer + holds * np.where(is_apart, tie.optimizer_apart, tie.optimizer_together)
-        copies, shared = self._optimizer_share(num_replicas)
-        result: Ints = weights - (-optimizer * copies // shared)
-        return result
+        return self.held_bytes_of(bounds[:, None, None], bounds[None, :, None], num_replicas)
 
     def _optimizer_share(self, num_replicas: int) -> tuple[int, int]:
         """How many shards of a layer's optimizer state each replica keeps, and of how many."""

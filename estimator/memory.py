@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from estimator.interleaved import held_passes
-from estimator.layers import LayerSums
+from estimator.layers import Ints, LayerSums
 from estimator.schedule import limit
 from kintsugi.core.plan import Plan, Schedule, Stage
 
@@ -61,7 +60,7 @@ def held_activations(
     return int(moments.sum(axis=1).max()), int((moments @ np.array(stage_bytes, dtype=np.int64)).max())
 
 
-def held_moments(schedule: Schedule, place: int, num_workers: int, num_microbatches: int, num_stages: int) -> npt.NDArray[np.int64]:
+def held_moments(schedule: Schedule, place: int, num_workers: int, num_microbatches: int, num_stages: int) -> Ints:
     """Micro-batches that one worker holds at once in each of its stages, at the moments that count. Shape [moments, stages].
 
     Arguments as of `held_activations`; `num_stages` are the worker's own.

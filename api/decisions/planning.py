@@ -127,9 +127,7 @@ def require_fit(plan: Plan, profile: Profile, cluster: Cluster) -> None:
     Raises:
         InvalidInputError: it does not.
     """
-    if plan.num_layers != profile.num_layers:
-        message = f"holds {plan.num_layers} layers where the profile has {profile.num_layers}"
-        raise InvalidInputError(message, field="plan", value=plan.num_layers)
+    plan.require_layers(profile.num_layers)
     for worker, (slot, *_) in plan.slots_of.items():
         if worker not in cluster.by_id:
             field = f"plan.pipelines[{slot.pipeline}].stages[{slot.stage}].worker"

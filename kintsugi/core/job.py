@@ -99,9 +99,5 @@ class Snapshot:
                     raise InvalidInputError("is no worker of the cluster", field=f"{field_name}[{index}]", value=worker)
         if both := set(self.draining) & set(self.alive):
             raise InvalidInputError("leaves and may not be used", field="draining", value=sorted(both))
-        if self.plan is not None and self.plan.num_layers != self.profile.num_layers:
-            raise InvalidInputError(
-                f"holds {self.plan.num_layers} layers where the profile has {self.profile.num_layers}",
-                field="plan",
-                value=self.plan.num_layers,
-            )
+        if self.plan is not None:
+            self.plan.require_layers(self.profile.num_layers)

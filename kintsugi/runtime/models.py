@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.recomputation import recomputed
+from restorer.nccl_requirements import numbered
 from restorer.transport import TensorSpec
 
 Batch = Mapping[str, Tensor]
@@ -118,9 +119,8 @@ def seed_generators(job: TrainingJob, *parts: int) -> None:
     seed, device = seed_for(job, *parts), torch.device(job.device)
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
         torch.cuda.init()
-        torch.cuda.default_generators[index].manual_seed(seed)
+        torch.cuda.default_generators[numbered(device).index].manual_seed(seed)
 
 
 def build_layer(job: TrainingJob, index: int) -> nn.Module:

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -127,10 +127,11 @@ def stage_job(job: TrainingJob, place: Place) -> TrainingJob:
     last, specs = len(job.layers), model_shape(job).boundaries[place.layer_start]
     layers = job.layers[place.layer_start : place.layer_stop]
     names = {layer.name for layer in layers}
+    build_here = cache(partial(partial, _built_on, job.device))  # one for all layers that are built alike: they are traced once
     layers = [
         replace(
             layer,
-            build=partial(_built_on, job.device, layer.build),
+            build=build_here(layer.build),
             tied={own: to for own, to in layer.tied.items() if to.partition(".")[0] in names},
         )
         for layer in layers
