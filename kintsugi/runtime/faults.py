@@ -37,6 +37,10 @@ class FaultPoint(StrEnum):
     """The groups are connected, state is about to move."""
     READY = "ready"
     """State has moved, the swap is ahead."""
+    COLLECT = "collect"
+    """Everything is trained, nobody was told what."""
+    COLLECTED = "collected"
+    """The agent was told what was trained."""
     CHECKPOINT = "checkpoint"
     """A part of the checkpoint of this step is on the disk, the next is ahead."""
 

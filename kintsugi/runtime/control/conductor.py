@@ -10,6 +10,7 @@ then they are called off.
 import itertools
 import time
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 import structlog
 
@@ -119,18 +120,25 @@ class Conductor:
                 handle.send(CheckpointEvery(every))
 
     def _lose(self, handles: Sequence[WorkerHandle], detail: str = "") -> None:
-        """Fence workers, and begin to recover from their loss; those who train go on where none of them was lost."""
+        """Fence workers, and begin to recover from their loss, unless none of them had a part in what is left to do."""
         for handle in handles:
             self._fleet.remove(handle)
             self.keeper.lost(handle.worker)
         self._decider.submit([self._roster.failed(handle.worker, detail) for handle in handles])
-        busy = self._applied.workers if self._applied is not None else ()
-        if self.phase is Phase.TRAINING and not {handle.worker for handle in handles} & set(busy):
+        if not self._are_missed({handle.worker for handle in handles}):
             return
         for handle in handles:
             self.recoveries.lost(handle.worker, handle.struck_at, time.monotonic())
         self._idle_attempts = 0
         self._begin_attempt(Phase.QUIESCING)
+
+    def _are_missed(self, workers: AbstractSet[str]) -> bool:
+        """Whether workers that are lost had a part in what is left to do."""
+        if self.phase is Phase.TRAINING:
+            return self._applied is not None and not workers.isdisjoint(self._applied.workers)
+        if self.phase is Phase.COLLECTING:
+            return not (workers & set(self.decision.plan.workers)) <= self._attempt.collected.keys()
+        return True
 
     def _begin_attempt(self, phase: Phase) -> None:
         self._attempt = Attempt(next(self._numbers))

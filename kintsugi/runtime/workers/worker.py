@@ -150,8 +150,10 @@ class WorkerProcess:
             if not message.is_over:
                 self._train()
         elif isinstance(message, Collect):
+            self._faults.strike_if(FaultPoint.COLLECT)
             state = self._executor.state if self._executor is not None else None
             self.tell(collected(state, message))
+            self._faults.strike_if(FaultPoint.COLLECTED)
 
     def _quiesce(self, attempt: int) -> None:
         """Forget what was staged, and say how far the step came."""

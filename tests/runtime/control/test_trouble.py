@@ -24,7 +24,7 @@ from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
 from kintsugi.runtime.result import RunResult
 from tests.runtime.control import cut_link
 from tests.runtime.jobs import NUM_STEPS, tiny_gpt
-from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, options_with, run, survivors
+from tests.runtime.runs import PATIENCE_SECONDS, assert_same, gpt_request, leaves_nothing, options_with, run, survivors
 
 pytestmark = pytest.mark.processes
 
@@ -65,20 +65,33 @@ def test_a_job_that_is_concluded_is_one_of_so_many_steps():
 
 def test_a_job_that_is_concluded_trains_no_further_whoever_is_lost_then():
     """Once while it recovers, and once more when all that is left to do is to collect."""
-    seen: set[Phase] = set()
 
     def conclude(agent: Agent) -> None:
-        if agent.recoveries and agent.phase not in seen:
-            seen.add(agent.phase)
+        if agent.recoveries:
             agent.conclude()
-            if agent.phase is Phase.COLLECTING:
-                agent.handle("w02").strike()
 
-    result = observed(gpt_request(2, 2), conclude, fail_at(2, "w01", "applied"), num_steps=100_000)
-    assert Phase.COLLECTING in seen
+    faults = [fail_at(2, "w01", "applied"), Fault(worker="w02", at=FaultPoint.COLLECT)]
+    result = observed(gpt_request(2, 2), conclude, *faults, num_steps=100_000)
     assert [recovery.lost for recovery in result.recoveries] == [["w01"], ["w02"]]
     assert len(result.losses) == 3
     assert_same(result, reference(3))
+
+
+def test_who_told_what_was_trained_is_not_missed():
+    """Of two stages without a replica one is gone when the other has yet to tell: what it trained is known."""
+    faults = [Fault(worker="w00", at=FaultPoint.COLLECTED), Fault(worker="w01", at=FaultPoint.COLLECT, how=FaultKind.FREEZE)]
+
+    def thaw(agent: Agent) -> None:
+        if "w00" not in agent.alive:
+            agent.handle("w01").strike(signal.SIGCONT)
+
+    patient = replace(options_with(*faults), stopped_timeout_seconds=PATIENCE_SECONDS)
+    request = gpt_request(1, 2)
+    with leaves_nothing(), Agent(tiny_gpt, request, LocalDecisions(), options=patient, observer=thaw) as agent:
+        result = agent.run()
+        assert agent.alive == ("w01",)
+    assert_same(result, reference())
+    assert not result.recoveries
 
 
 def test_that_holds_for_a_second_loss_before_the_first_step_too():
