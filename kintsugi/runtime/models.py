@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.recomputation import recomputed
+from kintsugi.runtime.sampler import Sampler
 from restorer.nccl_requirements import numbered
 from restorer.transport import TensorSpec
 
@@ -108,6 +109,16 @@ def seed_for(job: TrainingJob, *parts: int) -> int:
         value = (value * 6364136223846793005 + part + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
         value ^= value >> 29
     return value
+
+
+def sampler_of(job: TrainingJob) -> Sampler:
+    """Which samples every micro-batch of every step of a job is of."""
+    return Sampler(
+        num_samples=len(job.dataset),
+        microbatch_size=job.microbatch_size,
+        num_microbatches=job.num_microbatches,
+        seed=seed_for(job, 1),
+    )
 
 
 def seed_generators(job: TrainingJob, *parts: int) -> None:

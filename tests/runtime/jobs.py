@@ -12,11 +12,12 @@ from torch.nn import functional
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.gpt import GptShape, gpt_job
 from kintsugi.runtime.llama import LlamaShape
-from kintsugi.runtime.models import Activations, Batch, Dataset, Layer, NamedParameters, TrainingJob
+from kintsugi.runtime.models import Activations, Batch, Dataset, Layer, NamedParameters, TrainingJob, sampler_of
 from tests.builders import FREE, layer, profile_of
 
 NUM_MICROBATCHES = 8
 NUM_STEPS = 4
+LONGEST_HOLD_SECONDS = 30.0
 WIDTH = 6
 TINY_LLAMA = LlamaShape(
     num_blocks=2,
@@ -213,3 +214,27 @@ def slow_gpt(gate: Path, num_steps: int, pause_seconds: float = 0.005) -> Traini
     """The decoder, on a data set that pauses before every sample until the gate opens."""
     job = tiny_gpt(num_steps=num_steps)
     return replace(job, dataset=Slow(job.dataset, gate, pause_seconds))
+
+
+@dataclass
+class Held:
+    """A data set that keeps some samples to itself until a gate opens; at most for `LONGEST_HOLD_SECONDS`."""
+
+    inner: Dataset
+    gate: Path
+    held: frozenset[int]
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int):
+        deadline = time.monotonic() + LONGEST_HOLD_SECONDS
+        while index in self.held and not self.gate.exists() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return self.inner[index]
+
+
+def held_gpt(gate: Path, num_steps: int, step: int) -> TrainingJob:
+    """The decoder, which does not get beyond the beginning of a step until the gate opens."""
+    job = tiny_gpt(num_steps=num_steps)
+    return replace(job, dataset=Held(job.dataset, gate, frozenset(sampler_of(job).window(step))))

@@ -26,7 +26,7 @@ from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.selfgoverned.governor import PLANNER
 from restorer.rounds import colour_rounds
 from tests.builders import grid_plan
-from tests.runtime.jobs import NUM_MICROBATCHES, profile_for, slow_gpt, tiny_gpt
+from tests.runtime.jobs import NUM_MICROBATCHES, held_gpt, profile_for, slow_gpt, tiny_gpt
 
 T = TypeVar("T")
 PATIENCE_SECONDS = 60.0
@@ -99,6 +99,27 @@ def run_slowly(
     job = partial(slow_gpt, gate, num_steps, pause_seconds)
     source = decisions or LocalDecisions()
     with leaves_nothing(), Agent(job, request, source, options=options_with(*faults), observer=observe) as agent:
+        return agent.run()
+
+
+def run_struck(
+    gate: Path,
+    num_steps: int,
+    request: JobRequest,
+    strike: Callable[[Agent], None],
+    *,
+    at_step: int = 2,
+    options: AgentOptions | None = None,
+) -> RunResult:
+    """Train the decoder to the end; `strike` is called once, while step `at_step` is under way. Nothing may be left."""
+
+    def observe(agent: Agent) -> None:
+        if len(agent.losses) == at_step and not gate.exists():
+            strike(agent)
+            gate.touch()
+
+    job = partial(held_gpt, gate, num_steps, at_step)
+    with leaves_nothing(), Agent(job, request, LocalDecisions(), options=options, observer=observe) as agent:
         return agent.run()
 
 

@@ -20,10 +20,10 @@ from kintsugi.runtime.models import (
     canonical_name,
     collate,
     model_shape,
+    sampler_of,
     seed_generators,
     train_layer,
 )
-from kintsugi.runtime.sampler import Sampler
 from kintsugi.runtime.workers.state import ModelState
 
 WARMUP = 3
@@ -75,12 +75,7 @@ class Sweeper:
         self._boundaries = model_shape(job).boundaries
         self._state = ModelState.initial(job, range(len(job.layers)))
         self._optimizers = [self._optimizer(index) for index in range(len(job.layers))]
-        self._sampler = Sampler(
-            num_samples=len(job.dataset),
-            microbatch_size=job.microbatch_size,
-            num_microbatches=job.num_microbatches,
-            seed=job.seed,
-        )
+        self._sampler = sampler_of(job)
         self._num_sweeps = 0
         self._marks = Marks(job.device)
         self._timed: list[tuple[list[float], int]] = []

@@ -11,9 +11,8 @@ from estimator.message_windows import Windows
 from estimator.program import Action, ActionKind
 from kintsugi.core.plan import Plan, Reduction
 from kintsugi.runtime.checkpoints.recording import Cadence, Recorder
-from kintsugi.runtime.models import Activations, Batch, ModelShape, TrainingJob, collate, seed_for, seed_generators, train_layer
+from kintsugi.runtime.models import Activations, Batch, ModelShape, TrainingJob, collate, sampler_of, seed_generators, train_layer
 from kintsugi.runtime.records.tracing import ActionTrace
-from kintsugi.runtime.sampler import Sampler
 from kintsugi.runtime.workers.backward import PassedStage
 from kintsugi.runtime.workers.buckets import BucketInFlight, taken_gradients
 from kintsugi.runtime.workers.commit import CommitRecord, Permit, StepStatus, anything, require_each_once
@@ -63,12 +62,7 @@ class Executor:
         self._before_action = before_action
         require_reduced(plan, shape, reductions)
         self._owned = owned_parameters(worker, plan, shape)
-        self._sampler = Sampler(
-            num_samples=len(job.dataset),
-            microbatch_size=job.microbatch_size,
-            num_microbatches=job.num_microbatches,
-            seed=seed_for(job, 1),
-        )
+        self._sampler = sampler_of(job)
         self._recorder = recorder or Recorder(None, Cadence(), self._sampler, 0, range(0))
         self._trace = trace or ActionTrace(worker, None)
         self._numbering = Numbering(shape)

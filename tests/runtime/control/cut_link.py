@@ -8,14 +8,12 @@ import json
 import os
 import subprocess
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from kintsugi.runtime.control.agent import Agent
-from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
-from tests.runtime.jobs import tiny_gpt
-from tests.runtime.runs import gpt_request
+from tests.runtime.runs import gpt_request, run_struck
 
 NUM_STEPS = 12
 PAIR = ("w00", "w01")
@@ -61,9 +59,8 @@ def main() -> None:
     prepare_namespace()
     cuts: list[int] = []
 
-    def observe(agent: Agent) -> None:
-        if len(agent.losses) == 2 and not cuts:
-            cuts.append(cut(*(agent.handle(worker).pid for worker in PAIR)))
+    def strike(agent: Agent) -> None:
+        cuts.append(cut(*(agent.handle(worker).pid for worker in PAIR)))
 
     options = AgentOptions(
         worker=WorkerOptions(addresses=ADDRESSES),
@@ -71,10 +68,9 @@ def main() -> None:
         probe_timeout_seconds=1.0,
         heartbeat_timeout_seconds=30.0,
     )
-    job = partial(tiny_gpt, num_steps=NUM_STEPS)
     request = replace(gpt_request(2, 2), name="cut")
-    with Agent(job, request, LocalDecisions(), options=options, observer=observe) as agent:
-        result = agent.run()
+    with TemporaryDirectory() as folder:
+        result = run_struck(Path(folder) / "gate", NUM_STEPS, request, strike, options=options)
     lost = [recovery.lost for recovery in result.recoveries]
     print(json.dumps({"cuts": cuts, "lost": lost, "losses": result.losses, "workers": result.decisions[-1].plan.workers}))
 

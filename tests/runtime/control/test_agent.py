@@ -13,8 +13,8 @@ from kintsugi.runtime.control.attempt import Phase
 from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
-from tests.runtime.jobs import tiny_gpt
-from tests.runtime.runs import gpt_request, leaves_nothing, options_with, run
+from tests.runtime.jobs import NUM_STEPS, tiny_gpt
+from tests.runtime.runs import gpt_request, leaves_nothing, options_with, run, run_struck
 
 pytestmark = pytest.mark.processes
 
@@ -43,19 +43,14 @@ def run_with(*arguments, **keywords):
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_worker_struck_from_outside_is_noticed(signal_number):
-    struck = []
-
+def test_a_worker_struck_from_outside_is_noticed(signal_number, tmp_path):
     def strike(agent: Agent) -> None:
-        if len(agent.losses) == 2 and not struck:
-            struck.append("w03")
-            agent.handle("w03").strike(signal_number)
+        agent.handle("w03").strike(signal_number)
 
-    request = gpt_request(2, 2, Policy.DATA_REROUTING)
-    result = run_with(tiny_gpt, request, LocalDecisions(), options=options_with(), observer=strike)
+    result = run_struck(tmp_path / "gate", NUM_STEPS, gpt_request(2, 2, Policy.DATA_REROUTING), strike)
     (timeline,) = result.recoveries
     assert timeline.lost == ["w03"]
-    assert len(result.losses) == 4
+    assert len(result.losses) == NUM_STEPS
     assert timeline.failed_at <= timeline.detected_at
 
 

@@ -23,8 +23,8 @@ from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
 from kintsugi.runtime.result import RunResult
 from tests.runtime.control import cut_link
-from tests.runtime.jobs import NUM_STEPS, tiny_gpt
-from tests.runtime.runs import PATIENCE_SECONDS, assert_same, gpt_request, leaves_nothing, options_with, run, survivors
+from tests.runtime.jobs import NUM_STEPS, held_gpt, tiny_gpt
+from tests.runtime.runs import PATIENCE_SECONDS, assert_same, gpt_request, leaves_nothing, options_with, run, run_struck, survivors
 
 pytestmark = pytest.mark.processes
 
@@ -138,39 +138,36 @@ def test_a_second_and_a_third_failure_in_one_recovery(second, third):
     assert not {"w05", "w02", "w00"} & set(survivors(result).workers)
 
 
-def test_all_workers_of_a_host_die_at_once():
+def test_all_workers_of_a_host_die_at_once(tmp_path):
     request = gpt_request(4, 2)
     request = replace(request, cluster=Cluster.uniform(8, workers_per_host=2))
 
     def strike(agent: Agent) -> None:
-        if len(agent.losses) == 2 and not struck:
-            struck.extend(request.cluster.workers_on("h01"))
-            for worker in struck:
-                agent.handle(worker).strike()
+        for worker in request.cluster.workers_on("h01"):
+            agent.handle(worker).strike()
 
-    struck: list[str] = []
-    result = observed(request, strike)
+    result = run_struck(tmp_path / "gate", NUM_STEPS, request, strike)
     assert_same(result, reference())
     assert sorted(worker for recovery in result.recoveries for worker in recovery.lost) == ["w02", "w03"]
 
 
 @pytest.mark.parametrize("asleep_seconds", [0.1, 0.4, 0.5, 0.55, 2.0])
-def test_a_frozen_worker_that_wakes_up_is_one_of_the_others_or_fenced(asleep_seconds):
+def test_a_frozen_worker_that_wakes_up_is_one_of_the_others_or_fenced(asleep_seconds, tmp_path):
     """Before it is missed, in the moment when it is, and long after: nothing that it says or sends afterwards counts."""
 
     def strike(agent: Agent) -> None:
-        if len(agent.losses) == 2 and not wakes:
-            handle = agent.handle("w04")
-            descriptor = os.pidfd_open(handle.pid)
-            handle.strike(signal.SIGSTOP)
-            wakes.append(threading.Thread(target=wake, args=(descriptor, asleep_seconds)))
-            wakes[0].start()
+        handle = agent.handle("w04")
+        descriptor = os.pidfd_open(handle.pid)
+        handle.strike(signal.SIGSTOP)
+        wakes.append(threading.Thread(target=wake, args=(descriptor, asleep_seconds)))
+        wakes[0].start()
 
     wakes: list[threading.Thread] = []
     try:
-        result = observed(gpt_request(2, 3), strike, num_steps=12)
+        result = run_struck(tmp_path / "gate", 12, gpt_request(2, 3), strike)
     finally:
-        wakes[0].join()
+        for thread in wakes:
+            thread.join()
     assert_same(result, reference(12), 1e-10)
     lost = [recovery.lost for recovery in result.recoveries]
     assert lost in ([], [["w04"]])
@@ -189,16 +186,22 @@ def wake(descriptor: int, after_seconds: float) -> None:
         os.close(descriptor)
 
 
-def test_a_worker_dies_in_every_phase_that_the_agent_is_in():
+def test_a_worker_dies_in_every_phase_that_the_agent_is_in(tmp_path):
     """As seen from outside: whoever is left is struck once in each phase of the protocol, at a moment nobody chose."""
+    gate = tmp_path / "gate"
 
     def strike(agent: Agent) -> None:
         if agent.phase in left and (agent.losses or agent.phase is not Phase.TRAINING):
             left.remove(agent.phase)
             agent.handle(agent.alive[-1]).strike()
+        if Phase.TRAINING not in left:
+            gate.touch()
 
     left = [Phase.PREPARING, Phase.TRAINING, Phase.QUIESCING]
-    result = observed(gpt_request(8, 1, Policy.DYNAMIC_PARALLELISM), strike)
+    job = partial(held_gpt, gate, NUM_STEPS, 1)
+    request = gpt_request(8, 1, Policy.DYNAMIC_PARALLELISM)
+    with leaves_nothing(), Agent(job, request, LocalDecisions(), options=options_with(), observer=strike) as agent:
+        result = agent.run()
     assert_same(result, reference())
     assert left == []
     assert set(survivors(result).workers) == {"w00", "w01", "w02", "w03", "w04"}
