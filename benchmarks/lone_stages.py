@@ -231,7 +231,7 @@ class Bench:
 
 def whole_seconds(layer: LayerProfile) -> float:
     """Of all that a layer does with one micro-batch in a step."""
-    return layer.forward_seconds + layer.backward_seconds + layer.optimizer_seconds
+    return layer.forward_seconds + layer.backward_seconds + layer.update_seconds
 
 
 def memory_row(place: Place, measured: Section, model: Model) -> tuple[Value, ...]:

@@ -60,7 +60,7 @@ class LayerSums:
         self.backward = _prefix(layer.backward_seconds for layer in layers)
         self.backward_input = _prefix(layer.backward_input_seconds for layer in layers)
         self.backward_weight = _prefix(layer.backward_weight_seconds for layer in layers)
-        self.optimizer = _prefix(layer.optimizer_seconds for layer in layers)
+        self.optimizer = _prefix(layer.update_seconds for layer in layers)
         self._weights = _prefix(layer.parameter_bytes + layer.gradient_bytes for layer in layers)
         self._optimizer_bytes = _prefix(layer.optimizer_bytes for layer in layers)
         self.activations = _prefix(layer.activation_bytes for layer in layers)

@@ -66,6 +66,7 @@ class Provenance:
     """Null where nothing was measured, or where it is not known with what."""
 
 
+_SECONDS = ("forward_seconds", "backward_input_seconds", "backward_weight_seconds", "optimizer_seconds", "accumulation_seconds")
 _BYTES = (
     "parameter_bytes",
     "gradient_bytes",
@@ -94,6 +95,8 @@ class LayerProfile:
     """The part of the backward pass that yields the gradients of the weights."""
     optimizer_seconds: float = 0.0
     """Norm of the gradients, clipping and the optimizer's update, once per step."""
+    accumulation_seconds: float = 0.0
+    """Of `backward_weight_seconds`, what adding to the gradients of earlier micro-batches takes: a step's first has none to add to."""
     parameter_bytes: int
     gradient_bytes: int
     """What data parallelism reduces. A tied layer counts only what it does not share."""
@@ -115,7 +118,7 @@ class LayerProfile:
 
     def __post_init__(self) -> None:
         checks.name("name", self.name)
-        for field in ("forward_seconds", "backward_input_seconds", "backward_weight_seconds", "optimizer_seconds"):
+        for field in _SECONDS:
             checks.seconds(field, getattr(self, field), at_most=checks.LONGEST_SECONDS)
         for field in _BYTES:
             checks.non_negative(field, getattr(self, field))
@@ -126,6 +129,11 @@ class LayerProfile:
     def backward_seconds(self) -> float:
         """The whole backward pass: input part and weight part."""
         return self.backward_input_seconds + self.backward_weight_seconds
+
+    @property
+    def update_seconds(self) -> float:
+        """What a step takes beyond its passes: the update, less what its first micro-batch does not add."""
+        return max(self.optimizer_seconds - self.accumulation_seconds, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

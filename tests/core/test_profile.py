@@ -14,7 +14,7 @@ from tests.core import samples
 from tests.core.refusals import refuses
 
 FREE = LinkCost(alpha_seconds=0, beta_seconds_per_byte=0)
-TIMES = ["forward_seconds", "backward_input_seconds", "backward_weight_seconds", "optimizer_seconds"]
+TIMES = ["forward_seconds", "backward_input_seconds", "backward_weight_seconds", "optimizer_seconds", "accumulation_seconds"]
 SIZES = ["parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "output_bytes"]
 
 
@@ -115,7 +115,7 @@ def test_defaults_of_the_contract():
     document = codec.encode(uniform_profile(1))
     for name in ("tensor_parallel_degree", "optimizer_sharding"):
         del document[name]
-    for name in ("optimizer_seconds", "tied_to"):
+    for name in ("optimizer_seconds", "accumulation_seconds", "tied_to"):
         del document["layers"][0][name]
     for name in ("detect_seconds", "checkpoint_interval_seconds", "checkpoint_read_bytes_per_second"):
         del document["recovery"][name]
@@ -123,7 +123,7 @@ def test_defaults_of_the_contract():
         del document["network"][name]
     profile = codec.decode(Profile, document)
     assert (profile.tensor_parallel_degree, profile.optimizer_sharding) == (1, "none")
-    assert (profile.layers[0].optimizer_seconds, profile.layers[0].tied_to) == (0.0, None)
+    assert (profile.layers[0].update_seconds, profile.layers[0].tied_to) == (0.0, None)
     assert (profile.recovery.detect_seconds, profile.recovery.checkpoint_interval_seconds) == (0.0, None)
     assert profile.network.host_ingress_bytes_per_second is None
 

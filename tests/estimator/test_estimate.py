@@ -50,6 +50,15 @@ def test_the_parts_add_up():
     assert price.bubble_ratio == pytest.approx(1 - 8 / 11)
 
 
+@pytest.mark.parametrize(("added", "beyond"), [(0.05, 0.2), (0.25, 0.0), (0.3, 0.0)])
+def test_a_step_adds_to_gradients_once_less_than_it_has_microbatches(added, beyond):
+    """Where an update takes less than adding does, nothing is taken off the passes."""
+    times = {"optimizer_seconds": 0.25, "accumulation_seconds": added}
+    profile = uniform_profile(8, inter_host=FREE, layer_changes=times)
+    price = estimate(grid_plan(8, [4, 4], [8, 8]), profile, Cluster.uniform(8))
+    assert price.iteration_seconds == pytest.approx(price.pipeline_seconds + 2 * beyond)
+
+
 def test_memory_counts_the_microbatches_in_flight():
     price = estimate(grid_plan(8, [4], [2]), uniform_profile(8), Cluster.uniform(4))
     assert [stage.num_in_flight for stage in price.stages] == [2, 2, 2, 1]

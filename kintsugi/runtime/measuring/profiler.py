@@ -146,6 +146,7 @@ def _layer_profile(layer: Layer, sample: Samples, outputs: tuple[TensorSpec, ...
         backward_input_seconds=backward_input,
         backward_weight_seconds=backward - backward_input,
         optimizer_seconds=statistics.median(sample.optimizer),
+        accumulation_seconds=min(statistics.median(sample.accumulation), backward - backward_input),
         parameter_bytes=sample.parameter_bytes,
         gradient_bytes=sample.gradient_bytes,
         optimizer_bytes=sample.optimizer_bytes,

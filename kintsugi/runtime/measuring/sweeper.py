@@ -4,7 +4,7 @@ The device is given all passes of a sweep before anybody waits for one, as in tr
 """
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -41,6 +41,8 @@ class Samples:
     backward_input: list[float] = field(default_factory=list)
     """The other sweeps."""
     optimizer: list[float] = field(default_factory=list)
+    accumulation: list[float] = field(default_factory=list)
+    """As many bytes added as a backward pass adds to the layer's own gradients."""
     footprint: Footprint = field(default_factory=Footprint)
     parameter_bytes: int = 0
     gradient_bytes: int = 0
@@ -49,7 +51,7 @@ class Samples:
 
     def without_times(self) -> "Samples":
         """The bytes alone."""
-        return replace(self, forward=[], backward=[], backward_input=[], optimizer=[])
+        return replace(self, forward=[], backward=[], backward_input=[], optimizer=[], accumulation=[])
 
     @property
     def spread_ratio(self) -> float:
@@ -113,6 +115,8 @@ class Sweeper:
         for module, optimizer, sample in zip(self._state.modules.values(), self._optimizers, samples, strict=True):
             whole = partial(update, self._job, module, optimizer) if optimizer is not None else None
             self._time(sample.optimizer, whole)
+        for index, sample in enumerate(samples):
+            self._time(sample.accumulation, partial(_accumulate, self._own_parameters(index)))
         self._take_times()
         for parameter in self._state.parameters.values():
             if parameter.grad is not None:
@@ -176,18 +180,29 @@ class Sweeper:
         found = footprints(self._job, modules, self._optimizers, self._boundaries, self._batch(0))
         return [self._samples(index, module, found[index]) for index, module in enumerate(modules)]
 
+    def _own_parameters(self, index: int) -> list[nn.Parameter]:
+        """Those of a layer that are trained, but for what it shares: who owns that adds to it first, or after it."""
+        tied, module = self._job.layers[index].tied, self._state.modules[index]
+        return [parameter for name, parameter in module.named_parameters() if parameter.requires_grad and name not in tied]
+
     def _samples(self, index: int, module: nn.Module, footprint: Footprint) -> Samples:
         tied, optimizer = self._job.layers[index].tied, self._optimizers[index]
         named = dict(module.named_parameters())
-        own = [parameter for name, parameter in named.items() if parameter.requires_grad and name not in tied]
         states = optimizer.state.values() if optimizer is not None else ()
         return Samples(
             footprint=footprint,
             parameter_bytes=_total_bytes(*module.parameters(), *module.buffers()),
-            gradient_bytes=_total_bytes(*own),
+            gradient_bytes=_total_bytes(*self._own_parameters(index)),
             tied_bytes=_total_bytes(*(named[name] for name in tied)),
             optimizer_bytes=_total_bytes(*(v for state in states for v in state.values() if isinstance(v, Tensor))),
         )
+
+
+def _accumulate(parameters: Iterable[nn.Parameter]) -> None:
+    """Move as many bytes as adding to gradients does: the values stand for those of the pass, and no other memory is taken."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.add_(parameter.detach())
 
 
 def _interquartile_range(values: list[float]) -> float:

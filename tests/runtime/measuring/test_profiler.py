@@ -120,6 +120,12 @@ def test_bytes_of_a_linear_layer_are_those_counted_by_hand():
     assert linear.activation_bytes == 2 * 4 * 4 * 8 + 4
 
 
+def test_adding_to_gradients_is_a_part_of_the_weights_pass():
+    start, frozen, linear = profile_of(job_of(Start, Frozen, partial(nn.Linear, 8, 20_000))).layers
+    assert start.accumulation_seconds == frozen.accumulation_seconds == 0
+    assert 0 < linear.accumulation_seconds <= linear.backward_weight_seconds
+
+
 def test_adamw_keeps_two_moments_and_a_counter_per_parameter():
     linear = profile_of(job_of(Start, LINEAR, optimizer=adamw)).layers[1]
     assert linear.optimizer_bytes == 2 * linear.parameter_bytes + 2 * 4
