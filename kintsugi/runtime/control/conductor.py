@@ -108,6 +108,8 @@ class Conductor:
         for handle, message in news.messages:
             if self._hearing.hear(message, handle, self._attempt):
                 self._idle_attempts = 0
+        if self.phase is Phase.TRAINING:
+            self._note_resumed()
         silent = dict.fromkeys([*news.ended, *self._fleet.frozen(self._options)])
         missing = [handle for handle in silent if not self._fleet.dismiss(handle) and self._fleet.counts_on(handle)]
         if lost := [handle for handle in missing if not self._farewells.has_gone(handle)]:
@@ -170,10 +172,8 @@ class Conductor:
     def _look_after_training(self) -> None:
         """See to joining workers once all members train again, and to the end."""
         workers = set(self.decision.plan.workers)
-        if not self._attempt.resumed.keys() >= workers - self._attempt.finished:
+        if not self._note_resumed():
             return
-        self.recoveries.note(resumed_at=max(self._attempt.resumed.values(), default=None))
-        self.recoveries.end()
         self._farewells.release(workers)
         if self._attempt.finished >= workers:
             self._collect()
@@ -181,6 +181,14 @@ class Conductor:
             self._take_up()
         elif self._decider.is_done() and (admitted := self._fleet.admit()):
             self._decider.submit([self._roster.joined(handle.worker) for handle in admitted])
+
+    def _note_resumed(self) -> bool:
+        """Whether all members train again: that is the end of a recovery, and a loss that is heard of after it begins the next."""
+        if not self._attempt.resumed.keys() >= set(self.decision.plan.workers) - self._attempt.finished:
+            return False
+        self.recoveries.note(resumed_at=max(self._attempt.resumed.values(), default=None))
+        self.recoveries.end()
+        return True
 
     def _check_deadlines(self) -> None:
         overdue = self._patience.overdue(self.phase, self._attempt, self.decision, self._applied)

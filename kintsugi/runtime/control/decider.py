@@ -114,6 +114,9 @@ class Decider:
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._have_kept()
         self._tell()
+        if self._pending is not None and self._pending.cancelled():
+            with suppress(KintsugiError):
+                self._decide_once()
         self.wake.close()
         self._wake_sender.close()
 

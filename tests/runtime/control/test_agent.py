@@ -2,6 +2,7 @@
 
 import signal
 from functools import partial
+from multiprocessing.connection import wait
 
 import pytest
 
@@ -14,7 +15,7 @@ from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from tests.runtime.jobs import NUM_STEPS, tiny_gpt
-from tests.runtime.runs import gpt_request, leaves_nothing, options_with, run, run_struck
+from tests.runtime.runs import PATIENCE_SECONDS, gpt_request, leaves_nothing, options_with, run, run_struck
 
 pytestmark = pytest.mark.processes
 
@@ -101,6 +102,20 @@ def test_the_observer_sees_every_phase():
     run_with(tiny_gpt, request, LocalDecisions(), options=options_with(*faults), observer=observe)
     once = [Phase.PREPARING, Phase.TRAINING]
     assert seen[seen[0] is Phase.STARTING :] == [*once, Phase.QUIESCING, *once, Phase.COLLECTING]
+
+
+def test_a_loss_that_is_heard_of_together_with_the_end_of_a_recovery_begins_the_next():
+    """The agent is away from when the first recovery is through until the next worker is dead."""
+
+    def be_away(agent: Agent) -> None:
+        if len(agent.recoveries) == 1 and agent.phase is Phase.TRAINING and "w01" in agent.alive:
+            assert wait([agent.handle("w01").process.sentinel], PATIENCE_SECONDS)
+
+    faults = options_with(fail_at(1, "w03"), fail_at(2, "w01"))
+    request = gpt_request(4, 1, Policy.DATA_REROUTING)
+    result = run_with(tiny_gpt, request, LocalDecisions(), options=faults, observer=be_away)
+    assert [recovery.lost for recovery in result.recoveries] == [["w03"], ["w01"]]
+    assert all(recovery.resumed_at <= recovery.committed_at for recovery in result.recoveries)
 
 
 def test_workers_that_cannot_connect_are_given_up_after_a_few_attempts():

@@ -191,3 +191,18 @@ def test_what_workers_agreed_on_is_told_even_where_the_decider_is_closed_meanwhi
     source.may_go_on.set()
     closing.join(10.0)
     assert source.kept == told
+
+
+def test_who_was_lost_is_told_even_where_the_decider_is_closed_meanwhile(request_):
+    source = Keeper()
+    decider = started(source, request_)
+    decider.tell_agreed(1, "agreement 1")
+    assert source.is_asked.wait(10.0)
+    decider.submit([lost("w03")])
+    closing = threading.Thread(target=decider.close)
+    closing.start()
+    assert decider._is_closing.wait(10.0)
+    source.may_go_on.set()
+    closing.join(10.0)
+    assert not closing.is_alive()
+    assert "w03" not in decider.decisions[-1].plan.workers
