@@ -96,7 +96,7 @@ class LayerProfile:
     optimizer_seconds: float = 0.0
     """Norm of the gradients, clipping and the optimizer's update, once per step."""
     accumulation_seconds: float = 0.0
-    """Of `backward_weight_seconds`, what adding to the gradients of earlier micro-batches takes: a step's first has none to add to."""
+    """Of `backward_weight_seconds`, what adding to the gradients of earlier micro-batches takes; a step's first has none."""
     parameter_bytes: int
     gradient_bytes: int
     """What data parallelism reduces. A tied layer counts only what it does not share."""
