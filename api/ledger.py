@@ -13,7 +13,7 @@ from api.decisions.workshop import Workshop
 from api.jobs.clock import utc_now
 from api.jobs.history import Content, Entry, History
 from api.metrics import Metrics
-from api.records import JobState, Records
+from api.records import JobState, Planned, Records
 from api.storage.database import OvertakenError
 from api.storage.store import Store
 from api.storage.stored import Appointment, WriteKey
@@ -166,7 +166,7 @@ class Ledger(Records):
             job, chapter.entries, documents=(cluster,), decision=stored, key=key, history=chapter.after, deadline=moved
         )
         if outcome.decided.plan is not None:
-            self.keep_plan(job, outcome.decided.plan)
+            self.keep_plan(job, Planned(outcome.decided.plan, outcome.snapshot.cluster))
 
 
 def is_end_of_events(entry: Entry) -> bool:

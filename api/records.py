@@ -54,6 +54,14 @@ class Told:
         return replace(self, standing=first)
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The plan of a generation, and the cluster that it was decided for."""
+
+    plan: Plan
+    cluster: Cluster
+
+
 class Records:
     """The reading half of the service; caches are checked against the log at every look."""
 
@@ -61,7 +69,7 @@ class Records:
         self.store = store
         self._states: dict[str, JobState] = {}
         self._keeping = Lock()
-        self._plans: Recent[tuple[str, int], Plan] = Recent(CACHED_PLANS)
+        self._plans: Recent[tuple[str, int], Planned] = Recent(CACHED_PLANS)
 
     def state(self, job: str) -> JobState:
         """The job as its whole log tells it.
@@ -136,11 +144,12 @@ class Records:
 
     def snapshot(self, state: JobState, history: History) -> Snapshot:
         """What the next decision of a job depends on."""
-        job, applied = state.job.id, history.applied_generation
-        plan = None if applied == NONE else self._plan(job, applied)
+        job, applied, cluster = state.job.id, history.applied_generation, history.membership.cluster
+        planned = None if applied == NONE else self._planned(job, applied)
+        plan = None if planned is None else planned.plan
         return Snapshot(
             profile=state.profile,
-            cluster=history.membership.cluster,
+            cluster=cluster,
             settings=state.settings,
             plan=plan,
             alive=history.membership.alive,
@@ -148,7 +157,8 @@ class Records:
             stateless=() if plan is None else history.stateless(plan),
             draining=() if plan is None else history.draining(plan),
             failures=None if state.settings.mtbf_prior_failures is None else history.failures(state.job.created_at),
-            refused_policies=tuple(dict.fromkeys(self._plan(job, generation).policy for generation in history.left_out)),
+            refused_policies=tuple(dict.fromkeys(self._planned(job, generation).plan.policy for generation in history.left_out)),
+            speeds_changed=planned is not None and not cluster.is_as_fast_as(planned.cluster, history.membership.alive),
         )
 
     def job_states(self) -> Mapping[str, int]:
@@ -183,16 +193,18 @@ class Records:
                 raise no_job(job) from None
             raise
 
-    def _plan(self, job: str, generation: int) -> Plan:
-        plan = self._plans.get((job, generation))
-        if plan is None:
-            plan = self.store.decision(job, generation).wording.plan()
-            self.keep_plan(job, plan)
-        return plan
+    def _planned(self, job: str, generation: int) -> Planned:
+        planned = self._plans.get((job, generation))
+        if planned is None:
+            decision = self.store.decision(job, generation)
+            cluster = self.store.document(Cluster, codec.loads(StoredSnapshot, decision.snapshot).cluster)
+            planned = Planned(decision.wording.plan(), cluster)
+            self.keep_plan(job, planned)
+        return planned
 
-    def keep_plan(self, job: str, plan: Plan) -> None:
+    def keep_plan(self, job: str, planned: Planned) -> None:
         """Remember a stored plan, so that it need not be decoded again."""
-        self._plans.put((job, plan.generation), plan)
+        self._plans.put((job, planned.plan.generation), planned)
 
 
 def first_state(store: Store, job: str) -> JobState:

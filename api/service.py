@@ -10,7 +10,7 @@ from api.jobs.admission import check_approval, check_report, refuse_other_events
 from api.jobs.clock import utc_now
 from api.jobs.history import Content, Entry
 from api.ledger import Ledger
-from api.records import JobState
+from api.records import JobState, Planned
 from api.schemas import NewJob, cluster_of
 from api.storage.database import OvertakenError
 from api.storage.rows import APPROVAL
@@ -140,7 +140,7 @@ class Service(Ledger):
         )
         self.store.create(stored, (profile, cluster, settings, handling), first, key)
         if decided.plan is not None:
-            self.keep_plan(job, decided.plan)
+            self.keep_plan(job, Planned(decided.plan, snapshot.cluster))
         self.look_ahead(self.state(job))
 
     def _known_job(self, job: str | None, digest: str, key: WriteKey | None) -> str | None:

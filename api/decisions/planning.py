@@ -36,6 +36,7 @@ class StoredSnapshot:
     failures: FailureRecord | None = None
     refused_policies: tuple[Policy, ...] = ()
     draining: tuple[str, ...] = ()
+    speeds_changed: bool = False
 
 
 def decide(snapshot: Snapshot) -> Decision:
@@ -85,6 +86,7 @@ def stored(
         failures=snapshot.failures,
         refused_policies=snapshot.refused_policies,
         draining=snapshot.draining,
+        speeds_changed=snapshot.speeds_changed,
     )
     text = Document.of(reference)
     result = StoredDecision(
@@ -118,6 +120,7 @@ def restored(store: Store, job: StoredJob, generation: int) -> Snapshot:
         failures=reference.failures,
         refused_policies=reference.refused_policies,
         draining=reference.draining,
+        speeds_changed=reference.speeds_changed,
     )
 
 

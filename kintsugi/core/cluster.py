@@ -1,5 +1,6 @@
 """Who computes: workers, the hosts they share, and the links between hosts."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -136,6 +137,13 @@ class Cluster:
         if source_host == target_host:
             return network.intra_host
         return self._link_costs.get(frozenset((source_host, target_host)), network.inter_host)
+
+    def is_as_fast_as(self, other: "Cluster", workers: Iterable[str]) -> bool:
+        """Whether the links and those of `workers` (ids) that both have are of the same speed."""
+        if self is other:
+            return True
+        speeds = ((self.by_id[worker], other.by_id[worker]) for worker in workers if worker in other.by_id)
+        return set(self.links) == set(other.links) and all(here.speed_ratio == there.speed_ratio for here, there in speeds)
 
     def with_workers(self, workers: tuple[Worker, ...]) -> "Cluster":
         """The same cluster with other workers; links of hosts that are gone are dropped."""

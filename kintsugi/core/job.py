@@ -90,6 +90,9 @@ class Snapshot:
     refused_policies: tuple[Policy, ...] = ()
     """Policies that were refused or rejected for this membership already: they are priced, but not chosen."""
 
+    speeds_changed: bool = False
+    """Whether workers or links are slower or faster than when `plan` was decided."""
+
     def __post_init__(self) -> None:
         checks.non_negative("generation", self.generation)
         checks.unique("alive", self.alive)

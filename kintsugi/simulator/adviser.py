@@ -26,6 +26,8 @@ class Held:
 
     running: Running
     name_of: Mapping[str, str]
+    cluster: Cluster | None
+    """That the plan was decided for; null where all workers are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +36,12 @@ class Advice:
 
     response: Response
     name_of: Mapping[str, str]
+    cluster: Cluster | None
 
     @property
     def held(self) -> Held:
         """What runs once the transition is over."""
-        return Held(self.response.running, self.name_of)
+        return Held(self.response.running, self.name_of, self.cluster)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class Adviser:
             ),
             fleet.cluster,
         )
-        return Held(answer.response.running, _composed(names, answer.renamed))
+        return Held(answer.response.running, _composed(names, answer.renamed), fleet.cluster)
 
     def respond(self, held: Held, fleet: Fleet) -> Advice:
         """What to do after the fleet changed; workers that `held` does not know have no state.
@@ -97,9 +100,11 @@ class Adviser:
         if fleet.cluster is None:
             return self._respond_equal(plan, living, fresh)
         snapshot = self._snapshot(fleet.cluster, plan, fleet.alive, tuple(worker for worker in fresh if worker in plan.slots_of))
-        key = plan, fleet.alive, snapshot.stateless, fleet.cluster
+        changed = held.cluster is not None and not fleet.cluster.is_as_fast_as(held.cluster, fleet.alive)
+        snapshot = replace(snapshot, speeds_changed=changed)
+        key = plan, fleet.alive, snapshot.stateless, fleet.cluster, changed
         answer = self._answer(key, lambda: self.strategy.respond(snapshot), fleet.cluster)
-        return Advice(answer.response, {worker: worker for worker in fleet.alive})
+        return Advice(answer.response, {worker: worker for worker in fleet.alive}, fleet.cluster)
 
     def answers(self) -> tuple[Response, ...]:
         """Every response so far, each once."""
@@ -128,7 +133,7 @@ class Adviser:
         ranks = dict(zip((name for name in idle if name in here), idle, strict=False))
         names = {worker: ranks.get(swapped := swap.get(name, name), swapped) for worker, name in living.items()}
         names |= {worker: worker_name(first + number) for number, worker in enumerate(fresh)}
-        return Advice(answer.response, _composed(names, answer.renamed))
+        return Advice(answer.response, _composed(names, answer.renamed), None)
 
     def _answer(self, key: object, compute: Callable[[], Response], cluster: Cluster | None) -> _Answer:
         self.num_asked += 1

@@ -147,7 +147,7 @@ class _Run:
             self._record(self._now)
 
     def _still(self, held: Held) -> Held:
-        return Held(held.running, {worker: name for worker, name in held.name_of.items() if worker in self._alive})
+        return replace(held, name_of={worker: name for worker, name in held.name_of.items() if worker in self._alive})
 
     def _ask(self, at: float) -> None:
         """Nobody is missing: a transition that goes on ends first, and a step that is under way, too."""
@@ -195,7 +195,7 @@ class _Run:
             raise InfeasibleError("no worker is left", field="alive", value=[])
         held = self._adviser.start(self._fleet())
         pause = restart_pause_seconds(self._job.profile)
-        return Advice(Response(running=held.running, pause_seconds=pause, rolls_back=True), held.name_of)
+        return Advice(Response(running=held.running, pause_seconds=pause, rolls_back=True), held.name_of, held.cluster)
 
     def _move(self, advice: Advice, at: float, *, is_announced: bool) -> None:
         """Set off to another plan; what was announced needs no detection."""

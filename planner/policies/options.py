@@ -67,12 +67,13 @@ class Case:
 
     @cached_property
     def is_unchanged(self) -> bool:
-        """Nothing was lost, nothing joined, nobody became slower or faster than the rest, and no second step is open."""
+        """Nothing was lost, nothing joined, all are as fast as they were and as the others, and no second step is open."""
         known = {idle.worker for idle in self.plan.idle_workers}
         complete = len(self.survivors) == len(self.plan.workers)
         speeds = {self.snapshot.cluster.by_id[worker].speed_ratio for worker in self.survivors}
         is_half_done = self.plan.policy is Policy.DEFERRED_PARALLELISM
-        return complete and set(self.spares) <= known and len(speeds) == 1 and not is_half_done
+        is_as_fast = len(speeds) == 1 and not self.snapshot.speeds_changed
+        return complete and set(self.spares) <= known and is_as_fast and not is_half_done
 
 
 def rerouting(case: Case) -> Candidate:

@@ -95,6 +95,18 @@ def test_link_is_the_listed_one_in_either_direction_else_the_profiles():
     assert cluster.link("w00", "w04", NETWORK) is FAR
 
 
+def test_clusters_are_as_fast_where_links_and_common_workers_are():
+    cluster = Cluster.uniform(3)
+    slow = cluster.with_workers((*cluster.workers[:2], replace(cluster.workers[2], speed_ratio=0.5)))
+    link = HostLink(between=("h00", "h01"), alpha_seconds=1.0, beta_seconds_per_byte=0.0)
+    everybody = ("w00", "w01", "w02")
+    assert cluster.is_as_fast_as(Cluster.uniform(3), everybody)
+    assert not slow.is_as_fast_as(cluster, everybody)
+    assert slow.is_as_fast_as(cluster, ("w00", "w01"))
+    assert slow.is_as_fast_as(Cluster.uniform(2), everybody)
+    assert not replace(cluster, links=(link,)).is_as_fast_as(cluster, everybody)
+
+
 def test_removing_a_host_drops_its_links():
     cluster = replace(Cluster.uniform(3), links=(samples.LINK,))
     assert cluster.with_workers(cluster.workers[:2]).links == (samples.LINK,)

@@ -163,6 +163,20 @@ def test_a_straggler_is_planned_around():
     assert decision.estimate.iteration_seconds < kept
 
 
+@pytest.mark.parametrize("speed", [0.5, 0.02])
+def test_a_straggler_that_recovers_is_planned_for_anew(speed):
+    """It held little of the model while it was slow, or nothing; where nobody says that speeds changed, the plan stays."""
+    uniform = Cluster.uniform(8)
+    slow = uniform.with_workers((replace(uniform.workers[0], speed_ratio=speed), *uniform.workers[1:]))
+    around = replan(snapshot_of(PROFILE, slow, 16)).plan
+    assert (around.idle_workers[0].worker == "w00") if speed == 0.02 else ("w00" in around.workers)
+    snapshot = snapshot_of(PROFILE, uniform, 16, plan=around)
+    assert replan(snapshot).plan.pipelines == around.pipelines
+    decision = replan(replace(snapshot, speeds_changed=True))
+    assert decision.estimate.iteration_seconds < 0.99 * estimate(around, PROFILE, uniform).iteration_seconds
+    assert "w00" in decision.plan.workers
+
+
 @settings(deadline=None, max_examples=20)
 @given(st.sets(st.integers(0, 11), min_size=1, max_size=3))
 def test_rerouting_is_never_worse_than_the_even_spread(numbers):

@@ -53,7 +53,7 @@ def test_canonical_names_describe_the_same_job(seed):
     held = adviser.start(Fleet(tuple(alive), None))
     for _ in range(3):
         alive = [worker for worker in alive if worker not in chance.sample(alive, chance.choice([1, 1, 2]))]
-        held = Held(held.running, {worker: name for worker, name in held.name_of.items() if worker in alive})
+        held = replace(held, name_of={worker: name for worker, name in held.name_of.items() if worker in alive})
         advice = adviser.respond(held, Fleet(tuple(alive), None))
         direct = asked_directly(case, held, alive)
         assert advice.response.running.price.iteration_seconds == pytest.approx(direct.estimate.iteration_seconds, rel=5e-3)
@@ -117,6 +117,19 @@ def test_unequal_workers_keep_their_names():
     assert held.name_of == {worker: worker for worker in cluster.by_id}
     advice = adviser.respond(held, Fleet(tuple(slow.by_id), slow))
     assert advice.response.running.price.iteration_seconds >= held.running.price.iteration_seconds
+
+
+def test_a_plan_for_a_slow_worker_is_left_once_that_is_as_fast_as_the_others():
+    case = planned_job(faults=Faults(straggler_mtbf_seconds=7200.0))
+    adviser = Adviser(Planned(case), case)
+    cluster = Cluster.uniform(9)
+    slow = cluster.with_workers(tuple(replace(w, speed_ratio=0.2) if w.id == "w04" else w for w in cluster.workers))
+    names = tuple(cluster.by_id)
+    before = adviser.start(Fleet(names, cluster))
+    meanwhile = adviser.respond(before, Fleet(names, slow)).held
+    after = adviser.respond(meanwhile, Fleet(names, cluster)).held
+    assert meanwhile.running.plan.pipelines != before.running.plan.pipelines
+    assert after.running.price.iteration_seconds == pytest.approx(before.running.price.iteration_seconds, rel=0.01)
 
 
 @pytest.mark.parametrize("policy", [None, Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM])

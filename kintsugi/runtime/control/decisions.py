@@ -97,6 +97,7 @@ class LocalDecisions:
         self._membership = Membership.of(request.cluster)
         decision = _planned(replace(self._snapshot(0, request.plan), settings=replace(request.settings, policy=None)))
         self._plans = {0: decision.plan}
+        self._clusters = {0: self._membership.cluster}
         self._applied = decision.plan
         self._lost_after: dict[str, int] = {}
         """The latest generation when each worker was lost last."""
@@ -109,6 +110,7 @@ class LocalDecisions:
         generation = max(self._plans) + 1
         decision = _planned(self._snapshot(generation, self._applied))
         self._plans[generation] = decision.plan
+        self._clusters[generation] = self._membership.cluster
         return decision
 
     def applied(self, generation: int) -> None:
@@ -142,7 +144,11 @@ class LocalDecisions:
             generation=generation,
             stateless=() if plan is None or generation == 0 else self._stateless(plan),
             draining=() if plan is None else tuple(w for w in self._membership.draining if w in plan.pipeline_of),
+            speeds_changed=plan is not None and generation > 0 and not self._is_as_fast_as_for(plan),
         )
+
+    def _is_as_fast_as_for(self, plan: Plan) -> bool:
+        return self._membership.cluster.is_as_fast_as(self._clusters[plan.generation], self._membership.alive)
 
 
 class ServiceDecisions:

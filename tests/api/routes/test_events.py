@@ -104,6 +104,22 @@ def test_a_straggler_is_planned_around(client, job):
     assert client.get(JOB).json()["cluster"]["workers"][0]["speed_ratio"] == 0.1
 
 
+def test_a_straggler_that_recovers_and_a_link_that_changes_are_planned_for_anew(client, job):
+    slow = client.post(EVENTS, json=event("a", 0, "w00", "straggler", speed_ratio=0.1)).json()
+    client.post(REPORTS, json=report(1))
+    recovered = client.post(EVENTS, json=event("b", 1, "w00", "recovered")).json()
+    assert seconds_of(recovered) == pytest.approx(seconds_of(job))
+    assert seconds_of(recovered) < 0.95 * seconds_of(slow)
+    client.post(REPORTS, json=report(2))
+    cost = {"link": ["h00", "h01"], "alpha_seconds": 0.05, "beta_seconds_per_byte": 1e-6}
+    degraded = client.post(EVENTS, json={**event("c", 2, kind="link_degraded"), **cost}).json()
+    assert len(degraded["decision"]["alternatives"]) > 1, "a plan that stays has no alternatives"
+
+
+def seconds_of(answer):
+    return answer["decision"]["estimate"]["iteration_seconds"]
+
+
 def test_a_worker_that_nobody_knew_joins(client, job):
     answer = client.post(EVENTS, json=event("a", 0, "w42", "worker_joined", host="h42")).json()
     assert answer["generation"] == 1

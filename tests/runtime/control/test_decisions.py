@@ -64,6 +64,19 @@ def test_service_and_planner_decide_alike(job, client):
 
 
 @pytest.mark.processes
+def test_service_and_planner_decide_alike_where_a_worker_is_slow_for_a_while(job, client):
+    sources = LocalDecisions(), ServiceDecisions(client)
+    first, _ = (source.start(job) for source in sources)
+    for generation, (kind, speed) in enumerate([(EventKind.STRAGGLER, 0.1), (EventKind.RECOVERED, None)]):
+        changed = Event(kind=kind, id=kind.value, generation=generation, worker="w02", speed_ratio=speed)
+        mine, theirs = (source.after([changed]) for source in sources)
+        assert mine.plan == theirs.plan
+        for source in sources:
+            source.applied(generation + 1)
+    assert mine.estimate.iteration_seconds == pytest.approx(first.estimate.iteration_seconds)
+
+
+@pytest.mark.processes
 def test_a_name_that_has_run_is_refused(job, client):
     first = ServiceDecisions(client)
     first.start(job)
