@@ -3,7 +3,7 @@
 from contextlib import AbstractAsyncContextManager
 from functools import cache
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
@@ -17,6 +17,7 @@ from api.deps import Desk
 from api.http.conditional import ConditionalReads
 from api.http.description import describe
 from api.http.middleware import BodyLimit, Observation
+from api.http.queries import only_known
 from api.routes import (
     approvals,
     estimates,
@@ -95,7 +96,7 @@ def _routes() -> tuple[BaseRoute, ...]:
     """Those of all routers, with what FastAPI derives from each at the first request; nothing of it is one application's own."""
     together = APIRouter(redirect_slashes=False)
     for router in ROUTERS:
-        together.include_router(router)
+        together.include_router(router, dependencies=[Depends(only_known)] if router.prefix.startswith("/v1") else None)
     return tuple(together.routes)
 
 

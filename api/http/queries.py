@@ -1,0 +1,30 @@
+"""Query parameters that a call does not have are refused: a misspelt `wait_seconds` makes a busy loop of a long poll."""
+
+from collections.abc import Iterator
+
+from fastapi import Request
+from fastapi.dependencies.models import Dependant
+
+from kintsugi.core.errors import InvalidInputError, some
+
+
+async def only_known(request: Request) -> None:
+    """Require that every query parameter is one of the call's.
+
+    Raises:
+        InvalidInputError: names the first that is not.
+    """
+    if not request.query_params:
+        return
+    known = tuple(dict.fromkeys(_parameters(request.scope["route"].dependant)))
+    for name, value in request.query_params.items():
+        if name not in known:
+            has = f"it has {some(known)}" if known else "it has none"
+            raise InvalidInputError(f"is no query parameter of this call; {has}", field=name, value=value)
+
+
+def _parameters(dependant: Dependant) -> Iterator[str]:
+    """Of a route's own function and of all that it depends on."""
+    yield from (parameter.alias for parameter in dependant.query_params)
+    for dependency in dependant.dependencies:
+        yield from _parameters(dependency)
