@@ -50,7 +50,7 @@ class Scenario:
     settings: JobSettings
     """The mean time between failures in it is not used: it follows from `faults` and the workers that are left."""
     first: Grid | None = None
-    """The plan that every policy begins with; null leaves it to the policy."""
+    """The plan that every policy begins with, but Oobleck where it would leave workers idle; null leaves it to the policy."""
     duration_seconds: float
     faults: Faults = field(default_factory=Faults)
     trace: str | None = None
