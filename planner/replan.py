@@ -170,7 +170,7 @@ def _decision(case: Case, chosen: Candidate, candidates: list[Candidate], refusa
     bound = min(search.lower_bound_seconds, chosen.estimate.iteration_seconds)
     return Decision(
         policy=chosen.policy,
-        reason=reason(chosen, candidates, settings.mtbf_seconds, pinned=settings.policy is not None),
+        reason=reason(chosen, candidates, refusals, settings.mtbf_seconds, pinned=settings.policy is not None),
         plan=chosen.plan,
         estimate=chosen.estimate,
         search=replace(search, lower_bound_seconds=bound, gap_ratio=chosen.estimate.iteration_seconds / bound - 1),

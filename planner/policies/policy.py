@@ -120,13 +120,17 @@ def break_even(chosen: Candidate, candidates: Sequence[Candidate], mtbf_seconds:
     return min(crossings, key=lambda seconds: abs(math.log(seconds / mtbf_seconds)), default=None)
 
 
-def reason(chosen: Candidate, candidates: Sequence[Candidate], mtbf_seconds: float, *, pinned: bool) -> str:
-    """Why this policy, in one or two sentences."""
+def reason(
+    chosen: Candidate, candidates: Sequence[Candidate], refusals: Sequence[Refusal], mtbf_seconds: float, *, pinned: bool
+) -> str:
+    """Why this policy, in one or two sentences; where no other was tried there was nothing to choose."""
     mine, risk = chosen.estimate, _risk(chosen, mtbf_seconds)
+    others = [other for other in candidates if other is not chosen]
+    if not others and not refusals:
+        return f"{chosen.reason}: {mine.iteration_seconds:.4g} s a step{risk}."
     price = f"{mine.iteration_seconds:.4g} s a step after {mine.reconfiguration_seconds:.4g} s of reconfiguration"
     if pinned:
         return f"{chosen.policy.value} is pinned by the job: {price}{risk}."
-    others = [other for other in candidates if other is not chosen]
     if not others:
         return f"{chosen.reason}: {price}{risk}; no other policy is possible."
     best = choose(others, mtbf_seconds)

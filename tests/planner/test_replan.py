@@ -45,6 +45,14 @@ def test_a_grid_holds_workers_pipeline_by_pipeline():
     assert plan.policy is Policy.FAULT_FREE
 
 
+@pytest.mark.parametrize("policy", [None, Policy.DATA_REROUTING])
+def test_where_nothing_was_to_choose_a_reason_speaks_of_no_other_policy(policy):
+    first = replan(snapshot_of(PROFILE, Cluster.uniform(8), 16, policy=policy))
+    assert first.reason == f"the shortest step that was found: {first.estimate.iteration_seconds:.4g} s a step."
+    kept = recover([], plan=first.plan, policy=policy)
+    assert kept.reason == f"nothing was lost and nothing joined, so the plan stays: {kept.estimate.iteration_seconds:.4g} s a step."
+
+
 def test_equal_snapshots_give_equal_decisions():
     def decide():
         decision = recover(["w03"])
