@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import kintsugi
+from kintsugi.core.errors import KintsugiError
 from kintsugi.runtime.overlay.data import PartySamples, SharedSamples
 
 NUM_SAMPLES, NUM_FEATURES, NUM_CLASSES, BATCH_SIZE = 512, 16, 4, 32
@@ -48,9 +49,12 @@ def main(arguments: Sequence[str]) -> None:
     model = nn.Sequential(nn.Linear(NUM_FEATURES, 64), nn.ReLU(), nn.Linear(64, NUM_CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     neighbors = asked.neighbors.split(",") if asked.neighbors else None
-    coordinator = kintsugi.Coordinator(
-        model, optimizer, service=asked.service, job=asked.job, worker=asked.worker, neighbors=neighbors
-    )
+    try:
+        coordinator = kintsugi.Coordinator(
+            model, optimizer, service=asked.service, job=asked.job, worker=asked.worker, neighbors=neighbors
+        )
+    except KintsugiError as error:
+        sys.exit(f"{asked.worker} did not join: {error}")
     print(f"{asked.worker} joined at step {coordinator.step}", flush=True)
     while coordinator.step < asked.num_steps:
         step = coordinator.step

@@ -67,7 +67,7 @@ def test_a_signal_ends_a_worker_that_waits_to_join(tmp_path, service):
         assert "b" not in [worker.id for worker in client.overlay("waited").workers]
         holder.signal(signal.SIGKILL)
         holder.join()
-    assert "was asked to leave before it took part" in (tmp_path / "b").read_text()
+    assert (tmp_path / "b").read_text() == "b did not join: worker: was asked to leave before it took part\n"
 
 
 @pytest.mark.timeout(300)
