@@ -114,6 +114,7 @@ def tensor_parallel(layers: Sequence[LayerProfile], degree: int) -> tuple[LayerP
             backward_input_seconds=_rounded(layer.backward_input_seconds / degree),
             backward_weight_seconds=_rounded(layer.backward_weight_seconds / degree),
             optimizer_seconds=_rounded(layer.optimizer_seconds / degree),
+            accumulation_seconds=_rounded(layer.accumulation_seconds / degree),
             parameter_bytes=-(-layer.parameter_bytes // degree),
             gradient_bytes=-(-layer.gradient_bytes // degree),
             optimizer_bytes=-(-layer.optimizer_bytes // degree),

@@ -67,6 +67,7 @@ class Calibration:
             forward_seconds=layer.forward_seconds * self.compute_ratio,
             backward_input_seconds=layer.backward_input_seconds * self.compute_ratio,
             backward_weight_seconds=layer.backward_weight_seconds * self.compute_ratio,
+            accumulation_seconds=layer.accumulation_seconds * self.compute_ratio,
         )
 
     def _link(self, link: LinkCost) -> LinkCost:

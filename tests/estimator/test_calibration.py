@@ -70,6 +70,13 @@ def test_finds_what_the_steps_were_made_with(ratio, alpha, beta):
     assert found.beta_seconds_per_byte == pytest.approx(beta, rel=1e-2, abs=2e-12)
 
 
+def test_all_that_a_pass_takes_is_scaled_and_nothing_of_the_update():
+    profile = uniform_profile(2, layer_changes={"accumulation_seconds": 0.004})
+    scaled = Calibration(compute_ratio=1.5).applied_to(profile).layers[0]
+    assert (scaled.backward_weight_seconds, scaled.accumulation_seconds) == (0.015, 0.006)
+    assert scaled.optimizer_seconds == profile.layers[0].optimizer_seconds
+
+
 def test_predicts_a_recovered_plan_that_was_never_measured():
     truth = Calibration(compute_ratio=1.05, alpha_seconds=7e-4, beta_seconds_per_byte=3e-10)
     plan, cluster = plan_of(SMALL, 2, 3, 8)
