@@ -12,10 +12,10 @@ from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostEr
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.plan import Policy, Schedule
 from planner.placing.placement import Holdings
+from planner.policies.found import Found
 from planner.policies.options import Case, arrangement, deferred, dynamic, rerouting, restart, substitution
 from planner.policies.policy import Candidate, Refusal, alternatives, break_even, choose, reason, survivable
 from planner.policies.reliability import with_estimated_mtbf
-from planner.policies.reshaping import Found
 
 REFUSED = "was refused for this membership"
 

@@ -17,7 +17,8 @@ from kintsugi.simulator.job import Job
 from planner.arranging.degrees import degrees
 from planner.arranging.request import Request
 from planner.placing.placement import Holdings
-from planner.policies.reshaping import Found, reshape
+from planner.policies.found import Found
+from planner.policies.reshaping import reshape
 from restorer.migration import plan_migration
 from restorer.rounds import fastest_rounds
 

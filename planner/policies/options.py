@@ -14,9 +14,10 @@ from kintsugi.core.profile import OptimizerSharding
 from planner.arranging.request import Request
 from planner.placing.placement import Holdings
 from planner.policies.deferral import defer
+from planner.policies.found import Found
 from planner.policies.policy import Candidate, choose
 from planner.policies.rerouting import reroute
-from planner.policies.reshaping import Found, reshape
+from planner.policies.reshaping import reshape
 from planner.policies.substitution import substitute
 from restorer.migration import plan_migration, require_state
 

@@ -3,27 +3,32 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from estimator.estimate import after_transition, priced
 from estimator.goodput import migration_seconds
 from estimator.passes import Passes, passes_of
 from estimator.schedule import ORDERS, require_known
-from kintsugi.core.decision import Estimate, Migration, Search
+from kintsugi.core.decision import Migration, Search
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import IdleWorker, Plan, Schedule
 from planner.arranging.arrangement import Arrangement
 from planner.arranging.degrees import degrees
 from planner.arranging.pursuit import pursue
 from planner.arranging.refining import refined
-from planner.arranging.request import AnySearch, Request, search_for, shortage
-from planner.placing.placement import place
+from planner.arranging.request import Request, search_for
+from planner.placing.placement import Holdings, place
 from planner.placing.spreading import is_spread, most_confined
+from planner.policies.avoiding import around_slow_links
+from planner.policies.found import Found, NothingFitsError
 from restorer.migration import plan_migration
 from restorer.rounds import fastest_rounds
 
 MOST_PRICED = 4
 """So many arrangements are placed and priced in full before only clear improvements are."""
+
+MOST_REFINED = 8
+"""Where links differ: so many plans, the best of each number of pipelines and way to place, are bettered worker by worker."""
 
 CLEAR = 2e-3
 """Relative difference in goodput that is worth the full price of another arrangement after `MOST_PRICED`."""
@@ -33,16 +38,6 @@ PROVEN_IDLE = "no arrangement with this worker has a shorter step"
 
 ROUNDING = 1e-9
 """Gap below which a step is its bound."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A plan with its price, how it is reached, and how it was found."""
-
-    plan: Plan
-    estimate: Estimate
-    migration: Migration
-    search: Search
 
 
 def reshape(request: Request) -> Found:
@@ -68,28 +63,18 @@ def reshape(request: Request) -> Found:
     return _with_proof(replace(best, search=search))
 
 
-class _NothingFitsError(Exception):
-    """No arrangement fits memory; why is told only to those who ask, for to find out takes longer than the search."""
-
-    def __init__(self, request: Request, search: AnySearch) -> None:
-        super().__init__()
-        self._request, self._search = request, search
-
-    def told(self) -> InfeasibleError:
-        return shortage(self._request, self._search)
-
-
 def _best(request: Request, schedules: Sequence[Schedule]) -> list[Found]:
     """The best of each schedule under which something fits; raises InfeasibleError, the first's, where nothing does."""
     found, refusals = [], []
     for schedule in schedules:
+        asked = replace(request, settings=replace(request.settings, schedule=schedule))
         try:
-            found.append(_under_schedule(replace(request, settings=replace(request.settings, schedule=schedule))))
-        except (InfeasibleError, _NothingFitsError) as error:
+            found.append(around_slow_links(asked, _under_schedule))
+        except (InfeasibleError, NothingFitsError) as error:
             refusals.append(error)
     if not found:
         first = refusals[0]
-        raise first.told() if isinstance(first, _NothingFitsError) else first
+        raise first.told() if isinstance(first, NothingFitsError) else first
     return found
 
 
@@ -105,27 +90,35 @@ def _under_schedule(request: Request) -> Found:
     """Search every number of pipelines, the most promising first, for arrangements that could still win.
 
     Each number's fastest arrangement is placed, priced with its migration, and compared by equation 8 (`Request.worth`).
+    Where links differ it is placed as a first plan, too: whoever moves the least may end up behind a slow one.
 
     Raises:
         InfeasibleError: nothing fits the ranges.
-        _NothingFitsError: nothing fits memory.
+        NothingFitsError: nothing fits memory.
     """
     started = time.perf_counter()
     search = search_for(request)
     frontier, least = pursue(request, search)
-    best: Found | None = None
+
+    def worth(found: Found) -> float:
+        return request.worth(found.estimate)
+
+    ways = _ways_to_place(request)
+    bests: dict[tuple[int, int], Found] = {}
     priced = 0
     for option in frontier.descending():
         slack = 1.0 if priced < MOST_PRICED else 1 + CLEAR
-        if best is not None and option.most_goodput <= request.worth(best.estimate) * slack:
+        if bests and option.most_goodput <= max(map(worth, bests.values())) * slack:
             break
-        found = realise(request, option.arrangement)
         priced += 1
-        if best is None or request.worth(found.estimate) > request.worth(best.estimate):
-            best = found
-    if best is None:
-        raise _NothingFitsError(request, search)
-    best = _refined(request, best)
+        for way, holdings in enumerate(ways):
+            found = realise(request, option.arrangement, holdings)
+            key = way, len(option.arrangement.shapes)
+            bests[key] = max(bests.get(key, found), found, key=worth)
+    if not bests:
+        raise NothingFitsError(request, search)
+    promising = sorted(bests.values(), key=worth, reverse=True)[: MOST_REFINED if request.costs.cluster.links else 1]
+    best = max((_refined(request, found) for found in promising), key=worth)
     least = min(least, best.estimate.iteration_seconds, _confined_bound(request, best.plan))
     gap = best.estimate.iteration_seconds / least - 1
     found_by = Search(lower_bound_seconds=least, gap_ratio=gap, elapsed_seconds=time.perf_counter() - started, candidates=priced)
@@ -151,12 +144,25 @@ def _refined(request: Request, found: Found) -> Found:
     return found if plan is found.plan else _found(request, plan)
 
 
-def realise(request: Request, arrangement: Arrangement) -> Found:
-    """An arrangement with named workers, its price, and how it is reached; a first plan has no transition."""
+def _ways_to_place(request: Request) -> tuple[Holdings, ...]:
+    """By what workers are named: what they hold, and where links differ by their order alone, too."""
+    if request.holdings.plan is None or not request.costs.cluster.links:
+        return (request.holdings,)
+    return request.holdings, Holdings(None, ())
+
+
+def realise(request: Request, arrangement: Arrangement, holdings: Holdings | None = None) -> Found:
+    """An arrangement with named workers, its price, and how it is reached; a first plan has no transition.
+
+    Args:
+        request: what is asked for.
+        arrangement: pipelines without names.
+        holdings: what workers are named by; the request's by default.
+    """
     named = place(
         arrangement,
         request.workers,
-        request.holdings,
+        holdings or request.holdings,
         request.costs,
         schedule=request.settings.schedule,
         generation=request.generation,

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from estimator.costs import Costs
 from estimator.estimate import estimate
-from kintsugi.core.cluster import Cluster
+from kintsugi.core.cluster import Cluster, HostLink
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostError
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy, Schedule
 from kintsugi.core.profile import LinkCost, Recovery
 from planner.placing.placement import NOT_NEEDED
+from planner.policies.avoiding import BEHIND
 from planner.policies.rerouting import reroute
 from planner.policies.reshaping import PROVEN_IDLE
 from planner.replan import replan
@@ -169,6 +170,42 @@ def test_a_straggler_is_planned_around():
     decision = replan(snapshot_of(PROFILE, cluster, 16, plan=plan))
     assert decision.policy is Policy.DYNAMIC_PARALLELISM
     assert decision.estimate.iteration_seconds < kept
+
+
+@pytest.mark.parametrize("between", [("h07", "h00"), ("h01", "h02")])
+@pytest.mark.parametrize("beta", [1e-9, 1e-8])
+def test_a_slow_link_is_planned_around_while_the_job_runs_and_before(between, beta):
+    """Nobody stays behind it because that moves the least; the bound is the work over those who are left."""
+    profile, uniform = transformer_profile(14), Cluster.uniform(8)
+    running = replan(snapshot_of(profile, uniform, 16))
+    link = HostLink(between=between, alpha_seconds=1e-4, beta_seconds_per_byte=beta)
+    degraded = replace(uniform, links=(link,))
+    first = replan(snapshot_of(profile, degraded, 16))
+    again = replan(replace(snapshot_of(profile, degraded, 16, plan=running.plan), speeds_changed=True))
+    for decision in (first, again):
+        assert decision.estimate.iteration_seconds < 1.5 * running.estimate.iteration_seconds
+        assert decision.search.lower_bound_seconds <= decision.estimate.iteration_seconds
+        assert {*decision.plan.workers, *(idle.worker for idle in decision.plan.idle_workers)} == set(uniform.by_id)
+        assert [idle.reason for idle in decision.plan.idle_workers] == [BEHIND]
+    assert estimate(running.plan, profile, degraded).iteration_seconds > 2 * again.estimate.iteration_seconds
+
+
+def test_all_links_of_a_host_become_slow():
+    profile, uniform = transformer_profile(14), Cluster.uniform(8, workers_per_host=2)
+    running = replan(snapshot_of(profile, uniform, 16))
+    slow = (HostLink(between=(host, "h02"), alpha_seconds=1e-3, beta_seconds_per_byte=1e-8) for host in ("h00", "h01", "h03"))
+    decision = replan(
+        replace(snapshot_of(profile, replace(uniform, links=tuple(slow)), 16, plan=running.plan), speeds_changed=True)
+    )
+    assert [idle.worker for idle in decision.plan.idle_workers] == ["w04", "w05"]
+    assert decision.estimate.iteration_seconds < 2 * running.estimate.iteration_seconds
+
+
+def test_links_that_nobody_feels_cost_nobody_a_place():
+    profile, uniform = transformer_profile(14), Cluster.uniform(8)
+    fast = HostLink(between=("h01", "h02"), alpha_seconds=0.0, beta_seconds_per_byte=0.0)
+    decision = replan(snapshot_of(profile, replace(uniform, links=(fast,)), 16))
+    assert decision.plan.pipelines == replan(snapshot_of(profile, uniform, 16)).plan.pipelines
 
 
 @pytest.mark.parametrize("speed", [0.5, 0.02])

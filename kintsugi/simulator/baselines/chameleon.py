@@ -23,8 +23,9 @@ from kintsugi.simulator.transitions import Survivors, fastest_grid, require_memo
 from planner.arranging.request import Request
 from planner.baseline import Splitter, algorithm_1
 from planner.placing.placement import Holdings
+from planner.policies.found import Found
 from planner.policies.rerouting import reroute_evenly
-from planner.policies.reshaping import Found, realise
+from planner.policies.reshaping import realise
 from restorer.migration import require_state
 
 

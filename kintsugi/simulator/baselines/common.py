@@ -11,7 +11,7 @@ from kintsugi.core.plan import IdleWorker, Plan, Policy
 from kintsugi.simulator.job import Job
 from kintsugi.simulator.running import Response, Running, StepPrice
 from kintsugi.simulator.transitions import NOT_USED, Survivors, fastest_grid, grid, grid_seconds, restart_pause_seconds
-from planner.policies.reshaping import Found
+from planner.policies.found import Found
 
 
 def is_hit(snapshot: Snapshot) -> bool:

@@ -25,7 +25,8 @@ from kintsugi.simulator.transitions import Survivors, finished, grid, migration_
 from planner.arranging.arrangement import Arrangement, PipelineShape
 from planner.arranging.request import Request
 from planner.placing.placement import Holdings
-from planner.policies.reshaping import Found, realise
+from planner.policies.found import Found
+from planner.policies.reshaping import realise
 
 
 @dataclass(frozen=True)

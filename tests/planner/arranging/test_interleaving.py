@@ -157,7 +157,7 @@ def test_where_the_schedule_is_free_nobody_looks_for_why_one_of_them_does_not_fi
     profile = uniform_profile(16, memory_bytes=3_200_000_000)
     with pytest.raises(InfeasibleError):
         replan(snapshot(profile, Cluster.uniform(4), 8))
-    monkeypatch.setattr(reshaping, "shortage", None)
+    monkeypatch.setattr("planner.policies.found.shortage", None)
     ticks = itertools.count()
     monkeypatch.setattr(reshaping.time, "perf_counter", lambda: next(ticks))
     decision = replan(snapshot(profile, Cluster.uniform(4), 8, Schedule.AUTO))

@@ -1,0 +1,93 @@
+"""Plans that leave hosts behind slow links out: where every reduction waits for one link, fewer workers train more."""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from estimator.costs import Costs
+from estimator.estimate import priced
+from kintsugi.core.errors import InfeasibleError
+from kintsugi.core.plan import IdleWorker
+from planner.arranging.request import Request
+from planner.policies.found import Found, NothingFitsError
+
+MOST_HOSTS = 4
+"""Hosts that are tried without, those with the most slow links first; and so many are left out at the most."""
+
+FELT = 0.02
+"""By what share of a step slow links must lengthen it for anybody to look for a way around them."""
+
+BEHIND = "its host's links are so slow that the job is faster without it"
+"""Why a worker is idle that a slow link leads to."""
+
+
+def around_slow_links(request: Request, search: Callable[[Request], Found]) -> Found:
+    """The best of what `search` finds with all hosts and without some behind links that are slower than the profile's.
+
+    Hosts are left out one by one, each time the one without which goodput (`Request.worth`) is highest, as long as it grows.
+
+    Raises:
+        InfeasibleError: nothing fits the ranges or memory.
+        NothingFitsError: nothing fits memory.
+    """
+    first = best = search(request)
+    present = request
+    for _ in range(MOST_HOSTS):
+        if not _is_felt(request, best):
+            break
+        others = [other for host in _behind(present) if (other := _without(present, host, search)) is not None]
+        if not others:
+            break
+        fewer, found = max(others, key=lambda other: request.worth(other[1].estimate))
+        if request.worth(found.estimate) <= request.worth(best.estimate):
+            break
+        present, best = fewer, found
+    return best if best is first else _with_all(request, first, best)
+
+
+def _is_felt(request: Request, found: Found) -> bool:
+    """Whether the plan's step would be shorter without the links that differ."""
+    costs = request.costs
+    if not costs.cluster.links:
+        return False
+    alike = Costs(costs.profile, replace(costs.cluster, links=()))
+    return found.estimate.iteration_seconds > priced(found.plan, alike).iteration_seconds * (1 + FELT)
+
+
+def _behind(request: Request) -> list[str]:
+    """Hosts of the request's workers with slow links between them, those with the most first."""
+    cluster, usual = request.costs.cluster, request.costs.profile.network.inter_host
+    present = {cluster.by_id[worker].host for worker in request.workers}
+    slow = [
+        link.between
+        for link in cluster.links
+        if (link.alpha_seconds > usual.alpha_seconds or link.beta_seconds_per_byte > usual.beta_seconds_per_byte)
+        and present.issuperset(link.between)
+    ]
+    counts = Counter(host for between in slow for host in between)
+    return [host for host, _ in counts.most_common(MOST_HOSTS)]
+
+
+def _without(request: Request, host: str, search: Callable[[Request], Found]) -> tuple[Request, Found] | None:
+    """The request without a host's workers, and what is found then; None where nothing is."""
+    by_id = request.costs.cluster.by_id
+    fewer = replace(request, workers=tuple(worker for worker in request.workers if by_id[worker].host != host))
+    with suppress(InfeasibleError, NothingFitsError):
+        return (fewer, search(fewer)) if fewer.workers else None
+    return None
+
+
+def _with_all(request: Request, first: Found, best: Found) -> Found:
+    """The better plan, with all others idle, and the bound that holds for any of them."""
+    named = {*best.plan.workers, *(idle.worker for idle in best.plan.idle_workers)}
+    idle = (*best.plan.idle_workers, *(IdleWorker(worker=w, reason=BEHIND) for w in request.workers if w not in named))
+    least = min(first.search.lower_bound_seconds, best.estimate.iteration_seconds)
+    search = replace(
+        best.search,
+        lower_bound_seconds=least,
+        gap_ratio=best.estimate.iteration_seconds / least - 1,
+        elapsed_seconds=first.search.elapsed_seconds + best.search.elapsed_seconds,
+        candidates=first.search.candidates + best.search.candidates,
+    )
+    return replace(best, plan=best.plan.amended(idle_workers=idle), search=search)
