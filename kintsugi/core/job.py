@@ -89,7 +89,6 @@ class Snapshot:
     """Failures up to the latest decision; counted only where the job's mean time between failures is to be estimated."""
     refused_policies: tuple[Policy, ...] = ()
     """Policies that were refused or rejected for this membership already: they are priced, but not chosen."""
-
     speeds_changed: bool = False
     """Whether workers or links are slower or faster than when `plan` was decided."""
 

@@ -10,7 +10,6 @@ then they are called off.
 import itertools
 import time
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 
 import structlog
 
@@ -134,7 +133,7 @@ class Conductor:
         self._idle_attempts = 0
         self._begin_attempt(Phase.QUIESCING)
 
-    def _are_missed(self, workers: AbstractSet[str]) -> bool:
+    def _are_missed(self, workers: set[str]) -> bool:
         """Whether workers that are lost had a part in what is left to do."""
         if self.phase is Phase.TRAINING:
             return self._applied is not None and not workers.isdisjoint(self._applied.workers)
