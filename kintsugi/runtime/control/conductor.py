@@ -170,9 +170,9 @@ class Conductor:
 
     def _look_after_training(self) -> None:
         """See to joining workers once all members train again, and to the end."""
-        workers = set(self.decision.plan.workers)
         if not self._note_resumed():
             return
+        workers = set(self.decision.plan.workers)
         self._farewells.release(workers)
         if self._attempt.finished >= workers:
             self._collect()

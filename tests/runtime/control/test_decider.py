@@ -178,18 +178,24 @@ class Keeper(LocalDecisions):
             raise UnavailableError("gone", field="url")
 
 
-def test_what_workers_agreed_on_is_told_even_where_the_decider_is_closed_meanwhile(request_):
-    source = Keeper()
-    decider = started(source, request_)
-    told = [(generation, f"agreement {generation}") for generation in (1, 2, 3)]
-    for one in told:
-        decider.tell_agreed(*one)
+def close_while_busy(decider: Decider, source: Keeper) -> None:
+    """Its thread is in the middle of the first call, and goes on once the closing has begun."""
     assert source.is_asked.wait(10.0)
     closing = threading.Thread(target=decider.close)
     closing.start()
     assert decider._is_closing.wait(10.0)
     source.may_go_on.set()
     closing.join(10.0)
+    assert not closing.is_alive()
+
+
+def test_what_workers_agreed_on_is_told_even_where_the_decider_is_closed_meanwhile(request_):
+    source = Keeper()
+    decider = started(source, request_)
+    told = [(generation, f"agreement {generation}") for generation in (1, 2, 3)]
+    for one in told:
+        decider.tell_agreed(*one)
+    close_while_busy(decider, source)
     assert source.kept == told
 
 
@@ -199,10 +205,5 @@ def test_who_was_lost_is_told_even_where_the_decider_is_closed_meanwhile(request
     decider.tell_agreed(1, "agreement 1")
     assert source.is_asked.wait(10.0)
     decider.submit([lost("w03")])
-    closing = threading.Thread(target=decider.close)
-    closing.start()
-    assert decider._is_closing.wait(10.0)
-    source.may_go_on.set()
-    closing.join(10.0)
-    assert not closing.is_alive()
+    close_while_busy(decider, source)
     assert "w03" not in decider.decisions[-1].plan.workers
