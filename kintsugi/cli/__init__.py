@@ -105,12 +105,18 @@ def load(command: str) -> Any:
         raise InvalidInputError("needs PyTorch: pip install 'kintsugi[torch]'", field=command) from error
 
 
-def _options(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Show the version and exit.")] = False,
-) -> None:
-    if version:
+def _tell_version(is_wanted: bool) -> None:
+    if is_wanted:
         typer.echo(f"kintsugi {__version__}")
         raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the command line itself: they are obeyed as they are read, for no command follows."""
 
 
 def _wants_json(given: Sequence[str]) -> bool:

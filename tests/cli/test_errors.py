@@ -9,6 +9,7 @@ import pytest
 from kintsugi.cli import main
 from kintsugi.cli.errors import error_line
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.version import __version__
 
 SHARDS = Path(__file__).parents[2] / "examples" / "shards.json"
 
@@ -70,3 +71,10 @@ def test_an_interrupted_command_ends_without_a_word(capsys, monkeypatch):
         main(["plan"])
     assert left.value.code == 130
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--version", "plan"]])
+def test_the_version_is_told(arguments, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert (left.value.code, capsys.readouterr().out) == (0, f"kintsugi {__version__}\n")
