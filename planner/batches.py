@@ -2,7 +2,7 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 
 def trim(
@@ -35,15 +35,23 @@ def trim(
     return +groups
 
 
-def distribute(num_pipelines: int, num_microbatches: int, seconds: Callable[[int, int], float]) -> tuple[int, ...]:
+def distribute(
+    num_pipelines: int, num_microbatches: int, seconds: Callable[[int, int], float], least: Sequence[int] = ()
+) -> tuple[int, ...]:
     """Give every pipeline one micro-batch, then each further one to the pipeline that is through with it first.
 
     Greedy is exact here: times do not fall with the number of micro-batches. O(num_microbatches * log(num_pipelines)).
+
+    Args:
+        num_pipelines: that share them.
+        num_microbatches: in all.
+        seconds: time of a pipeline with so many.
+        least: how many each gets at any rate, no more than greedily; one where nothing is said.
     """
-    counts = [1] * num_pipelines
-    queue = [(seconds(k, 2), k) for k in range(num_pipelines)]
+    counts = list(least) or [1] * num_pipelines
+    queue = [(seconds(k, counts[k] + 1), k) for k in range(num_pipelines)]
     heapq.heapify(queue)
-    for _ in range(num_microbatches - num_pipelines):
+    for _ in range(num_microbatches - sum(counts)):
         _, first = heapq.heappop(queue)
         counts[first] += 1
         heapq.heappush(queue, (seconds(first, counts[first] + 1), first))

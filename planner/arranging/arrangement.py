@@ -1,6 +1,7 @@
 """Pipelines without names: what a search arranges."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, groupby, pairwise
@@ -42,6 +43,8 @@ class Arrangement:
     """The objective: the pipelines, on their first stages the reduction that follows, and the update."""
     kinds: tuple[WorkerKind, ...] | None = None
     """Kind of worker that each place was planned for, pipeline by pipeline; None where all workers are equal."""
+    levels: Mapping[WorkerKind, WorkerKind] | None = None
+    """Which of these kinds each worker's own counts as; None for itself."""
 
     @cached_property
     def groups(self) -> Counter[PipelineShape]:

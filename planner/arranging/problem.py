@@ -1,6 +1,6 @@
-"""What is asked of equal workers."""
+"""What is asked of workers, equal or not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from estimator.costs import Costs
@@ -24,3 +24,37 @@ class EqualProblem:
     """The fastest between neighbouring stages, so that bounds hold."""
     reduction_link: Callable[[int], LinkCost]
     """The fastest that can pace a reduction over so many workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnequalProblem:
+    """Workers that differ, and what is asked of them."""
+
+    costs: Costs
+    kinds: Sequence[WorkerKind]
+    """Of all workers that may be used."""
+    num_microbatches: int
+    allowed: Degrees
+    schedule: Schedule
+    link: LinkCost
+    """The fastest between neighbouring stages, so that bounds hold."""
+    reduction_link: Callable[[int], LinkCost]
+    """The fastest that can pace a reduction over so many workers."""
+
+    def alike(self, num_workers: int, kind: WorkerKind) -> EqualProblem | None:
+        """The same asked of so many workers of one kind; None where they are too few for the ranges."""
+        dp, pp = self.allowed.dp, self.allowed.pp
+        dp = range(dp.start, min(dp.stop, num_workers // pp.start + 1))
+        pp = range(pp.start, min(pp.stop, num_workers + 1))
+        if not dp or not pp:
+            return None
+        return EqualProblem(
+            costs=self.costs,
+            kind=kind,
+            num_workers=num_workers,
+            num_microbatches=self.num_microbatches,
+            allowed=Degrees(dp, pp),
+            schedule=self.schedule,
+            link=self.link,
+            reduction_link=self.reduction_link,
+        )

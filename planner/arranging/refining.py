@@ -6,7 +6,7 @@ from dataclasses import replace
 from heapq import nsmallest
 from itertools import pairwise
 
-from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Stage
+from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Schedule, Stage
 from planner.arranging.degrees import degrees
 from planner.arranging.lanes import Lanes, Timing, changes
 from planner.arranging.request import Request
@@ -25,6 +25,14 @@ SLACK = 0.02
 """By what share pipelines of a change may be through later than the plan's: not all is seen before it is priced in full."""
 
 
+def is_refined(request: Request) -> bool:
+    """Whether single workers matter, and are few enough to look at."""
+    if len(request.workers) > MOST_WORKERS or request.settings.schedule is Schedule.INTERLEAVED:
+        return False
+    cluster, profile = request.costs.cluster, request.costs.profile
+    return bool(cluster.links) or len({kind_of(cluster.by_id[worker], profile) for worker in request.workers}) > 1
+
+
 def refined(request: Request, plan: Plan, goodput: Callable[[Plan], float]) -> Plan:
     """The plan, changed worker by worker as long as goodput grows by that: exchanged, moved, left out or taken in.
 
@@ -35,11 +43,7 @@ def refined(request: Request, plan: Plan, goodput: Callable[[Plan], float]) -> P
         plan: to start from; its workers hold one stage each.
         goodput: of a plan, in samples per second.
     """
-    if len(request.workers) > MOST_WORKERS:
-        return plan
-    cluster, profile = request.costs.cluster, request.costs.profile
-    kinds = {kind_of(cluster.by_id[worker], profile) for worker in request.workers}
-    if len(kinds) == 1 and not cluster.links:
+    if not is_refined(request):
         return plan
     refinery, best, is_better = _Refinery(request, plan), goodput(plan), True
     while is_better:

@@ -12,10 +12,10 @@ from kintsugi.core.plan import Policy, Schedule
 from kintsugi.core.profile import OptimizerSharding
 from planner.arranging.degrees import degrees
 from planner.arranging.interleaving import InterleavedProblem, InterleavedSearch
-from planner.arranging.problem import EqualProblem
+from planner.arranging.problem import EqualProblem, UnequalProblem
 from planner.arranging.search import EqualSearch
 from planner.arranging.shortage import memory_error
-from planner.arranging.unequal import UnequalProblem, UnequalSearch
+from planner.arranging.unequal import UnequalSearch
 from planner.pipelines.kinds import kind_of
 from planner.placing.links import Links
 from planner.placing.placement import Holdings
@@ -80,7 +80,7 @@ def search_for(request: Request, *, is_spread: bool = True) -> AnySearch:
             allowed=allowed,
             schedule=settings.schedule,
             link=links.fastest,
-            reduction_link=links.between_hosts,
+            reduction_link=reduction_link,
         )
         return UnequalSearch(unequal)
     equal = EqualProblem(

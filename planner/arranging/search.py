@@ -12,7 +12,7 @@ from planner.arranging.filling import Filling
 from planner.arranging.knapsack import lengths_worth, most_worth
 from planner.arranging.polishing import polished
 from planner.arranging.problem import EqualProblem
-from planner.arranging.stepping import Stepper
+from planner.arranging.stepping import Kind, Stepper
 from planner.pipelines.bounds import Ints
 from planner.pipelines.entries import Entries, Entry
 from planner.pipelines.partition import Partitioner
@@ -42,7 +42,7 @@ class EqualSearch:
         self._widest_updates = widest_stages(updates)
         allowed = problem.allowed
         self._tails = least_tails(problem.costs.profile, allowed.dp, allowed.pp.start, problem.reduction_link)
-        self._stepper = Stepper(problem.costs, problem.schedule, problem.kind.speed_ratio, problem.link)
+        self._stepper = Stepper(problem.costs, problem.schedule, problem.link)
 
     @property
     def tolerance(self) -> float:
@@ -131,8 +131,11 @@ class EqualSearch:
 
     def step_seconds(self, arrangement: Arrangement) -> float:
         """Step of an arrangement over the fastest links, reductions, commit and update included."""
-        problem = self._problem
-        pipelines = Counter({(shape.cuts, shape.num_microbatches): times for shape, times in arrangement.groups.items()})
+        problem, speed = self._problem, self._problem.kind.speed_ratio
+        groups = arrangement.groups.items()
+        pipelines = Counter(
+            {Kind(shape.cuts, shape.num_microbatches, (speed,) * shape.num_stages): times for shape, times in groups}
+        )
         return self._stepper.seconds(pipelines, problem.reduction_link(len(arrangement.shapes)))
 
     def polish(self, arrangement: Arrangement) -> Arrangement:

@@ -1,9 +1,10 @@
-"""What a step of an arrangement takes on equal workers, before anybody is placed: pipelines that are alike are timed once."""
+"""What a step of an arrangement takes before anybody is placed: pipelines that are alike are timed once."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +16,16 @@ from kintsugi.core.profile import LinkCost, Profile
 from restorer.buckets import bucket_bytes, buckets_of
 from restorer.ordering import QuickOrder
 
-Kind = tuple[tuple[int, ...], int]
-"""Stage boundaries and micro-batches of a pipeline."""
+
+class Kind(NamedTuple):
+    """All that the time of a pipeline depends on."""
+
+    cuts: tuple[int, ...]
+    """Shape [stages + 1]."""
+    num_microbatches: int
+    speeds: tuple[float, ...]
+    """Of its workers; shape [stages]."""
+
 
 Shapes = tuple[tuple[int, ...], ...]
 """Distinct stage boundaries."""
@@ -42,7 +51,7 @@ class Reductions:
         """End of the last reduction when stages are through with their passes at these times."""
         kinds_of: dict[tuple[int, ...], list[Kind]] = {shape: [] for shape in self.shapes}
         for kind in pipelines:
-            kinds_of[kind[0]].append(kind)
+            kinds_of[kind.cuts].append(kind)
         latest = np.concatenate([np.max([ends[kind] for kind in kinds], axis=0) for kinds in kinds_of.values()])
         times = [sum(pipelines[kind] for kind in kinds) for kinds in kinds_of.values()]
         num_workers = np.repeat(times, [len(shape) - 1 for shape in self.shapes]) @ self.order.stages
@@ -53,11 +62,10 @@ class Reductions:
 
 @dataclass(frozen=True, slots=True)
 class Stepper:
-    """Equal workers over equal links."""
+    """Workers of any speed over equal links."""
 
     costs: Costs
     schedule: Schedule
-    speed_ratio: float
     link: LinkCost
     """Between neighbouring stages."""
     _ends: dict[Kind, tuple[float, ...]] = field(default_factory=dict, init=False)
@@ -72,24 +80,25 @@ class Stepper:
             pipelines: how many there are of each kind.
             reduction_link: that paces reductions.
         """
-        shapes = tuple(dict.fromkeys(cuts for cuts, _ in pipelines))
+        shapes = tuple(dict.fromkeys(kind.cuts for kind in pipelines))
         if shapes not in self._reductions:
             self._reductions[shapes] = Reductions.of(shapes, self.costs.profile)
         ends = {kind: self._stage_ends(kind) for kind in pipelines}
         reduced = self._reductions[shapes].end_seconds(pipelines, ends, reduction_link)
-        num_workers = sum([times * (len(shape) - 1) for (shape, _), times in pipelines.items()])
-        return max(reduced, *map(max, ends.values())) + self.costs.commit_seconds(num_workers) + self._update_seconds(shapes)
+        num_workers = sum([times * len(kind.speeds) for kind, times in pipelines.items()])
+        update = max([self._update_seconds(kind) for kind in pipelines])
+        return max(reduced, *map(max, ends.values())) + self.costs.commit_seconds(num_workers) + update
 
-    def _update_seconds(self, shapes: Shapes) -> float:
+    def _update_seconds(self, kind: Kind) -> float:
         """The longest update of a stage."""
         optimizer = self.costs.sums.optimizer
-        return max([optimizer[b] - optimizer[a] for shape in shapes for a, b in pairwise(shape)]) / self.speed_ratio
+        return max([(optimizer[b] - optimizer[a]) / speed for (a, b), speed in zip(pairwise(kind.cuts), kind.speeds, strict=True)])
 
     def _stage_ends(self, kind: Kind) -> tuple[float, ...]:
         """When the stages of a pipeline are through with their last backward pass. Shape [stages]."""
         if kind not in self._ends:
-            cuts, count = kind
-            stages = [self.costs.sums.times(a, b, self.speed_ratio) for a, b in pairwise(cuts)]
+            cuts, count, speeds = kind
+            stages = [self.costs.sums.times(a, b, speed) for (a, b), speed in zip(pairwise(cuts), speeds, strict=True)]
             delays = [self.link.transfer_seconds(self.costs.profile.layers[cut - 1].output_bytes) for cut in cuts[1:-1]]
             self._ends[kind] = scheduled_times(self.schedule, stages, delays, count).stage_end_seconds
         return self._ends[kind]

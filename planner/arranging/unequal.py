@@ -1,147 +1,223 @@
-"""Arrangements of workers that differ in speed or memory: alike workers share a pipeline, layers and micro-batches follow speed."""
+"""Arrangements of workers that differ in speed or memory: found as if they were equal, and given to the workers that there are."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise, zip_longest
 
-from estimator.costs import Costs
 from estimator.pipeline import Floats
 from kintsugi.core.plan import Schedule
-from kintsugi.core.profile import LinkCost, OptimizerSharding
+from kintsugi.core.profile import OptimizerSharding
 from planner.arranging.arrangement import Arrangement, PipelineShape
-from planner.arranging.degrees import Degrees
-from planner.batches import distribute
-from planner.pipelines.kinds import WorkerKind
-from planner.pipelines.partition import Partitioner
+from planner.arranging.pace import Pace, together
+from planner.arranging.problem import EqualProblem, UnequalProblem
+from planner.arranging.search import EqualSearch
+from planner.arranging.stepping import Kind, Stepper
+from planner.pipelines.kinds import WorkerKind, levels
+from planner.pipelines.partition import Partitioner, Split
 from planner.pipelines.tails import tail_seconds
-from planner.pipelines.zero_bubble import partitioner_for
 
-MOST_DEGREES = 12
-"""Numbers of pipelines that are tried, the most promising first."""
+MOST_LEVELS = 8
+"""Of speed, and of memory, that are told apart."""
+
+MOST_CREWS = 4
+"""All workers, and all but the slowest, that arrangements are looked for; the widest gaps between their speeds part them."""
+
+MOST_CORRECTED = 3
+"""How often shares are reckoned anew from the times of those before."""
+
+TOLERANCE = 2e-3
+"""What is found may be as far from the best there is."""
 
 Kinds = tuple[WorkerKind, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnequalProblem:
-    """Workers that differ, and what is asked of them."""
+@dataclass(frozen=True, slots=True)
+class _Crew:
+    """Workers that may be used, and the search for as many that are equal."""
 
-    costs: Costs
     kinds: Kinds
-    """Of all workers that may be used."""
-    num_microbatches: int
-    allowed: Degrees
-    schedule: Schedule
-    link: LinkCost
-    reduction_link: LinkCost
+    """Fastest first."""
+    search: EqualSearch
+    allowed: range
+    """Numbers of pipelines."""
 
 
 class UnequalSearch:
-    """Heuristic search with a proven bound: no step beats the work divided by all speeds, nor one micro-batch's fastest way."""
+    """Heuristic search with a proven bound: that of as many workers of the highest speed and the largest memory.
 
-    tolerance = 1e-9
-    optimism = math.inf
+    Lengths of pipelines are those of as many equal workers, all or without the slowest. Alike workers share a pipeline, and
+    layers and micro-batches follow speed.
+    """
 
     def __init__(self, problem: UnequalProblem) -> None:
         self._problem = problem
-        self._kinds = sorted(problem.kinds, key=lambda kind: (-kind.speed_ratio, -kind.usable_bytes))
-        self._bounds: dict[tuple[int, Kinds, int], float] = {}
-        self._partitioners: dict[int, Partitioner] = {}
+        self._levels = levels(set(problem.kinds), MOST_LEVELS)
+        self._best = WorkerKind(max(kind.speed_ratio for kind in problem.kinds), max(kind.usable_bytes for kind in problem.kinds))
+        ideal = problem.alike(len(problem.kinds), self._best)
+        assert ideal is not None
+        self._ideal = EqualSearch(ideal)
+        self._crews = list(self._crews_of(ideal))
+        self._splits: dict[tuple[int, Kinds, int], Split | None] = {}
+        self._options: dict[tuple[Kinds, ...], Arrangement | None] = {}
         self._tails: dict[int, Floats] = {}
+        self._stepper = Stepper(problem.costs, problem.schedule, problem.link)
+
+    def _crews_of(self, ideal: EqualProblem) -> Iterator[_Crew]:
+        """All workers, and those above the widest gaps between speeds."""
+        kinds = sorted(
+            (self._levels[kind] for kind in self._problem.kinds), key=lambda kind: (-kind.speed_ratio, -kind.usable_bytes)
+        )
+        speeds = sorted({kind.speed_ratio for kind in kinds})
+        gaps = sorted(pairwise(speeds), key=lambda pair: pair[0] / pair[1])
+        for least in (speeds[0], *(faster for _, faster in gaps[: MOST_CREWS - 1])):
+            crew = tuple(kind for kind in kinds if kind.speed_ratio >= least)
+            sizes = {kind.usable_bytes for kind in crew}
+            for size in sorted({max(sizes), min(sizes)}):
+                alike = self._problem.alike(len(crew), WorkerKind(self._best.speed_ratio, size))
+                if alike is not None:
+                    search = self._ideal if alike == ideal else EqualSearch(alike)
+                    yield _Crew(crew, search, alike.allowed.dp)
+
+    @property
+    def tolerance(self) -> float:
+        """Relative differences below this are not pursued."""
+        return max(TOLERANCE, self._ideal.tolerance)
+
+    @property
+    def optimism(self) -> float:
+        """By what share a step may turn out longer than `step_seconds` says once workers have names: where their links differ."""
+        return self._ideal.optimism
 
     def by_promise(self) -> list[int]:
-        """Numbers of pipelines to try, fewest bubbles and reductions first."""
-        return sorted(self._problem.allowed.dp, key=lambda dp: (self._promise(dp), dp))[:MOST_DEGREES]
-
-    def _promise(self, dp: int) -> float:
-        speed = sum(kind.speed_ratio for kind in self._kinds)
-        extra = (self._problem.num_microbatches - dp) / speed
-        even = self._tail(dp)[-1] * dp / len(self._kinds)
-        return self._way * (1 + extra) + float(even)
-
-    @property
-    def _way(self) -> float:
-        """One micro-batch through all layers at full speed, in seconds."""
-        sums = self._problem.costs.sums
-        return float(sums.forward[-1] + sums.backward[-1])
-
-    @property
-    def _bound_seconds(self) -> float:
-        speeds, sums = [kind.speed_ratio for kind in self._kinds], self._problem.costs.sums
-        waited = sums.backward_input if self._problem.schedule is Schedule.ZB_H1 else sums.backward
-        one_way = (sums.forward[-1] + waited[-1]) / max(speeds)
-        return max(self._way * self._problem.num_microbatches / sum(speeds), one_way)
+        """Numbers of pipelines, the most promising for all workers or for one of the crews first."""
+        promising = zip_longest(self._ideal.by_promise(), *(crew.search.by_promise() for crew in self._crews))
+        return list(dict.fromkeys(dp for rank in promising for dp in rank if dp is not None))
 
     def could_win(self, degrees: Sequence[int], limit_seconds: float) -> list[int]:
         """Those numbers of pipelines for which a step below the limit is not ruled out."""
-        return list(degrees) if limit_seconds > self._bound_seconds else []
+        return self._ideal.could_win(degrees, limit_seconds) if limit_seconds > self._bound_seconds else []
+
+    @property
+    def _bound_seconds(self) -> float:
+        """The work divided by all speeds, or one micro-batch's way at the highest speed."""
+        speeds, sums = [kind.speed_ratio for kind in self._problem.kinds], self._problem.costs.sums
+        waited = sums.backward_input if self._problem.schedule is Schedule.ZB_H1 else sums.backward
+        one_way = (sums.forward[-1] + waited[-1]) / max(speeds)
+        whole = float(sums.forward[-1] + sums.backward[-1])
+        return max(whole * self._problem.num_microbatches / sum(speeds), one_way)
 
     def arrange(self, dp: int, limit_seconds: float = math.inf) -> tuple[float, Arrangement | None]:
-        """A lower bound on any step, and the best arrangement of `dp` pipelines over all workers or the fastest ones only."""
-        slowest = sorted({kind.speed_ratio for kind in self._kinds})
-        options = []
-        for cutoff in slowest:
-            kinds = [kind for kind in self._kinds if kind.speed_ratio >= cutoff]
-            option = self._over(kinds, dp)
-            if option is not None and option.seconds < limit_seconds:
-                options.append(option)
-        return self._bound_seconds, min(options, key=lambda option: option.seconds, default=None)
+        """A lower bound on the step of `dp` pipelines, and the best arrangement; none where no step is below the limit."""
+        bound = max(self._bound_seconds, self._ideal.arrange(dp, limit_seconds)[0])
+        if bound >= limit_seconds:
+            return bound, None
+        return bound, self._best_of(dp, lambda search: search.arrange(dp, limit_seconds)[1])
+
+    def even(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:
+        """The best arrangement of `dp` pipelines that differ by one stage at most."""
+        return self._best_of(dp, lambda search: search.even(dp, limit_seconds))
 
     def step_seconds(self, arrangement: Arrangement) -> float:
-        """What is known of the step of an arrangement before its workers have names."""
+        """Step of an arrangement over the fastest links, reductions, commit and update included."""
         return arrangement.seconds
 
-    def even(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:  # noqa: ARG002  # one signature for both
-        """None besides what `arrange` finds: its groups are even already."""
-        return None
+    def _best_of(self, dp: int, ask: Callable[[EqualSearch], Arrangement | None]) -> Arrangement | None:
+        """The best of what comes of the arrangements of equal workers that a question has, one for each crew."""
+        options: list[Arrangement] = []
+        for crew in self._crews:
+            found = ask(crew.search) if dp in crew.allowed else None
+            options += self._given(crew.kinds, found) if found is not None else ()
+        return min(options, key=lambda option: option.seconds, default=None)
 
-    def _over(self, kinds: Sequence[WorkerKind], dp: int) -> Arrangement | None:
-        groups = self._groups(kinds, dp)
-        if groups is None:
-            return None
-        count = self._problem.num_microbatches
-        shares = distribute(dp, count, lambda k, m: self._seconds(dp, groups[k], m))
-        partitioner = self._partitioner(dp)
-        attained = [partitioner.attain(group, share, self._tail(dp)) for group, share in zip(groups, shares, strict=True)]
-        splits = [partitioner.best(item) for item in attained]
-        found = [split for split in splits if split is not None]
-        if len(found) < dp:
-            return None
-        shapes = tuple(PipelineShape(split.cuts, share) for split, share in zip(found, shares, strict=True))
-        return Arrangement(shapes, max(split.seconds for split in found), tuple(kind for group in groups for kind in group))
+    def _given(self, kinds: Kinds, found: Arrangement) -> Iterator[Arrangement]:
+        """Pipelines of these lengths, workers given to the longest or the shortest first, alike ones together or dealt out."""
+        lengths = tuple(shape.num_stages for shape in found.shapes)
+        for order in dict.fromkeys((lengths, lengths[::-1])):
+            for groups in (_in_turn(kinds, order), _dealt(kinds, order)):
+                key = tuple(tuple(sorted(group, key=lambda kind: (-kind.usable_bytes, -kind.speed_ratio))) for group in groups)
+                if key not in self._options:
+                    self._options[key] = self._over(key)
+                if (option := self._options[key]) is not None:
+                    yield option
 
-    def _groups(self, kinds: Sequence[WorkerKind], dp: int) -> list[Kinds] | None:
-        """Consecutive workers, fastest first, in `dp` groups of nearly equal size; the roomiest worker of a group comes first."""
-        allowed = self._problem.allowed.pp
-        used = min(len(kinds), dp * allowed[-1])
-        if used < dp * allowed[0]:
+    def _over(self, groups: Sequence[Kinds]) -> Arrangement | None:
+        """Pipelines of these workers; None where nothing fits memory."""
+        shares = self._shares(groups)
+        if shares is None:
             return None
-        base, extra = divmod(used, dp)
-        groups, start = [], 0
-        for index in range(dp):
-            stop = start + base + (index >= dp - extra)
-            groups.append(tuple(sorted(kinds[start:stop], key=lambda kind: (-kind.usable_bytes, -kind.speed_ratio))))
-            start = stop
-        return groups
+        dp, pipelines = len(groups), []
+        for group, share in zip(groups, shares, strict=True):
+            split = self._split(dp, group, share)
+            if split is None:
+                return None
+            pipelines.append((PipelineShape(split.cuts, share), group))
+        pipelines.sort(key=lambda item: (-len(item[1]), -item[0].num_microbatches, item[0].cuts, item[1]))
+        kinds = tuple(kind for _, group in pipelines for kind in group)
+        arrangement = Arrangement(tuple(shape for shape, _ in pipelines), math.inf, kinds, self._levels)
+        alike = Counter(
+            Kind(shape.cuts, shape.num_microbatches, tuple(kind.speed_ratio for kind in group)) for shape, group in pipelines
+        )
+        return replace(arrangement, seconds=self._stepper.seconds(alike, self._problem.reduction_link(dp)))
 
-    def _seconds(self, dp: int, group: Kinds, num_microbatches: int) -> float:
+    def _shares(self, groups: Sequence[Kinds]) -> tuple[int, ...] | None:
+        """Micro-batches of pipelines so that all are through together; None where some pipeline fits no micro-batch.
+
+        Begins with shares by speed; from then on a micro-batch more or less takes a pass of the busiest stage.
+        """
+        dp, total = len(groups), self._problem.num_microbatches
+        speeds = [sum(kind.speed_ratio for kind in group) for group in groups]
+        shares = tuple(max(1, round(total * speed / sum(speeds))) for speed in speeds)
+        for _ in range(MOST_CORRECTED):
+            alike = {item: self._pace(dp, *item) for item in set(zip(groups, shares, strict=True))}
+            if not all(pace.most_microbatches for pace in alike.values()):
+                return None
+            before, shares = shares, together([alike[item] for item in zip(groups, shares, strict=True)], total)
+            if shares == before:
+                break
+        return shares
+
+    def _pace(self, dp: int, group: Kinds, num_microbatches: int) -> Pace:
+        """What is known of one of `dp` pipelines from its time with so many micro-batches, or with the most that fit."""
+        split = self._split(dp, group, num_microbatches)
+        if split is None:
+            most = bisect_left(range(num_microbatches), True, key=lambda count: self._split(dp, group, count + 1) is None)
+            return replace(self._pace(dp, group, most), most_microbatches=most) if most else Pace(0, math.inf, math.inf, 0)
+        sums = self._problem.costs.sums
+        stages = zip(pairwise(split.cuts), group, strict=True)
+        times = (sums.times(a, b, kind.speed_ratio) for (a, b), kind in stages)
+        busiest = max(stage.forward_seconds + stage.backward_seconds for stage in times)
+        return Pace(num_microbatches, split.seconds, busiest, self._problem.num_microbatches)
+
+    def _split(self, dp: int, group: Kinds, num_microbatches: int) -> Split | None:
+        """Of one of `dp` pipelines; None where nothing fits memory."""
         key = dp, group, num_microbatches
-        if key not in self._bounds:
-            self._bounds[key] = self._partitioner(dp).attain(group, num_microbatches, self._tail(dp)).seconds
-        return self._bounds[key]
-
-    def _partitioner(self, dp: int) -> Partitioner:
-        return self.partitioner(dp if self._problem.costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1)
+        if key not in self._splits:
+            if dp not in self._tails:
+                self._tails[dp] = tail_seconds(self._problem.costs.profile, self._problem.reduction_link(dp), dp)
+            partitioner = self.partitioner(dp if self._problem.costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1)
+            self._splits[key] = partitioner.best(partitioner.attain(group, num_microbatches, self._tails[dp]))
+        return self._splits[key]
 
     def partitioner(self, num_replicas: int) -> Partitioner:
         """Splits of layers whose optimizer state is shared by so many replicas."""
-        problem = self._problem
-        if num_replicas not in self._partitioners:
-            kind = partitioner_for(problem.schedule)
-            self._partitioners[num_replicas] = kind(problem.costs.sums, problem.schedule, problem.link, num_replicas)
-        return self._partitioners[num_replicas]
+        return self._ideal.partitioner(num_replicas)
 
-    def _tail(self, dp: int) -> Floats:
-        if dp not in self._tails:
-            self._tails[dp] = tail_seconds(self._problem.costs.profile, self._problem.reduction_link, dp)
-        return self._tails[dp]
+
+def _in_turn(kinds: Kinds, lengths: Sequence[int]) -> list[Kinds]:
+    """Workers in order, one pipeline filled after the other."""
+    rest = iter(kinds)
+    return [tuple(islice(rest, length)) for length in lengths]
+
+
+def _dealt(kinds: Kinds, lengths: Sequence[int]) -> list[Kinds]:
+    """Workers in order, one for each pipeline that is not full, round by round."""
+    rest = iter(kinds)
+    groups: list[list[WorkerKind]] = [[] for _ in lengths]
+    for round_ in range(max(lengths)):
+        for group, length in zip(groups, lengths, strict=True):
+            if round_ < length:
+                group.append(next(rest))
+    return [tuple(group) for group in groups]

@@ -1,7 +1,7 @@
 """What the search knows of workers: those of one kind are interchangeable."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -9,6 +9,8 @@ from estimator.pipeline import Floats
 from kintsugi.core.cluster import Worker
 from kintsugi.core.profile import Profile
 from planner.pipelines.bounds import Ints
+
+Number = TypeVar("Number", int, float)
 
 
 class WorkerKind(NamedTuple):
@@ -23,6 +25,23 @@ def kind_of(worker: Worker, profile: Profile) -> WorkerKind:
     device = profile.device
     usable = device.usable_bytes if worker.memory_bytes is None else worker.memory_bytes - device.reserved_bytes
     return WorkerKind(worker.speed_ratio, usable)
+
+
+def levels(kinds: Collection[WorkerKind], most: int) -> Mapping[WorkerKind, WorkerKind]:
+    """What each kind may count as, so that there are no more than `most` speeds and sizes of memory: never as more than it is."""
+    speeds = _floors({kind.speed_ratio for kind in kinds}, most)
+    sizes = _floors({kind.usable_bytes for kind in kinds}, most)
+    return {kind: WorkerKind(speeds[kind.speed_ratio], sizes[kind.usable_bytes]) for kind in kinds}
+
+
+def _floors(values: Collection[Number], most: int) -> dict[Number, Number]:
+    """The least value of each value's interval: `most` intervals of one width where there are more values, else one for each."""
+    if len(values) <= most:
+        return {value: value for value in values}
+    low, high = min(values), max(values)
+    places = {value: min(most - 1, int((value - low) / (high - low) * most)) for value in values}
+    least = {places[value]: value for value in sorted(values, reverse=True)}
+    return {value: least[place] for value, place in places.items()}
 
 
 class Firsts(NamedTuple):

@@ -222,7 +222,9 @@ class _Assignment:
 
     @cached_property
     def _kinds(self) -> list[WorkerKind]:
-        return [kind_of(self._costs.cluster.by_id[worker], self._costs.profile) for worker in self._workers]
+        kinds = [kind_of(self._costs.cluster.by_id[worker], self._costs.profile) for worker in self._workers]
+        levels = self._arrangement.levels
+        return kinds if levels is None else [levels[kind] for kind in kinds]
 
     @cached_property
     def _cost(self) -> npt.NDArray[np.float64]:

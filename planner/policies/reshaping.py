@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from heapq import nlargest
 
 from estimator.estimate import after_transition, priced
 from estimator.goodput import migration_seconds
@@ -15,7 +16,7 @@ from kintsugi.core.plan import IdleWorker, Plan, Schedule
 from planner.arranging.arrangement import Arrangement
 from planner.arranging.degrees import degrees
 from planner.arranging.pursuit import pursue
-from planner.arranging.refining import refined
+from planner.arranging.refining import is_refined, refined
 from planner.arranging.request import Request, search_for
 from planner.placing.placement import Holdings, place
 from planner.placing.spreading import is_spread, most_confined
@@ -27,8 +28,14 @@ from restorer.rounds import fastest_rounds
 MOST_PRICED = 4
 """So many arrangements are placed and priced in full before only clear improvements are."""
 
-MOST_REFINED = 8
-"""Where links differ: so many plans, the best of each number of pipelines and way to place, are bettered worker by worker."""
+MOST_REFINED, MOST_REFINED_OVER_LINKS = 3, 8
+"""So many plans, the best of each number of pipelines and way to place, are bettered worker by worker.
+
+The second holds where links differ.
+"""
+
+NEAR = 0.02
+"""By what share less goodput an arrangement may promise than the best one if both are bettered worker by worker."""
 
 CLEAR = 2e-3
 """Relative difference in goodput that is worth the full price of another arrangement after `MOST_PRICED`."""
@@ -103,11 +110,11 @@ def _under_schedule(request: Request) -> Found:
     def worth(found: Found) -> float:
         return request.worth(found.estimate)
 
-    ways = _ways_to_place(request)
+    ways, least_slack = _ways_to_place(request), 1 - NEAR if is_refined(request) else 1.0
     bests: dict[tuple[int, int], Found] = {}
     priced = 0
     for option in frontier.descending():
-        slack = 1.0 if priced < MOST_PRICED else 1 + CLEAR
+        slack = least_slack if priced < MOST_PRICED else 1 + CLEAR
         if bests and option.most_goodput <= max(map(worth, bests.values())) * slack:
             break
         priced += 1
@@ -117,8 +124,8 @@ def _under_schedule(request: Request) -> Found:
             bests[key] = max(bests.get(key, found), found, key=worth)
     if not bests:
         raise NothingFitsError(request, search)
-    promising = sorted(bests.values(), key=worth, reverse=True)[: MOST_REFINED if request.costs.cluster.links else 1]
-    best = max((_refined(request, found) for found in promising), key=worth)
+    most = MOST_REFINED_OVER_LINKS if request.costs.cluster.links else MOST_REFINED
+    best = max((_refined(request, found) for found in nlargest(most, bests.values(), key=worth)), key=worth)
     least = min(least, best.estimate.iteration_seconds, _confined_bound(request, best.plan))
     gap = best.estimate.iteration_seconds / least - 1
     found_by = Search(lower_bound_seconds=least, gap_ratio=gap, elapsed_seconds=time.perf_counter() - started, candidates=priced)
@@ -138,8 +145,6 @@ def _confined_bound(request: Request, plan: Plan) -> float:
 
 def _refined(request: Request, found: Found) -> Found:
     """The plan bettered worker by worker, where workers or links differ."""
-    if request.settings.schedule is Schedule.INTERLEAVED:
-        return found
     plan = refined(request, found.plan, lambda option: request.worth(_found(request, option).estimate))
     return found if plan is found.plan else _found(request, plan)
 

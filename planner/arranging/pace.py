@@ -1,0 +1,41 @@
+"""About how long pipelines take with more or fewer micro-batches, and the shares with which all are through together."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.batches import distribute
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What a pipeline takes about, for any number of micro-batches."""
+
+    num_microbatches: int
+    """For which it is known."""
+    seconds: float
+    busiest_seconds: float
+    """Of one micro-batch on the busiest worker."""
+    most_microbatches: int
+    """That fit memory."""
+
+    def seconds_for(self, num_microbatches: int) -> float:
+        """With so many; infinite where they do not fit memory."""
+        if num_microbatches > self.most_microbatches:
+            return math.inf
+        return self.seconds + (num_microbatches - self.num_microbatches) * self.busiest_seconds
+
+    def microbatches_within(self, seconds: float) -> int:
+        """How many are through by then."""
+        return self.num_microbatches + math.floor((seconds - self.seconds) / self.busiest_seconds)
+
+
+def together(paces: Sequence[Pace], num_microbatches: int) -> tuple[int, ...]:
+    """Micro-batches of pipelines so that the last is through as early as possible. Shape [pipelines]."""
+    at_once = sum(1 / pace.busiest_seconds for pace in paces)
+    begun = sum(pace.seconds / pace.busiest_seconds - pace.num_microbatches for pace in paces)
+    level = (num_microbatches + begun) / at_once  # when all would be through if micro-batches could be divided
+    least = [max(1, min(pace.most_microbatches, pace.microbatches_within(level) - 1)) for pace in paces]
+    if sum(least) > num_microbatches:
+        least = [1] * len(paces)
+    return distribute(len(paces), num_microbatches, lambda k, count: paces[k].seconds_for(count), least)
