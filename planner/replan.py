@@ -1,6 +1,7 @@
 """The one entry point: from a snapshot to a decision."""
 
 import gc
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,7 +11,7 @@ from estimator.schedule import require_known
 from kintsugi.core.decision import Decision, Migration, Search
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostError
 from kintsugi.core.job import JobSettings, Snapshot
-from kintsugi.core.plan import Policy, Schedule
+from kintsugi.core.plan import IdleWorker, Policy, Schedule
 from planner.placing.placement import Holdings
 from planner.policies.found import Found
 from planner.policies.options import Case, arrangement, deferred, dynamic, rerouting, restart, substitution
@@ -18,6 +19,11 @@ from planner.policies.policy import Candidate, Refusal, alternatives, break_even
 from planner.policies.reliability import with_estimated_mtbf
 
 REFUSED = "was refused for this membership"
+
+JOINED_IN_VAIN = "joined; the policy that the job pins has no use for it"
+
+ARRANGED = (Policy.DYNAMIC_PARALLELISM, Policy.CHECKPOINT_RESTART)
+"""Policies whose plans are arrangements, which the search's bound is about."""
 
 
 def replan(snapshot: Snapshot) -> Decision:
@@ -99,12 +105,13 @@ def _first(case: Case) -> Decision:
     return _decision(case, candidate, [candidate], [], found.search)
 
 
-def _keep(case: Case) -> Decision:
+def _keep(case: Case, why: str = "nothing was lost and nothing joined, so the plan stays") -> Decision:
     """The plan that runs already, with the same policy."""
-    idle = tuple(idle for idle in case.plan.idle_workers if idle.worker in case.alive)
+    known = {idle.worker: idle for idle in case.plan.idle_workers}
+    idle = tuple(known.get(worker, IdleWorker(worker=worker, reason=JOINED_IN_VAIN)) for worker in case.spares)
     plan = replace(case.plan, generation=case.snapshot.generation, idle_workers=idle)
     price = estimate(plan, case.snapshot.profile, case.snapshot.cluster, mtbf_seconds=case.snapshot.settings.mtbf_seconds)
-    kept = Candidate(plan.policy, plan, price, Migration(), "nothing was lost and nothing joined, so the plan stays")
+    kept = Candidate(plan.policy, plan, price, Migration(), why)
     bound = Search(lower_bound_seconds=price.iteration_seconds, gap_ratio=0.0, elapsed_seconds=0.0)
     return _decision(case, kept, [kept], [], bound)
 
@@ -126,14 +133,30 @@ def _recover(case: Case) -> Decision:
     refused = case.snapshot.refused_policies
     refusals += [Refusal(c.policy, REFUSED) for c in candidates if c.policy in refused]
     candidates = [c for c in candidates if c.policy not in refused]
+    if _is_pinned_in_vain(case, candidates):
+        return _keep(case, f"nothing that the plan uses was lost, and {case.snapshot.settings.policy} does not apply, so it stays")
     allowed = _allowed(case, candidates, refusals, lost)
     chosen = choose(allowed, case.snapshot.settings.mtbf_seconds)
-    search = (
-        found[0].search
-        if found
-        else Search(lower_bound_seconds=chosen.estimate.iteration_seconds, gap_ratio=0.0, elapsed_seconds=0.0)
-    )
-    return _decision(case, chosen, candidates, refusals, search)
+    return _decision(case, chosen, candidates, refusals, _search_of(case, chosen, found))
+
+
+def _is_pinned_in_vain(case: Case, candidates: list[Candidate]) -> bool:
+    """Whether the pinned policy cannot be applied, and need not: all that the plan uses is there."""
+    pinned, plan = case.snapshot.settings.policy, case.plan
+    is_complete = len(case.survivors) == len(plan.workers) and not plan.routes and plan.policy is not Policy.DEFERRED_PARALLELISM
+    is_possible = any(candidate.policy is pinned for candidate in candidates)
+    return pinned is not None and not is_possible and is_complete and plan.policy not in case.snapshot.refused_policies
+
+
+def _search_of(case: Case, chosen: Candidate, found: list[Found]) -> Search:
+    """What was searched, with a bound that holds for the plan that was chosen: rerouted ones are no arrangements."""
+    searched = found[0].search if found else Search(lower_bound_seconds=math.inf, gap_ratio=0.0, elapsed_seconds=0.0)
+    if chosen.policy in ARRANGED:
+        return searched
+    speeds = [case.snapshot.cluster.by_id[worker].speed_ratio for worker in case.alive]
+    sums = case.costs.sums
+    work = float(sums.forward[-1] + sums.backward[-1]) * case.snapshot.settings.num_microbatches
+    return replace(searched, lower_bound_seconds=min(searched.lower_bound_seconds, work / sum(speeds)))
 
 
 def _attempts(case: Case, candidates: list[Candidate], found: list[Found]) -> list[tuple[Policy, Callable[[], Candidate]]]:

@@ -22,6 +22,7 @@ from planner.policies.substitution import substitute
 from restorer.migration import plan_migration, require_state
 
 JOINED = "joined; moving the job onto it costs more than it brings"
+NOT_WORTH = "moving the job onto it costs more than it brings"
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,6 @@ def _require_memory(case: Case, price: Estimate) -> None:
 
 
 def _idle(case: Case, plan: Plan) -> tuple[IdleWorker, ...]:
-    """Living workers that `plan` does not use; those that were idle before keep their reason."""
-    before = {idle.worker: idle.reason for idle in case.plan.idle_workers}
-    used = set(plan.workers)
-    return tuple(IdleWorker(worker=w, reason=before.get(w, JOINED)) for w in case.alive if w not in used)
+    """Living workers that `plan` does not use, for what was said of the plan before need not hold for this one."""
+    before, used = {idle.worker for idle in case.plan.idle_workers}, set(plan.workers)
+    return tuple(IdleWorker(worker=w, reason=NOT_WORTH if w in before else JOINED) for w in case.alive if w not in used)

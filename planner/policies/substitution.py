@@ -1,7 +1,9 @@
 """Spare substitution: idle workers take dead slots over; what is left is rerouted."""
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from estimator.costs import Costs
 from kintsugi.core.decision import Estimate
@@ -9,11 +11,15 @@ from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Pipeline, Plan, Policy, Slot
 from planner.policies.rerouting import reroute
 
+MOST_CHOICES = 8
+"""If there are no more ways to choose the places that are taken, all of them are priced."""
+
 
 def substitute(plan: Plan, survivors: Collection[str], spares: Sequence[str], costs: Costs) -> tuple[Plan, Estimate]:
-    """`plan`, and its price, with spares in the place of dead workers, those with the most work first, the fastest spares first.
+    """`plan`, and its price, with spares in the place of dead workers, the fastest spares first.
 
-    A worker that lost its state takes its own place back.
+    A worker that lost its state takes its own place back. Where there are more dead places than spares, those are taken whose
+    layers keep their holders busiest, or, of a few ways to choose, those that make the step shortest.
 
     Args:
         plan: what ran last.
@@ -22,7 +28,7 @@ def substitute(plan: Plan, survivors: Collection[str], spares: Sequence[str], co
         costs: of the job.
 
     Raises:
-        InfeasibleError: there is no dead slot or no spare worker.
+        InfeasibleError: there is no dead slot or no spare worker, or no living worker holds what stays dead.
     """
     dead = [
         Slot(pipeline=p, stage=s)
@@ -34,15 +40,62 @@ def substitute(plan: Plan, survivors: Collection[str], spares: Sequence[str], co
         raise InfeasibleError("no slot is dead", field="plan", value=None)
     if not spares:
         raise InfeasibleError("no living worker is idle", field="alive", value=None)
-    dead.sort(key=lambda place: (-_work(plan, place, costs), place))
     returned = {plan.slots_of[worker][0]: worker for worker in spares if worker in plan.slots_of}
     free = [worker for worker in spares if worker not in plan.slots_of]
     fastest = sorted(free, key=lambda worker: (-costs.cluster.by_id[worker].speed_ratio, costs.cluster.order[worker]))
     empty = [place for place in dead if place not in returned]
-    takers = returned | dict(zip(empty, fastest, strict=False))
-    filled = _filled(plan, takers)
-    result, price = reroute(filled, {*survivors, *takers.values()}, costs)
+    options, refusals = [], []
+    for chosen in _choices(plan, empty, sorted([*survivors, *returned.values()]), fastest, costs):
+        takers = returned | dict(zip(chosen, fastest, strict=False))
+        try:
+            options.append(reroute(_filled(plan, takers), {*survivors, *takers.values()}, costs))
+        except InfeasibleError as error:
+            refusals.append(error)
+    if not options:
+        raise refusals[0]
+    result, price = min(options, key=lambda option: option[1].iteration_seconds)
     return result.amended(policy=Policy.SPARE_SUBSTITUTION), price
+
+
+def _choices(
+    plan: Plan, empty: Sequence[Slot], present: Sequence[str], fastest: Sequence[str], costs: Costs
+) -> Iterator[Sequence[Slot]]:
+    """Places that are taken, those first that need a fast worker most: one choice, or all where they are few."""
+    if len(empty) <= len(fastest) or math.comb(len(empty), len(fastest)) > MOST_CHOICES:
+        yield _neediest(plan, empty, present, fastest, costs)
+        return
+    for some in combinations(empty, len(fastest)):
+        yield _neediest(plan, some, present, fastest, costs)
+
+
+def _neediest(plan: Plan, empty: Sequence[Slot], present: Sequence[str], fastest: Sequence[str], costs: Costs) -> tuple[Slot, ...]:
+    """One after the other the empty place whose layers keep those who hold them by then busy for the longest time."""
+    by_id, speeds = costs.cluster.by_id, [0.0] * plan.num_layers
+    left, taken = list(empty), list[Slot]()
+    for worker in present:
+        for layer in plan.layers_of.get(worker, ()):
+            speeds[layer] += by_id[worker].speed_ratio
+    for worker in fastest[: len(empty)]:
+        place = max(left, key=lambda place: _need(plan, place, speeds, costs))
+        left.remove(place)
+        taken.append(place)
+        for layer in _layers(plan, place):
+            speeds[layer] += by_id[worker].speed_ratio
+    return tuple(taken)
+
+
+def _need(plan: Plan, place: Slot, speeds: Sequence[float], costs: Costs) -> tuple[float, float]:
+    """Forward passes of all micro-batches on those who hold a place's layers, infinite where nobody does; then its own ones."""
+    layers, sums = _layers(plan, place), costs.sums.forward
+    speed = min(speeds[layer] for layer in layers)
+    seconds = sum(sums[layer + 1] - sums[layer] for layer in layers)
+    return (plan.num_microbatches * seconds / speed if speed else math.inf), _work(plan, place, costs)
+
+
+def _layers(plan: Plan, place: Slot) -> tuple[int, ...]:
+    pipeline = plan.pipelines[place.pipeline]
+    stages = pipeline.stages[place.stage :: pipeline.num_workers]
+    return tuple(layer for stage in stages for layer in range(stage.layer_start, stage.layer_stop))
 
 
 def _work(plan: Plan, place: Slot, costs: Costs) -> float:

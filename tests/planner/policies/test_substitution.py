@@ -1,0 +1,85 @@
+"""Which dead places spare workers take, and plans that stay where a pinned policy has nothing to do."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+
+from estimator.costs import Costs
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.job import Ranges
+from kintsugi.core.plan import Policy
+from planner.legality import violations
+from planner.policies.rerouting import reroute
+from planner.policies.substitution import substitute
+from planner.replan import replan
+from tests.builders import grid_plan, snapshot_of, uniform_profile
+
+
+def filled_by_hand(plan, takers, survivors, costs):
+    """The step with spares in given workers' places."""
+    pipelines = tuple(
+        replace(
+            pipeline,
+            stages=tuple(replace(stage, worker=takers.get(stage.worker, stage.worker)) for stage in pipeline.stages),
+        )
+        for pipeline in plan.pipelines
+    )
+    return reroute(replace(plan, pipelines=pipelines), {*survivors, *takers.values()}, costs)[1].iteration_seconds
+
+
+def test_a_spare_goes_where_fewest_are_left():
+    cluster, plan = Cluster.uniform(9), grid_plan(16, [2] * 4, [3] * 4)
+    asked = snapshot_of(
+        uniform_profile(16), cluster, 12, plan=plan, lost=["w00", "w03", "w05", "w07"], ranges=Ranges(min_dp=4, min_pp=2)
+    )
+    decision = replan(asked)
+    assert violations(asked, decision) == ()
+    assert decision.policy is Policy.SPARE_SUBSTITUTION
+    assert "w08" in {pipeline.stages[1].worker for pipeline in decision.plan.pipelines}
+    assert decision.search.lower_bound_seconds < decision.estimate.iteration_seconds
+
+
+def test_no_other_places_are_better():
+    chance = random.Random(2)
+    for _ in range(12):
+        lengths = [chance.choice([2, 3])] * 3
+        workers = [f"w{n:02d}" for n in range(sum(lengths))]
+        plan = grid_plan(12, lengths, [chance.randint(2, 4) for _ in lengths])
+        lost = chance.sample(workers, chance.randint(2, 4))
+        survivors, spares = [worker for worker in workers if worker not in lost], ["w09", "w10"][: chance.randint(1, 2)]
+        if len(spares) >= len(lost) or len({plan.slots_of[worker][0].stage for worker in survivors}) < lengths[0]:
+            continue
+        speeds = {worker: chance.choice([1.0, 1.0, 0.5]) for worker in workers}
+        uniform = Cluster.uniform(11)
+        cluster = uniform.with_workers(tuple(replace(w, speed_ratio=speeds.get(w.id, 1.0)) for w in uniform.workers))
+        costs = Costs(uniform_profile(12), cluster)
+        found = substitute(plan, frozenset(survivors), spares, costs)[1].iteration_seconds
+        choices = itertools.combinations(lost, len(spares))
+        best = min(filled_by_hand(plan, dict(zip(some, spares, strict=True)), survivors, costs) for some in choices)
+        assert found == pytest.approx(best, rel=1e-12)
+
+
+def test_many_spares_for_more_places_are_given_out_by_need():
+    plan = grid_plan(8, [2] * 12, [2] * 12)
+    lost = [f"w{n:02d}" for n in (0, 2, 4, 6, 1, 3, 5, 7, 9, 11, 13, 15)]  # 4 of stage 0, 8 of stage 1
+    survivors = [worker for worker in plan.workers if worker not in lost]
+    cluster = Cluster.uniform(28)
+    filled, _ = substitute(plan, frozenset(survivors), ["w24", "w25", "w26", "w27"], Costs(uniform_profile(8), cluster))
+    assert all(filled.slots_of[worker][0].stage == 1 for worker in ("w24", "w25", "w26", "w27"))
+
+
+@pytest.mark.parametrize("policy", [Policy.SPARE_SUBSTITUTION, Policy.CHECKPOINT_RESTART])
+@pytest.mark.parametrize("happened", ["slow", "joined", "idle lost"])
+def test_a_pinned_policy_that_has_nothing_to_do_leaves_the_plan(policy, happened):
+    profile, plan = uniform_profile(8), grid_plan(8, [2, 2], [4, 4])
+    workers = 5 if happened == "joined" else 4
+    cluster = Cluster.uniform(workers)
+    if happened == "slow":
+        cluster = cluster.with_workers((replace(cluster.workers[0], speed_ratio=0.5), *cluster.workers[1:]))
+    asked = snapshot_of(profile, cluster, 8, plan=plan, policy=policy)
+    decision = replan(replace(asked, speeds_changed=happened == "slow"))
+    assert decision.plan.pipelines == plan.pipelines
+    assert [idle.worker for idle in decision.plan.idle_workers] == (["w04"] if happened == "joined" else [])
+    assert "stays" in decision.reason
