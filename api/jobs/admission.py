@@ -49,7 +49,7 @@ def check_report(report: Report, history: History) -> None:
     Raises:
         NotFoundError: nothing was decided for the generation.
         StaleGenerationError: a later plan was reported as applied already.
-        ConflictError: the plan was never approved.
+        ConflictError: the plan was never approved, or it is rejected though it runs.
     """
     _require_decided(report.generation, history)
     if report.status is ReportStatus.MEASURED:
@@ -60,6 +60,9 @@ def check_report(report: Report, history: History) -> None:
             current_generation=history.generation,
             value=report.generation,
         )
+    if report.status is ReportStatus.REJECTED and report.generation == history.applied_generation:
+        message = "was applied already and cannot be rejected; report what went wrong as events, which lead to another plan"
+        raise ConflictError(message, field="generation", value=report.generation)
     if report.generation >= history.applied_generation and report.generation not in history.decided_at:
         status = history.lifecycle.standing(report.generation).status.value
         message = f"is {status} and was never approved; carry out generation {history.lifecycle.current}, or have it approved first"

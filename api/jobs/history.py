@@ -191,10 +191,11 @@ class History:
         )
 
     def _is_reborn(self, event: Event) -> bool:
-        """Whether a worker that nobody missed joins in a new process life: its state went with the old one."""
+        """Whether a worker that nobody missed joins in a new process life or elsewhere: its state went with the old one."""
         if event.kind is not EventKind.WORKER_JOINED or event.worker not in self.membership.alive:
             return False
-        return event.incarnation > self.incarnations.get(event.worker or "", 0)
+        is_elsewhere = event.host not in (None, self.membership.cluster.by_id[event.worker].host)
+        return is_elsewhere or event.incarnation > self.incarnations.get(event.worker, 0)
 
     def _is_of_a_past_life(self, event: Event) -> bool:
         """Whether a worker that lives again is spoken of as it was before; 0, the default, does not say which life is meant."""

@@ -62,7 +62,10 @@ class Event:
     deadline_seconds: float | None = None
     """worker_draining: how long the worker still serves; null: until it is let go; 0: it is lost at once."""
     speed_ratio: float | None = None
-    """straggler, recovered, worker_joined: speed against the profile's; where it may be missing, it is 1."""
+    """straggler, recovered, worker_joined: speed against the profile's.
+
+    Where it may be missing it is 1; who comes back to its host without it is as fast as before.
+    """
     alpha_seconds: float | None = None
     """link events: measured latency."""
     beta_seconds_per_byte: float | None = None
@@ -155,18 +158,35 @@ class Membership:
         return workers
 
     def _joining(self, event: Event) -> tuple[Worker, ...]:
-        if event.kind is EventKind.WORKER_JOINED and event.worker not in self.cluster.by_id:
-            assert event.worker is not None
-            return (Worker(id=event.worker, host=event.host or f"h-{event.worker}", speed_ratio=event.speed_ratio or 1.0),)
-        return tuple(self.cluster.by_id[worker] for worker in self._subjects(event))
+        if event.kind is EventKind.HOST_JOINED:
+            return tuple(self.cluster.by_id[worker] for worker in self._subjects(event))
+        assert event.worker is not None
+        known = self.cluster.by_id.get(event.worker)
+        if known is None or event.host not in (None, known.host):
+            return (self._newcomer(event, known),)
+        return (known if event.speed_ratio is None else replace(known, speed_ratio=event.speed_ratio),)
+
+    def _newcomer(self, event: Event, known: Worker | None) -> Worker:
+        """A worker on a host that it was not on before: in the failure domains of those who are there, if any are."""
+        assert event.worker is not None
+        host = event.host or f"h-{event.worker}"
+        neighbours = [self.cluster.by_id[worker] for worker in self.cluster.workers_on(host) if worker != event.worker]
+        return Worker(
+            id=event.worker,
+            host=host,
+            speed_ratio=event.speed_ratio or 1.0,
+            memory_bytes=known.memory_bytes if known else None,
+            failure_domains=neighbours[0].failure_domains if neighbours else (),
+        )
 
     def _with(self, joining: tuple[Worker, ...]) -> "Membership":
+        here = {worker.id: worker for worker in joining}
         new = tuple(worker for worker in joining if worker.id not in self.cluster.by_id)
-        cluster = self.cluster.with_workers((*self.cluster.workers, *new)) if new else self.cluster
-        here = {worker.id for worker in joining}
+        workers = (*(here.get(worker.id, worker) for worker in self.cluster.workers), *new)
+        cluster = self.cluster if workers == self.cluster.workers else self.cluster.with_workers(workers)
         return Membership(
             cluster=cluster,
-            alive=tuple(worker.id for worker in cluster.workers if worker.id in here.union(self.alive)),
+            alive=tuple(worker.id for worker in cluster.workers if worker.id in here or worker.id in self.alive),
             draining=tuple(worker for worker in self.draining if worker not in here),
         )
 

@@ -100,6 +100,26 @@ def test_a_new_worker_joins_at_the_end():
     assert ALL.after(event(EventKind.WORKER_JOINED, worker="w06")).cluster.by_id["w06"].host == "h-w06"
 
 
+def test_who_comes_back_elsewhere_is_there_and_as_fast_as_it_says():
+    slow = ALL.after(event(EventKind.STRAGGLER, worker="w03", speed_ratio=0.25)).after(event(EventKind.WORKER_FAILED, worker="w03"))
+    elsewhere = slow.after(event(EventKind.WORKER_JOINED, worker="w03", host="h77"))
+    assert (elsewhere.cluster.by_id["w03"].host, elsewhere.cluster.by_id["w03"].speed_ratio) == ("h77", 1.0)
+    assert elsewhere.alive == ALL.alive
+    assert "w03" in elsewhere.after(event(EventKind.HOST_FAILED, host="h01")).alive
+    assert "w03" not in elsewhere.after(event(EventKind.HOST_FAILED, host="h77")).alive
+    assert slow.after(event(EventKind.WORKER_JOINED, worker="w03")).cluster.by_id["w03"].speed_ratio == 0.25
+    assert slow.after(event(EventKind.WORKER_JOINED, worker="w03", host="h01", speed_ratio=0.5)).cluster.by_id["w03"] == replace(
+        ALL.cluster.by_id["w03"], speed_ratio=0.5
+    )
+
+
+def test_who_comes_to_others_host_shares_their_failure_domains():
+    racks = {"h00": ("rack-a",), "h01": ("rack-b",), "h02": ("rack-c",)}
+    workers = tuple(replace(worker, failure_domains=racks[worker.host]) for worker in ALL.cluster.workers)
+    moved = Membership.of(ALL.cluster.with_workers(workers)).after(event(EventKind.WORKER_JOINED, worker="w00", host="h02"))
+    assert moved.cluster.by_id["w00"].failure_domains == ("rack-c",)
+
+
 def test_a_straggler_slows_down_and_recovers():
     slow = ALL.after(event(EventKind.STRAGGLER, worker="w02", speed_ratio=0.5))
     assert slow.cluster.by_id["w02"].speed_ratio == 0.5

@@ -90,7 +90,7 @@ class Plans(RuleBasedStateMachine):
         generation = data.draw(st.integers(0, self.history.generation + 1))
         report = Report(generation=generation, status=status, reason="because")
         allowed = generation in self.model and (generation in self.approved or generation < self.runs)
-        allowed = allowed and (status is ReportStatus.REJECTED or generation >= self.runs)
+        allowed = allowed and (generation != self.runs if status is ReportStatus.REJECTED else generation >= self.runs)
         try:
             check_report(report, self.history)
         except KintsugiError:
