@@ -33,12 +33,13 @@ class Listened:
     """Between the last two heartbeats of each host, in seconds."""
 
     def look(self, state: JobState, now: float) -> None:
-        """Take over who lives by the job's log; whoever is new has the whole timeout."""
+        """Take over who lives by the job's log; whoever is new, or on another host, has the whole timeout."""
         membership = state.history.membership
         self.generation = state.history.generation
         self.incarnations = state.history.incarnations
-        self.host_of = {worker.id: worker.host for worker in membership.cluster.workers}
-        self.heard = {worker: self.heard.get(worker, now) for worker in membership.alive}
+        before, self.host_of = self.host_of, {worker.id: worker.host for worker in membership.cluster.workers}
+        moved = {worker for worker, host in before.items() if self.host_of.get(worker) != host}
+        self.heard = {worker: now if worker in moved else self.heard.get(worker, now) for worker in membership.alive}
 
     def knows(self, heartbeats: Heartbeats) -> bool:
         """Whether these are living workers in lives that are known: nothing need be looked up."""

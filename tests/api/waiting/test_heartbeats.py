@@ -230,6 +230,26 @@ def test_a_worker_that_joins_again_is_heard_again(client):
     assert client.post(HEARTBEATS, json={**body, "incarnations": {"w01": 1}}).json()["generation"] == 2
 
 
+def test_a_worker_that_comes_back_elsewhere_is_heard_from_there(client):
+    client.post("/v1/jobs", json=new_job(settings={"num_microbatches": 8, "heartbeat_timeout_seconds": 60.0}))
+    client.post(EVENTS, json=event("a", 0, "w01"))
+    joined = event("b", 1, "w01", kind="worker_joined", incarnation=1, host="h77")
+    assert client.post(EVENTS, json=joined).status_code == 200
+    body = {"workers": ["w01"], "observed_at": NOW, "incarnations": {"w01": 1}}
+    assert client.post(HEARTBEATS, json={**body, "host": "h77"}).json()["generation"] == 2
+    assert client.post(HEARTBEATS, json={**body, "host": "h00"}).status_code == 404
+
+
+def test_who_moved_has_the_whole_timeout():
+    history = beginning()
+    job = listened(history)
+    moved = Event(kind=EventKind.WORKER_JOINED, id="j", generation=0, worker="w05", host="h77", incarnation=1)
+    job.look(state_of(history.after(moved, NOW)), 9.0)
+    assert "w05" not in job.lost(11.0)
+    assert "w04" in job.lost(11.0)
+    assert "w05" in job.lost(20.0)
+
+
 def test_a_decision_in_between_is_no_doubt_about_who_lives():
     job = listened()
     first = job.events(job.lost(11.0), 11.0, NOW)
