@@ -51,6 +51,9 @@ class InterleavedSearch:
     Pipelines of one worker have one stage: more would change nothing.
     """
 
+    most_pursued = 48
+    """Numbers of pipelines; what is left then has a closed-form bound."""
+
     tolerance = 1e-9
     optimism = math.inf
 

@@ -15,9 +15,6 @@ MOST_EAGER = 6
 MOST_SLACK = 2
 """After twice as many, by more than twice the tolerance; not more."""
 
-MOST_PURSUED = 48
-"""Numbers of pipelines that are pursued; what is left then has a closed-form bound."""
-
 MOST_POLISHED = 2
 """Options that are polished."""
 
@@ -33,7 +30,7 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
     frontier = Frontier(request, search)
     bounds, others, pursued, limit = dict[int, float](), math.inf, 0, math.inf
     degrees = search.by_promise()
-    while degrees and pursued < MOST_PURSUED:
+    while degrees and pursued < search.most_pursued:
         dp, *degrees = degrees
         bound, arrangement = search.arrange(dp, limit)
         bounds[dp] = bound

@@ -32,6 +32,9 @@ MOST_POLISHED = 64
 class EqualSearch:
     """Search for equal workers. Exact in pipeline time for each number of pipelines (up to the splits' own gaps)."""
 
+    most_pursued = 48
+    """Numbers of pipelines; what is left then has a closed-form bound."""
+
     def __init__(self, problem: EqualProblem) -> None:
         self._problem = problem
         self._partitioners: dict[int, Partitioner] = {}

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice, pairwise, zip_longest
 
 from estimator.pipeline import Floats
@@ -51,6 +52,9 @@ class UnequalSearch:
     Lengths of pipelines are those of as many equal workers, all or without the slowest. Alike workers share a pipeline, and
     layers and micro-batches follow speed.
     """
+
+    most_pursued = 24
+    """Numbers of pipelines; what is left then has a closed-form bound."""
 
     def __init__(self, problem: UnequalProblem) -> None:
         self._problem = problem
@@ -137,7 +141,7 @@ class UnequalSearch:
         lengths = tuple(shape.num_stages for shape in found.shapes)
         for order in dict.fromkeys((lengths, lengths[::-1])):
             for groups in (_in_turn(kinds, order), _dealt(kinds, order)):
-                key = tuple(tuple(sorted(group, key=lambda kind: (-kind.usable_bytes, -kind.speed_ratio))) for group in groups)
+                key = tuple(map(_roomiest_first, groups))
                 if key not in self._options:
                     self._options[key] = self._over(key)
                 if (option := self._options[key]) is not None:
@@ -204,6 +208,12 @@ class UnequalSearch:
     def partitioner(self, num_replicas: int) -> Partitioner:
         """Splits of layers whose optimizer state is shared by so many replicas."""
         return self._ideal.partitioner(num_replicas)
+
+
+@lru_cache
+def _roomiest_first(group: Kinds) -> Kinds:
+    """The workers of a pipeline in order: its first stages hold the most activations."""
+    return tuple(sorted(group, key=lambda kind: (-kind.usable_bytes, -kind.speed_ratio)))
 
 
 def _in_turn(kinds: Kinds, lengths: Sequence[int]) -> list[Kinds]:
