@@ -1,7 +1,6 @@
 """The one entry point: from a snapshot to a decision."""
 
 import gc
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,9 +20,6 @@ from planner.policies.reliability import with_estimated_mtbf
 REFUSED = "was refused for this membership"
 
 JOINED_IN_VAIN = "joined; the policy that the job pins has no use for it"
-
-ARRANGED = (Policy.DYNAMIC_PARALLELISM, Policy.CHECKPOINT_RESTART)
-"""Policies whose plans are arrangements, which the search's bound is about."""
 
 
 def replan(snapshot: Snapshot) -> Decision:
@@ -137,7 +133,7 @@ def _recover(case: Case) -> Decision:
         return _keep(case, f"nothing that the plan uses was lost, and {case.snapshot.settings.policy} does not apply, so it stays")
     allowed = _allowed(case, candidates, refusals, lost)
     chosen = choose(allowed, case.snapshot.settings.mtbf_seconds)
-    return _decision(case, chosen, candidates, refusals, _search_of(case, chosen, found))
+    return _decision(case, chosen, candidates, refusals, _search_of(case, found))
 
 
 def _is_pinned_in_vain(case: Case, candidates: list[Candidate]) -> bool:
@@ -148,15 +144,14 @@ def _is_pinned_in_vain(case: Case, candidates: list[Candidate]) -> bool:
     return pinned is not None and not is_possible and is_complete and plan.policy not in case.snapshot.refused_policies
 
 
-def _search_of(case: Case, chosen: Candidate, found: list[Found]) -> Search:
-    """What was searched, with a bound that holds for the plan that was chosen: rerouted ones are no arrangements."""
-    searched = found[0].search if found else Search(lower_bound_seconds=math.inf, gap_ratio=0.0, elapsed_seconds=0.0)
-    if chosen.policy in ARRANGED:
-        return searched
+def _search_of(case: Case, found: list[Found]) -> Search:
+    """What was searched; where nothing fits, so that rerouted plans alone are left, the bound is the work divided by all speeds."""
+    if found:
+        return found[0].search
     speeds = [case.snapshot.cluster.by_id[worker].speed_ratio for worker in case.alive]
     sums = case.costs.sums
     work = float(sums.forward[-1] + sums.backward[-1]) * case.snapshot.settings.num_microbatches
-    return replace(searched, lower_bound_seconds=min(searched.lower_bound_seconds, work / sum(speeds)))
+    return Search(lower_bound_seconds=work / sum(speeds), gap_ratio=0.0, elapsed_seconds=0.0)
 
 
 def _attempts(case: Case, candidates: list[Candidate], found: list[Found]) -> list[tuple[Policy, Callable[[], Candidate]]]:
