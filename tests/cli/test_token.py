@@ -67,6 +67,25 @@ def test_a_created_token_as_json_and_what_cannot_be(capsys, url):
     run(capsys, "create", "--name", "x", "--scope", "everything", "--database-url", url, status=2)
 
 
+@pytest.mark.parametrize("command", [("list",), ("revoke", "0123456789abcdef")])
+def test_a_database_that_is_not_there_is_not_made_to_be_looked_at(capsys, tmp_path, command):
+    path = tmp_path / "absent.sqlite3"
+    with pytest.raises(SystemExit) as left:
+        main(["token", *command, "--database-url", f"sqlite:///{path}"])
+    assert left.value.code == 2
+    assert "database_url: there is no such file" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_token_for_a_job_that_is_not_there_is_made_with_a_word(capsys, url):
+    with pytest.raises(SystemExit) as left:
+        main(["token", "create", "--name", "early", "--job", "nope", "--database-url", url])
+    assert left.value.code == 0
+    told = capsys.readouterr()
+    assert SECRET.fullmatch(told.out.strip())
+    assert "there is no job nope yet" in told.err
+
+
 @pytest.mark.processes
 def test_nothing_listens_beyond_this_machine_without_a_token(tmp_path):
     command = [sys.executable, "-m", "kintsugi.cli", "serve", "--host", "0.0.0.0", "--port", "0"]
