@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from api.access.tokens import IssuedToken, NewToken, Scope, Token
+from api.access.tokens import LONGEST_LIFE_SECONDS, IssuedToken, NewToken, Scope, Token
 from api.access.vault import Vault
 from api.settings import Settings
 from api.storage.database import Database
@@ -16,8 +16,11 @@ from api.storage.upgrade import require_current, upgrade
 from api.webhooks.moments import text_of, utc_now
 from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.terminal import terminal
+from kintsugi.core import checks
+from kintsugi.core.errors import InvalidInputError
 
 SECONDS_PER_DAY = 86_400.0
+MOST_DAYS = int(LONGEST_LIFE_SECONDS / SECONDS_PER_DAY)
 PAGE = 1_000
 
 DatabaseUrl = Annotated[str | None, typer.Option(help="SQLAlchemy URL of the service's database; by default the service's own.")]
@@ -42,8 +45,7 @@ def create(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Issue a token; its secret, the only line on standard output, is shown this once."""
-    seconds = None if expires_in_days is None else expires_in_days * SECONDS_PER_DAY
-    new = NewToken(name=name, scope=scope, job=job, expires_in_seconds=seconds)
+    new = NewToken(name=name, scope=scope, job=job, expires_in_seconds=_seconds(expires_in_days))
     url = _url(database_url)
     with _vault(url) as vault:
         issued = vault.issue(new)
@@ -76,6 +78,16 @@ def revoke(
     with _existing_vault(database_url) as vault:
         revoked = vault.revoke(token)
     typer.echo(f"{revoked.id} ({revoked.name}) is revoked since {revoked.revoked_at}", err=True)
+
+
+def _seconds(expires_in_days: float | None) -> float | None:
+    if expires_in_days is None:
+        return None
+    checks.positive("expires_in_days", expires_in_days)
+    if expires_in_days > MOST_DAYS:
+        message = f"must be at most {MOST_DAYS:,}; leave it out for a token without an end"
+        raise InvalidInputError(message, field="expires_in_days", value=expires_in_days)
+    return expires_in_days * SECONDS_PER_DAY
 
 
 def _url(given: str | None) -> str:

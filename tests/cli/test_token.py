@@ -21,6 +21,9 @@ from tests.runtime.jobs import profile_for, tiny_gpt
 from tests.services import service
 
 
+JSON = ("--format", "json")
+
+
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
     return f"sqlite:///{tmp_path_factory.mktemp('tokens')}/kintsugi.sqlite3"
@@ -65,6 +68,14 @@ def test_a_created_token_as_json_and_what_cannot_be(capsys, url):
     run(capsys, "create", "--name", " ", "--database-url", url, status=2)
     run(capsys, "create", "--name", "x", "--expires-in-days", "-1", "--database-url", url, status=2)
     run(capsys, "create", "--name", "x", "--scope", "everything", "--database-url", url, status=2)
+
+
+@pytest.mark.parametrize("days", ["-1", "0", "nan", "1e300", "37038"])
+def test_a_life_that_cannot_be_is_told_in_days(capsys, url, days):
+    document = json.loads(run(capsys, "create", "--name", "x", "--expires-in-days", days, "--database-url", url, *JSON, status=2))
+    error = document["error"]
+    assert (error["field"], str(float(error["value"]))) == ("expires_in_days", str(float(days)))
+    assert "second" not in error["message"]
 
 
 @pytest.mark.parametrize("command", [("list",), ("revoke", "0123456789abcdef")])
