@@ -75,6 +75,7 @@ def test_a_comparison_is_a_table_for_people(capsys):
         (("--profile", "p.json"), "plan"),
         (("--compare",), "compare"),
         (("--run", RUN, "--plan", "p.json"), "run"),
+        (("--run", RUN, "--workers-per-host", "2"), "run"),
         (("--run", RUN, "--compare", "--generation", "9"), "generation"),
         (("--run", "absent"), "run"),
         (("--run", RUN, "--generation", "0"), "generation"),
