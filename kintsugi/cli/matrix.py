@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from kintsugi.cli.logs import log_to_stderr
 from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.terminal import styled, terminal
 from kintsugi.core.codec import encode
@@ -54,6 +55,7 @@ def matrix(
 
 def _run(chosen: Matrix, folder: Path, asked: Asked) -> Manifest:
     """Run it with a bar on stderr."""
+    log_to_stderr()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=terminal(stderr=True)) as progress:
         task = progress.add_task("", total=None)

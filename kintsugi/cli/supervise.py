@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from kintsugi.cli.logs import log_to_stderr
 from kintsugi.cli.terminal import terminal
 from kintsugi.runtime.supervising.supervision import SupervisorPolicy, SupervisorState
 from kintsugi.runtime.supervising.supervisor import Supervisor
@@ -23,6 +24,7 @@ def supervise(
     pause_seconds: Annotated[float, typer.Option("--pause-seconds", min=0.0, help="Before the first restart.")] = 1.0,
 ) -> int:
     """Run a command to its end; exit 1 where the policy says that it is no use."""
+    log_to_stderr()
     policy = SupervisorPolicy(max_restarts=max_restarts, max_idle_restarts=max_idle_restarts, pause_seconds=pause_seconds)
     record = Supervisor(command=command, run=run, policy=policy).supervise()
     console = terminal(stderr=True)

@@ -26,6 +26,13 @@ def test_a_command_that_never_does_is_given_up(tmp_path, capsys):
     assert "gave up: 1 restarts were allowed" in capsys.readouterr().err
 
 
+def test_the_standard_output_is_the_commands_own(tmp_path, capfd):
+    assert run(tmp_path, "--", sys.executable, "-c", "print('from the job')") == 0
+    told = capfd.readouterr()
+    assert told.out == "from the job\n"
+    assert "attempt ended" in told.err
+
+
 def test_a_command_is_needed(tmp_path):
     assert run(tmp_path) == 2
 
