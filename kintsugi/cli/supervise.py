@@ -29,7 +29,7 @@ def supervise(
     record = Supervisor(command=command, run=run, policy=policy).supervise()
     console = terminal(stderr=True)
     for attempt in record.own_attempts:
-        how = attempt.signal or (f"exit code {attempt.exit_code}" if attempt.exit_code is not None else "")
+        how = attempt.signal or (f"exit code {attempt.exit_code}" if attempt.exit_code is not None else attempt.not_started_because)
         steps = f"checkpoint {attempt.step_before} -> {attempt.step_after}"
         console.print(f"attempt {attempt.number}: {attempt.reason} {how}, {steps}")
     if record.state is SupervisorState.FAILED:

@@ -44,3 +44,12 @@ def test_the_folder_of_a_run_can_be_made(tmp_path, capsys):
         told = capsys.readouterr().err
         assert told.startswith("kintsugi: run: is no folder that can be made")
         assert str(folder) in told
+
+
+def test_a_command_that_cannot_be_run_is_told_with_the_cause(tmp_path, capsys):
+    command = tmp_path / "no-script"
+    command.write_text("")
+    assert run(tmp_path / "run", "--", command) == 1
+    shown = "".join(capsys.readouterr().err.split())  # without the breaks of lines
+    assert "attempt0:not_startedPermissiondenied" in shown
+    assert f"gaveup:{command}cannotbestarted:Permissiondenied" in shown
