@@ -10,6 +10,7 @@ from kintsugi.cli.logs import log_to_stderr
 from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.terminal import styled, terminal
 from kintsugi.core.codec import encode
+from kintsugi.core.errors import InvalidInputError
 from kintsugi.matrix.cell import Cell
 from kintsugi.matrix.execution import StoppedError
 from kintsugi.matrix.manifest import CellStatus, Manifest
@@ -36,6 +37,8 @@ def matrix(
     form: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TABLE,
 ) -> int:
     """Run the matrix and write its report; exit 1 where cells failed or a quality gate is not passed. Ctrl-C stops it safely."""
+    if dry_run and report:
+        raise InvalidInputError("contradicts --list: both run nothing, give one of them", field="report", value=True)
     asked = Asked(sweep=sweep, only=tuple(only or ()))
     chosen = with_seeds(Matrix(), seeds)
     if dry_run:
