@@ -88,6 +88,13 @@ def test_what_is_refused(capsys, arguments, field):
     assert json.loads(out)["error"]["field"] == field
 
 
+def test_a_folder_that_is_not_there_is_told_from_one_without_a_recording(capsys, tmp_path):
+    for folder, told in ((tmp_path / "absent", "there is no such folder"), (tmp_path, "holds no recorded actions")):
+        status, out = run(capsys, "--run", str(folder), "--format", "json")
+        assert status == 2
+        assert json.loads(out)["error"]["message"].startswith(told)
+
+
 @pytest.mark.parametrize("num_blocks", [3, 9])
 def test_a_plan_of_another_model_is_refused(capsys, files, tmp_path, num_blocks):
     other = tmp_path / "other.json"
