@@ -20,7 +20,6 @@ from tests.api.access.world import issued
 from tests.runtime.jobs import profile_for, tiny_gpt
 from tests.services import service
 
-
 JSON = ("--format", "json")
 
 
