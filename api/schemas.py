@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dataclasses import field as field_of
 
 from kintsugi.core import checks
-from kintsugi.core.cluster import Cluster
+from kintsugi.core.cluster import MOST_WORKERS, Cluster
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.handling import Approval, Handling, Verdict
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings
@@ -15,7 +15,6 @@ from kintsugi.core.plan import Plan
 from kintsugi.core.profile import PYDANTIC_CONFIG, Profile
 from kintsugi.simulator.rows import Row
 
-MOST_WORKERS = 131_072
 MOST_EVENTS = 10_000
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from kintsugi.core.cluster import MOST_WORKERS
 from planner.contingency import PAIR_WORK
 
 
@@ -65,7 +66,7 @@ class Settings(BaseSettings):
     """Requests of one address without a usable token that are answered with 401; more are answered with 429."""
     max_jobs: int = Field(default=10_000, ge=1)
     """Jobs that are stored; new ones are refused beyond."""
-    max_workers_per_job: int = Field(default=131_072, ge=1)
+    max_workers_per_job: int = Field(default=MOST_WORKERS, ge=1)
     """Workers that a job may begin with, or come to know as they join."""
     max_waiting_clients: int = Field(default=10_000, ge=1)
     """Clients that listen to streams, or wait for plans, events or reports, at the same time; more are answered with 429."""

@@ -180,6 +180,8 @@ def _allowed(case: Case, candidates: list[Candidate], refusals: list[Refusal], l
     if lost is not None and not case.snapshot.refused_policies:
         raise lost
     why = "; ".join(f"{r.policy.value}: {r.reason}" for r in refusals if pinned in (None, r.policy))
+    if pinned is Policy.FAULT_FREE:
+        why = "is the policy of a first plan, and one runs already; pin another policy, or none"
     raise InfeasibleError(why or "the policy does not apply here", field="policy", value=pinned.value if pinned else None)
 
 

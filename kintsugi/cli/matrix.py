@@ -6,9 +6,11 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from kintsugi.cli.logs import log_to_stderr
 from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.terminal import styled, terminal
 from kintsugi.core.codec import encode
+from kintsugi.core.errors import InvalidInputError
 from kintsugi.matrix.cell import Cell
 from kintsugi.matrix.execution import StoppedError
 from kintsugi.matrix.manifest import CellStatus, Manifest
@@ -35,6 +37,8 @@ def matrix(
     form: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TABLE,
 ) -> int:
     """Run the matrix and write its report; exit 1 where cells failed or a quality gate is not passed. Ctrl-C stops it safely."""
+    if dry_run and report:
+        raise InvalidInputError("contradicts --list: both run nothing, give one of them", field="report", value=True)
     asked = Asked(sweep=sweep, only=tuple(only or ()))
     chosen = with_seeds(Matrix(), seeds)
     if dry_run:
@@ -54,6 +58,7 @@ def matrix(
 
 def _run(chosen: Matrix, folder: Path, asked: Asked) -> Manifest:
     """Run it with a bar on stderr."""
+    log_to_stderr()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=terminal(stderr=True)) as progress:
         task = progress.add_task("", total=None)

@@ -29,7 +29,12 @@ class Format(StrEnum):
 
 def print_json(document: dict[str, Any]) -> None:
     """Print one JSON document and nothing else."""
-    print(json.dumps(encode(document), indent=2, allow_nan=False))
+    print(json_text(document))
+
+
+def json_text(document: dict[str, Any]) -> str:
+    """The text of one JSON document."""
+    return json.dumps(encode(document), indent=2, allow_nan=False)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from kintsugi.cli.output import Format, plan_document, print_decision, print_json
 from kintsugi.core import checks, codec
-from kintsugi.core.cluster import Cluster
+from kintsugi.core.cluster import MOST_WORKERS, Cluster
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Schedule
@@ -39,7 +39,7 @@ def plan(
     *,
     profile: ProfileFile,
     num_microbatches: Microbatches,
-    workers: Annotated[int | None, typer.Option("--workers", help="Number of equal workers.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", help=f"Number of equal workers, at most {MOST_WORKERS:,}.")] = None,
     workers_per_host: WorkersPerHost = 1,
     cluster: ClusterFile = None,
     min_dp: MinDp = 1,
@@ -82,7 +82,19 @@ def cluster_of(workers: int | None, workers_per_host: int, path: Path | None) ->
         return load_cluster(path)
     assert workers is not None
     checks.positive("workers", workers)
+    require_few("workers", workers)
     return Cluster.uniform(workers, workers_per_host=workers_per_host)
+
+
+def require_few(field: str, num_workers: int, value: object = None) -> None:
+    """A job has so many workers at most that it can be planned for; `value` is told where it is not their number.
+
+    Raises:
+        InvalidInputError: they are more.
+    """
+    if num_workers > MOST_WORKERS:
+        message = f"makes {num_workers:,} workers in all; {MOST_WORKERS:,} are the most of one job"
+        raise InvalidInputError(message, field=field, value=num_workers if value is None else value)
 
 
 def refuse_beside_cluster(workers_per_host: int, cluster: Path | None) -> None:

@@ -17,6 +17,7 @@ from kintsugi.core.errors import InfeasibleError, InvalidInputError
 from planner.quality import Baseline, Case, Figures, Verdict, compare, decide
 
 BASELINE, CASES = "baseline.json", "cases"
+ANEW = "--update makes it from the present figures"
 WIDTH_OF_FILES = 132
 """Columns where the output is no terminal."""
 
@@ -105,12 +106,19 @@ def _named(path: Path) -> Case:
 
 
 def _baseline(folder: Path, *, is_needed: bool) -> Baseline:
+    """What was committed; none where it is not needed and is not there, or is broken."""
     path = folder / BASELINE
-    if path.exists():
+    if not path.exists():
+        if is_needed:
+            raise InvalidInputError(f"is not there; {ANEW}", field="baseline", value=str(path))
+        return Baseline(cases={})
+    try:
         return codec.load(Baseline, path)
-    if is_needed:
-        raise InvalidInputError("is not there; --update makes it from the present figures", field="baseline", value=str(path))
-    return Baseline(cases={})
+    except InvalidInputError as error:
+        if is_needed:
+            raise InvalidInputError(f"{error.message}; {ANEW}", field=error.field, value=error.value) from error
+        typer.echo(f"note: nothing is compared, for the baseline is broken: {error}", err=True)
+        return Baseline(cases={})
 
 
 def _result(name: str, case: Case, before: Figures | None, folder: Path) -> Result:

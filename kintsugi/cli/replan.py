@@ -25,9 +25,10 @@ from kintsugi.cli.plan import (
     load_cluster,
     load_profile,
     refuse_beside_cluster,
+    require_few,
 )
 from kintsugi.core import checks, codec
-from kintsugi.core.cluster import Cluster, Worker, host_name, worker_name
+from kintsugi.core.cluster import MOST_WORKERS, Cluster, Worker, host_name, worker_name
 from kintsugi.core.errors import InvalidInputError, some, told_as
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy, Schedule
@@ -50,7 +51,7 @@ def replan(
     cluster: ClusterFile = None,
     fail: Annotated[list[str] | None, typer.Option("--fail", help="Pipeline/stage, or a worker's id.")] = None,
     fail_host: Annotated[list[str] | None, typer.Option("--fail-host", help="Number or id of a host.")] = None,
-    join: Annotated[int, typer.Option("--join", help="So many workers join.", min=0)] = 0,
+    join: Annotated[int, typer.Option("--join", help=f"So many workers join, to a job of at most {MOST_WORKERS:,}.", min=0)] = 0,
     mtbf_seconds: Annotated[float, typer.Option("--mtbf-seconds", help="Mean time between failures.")] = DEFAULT_MTBF_SECONDS,
     policy: Annotated[Policy | None, typer.Option("--policy", help="Pin the policy.")] = None,
     allow_follow_up: Annotated[
@@ -110,6 +111,7 @@ def _grid_snapshot(
         checks.positive(field, value)
     assert dp is not None
     assert pp is not None
+    require_few("dp" if dp > pp else "pp", dp * pp, max(dp, pp))
     fixed = replace(settings, ranges=Ranges(min_dp=dp, max_dp=dp, min_pp=pp, max_pp=pp), policy=None)
     workers = load_cluster(cluster) if cluster else Cluster.uniform(dp * pp, workers_per_host=workers_per_host)
     with told_as({"min_dp": "dp", "min_pp": "pp"}):
@@ -144,7 +146,7 @@ def cluster_around(workers: Sequence[str], workers_per_host: int) -> Cluster:
     """Equal workers up to the highest number that a plan names.
 
     Raises:
-        InvalidInputError: a worker has no number.
+        InvalidInputError: a worker has no number, or one that is too high.
     """
     numbers = []
     for worker in workers:
@@ -152,6 +154,7 @@ def cluster_around(workers: Sequence[str], workers_per_host: int) -> Cluster:
         if match is None:
             raise InvalidInputError("is no w and a number; give --cluster", field="plan", value=worker)
         numbers.append(int(match[1]))
+        require_few("plan", numbers[-1] + 1, worker)
     return Cluster.uniform(max(numbers) + 1, workers_per_host=workers_per_host)
 
 
@@ -204,6 +207,7 @@ def _workers_on(before: Snapshot, host: str) -> tuple[str, ...]:
 def _joined(snapshot: Snapshot, lost: set[str], join: int, workers_per_host: int) -> Snapshot:
     """`join` more workers: first those of the cluster that the plan does not know, then new ones on new hosts."""
     known = [worker for worker in snapshot.cluster.by_id if worker not in snapshot.alive and worker not in lost]
+    require_few("join", len(snapshot.cluster.workers) + max(0, join - len(known)), join)
     names = (name for name in map(worker_name, itertools.count()) if name not in snapshot.cluster.by_id)
     hosts = (name for name in map(host_name, itertools.count()) if name not in snapshot.cluster.hosts)
     shared = itertools.chain.from_iterable(itertools.repeat(host, workers_per_host) for host in hosts)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from kintsugi.cli.logs import log_to_stderr
 from kintsugi.cli.terminal import terminal
 from kintsugi.runtime.supervising.supervision import SupervisorPolicy, SupervisorState
 from kintsugi.runtime.supervising.supervisor import Supervisor
@@ -23,11 +24,12 @@ def supervise(
     pause_seconds: Annotated[float, typer.Option("--pause-seconds", min=0.0, help="Before the first restart.")] = 1.0,
 ) -> int:
     """Run a command to its end; exit 1 where the policy says that it is no use."""
+    log_to_stderr()
     policy = SupervisorPolicy(max_restarts=max_restarts, max_idle_restarts=max_idle_restarts, pause_seconds=pause_seconds)
     record = Supervisor(command=command, run=run, policy=policy).supervise()
     console = terminal(stderr=True)
     for attempt in record.own_attempts:
-        how = attempt.signal or (f"exit code {attempt.exit_code}" if attempt.exit_code is not None else "")
+        how = attempt.signal or (f"exit code {attempt.exit_code}" if attempt.exit_code is not None else attempt.not_started_because)
         steps = f"checkpoint {attempt.step_before} -> {attempt.step_after}"
         console.print(f"attempt {attempt.number}: {attempt.reason} {how}, {steps}")
     if record.state is SupervisorState.FAILED:

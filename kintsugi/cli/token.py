@@ -7,16 +7,20 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from api.access.tokens import IssuedToken, NewToken, Scope, Token
+from api.access.tokens import LONGEST_LIFE_SECONDS, IssuedToken, NewToken, Scope, Token
 from api.access.vault import Vault
 from api.settings import Settings
 from api.storage.database import Database
-from api.storage.upgrade import upgrade
+from api.storage.store import Store
+from api.storage.upgrade import require_current, upgrade
 from api.webhooks.moments import text_of, utc_now
 from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.terminal import terminal
+from kintsugi.core import checks
+from kintsugi.core.errors import InvalidInputError
 
 SECONDS_PER_DAY = 86_400.0
+MOST_DAYS = int(LONGEST_LIFE_SECONDS / SECONDS_PER_DAY)
 PAGE = 1_000
 
 DatabaseUrl = Annotated[str | None, typer.Option(help="SQLAlchemy URL of the service's database; by default the service's own.")]
@@ -41,10 +45,12 @@ def create(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Issue a token; its secret, the only line on standard output, is shown this once."""
-    seconds = None if expires_in_days is None else expires_in_days * SECONDS_PER_DAY
-    new = NewToken(name=name, scope=scope, job=job, expires_in_seconds=seconds)
-    with _vault(database_url) as vault:
+    new = NewToken(name=name, scope=scope, job=job, expires_in_seconds=_seconds(expires_in_days))
+    url = _url(database_url)
+    with _vault(url) as vault:
         issued = vault.issue(new)
+    if job is not None and not _has_job(url, job):
+        typer.echo(f"note: there is no job {job} yet; the token is for no other one", err=True)
     if output is Format.JSON:
         print_json({"token": issued.token, "secret": issued.secret})
         return
@@ -54,7 +60,7 @@ def create(
 
 def list_(database_url: DatabaseUrl = None, output: FormatOption = Format.TABLE) -> None:
     """List all tokens, without their secrets."""
-    with _vault(database_url) as vault:
+    with _existing_vault(database_url) as vault:
         tokens = tuple(_all(vault))
     if output is Format.JSON:
         print_json({"tokens": tokens})
@@ -69,14 +75,49 @@ def revoke(
     token: Annotated[str, typer.Argument(help="Id of the token, as the list shows it.")], database_url: DatabaseUrl = None
 ) -> None:
     """Revoke a token; a running service refuses it within five seconds."""
-    with _vault(database_url) as vault:
+    with _existing_vault(database_url) as vault:
         revoked = vault.revoke(token)
     typer.echo(f"{revoked.id} ({revoked.name}) is revoked since {revoked.revoked_at}", err=True)
 
 
+def _seconds(expires_in_days: float | None) -> float | None:
+    if expires_in_days is None:
+        return None
+    checks.positive("expires_in_days", expires_in_days)
+    if expires_in_days > MOST_DAYS:
+        message = f"must be at most {MOST_DAYS:,}; leave it out for a token without an end"
+        raise InvalidInputError(message, field="expires_in_days", value=expires_in_days)
+    return expires_in_days * SECONDS_PER_DAY
+
+
+def _url(given: str | None) -> str:
+    return given or Settings().database_url
+
+
+def _has_job(url: str, job: str) -> bool:
+    store = Store(url, read_only=True)
+    try:
+        return store.job(job) is not None
+    finally:
+        store.close()
+
+
 @contextmanager
-def _vault(database_url: str | None) -> Iterator[Vault]:
-    database = Database(database_url or Settings().database_url)
+def _existing_vault(database_url: str | None) -> Iterator[Vault]:
+    """The tokens of a database that a service or `token create` made; none is made here."""
+    url = _url(database_url)
+    database = Database(url, read_only=True)
+    try:
+        require_current(database)
+    finally:
+        database.close()
+    with _vault(url) as vault:
+        yield vault
+
+
+@contextmanager
+def _vault(url: str) -> Iterator[Vault]:
+    database = Database(url)
     try:
         upgrade(database)
         yield Vault(database)

@@ -43,8 +43,9 @@ def trace(
         groups = [_predicted(profile, plan, cluster, workers_per_host)]
         _write(groups, output, kind="predicted")
         return
-    if profile is not None or plan is not None or cluster is not None:
-        raise InvalidInputError("has its own profile, cluster and plans; leave those options out", field="run", value=str(run))
+    if profile is not None or plan is not None or cluster is not None or workers_per_host != 1:
+        message = "has its own profile, plans, cluster and hosts; leave those options out"
+        raise InvalidInputError(message, field="run", value=str(run))
     if generation is not None and not compare:
         raise InvalidInputError("needs --compare; a trace shows all generations of a run", field="generation", value=generation)
     measured = read_run(run)

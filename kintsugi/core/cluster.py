@@ -8,6 +8,9 @@ from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.profile import PYDANTIC_CONFIG, LinkCost, Network
 
+MOST_WORKERS = 131_072
+"""Of a job that is planned for, as far as nobody says otherwise."""
+
 
 def worker_name(index: int) -> str:
     """Id of worker number `index`: `w` and two or more digits."""

@@ -34,8 +34,11 @@ def read_manifest(matrix: Path) -> Manifest:
     """What `write_manifest` wrote.
 
     Raises:
-        InvalidInputError: with the file and its field.
+        InvalidInputError: with the file and its field; of a folder without one, that no matrix was run there.
     """
+    if not (matrix / MANIFEST).exists():
+        message = f"holds no {MANIFEST}, so no matrix was run there; run one by `kintsugi matrix` without --report"
+        raise InvalidInputError(message, field="folder", value=str(matrix))
     return _read(Manifest, matrix / MANIFEST)
 
 
@@ -116,14 +119,12 @@ def _step(row: Mapping[str, str], where: str) -> StepRecord:
 
 
 def _read(kind: type[T], path: Path) -> T:
-    try:
-        document = codec.load(dict[str, Any], path)
+    document = codec.load(dict[str, Any], path)
+    with codec.read_from(path):
         if (version := document.get("schema_version")) != SCHEMA_VERSION:
             message = f"must be {SCHEMA_VERSION}; read it with the version of Kintsugi that wrote it"
             raise InvalidInputError(message, field="schema_version", value=version)
         return codec.decode(kind, document)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{error.message} (in {path})", field=error.field, value=error.value) from None
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -49,6 +49,16 @@ def make_folder(folder: Path, field: str) -> None:
         raise InvalidInputError(message, field=field, value=str(folder)) from error
 
 
+def require_folder(folder: Path, field: str) -> None:
+    """Require a folder that somebody named to be there.
+
+    Raises:
+        InvalidInputError: it is not; `field` is what it was named as.
+    """
+    if not folder.is_dir():
+        raise InvalidInputError("there is no such folder", field=field, value=str(folder))
+
+
 def write_synced(path: Path, text: str) -> None:
     """Write a file through to the disk; its name is not there yet (`sync_folder`)."""
     with path.open("w") as file:

@@ -22,6 +22,9 @@ PROFILES = next(
 SHORTHANDS = {"mtbf": "mtbf_seconds", "duration": "duration_seconds", "microbatches": "settings.num_microbatches"}
 """Names that `varied` takes for longer ones."""
 
+INTERNAL = "folder"
+"""The field that no scenario's file gives and nobody varies."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
@@ -141,10 +144,14 @@ def varied(scenario: Scenario, changes: dict[str, Any]) -> Scenario:
             mean time between failures of the whole job at its beginning, in seconds.
 
     Raises:
-        InvalidInputError: there is no such field, it does not take the value, or it changes nothing under the scenario's trace.
+        InvalidInputError: there is no such field, it is named twice, it does not take the value, or it changes nothing under
+            the scenario's trace.
     """
+    given: dict[str, str] = {}
     for name, value in changes.items():
         path = SHORTHANDS.get(name, name)
+        if (other := given.setdefault(path, name)) != name:
+            raise InvalidInputError(f"is {other}, which is varied too; leave one of them out", field="vary", value=name)
         if scenario.trace is not None and path.partition(".")[0] in ("mtbf_seconds", "faults"):
             raise InvalidInputError("changes nothing, for the trace says who fails and when", field=name, value=value)
         if path == "mtbf_seconds":
@@ -158,8 +165,8 @@ def varied(scenario: Scenario, changes: dict[str, Any]) -> Scenario:
 
 def _with(data: dict[str, Any], path: list[str], value: Any, whole: str) -> dict[str, Any]:
     first, *rest = path
-    if first not in data:
-        known = ", ".join((*(f.name for f in fields(Scenario)), *SHORTHANDS))
+    if first not in data or path == [INTERNAL]:
+        known = ", ".join((*(f.name for f in fields(Scenario) if f.name != INTERNAL), *SHORTHANDS))
         raise InvalidInputError(
             f"is no field of a scenario; known: {known}, and their fields after a point", field="vary", value=whole
         )

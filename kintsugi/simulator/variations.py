@@ -14,7 +14,7 @@ def parsed(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
     """Values by name: `spares=0..8`, `mtbf=3600..36000..3600`, `settings.schedule=1f1b,zb-h1`, `faults.repair_seconds=null,600`.
 
     Raises:
-        InvalidInputError: a text is no such thing, or a name stands twice.
+        InvalidInputError: a text is no such thing, or a name or one of its values stands twice.
     """
     result: dict[str, tuple[Value, ...]] = {}
     for text in texts:
@@ -23,8 +23,18 @@ def parsed(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
             raise InvalidInputError("is no NAME=VALUES, such as spares=0..8 or mtbf=3600,7200", field="vary", value=text)
         if name in result:
             raise InvalidInputError(f"{name} stands there twice", field="vary", value=text)
-        result[name] = tuple(value for part in values.split(",") for value in _values(part, text))
+        result[name] = _once(name, [value for part in values.split(",") for value in _values(part, text)], text)
     return result
+
+
+def _once(name: str, values: Sequence[Value], text: str) -> tuple[Value, ...]:
+    """The values, none of which stands twice: its runs would count twice, and the mean seem surer than it is."""
+    seen: set[Value] = set()
+    for value in values:
+        if value in seen:
+            raise InvalidInputError(f"gives {name} the value {value} twice; leave one out", field="vary", value=text)
+        seen.add(value)
+    return tuple(values)
 
 
 def _values(part: str, text: str) -> Sequence[Value]:

@@ -28,6 +28,8 @@ def test_a_simulation_answers_with_a_row_per_policy(client):
         ({"policies": []}, "policies"),
         ({"seeds": 0}, "seeds"),
         ({"values": {"nothing": 1}}, "vary"),
+        ({"values": {"folder": 1}}, "vary"),
+        ({"values": {"duration": 60, "duration_seconds": 90}}, "vary"),
         ({"values": {"profile": "/etc/passwd"}}, "values.profile"),
         ({"values": {"num_workers": 1_000_000}}, "num_workers"),
         ({"values": {"mtbf": 1e-3}}, "faults"),

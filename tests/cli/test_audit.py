@@ -64,3 +64,5 @@ def test_equal_problems_are_one_line_with_a_total(scribe, capsys):
 def test_a_folder_without_journals_is_invalid_input(tmp_path, capsys):
     assert run(tmp_path, "--format", "json") == 2
     assert json.loads(capsys.readouterr().out)["error"]["field"] == "run"
+    assert run(tmp_path / "absent") == 2
+    assert "run: there is no such folder" in capsys.readouterr().err

@@ -50,6 +50,21 @@ def test_pipelines_that_differ_are_told_one_by_one(tmp_path, capsys):
     assert "must name one of the pipelines" in told
 
 
+def test_a_document_goes_to_a_file_and_tells_the_pipeline_that_is_asked_for(tmp_path, capsys):
+    output, own = tmp_path / "m.json", files(tmp_path, 2, 3)
+    wanted = ("--pipeline", "1", "--format", "json", "--output", str(output))
+    assert run(capsys, "export", "megatron", *own, *wanted) == (0, "", "")
+    assert [part["pipelines"] for part in json.loads(output.read_text())["parts"]] == [[1]]
+
+
+@pytest.mark.parametrize("form", [(), ("--format", "json")])
+@pytest.mark.parametrize("lengths", [(2, 2), (2, 3)])
+def test_a_pipeline_that_is_not_there_is_told_which_are(tmp_path, capsys, lengths, form):
+    status, out, told = run(capsys, "export", "megatron", *files(tmp_path, *lengths), "--pipeline", "2", *form)
+    assert status == 2
+    assert "is no pipeline of the plan; it has 0, 1" in out + told
+
+
 def test_a_layer_profile_is_imported(tmp_path, capsys):
     like, output = tmp_path / "like.json", tmp_path / "imported.json"
     like.write_text(codec.dumps(uniform_profile(2)))

@@ -62,6 +62,15 @@ def test_replan_goes_on_from_what_replan_printed(capsys, profile, tmp_path):
     assert known == {"w01", "w02", "w03", "w04", "w05", "w07", "w06"}  # w06 is the one that joins
 
 
+def test_a_plan_that_names_a_worker_beyond_the_most_of_a_job_is_refused(capsys, profile, tmp_path):
+    common = ("--profile", profile, "--num-microbatches", "16")
+    _, first = run(capsys, "plan", *common, "--workers", "2")
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(first).replace("w01", "w10000000000000"))
+    status, document = run(capsys, "replan", *common, "--plan", str(path))
+    assert (status, document["error"]["field"], document["error"]["value"]) == (2, "plan", "w10000000000000")
+
+
 def test_a_host_takes_its_workers_along(capsys, profile):
     grid = ("--dp", "2", "--pp", "4", "--workers-per-host", "2")
     status, document = run(capsys, "replan", "--profile", profile, *grid, "--num-microbatches", "16", "--fail-host", "1")
@@ -87,6 +96,8 @@ def test_a_cluster_file_names_the_workers(capsys, profile, tmp_path):
         (("--workers", "8", "--num-microbatches", "4", "--min-dp", "5"), 2, "min_dp"),
         (("--workers", "2", "--num-microbatches", "8", "--min-dp", "3"), 1, "workers"),
         (("--workers", "eight", "--num-microbatches", "8"), 2, None),
+        (("--workers", "131073", "--num-microbatches", "8"), 2, "workers"),
+        (("--workers", "10000000000000", "--num-microbatches", "8"), 2, "workers"),
     ],
 )
 def test_bad_input_to_plan(capsys, profile, arguments, status, field):
@@ -109,6 +120,10 @@ def test_bad_input_to_plan(capsys, profile, arguments, status, field):
         (("--dp", "2"), "pp"),
         (("--dp", "20", "--pp", "1"), "dp"),
         (("--dp", "1", "--pp", "20"), "pp"),
+        (("--dp", "2", "--pp", "10000000000000"), "pp"),
+        (("--dp", "10000000000000", "--pp", "1"), "dp"),
+        (("--dp", "2", "--pp", "4", "--join", "131065"), "join"),
+        (("--dp", "2", "--pp", "4", "--join", "10000000000000"), "join"),
     ],
 )
 def test_bad_input_to_replan(capsys, profile, arguments, field):

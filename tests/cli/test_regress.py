@@ -128,6 +128,15 @@ def test_an_update_makes_present_figures_the_baseline_and_drops_what_is_gone(com
     assert status_of(committed) == 0
 
 
+@pytest.mark.parametrize("text", ["{", '{"cases": {"first": {"iteration_seconds": "fast"}}}'])
+def test_an_update_takes_the_place_of_a_broken_baseline(committed, capsys, text):
+    before = baseline(committed)
+    (committed / "baseline.json").write_text(text)
+    assert status_of(committed, "--update") == 0
+    assert "the baseline is broken" in capsys.readouterr().err
+    assert baseline(committed) == before
+
+
 def test_figures_are_told_as_json(committed, capsys):
     _, document = run(capsys, committed)
     case = document["cases"][1]
@@ -146,7 +155,8 @@ def refusal(capsys, folder):
 def test_bad_input_is_refused_by_name(folder, tmp_path, capsys):
     assert refusal(capsys, folder)["field"] == "baseline"
     (folder / "baseline.json").write_text("{")
-    assert "is not JSON" in refusal(capsys, folder)["message"]
+    assert "is not JSON" in (told := refusal(capsys, folder)["message"])
+    assert told.endswith("--update makes it from the present figures")
     (folder / "baseline.json").write_text('{"cases": {"first": {"iteration_seconds": "fast"}}}')
     assert refusal(capsys, folder)["field"] == "cases.first.iteration_seconds"
     (folder / "cases" / "first.json").write_text(json.dumps({**codec.encode(CASE), "colour": "red"}))

@@ -26,6 +26,13 @@ def test_a_command_that_never_does_is_given_up(tmp_path, capsys):
     assert "gave up: 1 restarts were allowed" in capsys.readouterr().err
 
 
+def test_the_standard_output_is_the_commands_own(tmp_path, capfd):
+    assert run(tmp_path, "--", sys.executable, "-c", "print('from the job')") == 0
+    told = capfd.readouterr()
+    assert told.out == "from the job\n"
+    assert "attempt ended" in told.err
+
+
 def test_a_command_is_needed(tmp_path):
     assert run(tmp_path) == 2
 
@@ -37,3 +44,12 @@ def test_the_folder_of_a_run_can_be_made(tmp_path, capsys):
         told = capsys.readouterr().err
         assert told.startswith("kintsugi: run: is no folder that can be made")
         assert str(folder) in told
+
+
+def test_a_command_that_cannot_be_run_is_told_with_the_cause(tmp_path, capsys):
+    command = tmp_path / "no-script"
+    command.write_text("")
+    assert run(tmp_path / "run", "--", command) == 1
+    shown = "".join(capsys.readouterr().err.split())  # without the breaks of lines
+    assert "attempt0:not_startedPermissiondenied" in shown
+    assert f"gaveup:{command}cannotbestarted:Permissiondenied" in shown

@@ -20,6 +20,8 @@ from tests.api.access.world import issued
 from tests.runtime.jobs import profile_for, tiny_gpt
 from tests.services import service
 
+JSON = ("--format", "json")
+
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
@@ -65,6 +67,33 @@ def test_a_created_token_as_json_and_what_cannot_be(capsys, url):
     run(capsys, "create", "--name", " ", "--database-url", url, status=2)
     run(capsys, "create", "--name", "x", "--expires-in-days", "-1", "--database-url", url, status=2)
     run(capsys, "create", "--name", "x", "--scope", "everything", "--database-url", url, status=2)
+
+
+@pytest.mark.parametrize("days", ["-1", "0", "nan", "1e300", "37038"])
+def test_a_life_that_cannot_be_is_told_in_days(capsys, url, days):
+    document = json.loads(run(capsys, "create", "--name", "x", "--expires-in-days", days, "--database-url", url, *JSON, status=2))
+    error = document["error"]
+    assert (error["field"], str(float(error["value"]))) == ("expires_in_days", str(float(days)))
+    assert "second" not in error["message"]
+
+
+@pytest.mark.parametrize("command", [("list",), ("revoke", "0123456789abcdef")])
+def test_a_database_that_is_not_there_is_not_made_to_be_looked_at(capsys, tmp_path, command):
+    path = tmp_path / "absent.sqlite3"
+    with pytest.raises(SystemExit) as left:
+        main(["token", *command, "--database-url", f"sqlite:///{path}"])
+    assert left.value.code == 2
+    assert "database_url: there is no such file" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_token_for_a_job_that_is_not_there_is_made_with_a_word(capsys, url):
+    with pytest.raises(SystemExit) as left:
+        main(["token", "create", "--name", "early", "--job", "nope", "--database-url", url])
+    assert left.value.code == 0
+    told = capsys.readouterr()
+    assert SECRET.fullmatch(told.out.strip())
+    assert "there is no job nope yet" in told.err
 
 
 @pytest.mark.processes

@@ -75,6 +75,7 @@ def test_a_comparison_is_a_table_for_people(capsys):
         (("--profile", "p.json"), "plan"),
         (("--compare",), "compare"),
         (("--run", RUN, "--plan", "p.json"), "run"),
+        (("--run", RUN, "--workers-per-host", "2"), "run"),
         (("--run", RUN, "--compare", "--generation", "9"), "generation"),
         (("--run", "absent"), "run"),
         (("--run", RUN, "--generation", "0"), "generation"),
@@ -85,6 +86,13 @@ def test_what_is_refused(capsys, arguments, field):
     status, out = run(capsys, *arguments, "--format", "json")
     assert status == 2
     assert json.loads(out)["error"]["field"] == field
+
+
+def test_a_folder_that_is_not_there_is_told_from_one_without_a_recording(capsys, tmp_path):
+    for folder, told in ((tmp_path / "absent", "there is no such folder"), (tmp_path, "holds no recorded actions")):
+        status, out = run(capsys, "--run", str(folder), "--format", "json")
+        assert status == 2
+        assert json.loads(out)["error"]["message"].startswith(told)
 
 
 @pytest.mark.parametrize("num_blocks", [3, 9])

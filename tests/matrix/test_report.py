@@ -121,13 +121,16 @@ def test_a_matrix_that_has_hardly_begun_can_be_reported(tmp_path):
 
 
 def test_a_folder_without_a_manifest_is_named(tmp_path):
-    with pytest.raises(InvalidInputError, match=r"manifest\.json"):
+    with pytest.raises(InvalidInputError, match=r"manifest\.json.*run one by `kintsugi matrix`") as caught:
         write_report(tmp_path)
+    assert (caught.value.field, caught.value.value) == ("folder", str(tmp_path))
+    assert str(tmp_path) not in caught.value.message
 
 
 def test_a_damaged_record_is_named(tmp_path):
     records.write(small_matrix()[:1], tmp_path)
     (path,) = tmp_path.rglob("record.json")
     path.write_text(path.read_text()[:-20])
-    with pytest.raises(InvalidInputError, match=r"record\.json"):
+    with pytest.raises(InvalidInputError, match=r"record\.json") as caught:
         write_report(tmp_path)
+    assert caught.value.message.count(str(path)) == 1

@@ -150,6 +150,12 @@ def test_a_folder_keeps_to_one_matrix(executed, tmp_path):
         run_matrix(replace(MATRIX, max_in_flight=1), tmp_path, Asked())
 
 
+def test_cells_are_named_or_reported_not_both(capsys, tmp_path):
+    with pytest.raises(SystemExit, match="2"):
+        main(["matrix", str(tmp_path), "--list", "--report"])
+    assert "report: contradicts --list" in capsys.readouterr().err
+
+
 def test_the_command_names_the_cells(capsys, tmp_path):
     with pytest.raises(SystemExit, match="0"):
         main(["matrix", str(tmp_path), "--list", "--seeds", "1", "--only", "text-*-late/*"])

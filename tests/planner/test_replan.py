@@ -244,6 +244,8 @@ def test_rerouting_is_never_worse_than_the_even_spread(numbers):
 def test_a_pinned_policy_that_is_impossible_says_why():
     with pytest.raises(InfeasibleError, match="no living worker is idle"):
         recover(["w03"], policy=Policy.SPARE_SUBSTITUTION)
+    with pytest.raises(InfeasibleError, match="policy: is the policy of a first plan"):
+        recover(["w03"], policy=Policy.FAULT_FREE)
 
 
 def test_lost_state_restarts_from_a_checkpoint_where_there_is_one():

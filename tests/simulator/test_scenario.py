@@ -74,12 +74,33 @@ def test_fields_are_varied_by_path():
 
 
 @pytest.mark.parametrize(
-    ("changes", "field"), [({"spare": 1}, "vary"), ({"spares.x": 1}, "vary"), ({"spares": -1}, "spares"), ({"mtbf": 0}, "mtbf")]
+    ("changes", "field"),
+    [
+        ({"spare": 1}, "vary"),
+        ({"spares.x": 1}, "vary"),
+        ({"spares": -1}, "spares"),
+        ({"mtbf": 0}, "mtbf"),
+        ({"folder": "/tmp"}, "vary"),
+        ({"duration": 60, "duration_seconds": 90}, "vary"),
+    ],
 )
 def test_what_cannot_be_varied_is_refused_by_name(changes, field):
     with pytest.raises(InvalidInputError) as caught:
         varied(load("chameleon-32"), changes)
     assert caught.value.field == field
+
+
+def test_where_a_scenario_lies_is_none_of_its_fields():
+    with pytest.raises(InvalidInputError, match="known: ") as caught:
+        varied(load("chameleon-32"), {"foo": 1})
+    assert "folder" not in caught.value.message
+
+
+@pytest.mark.parametrize("values", ["1,1", "1,1.0", "0..2,1", "null,null"])
+def test_a_value_that_stands_there_twice_is_refused(values):
+    with pytest.raises(InvalidInputError, match=r"gives spares the value .* twice") as caught:
+        parsed([f"spares={values}"])
+    assert (caught.value.field, caught.value.value) == ("vary", f"spares={values}")
 
 
 def test_values_are_lists_ranges_and_words():

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.disk import require_folder
 from kintsugi.runtime.layout import JOURNALS
 from kintsugi.runtime.records.findings import Findings
 from kintsugi.runtime.records.history import AttemptRecord, History, Undone, history_of
@@ -66,8 +67,9 @@ def audit(run: Path) -> AuditReport:
     """Merge the journals of a run and judge them.
 
     Raises:
-        InvalidInputError: there are none.
+        InvalidInputError: there are none, or no such folder.
     """
+    require_folder(run, "run")
     folder = run / JOURNALS if (run / JOURNALS).is_dir() else run
     paths = sorted(folder.glob("*.jsonl"))
     if not paths:

@@ -21,6 +21,7 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
+from kintsugi.runtime.disk import require_folder
 from kintsugi.runtime.records.tracing import JOB, SUFFIX, TRACES, Clock
 
 
@@ -64,8 +65,9 @@ def read_run(folder: Path) -> MeasuredRun:
     """What the workers of a run recorded under `folder`.
 
     Raises:
-        InvalidInputError: nothing was recorded there, or a file is not what a worker wrote.
+        InvalidInputError: there is no such folder, nothing was recorded there, or a file is not what a worker wrote.
     """
+    require_folder(folder, "run")
     home = folder / TRACES
     paths = sorted(home.glob(f"*{SUFFIX}"))
     if not paths or not (home / JOB).exists():

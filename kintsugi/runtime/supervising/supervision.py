@@ -38,7 +38,7 @@ class EndReason(StrEnum):
     REFUSED = "refused"
     """Invalid input: it would be refused again."""
     NOT_STARTED = "not_started"
-    """There is no such command."""
+    """There is no such command, or it cannot be run."""
     STOPPED = "stopped"
     """The supervisor was told to end."""
 
@@ -62,6 +62,8 @@ class SupervisedAttempt:
     step_before: int | None = None
     """Of the latest checkpoint at its start; null where there was none."""
     step_after: int | None = None
+    not_started_because: str = ""
+    """What the system said; empty where it was started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +135,7 @@ def verdict(record: SupervisorRecord, policy: SupervisorPolicy) -> dict[str, Any
         return {"state": SupervisorState.COMPLETED}
     why = {
         EndReason.REFUSED: "its input is invalid, and would be again",
-        EndReason.NOT_STARTED: "there is no such command",
+        EndReason.NOT_STARTED: f"{record.command[0]} cannot be started: {last.not_started_because}",
         EndReason.STOPPED: "the supervisor was told to end",
     }.get(last.reason or EndReason.EXITED, "")
     if not why and record.num_restarts >= policy.max_restarts:

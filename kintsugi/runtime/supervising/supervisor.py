@@ -110,7 +110,8 @@ class Supervisor:
             self._process = subprocess.Popen(self.command, env=environment, start_new_session=True)  # noqa: S603
         except OSError as error:
             structlog.get_logger("kintsugi.supervisor").warning("the command cannot be started", reason=str(error))
-            attempt = replace(attempt, ended_at=time.time(), reason=EndReason.NOT_STARTED)
+            why = error.strerror or str(error)
+            attempt = replace(attempt, ended_at=time.time(), reason=EndReason.NOT_STARTED, not_started_because=why)
             return replace(record, attempts=(*record.attempts, attempt))
         attempt = replace(attempt, pid=self._process.pid)
         self._write(replace(record, state=SupervisorState.RUNNING, attempts=(*record.attempts, attempt)))

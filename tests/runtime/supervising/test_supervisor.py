@@ -132,9 +132,19 @@ def test_what_would_be_refused_again_is_not_repeated():
     assert supervised("sys.exit(2)").attempts[-1].reason is EndReason.REFUSED
     record = Supervisor(command=["/no/such/command"], run=Path(), policy=AT_ONCE).supervise()
     assert record.num_restarts == 0
-    assert record.stopped_because == "there is no such command"
+    assert record.stopped_because == "/no/such/command cannot be started: No such file or directory"
     with pytest.raises(InvalidInputError, match="command: is missing"):
         Supervisor(command=[], run=Path()).supervise()
+
+
+@pytest.mark.parametrize(("mode", "why"), [(0o755, "Exec format error"), (0o644, "Permission denied")])
+def test_a_command_that_cannot_be_run_is_named_with_the_cause(tmp_path, mode, why):
+    command = tmp_path / "no-script"
+    command.write_text("words\n")
+    command.chmod(mode)
+    record = Supervisor(command=[str(command)], run=tmp_path / "run", policy=AT_ONCE).supervise()
+    assert record.stopped_because == f"{command} cannot be started: {why}"
+    assert (record.num_restarts, read_record(tmp_path / "run")) == (0, record)
 
 
 def test_nothing_of_an_attempt_is_left():

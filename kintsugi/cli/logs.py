@@ -1,0 +1,13 @@
+"""Where a command's own log goes: its standard output is for its result, or for that of what it runs."""
+
+import sys
+
+import structlog
+
+
+def log_to_stderr() -> None:
+    """Send the log of this process to standard error, in colours on a terminal."""
+    structlog.configure(
+        processors=[*structlog.get_config()["processors"][:-1], structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())],
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    )
