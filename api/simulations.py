@@ -5,7 +5,7 @@ import time
 from api.schemas import SimulationReply, SimulationRequest
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.simulator.policies import chosen
-from kintsugi.simulator.scenario import Scenario, load, names, varied
+from kintsugi.simulator.scenario import Scenario, load, meant, names, varied
 from kintsugi.simulator.summary import summarised
 from kintsugi.simulator.sweep import Result, adviser_of, run_with
 
@@ -23,8 +23,8 @@ def simulated(request: SimulationRequest, limit_seconds: float) -> SimulationRep
     """
     if request.scenario not in names():
         raise InvalidInputError(f"must be one of {', '.join(names())}", field="scenario", value=request.scenario)
-    scenario = varied(load(request.scenario), dict(request.values))
-    _require_small(scenario)
+    scenario = _scenario_of(request)
+    _require_small(scenario, request)
     end = time.monotonic() + limit_seconds
 
     def watch() -> None:
@@ -42,7 +42,18 @@ def simulated(request: SimulationRequest, limit_seconds: float) -> SimulationRep
     return SimulationReply(scenario=request.scenario, rows=summarised(results))
 
 
-def _require_small(scenario: Scenario) -> None:
+def _scenario_of(request: SimulationRequest) -> Scenario:
+    """The scenario with the request's values; what is wrong with one of them is told of it by name."""
+    scenario = load(request.scenario)
+    try:
+        return varied(scenario, dict(request.values))
+    except InvalidInputError as error:
+        named = error.value if error.field == "vary" else next((name for name in request.values if meant(name) == error.field), "")
+        field = f"values.{named or error.field}"
+        raise InvalidInputError(error.message, field=field, value=request.values.get(str(named), error.value)) from error
+
+
+def _require_small(scenario: Scenario, request: SimulationRequest) -> None:
     workers, duration = scenario.num_workers + scenario.spares, scenario.duration_seconds
     failures = duration / scenario.faults.mtbf_seconds(workers, scenario.workers_per_host, duration)
     if scenario.faults.straggler_mtbf_seconds is not None:
@@ -54,4 +65,5 @@ def _require_small(scenario: Scenario) -> None:
     }
     for field, (value, most) in sizes.items():
         if value > most:
-            raise InvalidInputError(f"is more than {most}; {ELSEWHERE}", field=field, value=value)
+            message = f"makes {field} {value:g}, which is more than {most}; {ELSEWHERE}"
+            raise InvalidInputError(message, field="values", value=dict(request.values))

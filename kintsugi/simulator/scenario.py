@@ -149,7 +149,7 @@ def varied(scenario: Scenario, changes: dict[str, Any]) -> Scenario:
     """
     given: dict[str, str] = {}
     for name, value in changes.items():
-        path = SHORTHANDS.get(name, name)
+        path = meant(name)
         if (other := given.setdefault(path, name)) != name:
             raise InvalidInputError(f"is {other}, which is varied too; leave one of them out", field="vary", value=name)
         if scenario.trace is not None and path.partition(".")[0] in ("mtbf_seconds", "faults"):
@@ -161,6 +161,11 @@ def varied(scenario: Scenario, changes: dict[str, Any]) -> Scenario:
         else:
             scenario = codec.decode(Scenario, _with(codec.encode(scenario), path.split("."), value, path))
     return scenario
+
+
+def meant(name: str) -> str:
+    """The field that a name stands for."""
+    return SHORTHANDS.get(name, name)
 
 
 def _with(data: dict[str, Any], path: list[str], value: Any, whole: str) -> dict[str, Any]:
