@@ -16,7 +16,7 @@ from kintsugi.runtime.records.tracing import ActionTrace
 from kintsugi.runtime.workers.backward import PassedStage
 from kintsugi.runtime.workers.buckets import BucketInFlight, taken_gradients
 from kintsugi.runtime.workers.commit import CommitRecord, Permit, StepStatus, anything, require_each_once
-from kintsugi.runtime.workers.demands import squared_norm, unchanged_buffers
+from kintsugi.runtime.workers.demands import squared_norm, unchanged_state
 from kintsugi.runtime.workers.numbering import Numbering
 from kintsugi.runtime.workers.ownership import owned_parameters, require_reduced
 from kintsugi.runtime.workers.state import ModelState
@@ -134,7 +134,7 @@ class Executor:
         values = inputs
         for index in range(action.layer_start, action.layer_stop):
             seed_generators(self._job, 2, self._step, action.microbatch, index)
-            with unchanged_buffers(self._job.layers[index].name, module := self.state.modules[index]):
+            with unchanged_state(self._job.layers[index].name, module := self.state.modules[index]):
                 values = train_layer(self._job, index, module, values, batch)
         loss = None
         if action.layer_stop == len(self._job.layers):
