@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.recomputation import recomputed
 from kintsugi.runtime.sampler import Sampler
+from kintsugi.runtime.ties import own_name, owner_of, require_ties
 from restorer.nccl_requirements import numbered
 from restorer.transport import TensorSpec
 
@@ -82,9 +83,9 @@ class TrainingJob:
                 self._check_tie(layer, target)
 
     def _check_tie(self, layer: Layer, target: str) -> None:
-        owner_name, _, parameter = target.partition(".")
-        owner = next((other for other in self.layers if other.name == owner_name), None)
-        if owner is None or owner is layer or not parameter or parameter in owner.tied:
+        layers = {other.name: other for other in self.layers}
+        owner = layers.get(name := owner_of(target, layers))
+        if owner is None or owner is layer or not own_name(target, name) or own_name(target, name) in owner.tied:
             raise InvalidInputError(
                 f"layer {layer.name!r} is tied to {target!r}, which is no own parameter of another layer",
                 field="tied",
@@ -207,12 +208,15 @@ def model_shape(job: TrainingJob) -> ModelShape:
 
     Nothing is computed and no memory is taken. Layers that one callable builds and that take tensors alike are traced once.
     Layers whose forward depends on values cannot be traced so; they raise the error that torch gives for them.
+
+    Raises:
+        InvalidInputError: a tie names a parameter that is not there.
     """
     meta = torch.device("meta")
     batch = {name: value.to(meta) for name, value in collate([job.dataset[0]] * job.microbatch_size, "cpu").items()}
     activations: Activations = ()
     boundaries = [()]  # type: list[tuple[TensorSpec, ...]]
-    parameters = []
+    modules = []
     traced: dict[object, tuple[Layer, nn.Module, Activations]] = {}  # the layers are kept, so that no id comes twice
     for layer in job.layers:
         key = (id(layer.build), layer.inputs, tuple((_spec(tensor), tensor.stride()) for tensor in activations))
@@ -222,8 +226,14 @@ def model_shape(job: TrainingJob) -> ModelShape:
                 traced[key] = layer, module, run_layer(layer, module, activations, batch)
         _, module, activations = traced[key]
         boundaries.append(tuple(map(_spec, activations)))
-        parameters.append({canonical_name(layer, name): tuple(p.shape) for name, p in module.named_parameters() if p.requires_grad})
-    return ModelShape(tuple(boundaries), tuple(parameters))
+        modules.append(module)
+    parameters = [dict(module.named_parameters()) for module in modules]
+    require_ties(job.layers, parameters)
+    trained = (
+        {canonical_name(layer, name): tuple(p.shape) for name, p in own.items() if p.requires_grad}
+        for layer, own in zip(job.layers, parameters, strict=True)
+    )
+    return ModelShape(tuple(boundaries), tuple(trained))
 
 
 def _spec(tensor: Tensor) -> TensorSpec:

@@ -21,9 +21,9 @@ class Renamed(nn.Module):
 
 
 LAYERS = {
-    "a norm limit": (lambda: nn.Embedding(8, 4, max_norm=0.1), torch.arange(8), "weight", "parameter 'weight' in forward (as an emb"),
-    "another parameter": (Renamed, torch.ones(3), "weight", "parameter 'weight' in forward"),
-    "running state": (lambda: nn.BatchNorm1d(3), torch.ones(4, 3), "num_batches_tracked", "buffer 'num_batches_tracked' in forward"),
+    "a norm limit": (lambda: nn.Embedding(8, 4, max_norm=0.1), torch.arange(8), "weight", "parameter 'weight'"),
+    "another parameter": (Renamed, torch.ones(3), "weight", "parameter 'weight'"),
+    "running state": (lambda: nn.BatchNorm1d(3), torch.ones(4, 3), "num_batches_tracked", "buffer 'num_batches_tracked'"),
 }
 
 
