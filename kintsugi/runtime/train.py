@@ -81,7 +81,7 @@ def train(
             the agent and the service; "agent" has the agent do so, and ask whoever decides. Null: as the options say.
 
     Raises:
-        InvalidInputError: degrees and workers do not fit each other, a fault names no worker or step of the job, or the job's
+        InvalidInputError: degrees and workers do not fit each other, a fault would never strike, or the job's
             device is not there, or not for the transport.
         InfeasibleError: too much was lost; no plan exists for the workers that are left.
         WorkerError: the job's own code raised.
@@ -100,7 +100,13 @@ def train(
     )
     options = _options(options, membership, faults, trace)
     names = [worker.id for worker in cluster.workers]
-    require_struck(faults, names, job.num_steps)
+    require_struck(
+        faults,
+        names,
+        num_steps=job.num_steps,
+        num_microbatches=job.num_microbatches,
+        has_folder=run is not None or options.worker.run is not None,
+    )
     own = placed(options.worker, job.device, names, torch.cuda.device_count())
     options = replace(options, worker=own)
     sharers = workers_per_device(own, job.device, names)
