@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.brought import built, followed_without_values, optimizer_of, output_tensors, scalar_loss, stacked
 from kintsugi.runtime.recomputation import recomputed
 from kintsugi.runtime.sampler import Sampler
 from kintsugi.runtime.ties import own_name, owner_of, require_ties
@@ -138,13 +139,17 @@ def seed_generators(job: TrainingJob, *parts: int) -> None:
 def build_layer(job: TrainingJob, index: int) -> nn.Module:
     """The module of layer `index` with its initial values, the same in every process."""
     seed_generators(job, 0, index)
-    return job.layers[index].build().to(device=job.device, dtype=job.dtype)
+    layer = job.layers[index]
+    return built(layer.name, layer.build).to(device=job.device, dtype=job.dtype)
 
 
 def collate(samples: Sequence[Mapping[str, Any]], device: str) -> dict[str, Tensor]:
-    """Stack samples to a micro-batch. Each field gains a leading dimension of len(samples)."""
-    fields = {name: torch.stack([torch.as_tensor(sample[name]) for sample in samples]) for name in samples[0]}
-    return {name: _on_device(field, torch.device(device)) for name, field in fields.items()}
+    """Stack samples to a micro-batch. Each field gains a leading dimension of len(samples).
+
+    Raises:
+        InvalidInputError: they cannot be stacked.
+    """
+    return {name: _on_device(field, torch.device(device)) for name, field in stacked(samples).items()}
 
 
 def _on_device(tensor: Tensor, device: torch.device) -> Tensor:
@@ -154,21 +159,16 @@ def _on_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def as_activations(output: Tensor | Sequence[Tensor]) -> Activations:
-    """A layer's output as a tuple of tensors."""
-    return (output,) if isinstance(output, Tensor) else tuple(output)
-
-
 def run_layer(layer: Layer, module: nn.Module, activations: Activations, batch: Batch) -> Activations:
     """One layer's forward pass.
 
     Raises:
-        InvalidInputError: the layer asks for a field that the data set does not give.
+        InvalidInputError: the layer asks for a field that the data set does not give, or does not return tensors.
     """
     for name in layer.inputs:
         if name not in batch:
             raise InvalidInputError(f"layer {layer.name!r} wants it; the data set gives {', '.join(batch)}", field=name)
-    return as_activations(module(*activations, **{name: batch[name] for name in layer.inputs}))
+    return output_tensors(module(*activations, **{name: batch[name] for name in layer.inputs}), layer.name)
 
 
 def train_layer(job: TrainingJob, index: int, module: nn.Module, activations: Activations, batch: Batch) -> Activations:
@@ -182,6 +182,29 @@ def train_layer(job: TrainingJob, index: int, module: nn.Module, activations: Ac
         return run_layer(layer, module, activations, batch)
     device = torch.device(job.device)
     return recomputed(lambda own: run_layer(layer, module, own, batch), activations, module=module, name=layer.name, device=device)
+
+
+def loss_of(job: TrainingJob, outputs: Activations, batch: Batch) -> Tensor:
+    """Mean loss of one micro-batch.
+
+    Raises:
+        InvalidInputError: it is no single number with a gradient.
+    """
+    try:
+        loss = job.loss(outputs, batch)
+    except (AttributeError, TypeError) as error:
+        error.add_note("the loss takes the last layer's output as a tuple of tensors: outputs[0] is the first")
+        raise
+    return scalar_loss(loss)
+
+
+def optimizer_for(job: TrainingJob, parameters: NamedParameters) -> torch.optim.Optimizer:
+    """The optimizer of these parameters.
+
+    Raises:
+        InvalidInputError: the job makes something else.
+    """
+    return optimizer_of(job.optimizer(parameters))
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +230,9 @@ def model_shape(job: TrainingJob) -> ModelShape:
     """Shapes of all boundaries and parameters, from one micro-batch through the model on the meta device.
 
     Nothing is computed and no memory is taken. Layers that one callable builds and that take tensors alike are traced once.
-    Layers whose forward depends on values cannot be traced so; they raise the error that torch gives for them.
 
     Raises:
-        InvalidInputError: a tie names a parameter that is not there.
+        InvalidInputError: a layer's forward depends on values or changes what it takes, or a tie names no parameter.
     """
     meta = torch.device("meta")
     batch = {name: value.to(meta) for name, value in collate([job.dataset[0]] * job.microbatch_size, "cpu").items()}
@@ -222,8 +244,10 @@ def model_shape(job: TrainingJob) -> ModelShape:
         key = (id(layer.build), layer.inputs, tuple((_spec(tensor), tensor.stride()) for tensor in activations))
         if key not in traced:
             with meta:
-                module = layer.build().to(device=meta, dtype=job.dtype)
-                traced[key] = layer, module, run_layer(layer, module, activations, batch)
+                module = built(layer.name, layer.build).to(device=meta, dtype=job.dtype)
+                fields = [batch[name] for name in layer.inputs if name in batch]
+                with followed_without_values(layer.name, [*activations, *fields]):
+                    traced[key] = layer, module, run_layer(layer, module, activations, batch)
         _, module, activations = traced[key]
         boundaries.append(tuple(map(_spec, activations)))
         modules.append(module)

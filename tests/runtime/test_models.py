@@ -10,7 +10,6 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.models import (
     Layer,
     TrainingJob,
-    as_activations,
     build_layer,
     canonical_name,
     collate,
@@ -20,7 +19,7 @@ from kintsugi.runtime.models import (
     seed_generators,
 )
 from tests.core.refusals import refuses
-from tests.runtime.jobs import WIDTH, odd_job, tiny_gpt
+from tests.runtime.jobs import odd_job, tiny_gpt
 
 
 @pytest.mark.parametrize("make_job", [tiny_gpt, odd_job])
@@ -176,9 +175,3 @@ def test_a_parameter_that_two_layers_could_have_is_refused():
     layers = [replace(layer, name={"mixer1": "mixer0.inner"}.get(layer.name, layer.name)) for layer in job.layers]
     with refuses("layers", "mixer0", "'mixer0.inner.weight' could be a parameter of layer 'mixer0' or of layer 'mixer0.inner'"):
         model_shape(replace(job, layers=layers))
-
-
-def test_activations_are_tuples():
-    tensor = torch.zeros(WIDTH)
-    assert as_activations(tensor) == (tensor,)
-    assert as_activations([tensor, tensor]) == (tensor, tensor)

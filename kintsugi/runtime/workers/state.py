@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
-from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, canonical_name
+from kintsugi.runtime.brought import finite_factor
+from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, canonical_name, optimizer_for
 from kintsugi.runtime.optimizer_state import groups_by_parameter, kept
 from kintsugi.runtime.ties import own_name, owner_of
 from restorer.packing import StateEntries
@@ -81,9 +82,13 @@ class ModelState:
         return {(name, PARAMETER): parameter for name, parameter in self._named(layer)} | buffers
 
     def set_learning_rate(self, step: int) -> None:
-        """Apply the job's learning-rate factor for `step`."""
+        """Apply the job's learning-rate factor for `step`.
+
+        Raises:
+            InvalidInputError: it is no finite number.
+        """
         if self._job.learning_rate_factor is not None:
-            factor = self._job.learning_rate_factor(step)
+            factor = finite_factor(self._job.learning_rate_factor(step), step)
             for group, base in zip(self._groups, self._base_rates, strict=True):
                 group["lr"] = base * factor
 
@@ -143,7 +148,7 @@ def _optimizers(job: TrainingJob, parameters: Mapping[str, nn.Parameter]) -> dic
     for name, parameter in parameters.items():
         if parameter.requires_grad:
             trained[owner_of(name, names)].append((name, parameter))
-    return {layer: job.optimizer(own) for layer, own in trained.items()}
+    return {layer: optimizer_for(job, own) for layer, own in trained.items()}
 
 
 def _tie(
