@@ -81,14 +81,28 @@ def built(name: str, build: Callable[[], object]) -> nn.Module:
     """The module of a layer.
 
     Raises:
-        InvalidInputError: `build` makes none.
+        InvalidInputError: `build` makes none, or one with complex numbers.
     """
     if isinstance(build, nn.Module):
         raise InvalidInputError(f"of layer {name!r} is a module; give what makes one, as its class", field="build", value=name)
     module = build()
     if not isinstance(module, nn.Module):
         raise InvalidInputError(f"of layer {name!r} makes a {type(module).__name__}, no module", field="build", value=name)
+    _require_real(name, module)
     return module
+
+
+def _require_real(name: str, module: nn.Module) -> None:
+    """The job's type of numbers is real; torch would drop the imaginary parts, with no more than a warning."""
+    for what, tensors in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
+        for key, tensor in tensors:
+            if tensor.is_complex():
+                raise InvalidInputError(
+                    f"layer {name!r} has a complex {what}, {key!r}, whose imaginary part would be lost: "
+                    f"keep both parts as real numbers (torch.view_as_real), and put them together in forward",
+                    field="layers",
+                    value=key,
+                )
 
 
 def output_tensors(output: object, name: str) -> tuple[Tensor, ...]:

@@ -132,6 +132,37 @@ def test_what_builds_no_module_is_refused(build, told):
             shape_or_layer(job)
 
 
+class Complex(nn.Module):
+    """Turns by complex numbers; they are kept as they are, or in two real parts."""
+
+    def __init__(self, kept: str) -> None:
+        super().__init__()
+        numbers = torch.ones(3, dtype=torch.complex64)
+        if kept == "parameter":
+            self.turn = nn.Parameter(numbers)
+        else:
+            self.register_buffer("turn", numbers if kept == "buffer" else torch.view_as_real(numbers))
+
+    def forward(self, values: Tensor) -> Tensor:
+        turned = torch.view_as_complex(values.unflatten(-1, (3, 2))) * torch.view_as_complex(self.turn)
+        return torch.view_as_real(turned).flatten(-2)
+
+
+@pytest.mark.parametrize("kept", ["parameter", "buffer"])
+def test_complex_numbers_that_would_be_made_real_are_refused(kept):
+    job = with_layer(lambda values: values)
+    job = replace(job, layers=[job.layers[0], Layer(name="odd", build=partial(Complex, kept)), job.layers[2]])
+    for shape_or_layer in (model_shape, partial(build_layer, index=1)):
+        with refuses("layers", "turn", f"layer 'odd' has a complex {kept}, 'turn'"):
+            shape_or_layer(job)
+
+
+def test_a_layer_may_put_complex_numbers_together_from_real_ones():
+    job = with_layer(lambda values: values)
+    job = replace(job, layers=[job.layers[0], Layer(name="odd", build=partial(Complex, "parts")), job.layers[2]])
+    assert model_shape(job).boundaries[2][0].shape == (2, 6)
+
+
 @pytest.mark.parametrize(
     ("loss", "told"),
     [
