@@ -16,7 +16,7 @@ from kintsugi.core.handling import Handling
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy
 from kintsugi.core.profile import Profile
-from kintsugi.runtime.brought import require_importable
+from kintsugi.runtime.brought import finite_factor, require_importable
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions, expected_recovery
 from kintsugi.runtime.control.agent import Agent, Observer
 from kintsugi.runtime.control.decisions import Decisions, JobRequest, LocalDecisions, ServiceDecisions
@@ -137,13 +137,15 @@ def _job_of(make_job: Callable[[], TrainingJob]) -> TrainingJob:
     """The job, of a function that workers can be given.
 
     Raises:
-        InvalidInputError: they cannot, or it makes no job.
+        InvalidInputError: they cannot, it makes no job, or the learning rate is wrong from the first step on.
     """
     require_importable(make_job)
     job: object = make_job()
     if not isinstance(job, TrainingJob):
         kind = type(job).__name__
         raise InvalidInputError(f"returns a {kind}; return a TrainingJob", field="make_job", value=kind)
+    if job.learning_rate_factor is not None:
+        finite_factor(job.learning_rate_factor(0), 0)
     return job
 
 

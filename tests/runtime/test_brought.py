@@ -219,6 +219,15 @@ def test_a_function_that_workers_cannot_import_is_refused():
             train(make_job, workers=2)
 
 
+def job_without_factor() -> TrainingJob:
+    return replace(tiny_gpt(), learning_rate_factor=lambda _: None)
+
+
+def test_a_factor_that_is_wrong_from_the_first_step_on_is_refused_before_anything_starts():
+    with refuses("learning_rate_factor", "None", "for step 0"):
+        train(job_without_factor, workers=2)
+
+
 def test_a_function_that_makes_no_job_is_refused():
     with refuses("make_job", "dict", "return a TrainingJob"):
         train(dict, workers=2)
