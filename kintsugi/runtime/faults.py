@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from kintsugi.core import checks
-from kintsugi.core.errors import InvalidInputError, some
+from kintsugi.core.errors import InvalidInputError, some, told_as
 
 _SLOW_SECONDS = 1.0
 
@@ -164,17 +164,47 @@ def fail_at(step: int, worker: str, at: str = "forward", how: str = "kill", *, m
     return Fault(worker=worker, at=point, step=step, how=kind, microbatch=microbatch)
 
 
-def require_struck(faults: Sequence[Fault], workers: Collection[str], num_steps: int) -> None:
+def require_struck(
+    faults: Sequence[Fault], workers: Collection[str], *, num_steps: int, num_microbatches: int, has_folder: bool
+) -> None:
     """Refuse faults that would never strike.
 
+    Args:
+        faults: as they were given.
+        workers: that there are.
+        num_steps: of the job.
+        num_microbatches: of a step.
+        has_folder: whether checkpoints are written.
+
     Raises:
-        InvalidInputError: one is of a worker that is not among `workers`, or of a step that the job does not have.
+        InvalidInputError: one is of a worker, step, micro-batch or checkpoint that there is not.
     """
     for index, fault in enumerate(faults):
-        if fault.worker not in workers:
-            message = f"is no worker of the cluster; it has {some(workers)}"
-            raise InvalidInputError(message, field=f"faults[{index}].worker", value=fault.worker)
-        if fault.step is not None and not 0 <= fault.step < num_steps:
-            raise InvalidInputError(
-                f"is no step of the job; they are 0 to {num_steps - 1}", field=f"faults[{index}].step", value=fault.step
-            )
+        with told_as({name: f"faults[{index}].{name}" for name in ("worker", "step", "microbatch", "at")}):
+            _require_place(fault, workers, num_steps=num_steps, has_folder=has_folder)
+            _require_microbatch(fault, num_microbatches)
+
+
+def _require_place(fault: Fault, workers: Collection[str], *, num_steps: int, has_folder: bool) -> None:
+    if fault.worker not in workers:
+        raise InvalidInputError(f"is no worker of the cluster; it has {some(workers)}", field="worker", value=fault.worker)
+    if fault.step is not None and not 0 <= fault.step < num_steps:
+        raise InvalidInputError(f"is no step of the job; they are 0 to {num_steps - 1}", field="step", value=fault.step)
+    if fault.at is FaultPoint.CHECKPOINT and not has_folder:
+        raise InvalidInputError("never strikes, for no checkpoints are written: say run=...", field="at", value=fault.at.value)
+
+
+def _require_microbatch(fault: Fault, num_microbatches: int) -> None:
+    number = fault.microbatch
+    if number is None:
+        return
+    if fault.at not in (FaultPoint.FORWARD, FaultPoint.BACKWARD):
+        raise InvalidInputError(
+            f"only 'forward' and 'backward' have micro-batches, {fault.at.value!r} has none: leave it out",
+            field="microbatch",
+            value=number,
+        )
+    if not 0 <= number < num_microbatches:
+        raise InvalidInputError(
+            f"is no micro-batch of a step; they are 0 to {num_microbatches - 1}", field="microbatch", value=number
+        )

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.brought import built, followed_without_values, optimizer_of, output_tensors, scalar_loss, stacked
 from kintsugi.runtime.recomputation import recomputed
 from kintsugi.runtime.sampler import Sampler
+from kintsugi.runtime.ties import own_name, owner_of, require_ties
 from restorer.nccl_requirements import numbered
 from restorer.transport import TensorSpec
 
@@ -82,9 +84,9 @@ class TrainingJob:
                 self._check_tie(layer, target)
 
     def _check_tie(self, layer: Layer, target: str) -> None:
-        owner_name, _, parameter = target.partition(".")
-        owner = next((other for other in self.layers if other.name == owner_name), None)
-        if owner is None or owner is layer or not parameter or parameter in owner.tied:
+        layers = {other.name: other for other in self.layers}
+        owner = layers.get(name := owner_of(target, layers))
+        if owner is None or owner is layer or not own_name(target, name) or own_name(target, name) in owner.tied:
             raise InvalidInputError(
                 f"layer {layer.name!r} is tied to {target!r}, which is no own parameter of another layer",
                 field="tied",
@@ -137,13 +139,17 @@ def seed_generators(job: TrainingJob, *parts: int) -> None:
 def build_layer(job: TrainingJob, index: int) -> nn.Module:
     """The module of layer `index` with its initial values, the same in every process."""
     seed_generators(job, 0, index)
-    return job.layers[index].build().to(device=job.device, dtype=job.dtype)
+    layer = job.layers[index]
+    return built(layer.name, layer.build).to(device=job.device, dtype=job.dtype)
 
 
 def collate(samples: Sequence[Mapping[str, Any]], device: str) -> dict[str, Tensor]:
-    """Stack samples to a micro-batch. Each field gains a leading dimension of len(samples)."""
-    fields = {name: torch.stack([torch.as_tensor(sample[name]) for sample in samples]) for name in samples[0]}
-    return {name: _on_device(field, torch.device(device)) for name, field in fields.items()}
+    """Stack samples to a micro-batch. Each field gains a leading dimension of len(samples).
+
+    Raises:
+        InvalidInputError: they cannot be stacked.
+    """
+    return {name: _on_device(field, torch.device(device)) for name, field in stacked(samples).items()}
 
 
 def _on_device(tensor: Tensor, device: torch.device) -> Tensor:
@@ -153,21 +159,16 @@ def _on_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def as_activations(output: Tensor | Sequence[Tensor]) -> Activations:
-    """A layer's output as a tuple of tensors."""
-    return (output,) if isinstance(output, Tensor) else tuple(output)
-
-
 def run_layer(layer: Layer, module: nn.Module, activations: Activations, batch: Batch) -> Activations:
     """One layer's forward pass.
 
     Raises:
-        InvalidInputError: the layer asks for a field that the data set does not give.
+        InvalidInputError: the layer asks for a field that the data set does not give, or does not return tensors.
     """
     for name in layer.inputs:
         if name not in batch:
             raise InvalidInputError(f"layer {layer.name!r} wants it; the data set gives {', '.join(batch)}", field=name)
-    return as_activations(module(*activations, **{name: batch[name] for name in layer.inputs}))
+    return output_tensors(module(*activations, **{name: batch[name] for name in layer.inputs}), layer.name)
 
 
 def train_layer(job: TrainingJob, index: int, module: nn.Module, activations: Activations, batch: Batch) -> Activations:
@@ -181,6 +182,29 @@ def train_layer(job: TrainingJob, index: int, module: nn.Module, activations: Ac
         return run_layer(layer, module, activations, batch)
     device = torch.device(job.device)
     return recomputed(lambda own: run_layer(layer, module, own, batch), activations, module=module, name=layer.name, device=device)
+
+
+def loss_of(job: TrainingJob, outputs: Activations, batch: Batch) -> Tensor:
+    """Mean loss of one micro-batch.
+
+    Raises:
+        InvalidInputError: it is no single number with a gradient.
+    """
+    try:
+        loss = job.loss(outputs, batch)
+    except (AttributeError, TypeError) as error:
+        error.add_note("the loss takes the last layer's output as a tuple of tensors: outputs[0] is the first")
+        raise
+    return scalar_loss(loss)
+
+
+def optimizer_for(job: TrainingJob, parameters: NamedParameters) -> torch.optim.Optimizer:
+    """The optimizer of these parameters.
+
+    Raises:
+        InvalidInputError: the job makes something else.
+    """
+    return optimizer_of(job.optimizer(parameters))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,24 +230,34 @@ def model_shape(job: TrainingJob) -> ModelShape:
     """Shapes of all boundaries and parameters, from one micro-batch through the model on the meta device.
 
     Nothing is computed and no memory is taken. Layers that one callable builds and that take tensors alike are traced once.
-    Layers whose forward depends on values cannot be traced so; they raise the error that torch gives for them.
+
+    Raises:
+        InvalidInputError: a layer's forward depends on values or changes what it takes, or a tie names no parameter.
     """
     meta = torch.device("meta")
     batch = {name: value.to(meta) for name, value in collate([job.dataset[0]] * job.microbatch_size, "cpu").items()}
     activations: Activations = ()
     boundaries = [()]  # type: list[tuple[TensorSpec, ...]]
-    parameters = []
+    modules = []
     traced: dict[object, tuple[Layer, nn.Module, Activations]] = {}  # the layers are kept, so that no id comes twice
     for layer in job.layers:
         key = (id(layer.build), layer.inputs, tuple((_spec(tensor), tensor.stride()) for tensor in activations))
         if key not in traced:
             with meta:
-                module = layer.build().to(device=meta, dtype=job.dtype)
-                traced[key] = layer, module, run_layer(layer, module, activations, batch)
+                module = built(layer.name, layer.build).to(device=meta, dtype=job.dtype)
+                fields = [batch[name] for name in layer.inputs if name in batch]
+                with followed_without_values(layer.name, [*activations, *fields]):
+                    traced[key] = layer, module, run_layer(layer, module, activations, batch)
         _, module, activations = traced[key]
         boundaries.append(tuple(map(_spec, activations)))
-        parameters.append({canonical_name(layer, name): tuple(p.shape) for name, p in module.named_parameters() if p.requires_grad})
-    return ModelShape(tuple(boundaries), tuple(parameters))
+        modules.append(module)
+    parameters = [dict(module.named_parameters()) for module in modules]
+    require_ties(job.layers, parameters)
+    trained = (
+        {canonical_name(layer, name): tuple(p.shape) for name, p in own.items() if p.requires_grad}
+        for layer, own in zip(job.layers, parameters, strict=True)
+    )
+    return ModelShape(tuple(boundaries), tuple(trained))
 
 
 def _spec(tensor: Tensor) -> TensorSpec:

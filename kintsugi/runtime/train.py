@@ -16,6 +16,7 @@ from kintsugi.core.handling import Handling
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy
 from kintsugi.core.profile import Profile
+from kintsugi.runtime.brought import finite_factor, require_importable
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions, expected_recovery
 from kintsugi.runtime.control.agent import Agent, Observer
 from kintsugi.runtime.control.decisions import Decisions, JobRequest, LocalDecisions, ServiceDecisions
@@ -81,12 +82,12 @@ def train(
             the agent and the service; "agent" has the agent do so, and ask whoever decides. Null: as the options say.
 
     Raises:
-        InvalidInputError: degrees and workers do not fit each other, a fault names no worker or step of the job, or the job's
-            device is not there, or not for the transport.
+        InvalidInputError: degrees and workers do not fit each other, workers cannot be given `make_job`, a fault would never
+            strike, or the job's device is not there, or not for the transport.
         InfeasibleError: too much was lost; no plan exists for the workers that are left.
         WorkerError: the job's own code raised.
     """
-    job = make_job()
+    job = _job_of(make_job)
     require_device(job.device)
     name = name or f"job-{uuid4().hex[:12]}"
     cluster = _cluster_of(workers)
@@ -100,7 +101,13 @@ def train(
     )
     options = _options(options, membership, faults, trace)
     names = [worker.id for worker in cluster.workers]
-    require_struck(faults, names, job.num_steps)
+    require_struck(
+        faults,
+        names,
+        num_steps=job.num_steps,
+        num_microbatches=job.num_microbatches,
+        has_folder=run is not None or options.worker.run is not None,
+    )
     own = placed(options.worker, job.device, names, torch.cuda.device_count())
     options = replace(options, worker=own)
     sharers = workers_per_device(own, job.device, names)
@@ -124,6 +131,22 @@ def train(
         return _run(make_job, request, LocalDecisions(), options, observer)
     with Client(service, patience=Patience(timeout_seconds=10.0, attempts=3)) as client:
         return _run(make_job, request, ServiceDecisions(client), options, observer)
+
+
+def _job_of(make_job: Callable[[], TrainingJob]) -> TrainingJob:
+    """The job, of a function that workers can be given.
+
+    Raises:
+        InvalidInputError: they cannot, it makes no job, or the learning rate is wrong from the first step on.
+    """
+    require_importable(make_job)
+    job: object = make_job()
+    if not isinstance(job, TrainingJob):
+        kind = type(job).__name__
+        raise InvalidInputError(f"returns a {kind}; return a TrainingJob", field="make_job", value=kind)
+    if job.learning_rate_factor is not None:
+        finite_factor(job.learning_rate_factor(0), 0)
+    return job
 
 
 def _options(

@@ -13,6 +13,7 @@ from kintsugi.core.profile import Profile
 from kintsugi.runtime.gpt import GptShape, gpt_job
 from kintsugi.runtime.llama import LlamaShape
 from kintsugi.runtime.models import Activations, Batch, Dataset, Layer, NamedParameters, TrainingJob, sampler_of
+from kintsugi.runtime.ties import owner_of
 from tests.builders import FREE, layer, profile_of
 
 NUM_MICROBATCHES = 8
@@ -183,11 +184,12 @@ def unbuildable_job() -> TrainingJob:
 
 def profile_for(job: TrainingJob, *, optimizer_bytes: int = 400_000_000) -> Profile:
     """Equal layers with the job's names and ties, on links without latency."""
+    names = {own.name for own in job.layers}
     layers = [
         layer(
             own.name,
             optimizer_bytes=optimizer_bytes,
-            tied_to=next((name.partition(".")[0] for name in own.tied.values()), None),
+            tied_to=next((owner_of(name, names) for name in own.tied.values()), None),
         )
         for own in job.layers
     ]

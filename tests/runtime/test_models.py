@@ -9,7 +9,7 @@ from torch import nn
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.models import (
     Layer,
-    as_activations,
+    TrainingJob,
     build_layer,
     canonical_name,
     collate,
@@ -18,7 +18,8 @@ from kintsugi.runtime.models import (
     seed_for,
     seed_generators,
 )
-from tests.runtime.jobs import WIDTH, odd_job, tiny_gpt
+from tests.core.refusals import refuses
+from tests.runtime.jobs import odd_job, tiny_gpt
 
 
 @pytest.mark.parametrize("make_job", [tiny_gpt, odd_job])
@@ -140,7 +141,37 @@ def test_chains_of_ties_are_refused():
         replace(job, layers=[*job.layers, chained])
 
 
-def test_activations_are_tuples():
-    tensor = torch.zeros(WIDTH)
-    assert as_activations(tensor) == (tensor,)
-    assert as_activations([tensor, tensor]) == (tensor, tensor)
+def renamed(job: TrainingJob, tied: dict[str, str]) -> TrainingJob:
+    """The odd job's exit with other ties, and layers whose names have dots."""
+    names = {"entry": "enc", "mixer0": "enc.0", "mixer3": "enc.0.deep", "exit": "dec.0"}
+    layers = [replace(layer, name=names.get(layer.name, layer.name), tied={}) for layer in job.layers]
+    return replace(job, layers=[*layers[:-1], replace(layers[-1], tied=tied)])
+
+
+@pytest.mark.parametrize(
+    ("tied", "value", "told"),
+    [
+        ({"weight": "entry.wieght"}, "wieght", "no parameter of layer 'entry'; it has weight, frozen"),
+        ({"weightX": "entry.weight"}, "weightX", "no parameter of layer 'exit'; it has weight, bias"),
+        ({"weight": "mixer0.temperature"}, "mixer0.temperature", "are of different shapes, (6, 6) and ()"),
+        ({"bias": "entry.frozen"}, "entry.frozen", "only one of them is trained"),
+    ],
+)
+def test_ties_of_parameters_that_are_not_there_or_differ_are_refused(tied, value, told):
+    job = odd_job()
+    with refuses("tied", value, told):
+        model_shape(replace(job, layers=[*job.layers[:-1], replace(job.layers[-1], tied=tied)]))
+
+
+@pytest.mark.parametrize(("target", "owner"), [("enc.weight", 0), ("enc.0.inner.weight", 1), ("enc.0.deep.inner.weight", 4)])
+def test_a_tie_is_to_the_layer_of_the_longest_name_that_it_begins_with(target, owner):
+    shape = model_shape(renamed(odd_job(), {"weight": target}))
+    assert shape.owner_layer[target] == owner
+    assert target in shape.parameters[-1]
+
+
+def test_a_parameter_that_two_layers_could_have_is_refused():
+    job = odd_job()
+    layers = [replace(layer, name={"mixer1": "mixer0.inner"}.get(layer.name, layer.name)) for layer in job.layers]
+    with refuses("layers", "mixer0", "'mixer0.inner.weight' could be a parameter of layer 'mixer0' or of layer 'mixer0.inner'"):
+        model_shape(replace(job, layers=layers))

@@ -5,7 +5,7 @@ import pytest
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at, require_struck
 from kintsugi.runtime.train import train
 from tests.core.refusals import refuses
-from tests.runtime.jobs import profile_for, tiny_gpt
+from tests.runtime.jobs import NUM_MICROBATCHES, profile_for, tiny_gpt
 
 
 @pytest.mark.parametrize("workers", ["4", 2.5, 0, -1, None])
@@ -20,6 +20,10 @@ def test_workers_are_a_whole_number_or_a_cluster(workers):
         (fail_at(1, "w99", "backward"), "faults[1].worker", "w99"),
         (fail_at(4, "w01", "backward"), "faults[1].step", 4),
         (fail_at(-1, "w01"), "faults[1].step", -1),
+        (fail_at(1, "w01", "backward", microbatch=NUM_MICROBATCHES), "faults[1].microbatch", NUM_MICROBATCHES),
+        (fail_at(1, "w01", microbatch=-1), "faults[1].microbatch", -1),
+        (fail_at(1, "w01", "reduce", microbatch=1), "faults[1].microbatch", 1),
+        (fail_at(1, "w01", "checkpoint", "tear"), "faults[1].at", "checkpoint"),
     ],
 )
 def test_a_fault_that_would_never_strike_is_refused(fault, field, value):
@@ -29,7 +33,8 @@ def test_a_fault_that_would_never_strike_is_refused(fault, field, value):
 
 def test_a_fault_of_any_step_or_later_generation_is_legal():
     faults = [Fault(worker="w00", at=FaultPoint.REGROUP, generation=1), fail_at(0, "w01"), fail_at(3, "w01", "checkpoint", "tear")]
-    require_struck(faults, ["w00", "w01"], 4)
+    faults.append(fail_at(1, "w00", "forward", microbatch=7))
+    require_struck(faults, ["w00", "w01"], num_steps=4, num_microbatches=8, has_folder=True)
 
 
 def test_a_run_needs_a_folder_that_can_be_made(tmp_path):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.runtime.measuring.allocator import MemoryMeter, Section
-from kintsugi.runtime.models import Activations, Batch, TrainingJob, run_layer, train_layer
+from kintsugi.runtime.models import Activations, Batch, TrainingJob, loss_of, run_layer, train_layer
 from kintsugi.runtime.workers.demands import squared_norm
 from restorer.transport import TensorSpec
 
@@ -112,7 +112,7 @@ def _root(job: TrainingJob, index: int, module: nn.Module, batch: Batch, inputs:
     """A scalar to go back from, which keeps no output alive; None where nothing in the layer is trained or needs a gradient."""
     outputs = train_layer(job, index, module, inputs, batch)
     if index + 1 == len(job.layers):
-        return job.loss(outputs, batch)
+        return loss_of(job, outputs, batch)
     return what_follows(outputs)
 
 

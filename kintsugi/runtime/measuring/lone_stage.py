@@ -24,6 +24,7 @@ from kintsugi.runtime.measuring.allocator import MemoryMeter, Section
 from kintsugi.runtime.measuring.footprint import what_follows
 from kintsugi.runtime.measuring.marks import Marks
 from kintsugi.runtime.models import Activations, Batch, Dataset, Layer, TrainingJob, model_shape
+from kintsugi.runtime.ties import owner_of
 from kintsugi.runtime.workers.executor import ActionHook, Executor
 from kintsugi.runtime.workers.state import ModelState
 from restorer.groups import Groups
@@ -126,13 +127,13 @@ def stage_job(job: TrainingJob, place: Place) -> TrainingJob:
     """The job of a stage's layers alone; parameters that they share with others' layers are their own."""
     last, specs = len(job.layers), model_shape(job).boundaries[place.layer_start]
     layers = job.layers[place.layer_start : place.layer_stop]
-    names = {layer.name for layer in layers}
+    names, all_names = {layer.name for layer in layers}, {layer.name for layer in job.layers}
     build_here = cache(partial(partial, _built_on, job.device))  # one for all layers that are built alike: they are traced once
     layers = [
         replace(
             layer,
             build=build_here(layer.build),
-            tied={own: to for own, to in layer.tied.items() if to.partition(".")[0] in names},
+            tied={own: to for own, to in layer.tied.items() if owner_of(to, all_names) in names},
         )
         for layer in layers
     ]

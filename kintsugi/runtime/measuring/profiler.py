@@ -1,7 +1,7 @@
 """Measures a training job on this machine, layer by layer, and its network and recovery between real processes."""
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,7 @@ from kintsugi.runtime.measuring.probe import probe
 from kintsugi.runtime.measuring.selection import distinct_job, distinct_layers, whole
 from kintsugi.runtime.measuring.sweeper import Samples, Sweeper
 from kintsugi.runtime.models import Layer, TrainingJob, model_shape
+from kintsugi.runtime.ties import owner_of
 from restorer.transport import TensorSpec
 
 Progress = Callable[[int, int], None]
@@ -114,8 +115,8 @@ class LayerMeter:
 
     def measured(self) -> MeasuredLayers:
         """Medians of all pairs of sweeps that are not forgotten; of one at least."""
-        boundaries = model_shape(self._job).boundaries[1:]
-        found = zip(self._job.layers, self._selection.expanded(self._samples), boundaries, strict=True)
+        boundaries, names = model_shape(self._job).boundaries[1:], {layer.name for layer in self._job.layers}
+        samples = self._selection.expanded(self._samples)
         measurement = LayerMeasurement(
             device=device_name(self._job.device),
             driver=driver_of(self._job.device),
@@ -125,9 +126,9 @@ class LayerMeter:
             num_samples=len(self._samples[0].backward),
             spread_ratios=tuple(self._selection.expanded([sample.spread_ratio for sample in self._samples])),
         )
-        return MeasuredLayers(
-            profiles=tuple(_layer_profile(*one) for one in found), measurement=measurement, detail=self._told(measurement)
-        )
+        layers = zip(self._job.layers, samples, boundaries, strict=True)
+        profiles = tuple(_layer_profile(layer, names, sample, outputs) for layer, sample, outputs in layers)
+        return MeasuredLayers(profiles=profiles, measurement=measurement, detail=self._told(measurement))
 
     def _told(self, measurement: LayerMeasurement) -> str:
         recomputed = ", activations recomputed" if measurement.recomputes_activations else ""
@@ -137,7 +138,7 @@ class LayerMeter:
         )
 
 
-def _layer_profile(layer: Layer, sample: Samples, outputs: tuple[TensorSpec, ...]) -> LayerProfile:
+def _layer_profile(layer: Layer, names: Collection[str], sample: Samples, outputs: tuple[TensorSpec, ...]) -> LayerProfile:
     backward = statistics.median(sample.backward)
     backward_input = min(statistics.median(sample.backward_input), backward)
     return LayerProfile(
@@ -155,13 +156,13 @@ def _layer_profile(layer: Layer, sample: Samples, outputs: tuple[TensorSpec, ...
         entry_bytes=sample.footprint.entry_bytes,
         temporary_bytes=sample.footprint.temporary_bytes,
         optimizer_temporary_bytes=sample.footprint.optimizer_temporary_bytes,
-        tied_to=_owner(layer),
+        tied_to=_owner(layer, names),
         tied_bytes=sample.tied_bytes,
     )
 
 
-def _owner(layer: Layer) -> str | None:
-    owners = sorted({target.partition(".")[0] for target in layer.tied.values()})
+def _owner(layer: Layer, names: Collection[str]) -> str | None:
+    owners = sorted({owner_of(target, names) for target in layer.tied.values()})
     if len(owners) > 1:
         raise InvalidInputError(
             f"layer {layer.name!r} shares parameters with several layers; a profile can name one", field="tied", value=owners

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from kintsugi.runtime.models import Layer, TrainingJob, model_shape
+from kintsugi.runtime.ties import owner_of
 from restorer.transport import TensorSpec
 
 T = TypeVar("T")
@@ -57,7 +58,8 @@ def distinct_job(make_job: Callable[[], TrainingJob]) -> TrainingJob:
 
 def _kinds(job: TrainingJob, boundaries: Sequence[tuple[TensorSpec, ...]]) -> list[Hashable]:
     """What layers are told apart by. Shape [layers]."""
-    owners = {target.partition(".")[0] for layer in job.layers for target in layer.tied.values()}
+    names = {layer.name for layer in job.layers}
+    owners = {owner_of(target, names) for layer in job.layers for target in layer.tied.values()}
     last = len(job.layers) - 1
     return [
         (_origin(layer.build), layer.inputs, boundaries[index], index == last, layer.name if _shares(layer, owners) else None)

@@ -19,7 +19,9 @@ from kintsugi.runtime.models import (
     TrainingJob,
     canonical_name,
     collate,
+    loss_of,
     model_shape,
+    optimizer_for,
     sampler_of,
     seed_generators,
     train_layer,
@@ -137,7 +139,7 @@ class Sweeper:
         seed_generators(self._job, 2, number, 0, index)
         outputs = train_layer(self._job, index, self._state.modules[index], inputs, batch)
         is_last = index + 1 == len(self._job.layers)
-        loss = self._job.loss(outputs, batch) / self._job.num_microbatches if is_last else None
+        loss = loss_of(self._job, outputs, batch) / self._job.num_microbatches if is_last else None
         passes.append(_Passed(inputs, outputs, loss))
 
     def _backward(self, passed: _Passed, gradients: Activations, sample: Samples, *, is_split: bool) -> Activations:
@@ -172,7 +174,7 @@ class Sweeper:
     def _optimizer(self, index: int) -> torch.optim.Optimizer | None:
         layer, module = self._job.layers[index], self._state.modules[index]
         trained = [(canonical_name(layer, name), p) for name, p in module.named_parameters() if p.requires_grad]
-        return self._job.optimizer(trained) if trained else None
+        return optimizer_for(self._job, trained) if trained else None
 
     def _measured_bytes(self) -> list[Samples]:
         """Every layer's bytes, once its optimizer has made a step; times are to come. Shape [layers]."""

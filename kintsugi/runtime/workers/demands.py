@@ -1,6 +1,6 @@
-"""What a step asks of a worker's layers: that their forward passes change no buffer, and how long their gradients are."""
+"""What a step asks of a worker's layers: that forward passes change neither parameters nor buffers; how long gradients are."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -13,22 +13,35 @@ _PIECE = 2**22
 
 
 @contextmanager
-def unchanged_buffers(name: str, module: nn.Module) -> Iterator[None]:
-    """Refuse a layer whose forward pass changes its buffers: a step that is discarded could not be run again exactly.
+def unchanged_state(name: str, module: nn.Module) -> Iterator[None]:
+    """Refuse a layer whose forward pass changes its parameters or buffers: replicas would differ, and repeated steps as well.
 
     Raises:
-        InvalidInputError: with the layer and the buffer.
+        InvalidInputError: with the layer and the parameter or buffer.
     """
-    before = {key: (id(value), value._version) for key, value in module.named_buffers()}
+    parameters, buffers = _versions(module.named_parameters()), _versions(module.named_buffers())
     yield
-    for key, value in module.named_buffers():
-        if before.get(key) != (id(value), value._version):
-            raise InvalidInputError(
-                f"layer {name!r} changes its buffer {key!r} in forward (as batch norm does); "
-                f"replicas and repeated steps would differ: use a layer without running state",
-                field="layers",
-                value=key,
-            )
+    if key := _changed(buffers, module.named_buffers()):
+        raise _refused(name, key, f"its buffer {key!r} in forward (as batch norm does)", "a layer without running state")
+    if key := _changed(parameters, module.named_parameters()):
+        what = f"its parameter {key!r} in forward (as an embedding with max_norm does)"
+        raise _refused(name, key, what, "a layer that leaves its parameters to the optimizer")
+
+
+def _versions(named: Iterable[tuple[str, Tensor]]) -> dict[str, tuple[int, int]]:
+    """What changes whenever a tensor is written or replaced."""
+    return {key: (id(value), value._version) for key, value in named}
+
+
+def _changed(before: Mapping[str, tuple[int, int]], named: Iterable[tuple[str, Tensor]]) -> str | None:
+    """The first one that is not as before."""
+    return next((key for key, version in _versions(named).items() if before.get(key) != version), None)
+
+
+def _refused(name: str, key: str, what: str, instead: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"layer {name!r} changes {what}; replicas and repeated steps would differ: use {instead}", field="layers", value=key
+    )
 
 
 def squared_norm(gradients: Iterable[Tensor | None]) -> Tensor:

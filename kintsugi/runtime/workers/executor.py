@@ -10,13 +10,24 @@ from torch import Tensor
 from estimator.message_windows import Windows
 from estimator.program import Action, ActionKind
 from kintsugi.core.plan import Plan, Reduction
+from kintsugi.runtime.brought import require_announced
 from kintsugi.runtime.checkpoints.recording import Cadence, Recorder
-from kintsugi.runtime.models import Activations, Batch, ModelShape, TrainingJob, collate, sampler_of, seed_generators, train_layer
+from kintsugi.runtime.models import (
+    Activations,
+    Batch,
+    ModelShape,
+    TrainingJob,
+    collate,
+    loss_of,
+    sampler_of,
+    seed_generators,
+    train_layer,
+)
 from kintsugi.runtime.records.tracing import ActionTrace
 from kintsugi.runtime.workers.backward import PassedStage
 from kintsugi.runtime.workers.buckets import BucketInFlight, taken_gradients
 from kintsugi.runtime.workers.commit import CommitRecord, Permit, StepStatus, anything, require_each_once
-from kintsugi.runtime.workers.demands import squared_norm, unchanged_buffers
+from kintsugi.runtime.workers.demands import squared_norm, unchanged_state
 from kintsugi.runtime.workers.numbering import Numbering
 from kintsugi.runtime.workers.ownership import owned_parameters, require_reduced
 from kintsugi.runtime.workers.state import ModelState
@@ -134,17 +145,18 @@ class Executor:
         values = inputs
         for index in range(action.layer_start, action.layer_stop):
             seed_generators(self._job, 2, self._step, action.microbatch, index)
-            with unchanged_buffers(self._job.layers[index].name, module := self.state.modules[index]):
+            with unchanged_state(self._job.layers[index].name, module := self.state.modules[index]):
                 values = train_layer(self._job, index, module, values, batch)
         loss = None
         if action.layer_stop == len(self._job.layers):
-            loss = self._job.loss(values, batch) / self._job.num_microbatches
+            loss = loss_of(self._job, values, batch) / self._job.num_microbatches
             self._losses.append(loss.detach())
             self._counted[action.microbatch] += 1
         samples = self._sampler.indices(self._step, action.microbatch)
         self._recorder.passed(self._sampler.offset(action.microbatch), samples, action.layer_start, action.layer_stop)
         self._in_flight[action.microbatch, action.layer_start] = PassedStage.of(inputs, values, loss)
         if loss is None:
+            require_announced(values, self._shape.boundaries[action.layer_stop], self._job.layers[action.layer_stop - 1].name)
             self._activations[action.microbatch, action.layer_stop] = values
 
     def _backward(self, action: Action) -> None:

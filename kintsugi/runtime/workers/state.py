@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
-from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, canonical_name
+from kintsugi.runtime.brought import finite_factor
+from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, canonical_name, optimizer_for
 from kintsugi.runtime.optimizer_state import groups_by_parameter, kept
+from kintsugi.runtime.ties import own_name, owner_of
 from restorer.packing import StateEntries
 from restorer.staging import ArrivedState
 
@@ -27,6 +29,7 @@ class ModelState:
 
     def __init__(self, job: TrainingJob, modules: Mapping[int, nn.Module], parameters: Mapping[str, nn.Parameter]) -> None:
         self._job = job
+        self._names = {layer.name for layer in job.layers}
         self.modules = dict(modules)
         self.parameters = dict(parameters)
         """By canonical name, in layer order; a tied parameter stands there once."""
@@ -38,13 +41,12 @@ class ModelState:
     def initial(cls, job: TrainingJob, layers: Sequence[int], before_layer: Callable[[], None] = _nothing) -> "ModelState":
         """Freshly initialised layers, the same values in every process; what `before_layer` raises ends it."""
         modules = _modules(job, layers, {}, before_layer)
-        parameters = _tie(job, modules)
+        parameters, names = _tie(job, modules), [layer.name for layer in job.layers]
         for name in {name for index in layers for name in job.layers[index].tied.values()}:
-            owner, _, own_name = name.partition(".")
-            owner_index = next(index for index, layer in enumerate(job.layers) if layer.name == owner)
+            owner_index = names.index(owner := owner_of(name, names))
             if owner_index not in modules:
                 with torch.no_grad():
-                    parameters[name].copy_(build_layer(job, owner_index).get_parameter(own_name))
+                    parameters[name].copy_(build_layer(job, owner_index).get_parameter(own_name(name, owner)))
         return cls(job, modules, parameters)
 
     def rebuilt(self, layers: Sequence[int], arrived: ArrivedState, before_layer: Callable[[], None] = _nothing) -> "ModelState":
@@ -80,9 +82,13 @@ class ModelState:
         return {(name, PARAMETER): parameter for name, parameter in self._named(layer)} | buffers
 
     def set_learning_rate(self, step: int) -> None:
-        """Apply the job's learning-rate factor for `step`."""
+        """Apply the job's learning-rate factor for `step`.
+
+        Raises:
+            InvalidInputError: it is no finite number.
+        """
         if self._job.learning_rate_factor is not None:
-            factor = self._job.learning_rate_factor(step)
+            factor = finite_factor(self._job.learning_rate_factor(step), step)
             for group, base in zip(self._groups, self._base_rates, strict=True):
                 group["lr"] = base * factor
 
@@ -97,7 +103,7 @@ class ModelState:
 
     def _optimizer_state(self, name: str) -> MutableMapping[Tensor, dict[str, Any]]:
         """Of the optimizer that updates a parameter; nothing where it is not trained."""
-        optimizer = self.optimizers.get(_owner(name))
+        optimizer = self.optimizers.get(owner_of(name, self._names))
         return {} if optimizer is None else optimizer.state
 
     def _named(self, layer: int) -> Iterator[tuple[str, nn.Parameter]]:
@@ -135,18 +141,14 @@ def _modules(
     return modules
 
 
-def _owner(name: str) -> str:
-    """The layer whose own parameter it is, by its canonical name."""
-    return name.partition(".")[0]
-
-
 def _optimizers(job: TrainingJob, parameters: Mapping[str, nn.Parameter]) -> dict[str, torch.optim.Optimizer]:
     """One for each layer: no update depends on which other layers its worker holds, and none needs room for several at once."""
+    names = {layer.name for layer in job.layers}
     trained: dict[str, NamedParameters] = defaultdict(list)
     for name, parameter in parameters.items():
         if parameter.requires_grad:
-            trained[_owner(name)].append((name, parameter))
-    return {layer: job.optimizer(own) for layer, own in trained.items()}
+            trained[owner_of(name, names)].append((name, parameter))
+    return {layer: optimizer_for(job, own) for layer, own in trained.items()}
 
 
 def _tie(

@@ -22,6 +22,10 @@ def failing_job():
     raise ValueError("no such data set")
 
 
+def vanishing_job():
+    os._exit(3)
+
+
 @pytest.fixture(autouse=True)
 def leaves_no_process():
     before = set(multiprocessing.active_children())
@@ -45,6 +49,12 @@ def test_everything_is_measured():
 def test_error_of_the_job_is_reported():
     with pytest.raises(WorkerError, match="no such data set"):
         probe(failing_job, num_workers=2)
+
+
+def test_a_process_that_says_nothing_comes_with_what_usually_ends_it():
+    with pytest.raises(WorkerError, match=r"ended before it knew the job.*__name__ == \"__main__\".*cannot import") as caught:
+        probe(vanishing_job, num_workers=2)
+    assert caught.value.value == "w00"
 
 
 def test_no_workers_are_refused():

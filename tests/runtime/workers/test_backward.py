@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
+from kintsugi.runtime.brought import output_tensors
 from kintsugi.runtime.emulation import EmulatedLayer, EmulatedTimes
-from kintsugi.runtime.models import Activations, as_activations, collate, run_layer
+from kintsugi.runtime.models import Activations, collate, run_layer
 from kintsugi.runtime.workers.backward import PassedStage
 from kintsugi.runtime.workers.state import ModelState
 from tests.runtime.jobs import frozen_job, odd_job, tiny_gpt
@@ -128,7 +129,7 @@ Passed = tuple[PassedStage, list[Tensor]]
 
 def stage(module: nn.Module, hidden: Tensor, *, is_last: bool) -> Passed:
     inputs = (hidden.clone().requires_grad_(),)
-    outputs = as_activations(module(*inputs))
+    outputs = output_tensors(module(*inputs), "layer")
     loss = sum((output.square().mean() for output in outputs), torch.zeros(())) if is_last else None
     return passed_stage(inputs, outputs, loss)
 
@@ -264,7 +265,7 @@ def test_stages_of_whole_models(make_job, start, stop):
 
 def test_outputs_are_let_go_of():
     hidden = torch.randn(2, WIDTH)
-    outputs = as_activations(nn.Linear(WIDTH, WIDTH)(hidden))
+    outputs = (nn.Linear(WIDTH, WIDTH)(hidden),)
     held = ref(outputs[0])
     passed = PassedStage.of((), outputs, None)
     del outputs

@@ -1,5 +1,6 @@
 """A worker's layers: the same initial values everywhere, ties, and what moves when layers change hands."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,7 +12,23 @@ from kintsugi.runtime.models import TrainingJob, canonical_name
 from kintsugi.runtime.workers.state import ModelState
 from tests.runtime.jobs import odd_job, tiny_gpt
 
-JOBS = {"gpt": tiny_gpt, "odd": odd_job, "stateless": partial(odd_job, "stateless")}
+
+def dotted_job() -> TrainingJob:
+    """The odd job's layers under names with dots, of which some are the beginnings of others; ties go with them."""
+    job, names = odd_job(), {"entry": "enc", "mixer0": "enc.0", "mixer1": "enc.1.0", "mixer3": "enc.1"}
+    layers = [
+        replace(layer, name=names.get(layer.name, layer.name), tied={own: _renamed(to, names) for own, to in layer.tied.items()})
+        for layer in job.layers
+    ]
+    return replace(job, layers=layers)
+
+
+def _renamed(target: str, names: dict[str, str]) -> str:
+    owner, _, parameter = target.partition(".")
+    return f"{names[owner]}.{parameter}"
+
+
+JOBS = {"gpt": tiny_gpt, "odd": odd_job, "stateless": partial(odd_job, "stateless"), "dotted": dotted_job}
 
 
 @pytest.fixture(params=JOBS, name="job")
@@ -73,6 +90,21 @@ def test_the_optimizer_gets_what_is_trained(job):
     state = ModelState.initial(job, layers_of(job))
     given = {id(p) for optimizer in state.optimizers.values() for group in optimizer.param_groups for p in group["params"]}
     assert given == {id(p) for p in state.parameters.values() if p.requires_grad}
+
+
+def test_every_layer_has_an_optimizer_of_its_own_under_its_whole_name():
+    job = dotted_job()
+    state = ModelState.initial(job, layers_of(job))
+    assert set(state.optimizers) == {layer.name for layer in job.layers}
+    for layer in job.layers:
+        own = [p for name, p in state.parameters.items() if p.requires_grad and own_layer(job, name) == layer.name]
+        given = [p for group in state.optimizers[layer.name].param_groups for p in group["params"]]
+        assert {id(p) for p in given} == {id(p) for p in own}
+
+
+def own_layer(job: TrainingJob, parameter: str) -> str:
+    """Of the layers whose names it begins with, the one with the longest."""
+    return max((layer.name for layer in job.layers if parameter.startswith(f"{layer.name}.")), key=len)
 
 
 def test_the_same_layers_need_nothing(job):

@@ -1,0 +1,229 @@
+"""What a user's own functions give, checked where it comes in: an error names them and the way out, not an operation of torch."""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.reduction import ForkingPickler
+from pickle import PicklingError
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kintsugi.core.errors import InvalidInputError, KintsugiError
+from restorer.transport import TensorSpec
+
+_OF_META = re.compile(r"(?<![a-z])meta(?![a-z])", re.IGNORECASE)
+"""In what torch says about an operation that needs values where there are shapes alone."""
+
+
+def require_importable(make_job: Callable[[], object]) -> None:
+    """Refuse a function that worker processes cannot be given.
+
+    Raises:
+        InvalidInputError: it is a lambda, or defined within another function.
+    """
+    try:
+        ForkingPickler.dumps(make_job)
+    except (PicklingError, AttributeError, TypeError) as error:
+        raise InvalidInputError(
+            f"cannot be given to worker processes ({error}): define it at the top level of a module, with `def`",
+            field="make_job",
+            value=repr(make_job),
+        ) from error
+
+
+def stacked(samples: Sequence[Any]) -> dict[str, Tensor]:
+    """Every field of some samples as one tensor. Each gains a leading dimension of len(samples).
+
+    Raises:
+        InvalidInputError: a sample is no mapping, lacks a field, or has one that is no tensor or of another shape.
+    """
+    for sample in samples:
+        if not isinstance(sample, Mapping):
+            kind = type(sample).__name__
+            raise InvalidInputError(
+                f"gives a {kind} as a sample; return a mapping of names to tensors, such as {{'input': ...}}",
+                field="dataset",
+                value=kind,
+            )
+    return {name: _field(name, samples) for name in samples[0]}
+
+
+def _field(name: str, samples: Sequence[Mapping[str, Any]]) -> Tensor:
+    tensors = [_tensor(name, sample) for sample in samples]
+    if len(shapes := {tuple(tensor.shape) for tensor in tensors}) > 1:
+        found = " and ".join(map(str, sorted(shapes)))
+        raise InvalidInputError(
+            f"gives {name!r} in shapes {found} within one micro-batch: pad or cut all samples to one shape",
+            field="dataset",
+            value=name,
+        )
+    return torch.stack(tensors)
+
+
+def _tensor(name: str, sample: Mapping[str, Any]) -> Tensor:
+    if name not in sample:
+        raise InvalidInputError(f"gives a sample without {name!r}, which others have", field="dataset", value=name)
+    try:
+        return torch.as_tensor(sample[name])
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = type(sample[name]).__name__
+        raise InvalidInputError(
+            f"gives {name!r} as a {kind}, of which torch makes no tensor ({error}): give numbers, or leave it out",
+            field="dataset",
+            value=name,
+        ) from error
+
+
+def built(name: str, build: Callable[[], object]) -> nn.Module:
+    """The module of a layer.
+
+    Raises:
+        InvalidInputError: `build` makes none, or one with complex numbers.
+    """
+    if isinstance(build, nn.Module):
+        raise InvalidInputError(f"of layer {name!r} is a module; give what makes one, as its class", field="build", value=name)
+    module = build()
+    if not isinstance(module, nn.Module):
+        raise InvalidInputError(f"of layer {name!r} makes a {type(module).__name__}, no module", field="build", value=name)
+    _require_real(name, module)
+    return module
+
+
+def _require_real(name: str, module: nn.Module) -> None:
+    """The job's type of numbers is real; torch would drop the imaginary parts, with no more than a warning."""
+    for what, tensors in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
+        for key, tensor in tensors:
+            if tensor.is_complex():
+                raise InvalidInputError(
+                    f"layer {name!r} has a complex {what}, {key!r}, whose imaginary part would be lost: "
+                    f"keep both parts as real numbers (torch.view_as_real), and put them together in forward",
+                    field="layers",
+                    value=key,
+                )
+
+
+def output_tensors(output: object, name: str) -> tuple[Tensor, ...]:
+    """A layer's output as a tuple of tensors.
+
+    Raises:
+        InvalidInputError: it is anything else.
+    """
+    tensors = (output,) if isinstance(output, Tensor) else output
+    if isinstance(tensors, (tuple, list)) and all(isinstance(tensor, Tensor) for tensor in tensors):
+        return tuple(tensors)
+    kind = type(output).__name__
+    if isinstance(output, (tuple, list)):
+        kind += f" of {', '.join(type(one).__name__ for one in output)}"
+    raise InvalidInputError(
+        f"layer {name!r} returns a {kind}; return a tensor or a tuple of tensors from its forward", field="layers", value=name
+    )
+
+
+@contextmanager
+def followed_without_values(name: str, taken: Sequence[Tensor]) -> Iterator[None]:
+    """A layer's forward pass of tensors that are shapes alone; refuse what could not go on so in training.
+
+    Args:
+        name: of the layer.
+        taken: what it takes, activations and fields.
+
+    Raises:
+        InvalidInputError: it asks for values, or changes what it takes in place.
+    """
+    versions = [tensor._version for tensor in taken]
+    try:
+        yield
+    except KintsugiError:
+        raise
+    except Exception as error:
+        if isinstance(error, (RuntimeError, TypeError)) and _OF_META.search(str(error)):
+            raise InvalidInputError(
+                f"layer {name!r} cannot be followed by shapes alone ({str(error).splitlines()[0]}): its forward must not depend on "
+                f"values (.item(), `if` on a tensor, boolean masks as indices), nor name a device",
+                field="layers",
+                value=name,
+            ) from error
+        error.add_note(
+            f"in the forward pass of layer {name!r}, which takes {', '.join(str(tuple(t.shape)) for t in taken) or 'nothing'}"
+        )
+        raise
+    if [tensor._version for tensor in taken] != versions:
+        raise InvalidInputError(
+            f"layer {name!r} changes what it takes in place, which other layers or its stage's backward pass still need: "
+            f"say inplace=False (of nn.ReLU and the like), or compute on a copy",
+            field="layers",
+            value=name,
+        )
+
+
+def require_announced(outputs: Sequence[Tensor], specs: Sequence[TensorSpec], name: str) -> None:
+    """Refuse what does not cross a boundary as the stage behind it expects.
+
+    Raises:
+        InvalidInputError: numbers, shapes or types of tensors depend on values or samples.
+    """
+    found, expected = [(tuple(t.shape), t.dtype) for t in outputs], [(tuple(spec.shape), spec.dtype) for spec in specs]
+    if found != expected:
+        raise InvalidInputError(
+            f"layer {name!r} returns {_told(found)} here and {_told(expected)} of the first sample: "
+            f"all micro-batches must have the same shapes and types",
+            field="layers",
+            value=name,
+        )
+
+
+def _told(tensors: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> str:
+    return ", ".join(f"{shape} {str(dtype).removeprefix('torch.')}" for shape, dtype in tensors) or "nothing"
+
+
+def scalar_loss(loss: object) -> Tensor:
+    """The loss of one micro-batch.
+
+    Raises:
+        InvalidInputError: it is no single number with a gradient.
+    """
+    if not isinstance(loss, Tensor):
+        why = f"returns a {type(loss).__name__}; return the tensor, without float() or .item()"
+    elif loss.dim() > 0:
+        why = f"returns a tensor of shape {tuple(loss.shape)}; return one number, such as its mean()"
+    elif not loss.requires_grad:
+        why = "returns a number without a gradient; compute it from the outputs, without detach(), and train a layer before it"
+    else:
+        return loss
+    raise InvalidInputError(why, field="loss")
+
+
+def optimizer_of(made: object) -> torch.optim.Optimizer:
+    """What the job's optimizer function made.
+
+    Raises:
+        InvalidInputError: that is no optimizer.
+    """
+    if not isinstance(made, torch.optim.Optimizer):
+        kind = type(made).__name__
+        raise InvalidInputError(
+            f"returns a {kind}; return a torch.optim.Optimizer of the parameters", field="optimizer", value=kind
+        )
+    return made
+
+
+def finite_factor(factor: Any, step: int) -> Any:
+    """The factor on the learning rates in a step.
+
+    Raises:
+        InvalidInputError: it is no finite number.
+    """
+    try:
+        is_finite = math.isfinite(factor)
+    except (TypeError, ValueError):
+        is_finite = False
+    if not is_finite:
+        raise InvalidInputError(
+            f"returns {factor!r} for step {step}; return a finite number for every step",
+            field="learning_rate_factor",
+            value=repr(factor),
+        )
+    return factor

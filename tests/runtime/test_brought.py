@@ -1,0 +1,233 @@
+"""What a user's own functions give wrongly is refused by name, with the way out."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kintsugi.runtime.brought import finite_factor, require_announced
+from kintsugi.runtime.measuring.sweeper import Sweeper
+from kintsugi.runtime.models import Layer, TrainingJob, build_layer, collate, loss_of, model_shape, run_layer
+from kintsugi.runtime.train import train
+from kintsugi.runtime.workers.state import ModelState
+from restorer.transport import TensorSpec
+from tests.core.refusals import refuses
+from tests.runtime.jobs import odd_job, tiny_gpt
+from tests.runtime.workers.test_executor import Alone, executor_of
+
+
+@pytest.mark.parametrize(
+    ("samples", "value", "told"),
+    [
+        ([(torch.ones(1), torch.ones(1))], "tuple", "gives a tuple as a sample; return a mapping"),
+        ([{"name": "cat"}], "name", "gives 'name' as a str, of which torch makes no tensor"),
+        ([{"z": torch.ones(1)}, {"z": torch.ones(2)}], "z", "in shapes (1,) and (2,) within one micro-batch: pad"),
+        ([{"z": 1, "y": 2}, {"z": 1}], "y", "gives a sample without 'y'"),
+    ],
+)
+def test_samples_that_cannot_be_stacked_are_refused(samples, value, told):
+    with refuses("dataset", value, told):
+        collate(samples, "cpu")
+
+
+class Returning(nn.Module):
+    """Returns what a function makes of what it takes."""
+
+    def __init__(self, make) -> None:
+        super().__init__()
+        self.make = make
+
+    def forward(self, values: Tensor, **fields: Tensor):
+        return self.make(values, **fields)
+
+
+def with_layer(make, inputs: tuple[str, ...] = ()) -> TrainingJob:
+    """A linear layer, one that runs `make`, and another linear one."""
+    job = odd_job()
+    linear = partial(nn.Linear, 6, 6)
+    odd = Layer(name="odd", build=partial(Returning, make), inputs=inputs)
+    entry = Layer(name="entry", build=partial(Entry, linear), inputs=("values",))
+    return replace(job, layers=[entry, odd, Layer(name="exit", build=linear)])
+
+
+class Entry(nn.Module):
+    """Applies a module to the field `values`."""
+
+    def __init__(self, build) -> None:
+        super().__init__()
+        self.inner = build()
+
+    def forward(self, *, values: Tensor) -> Tensor:
+        return self.inner(values)
+
+
+RETURNED = {
+    "dict": (lambda values: {"hidden": values}, "layer 'odd' returns a dict; return a tensor or a tuple of tensors"),
+    "nothing": (lambda _: None, "layer 'odd' returns a NoneType"),
+    "nested": (lambda values: (values, (values, values)), "layer 'odd' returns a tuple of Tensor, tuple"),
+}
+
+
+@pytest.mark.parametrize("what", RETURNED)
+def test_a_layer_that_returns_no_tensors_is_refused_with_its_name(what):
+    make, told = RETURNED[what]
+    with refuses("layers", "odd", told):
+        model_shape(with_layer(make))
+
+
+def test_a_layer_may_return_a_tensor_a_tuple_or_a_list():
+    values = torch.ones(2, 6)
+    for make, number in ((lambda v: v, 1), (lambda v: (v, v), 2), (lambda v: [v, v], 2)):
+        layer = Layer(name="odd", build=nn.Identity)
+        assert run_layer(layer, Returning(make), (values,), {}) == (values,) * number
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda v: v * v.sum().item(),
+        lambda v: v if v.sum() > 0 else -v,
+        lambda v: v[v > 0],
+        lambda v: v + torch.ones(6, device="cpu"),
+    ],
+)
+def test_a_layer_that_needs_values_for_its_shapes_is_refused_with_its_name(make):
+    with refuses("layers", "odd", "layer 'odd' cannot be followed by shapes alone"):
+        model_shape(with_layer(make))
+
+
+def test_another_mistake_of_a_layer_is_told_with_its_name_and_what_it_takes():
+    with pytest.raises(RuntimeError) as caught:
+        model_shape(with_layer(lambda values: values @ torch.ones(5, 6)))
+    assert caught.value.__notes__ == ["in the forward pass of layer 'odd', which takes (2, 6)"]
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs"),
+    [
+        (nn.ReLU(inplace=True), ()),
+        (lambda values: values.view(-1, 3).mul_(2).view(-1, 6), ()),
+        (lambda values, mask: values * mask.add_(1), ("mask",)),
+    ],
+)
+def test_a_layer_that_changes_what_it_takes_is_refused_with_its_name(make, inputs):
+    with refuses("layers", "odd", "layer 'odd' changes what it takes in place"):
+        model_shape(with_layer(make, inputs))
+
+
+def test_a_layer_may_change_in_place_what_it_made_itself():
+    assert len(model_shape(with_layer(lambda values: (values * 2).relu_())).boundaries) == 4
+
+
+@pytest.mark.parametrize(
+    ("build", "told"), [(nn.Identity(), "is a module; give what makes one"), (lambda: 3, "makes a int, no module")]
+)
+def test_what_builds_no_module_is_refused(build, told):
+    job = with_layer(lambda values: values)
+    job = replace(job, layers=[job.layers[0], Layer(name="odd", build=build), job.layers[2]])
+    for shape_or_layer in (model_shape, partial(build_layer, index=1)):
+        with refuses("build", "odd", told):
+            shape_or_layer(job)
+
+
+class Complex(nn.Module):
+    """Turns by complex numbers; they are kept as they are, or in two real parts."""
+
+    def __init__(self, kept: str) -> None:
+        super().__init__()
+        numbers = torch.ones(3, dtype=torch.complex64)
+        if kept == "parameter":
+            self.turn = nn.Parameter(numbers)
+        else:
+            self.register_buffer("turn", numbers if kept == "buffer" else torch.view_as_real(numbers))
+
+    def forward(self, values: Tensor) -> Tensor:
+        turned = torch.view_as_complex(values.unflatten(-1, (3, 2))) * torch.view_as_complex(self.turn)
+        return torch.view_as_real(turned).flatten(-2)
+
+
+@pytest.mark.parametrize("kept", ["parameter", "buffer"])
+def test_complex_numbers_that_would_be_made_real_are_refused(kept):
+    job = with_layer(lambda values: values)
+    job = replace(job, layers=[job.layers[0], Layer(name="odd", build=partial(Complex, kept)), job.layers[2]])
+    for shape_or_layer in (model_shape, partial(build_layer, index=1)):
+        with refuses("layers", "turn", f"layer 'odd' has a complex {kept}, 'turn'"):
+            shape_or_layer(job)
+
+
+def test_a_layer_may_put_complex_numbers_together_from_real_ones():
+    job = with_layer(lambda values: values)
+    job = replace(job, layers=[job.layers[0], Layer(name="odd", build=partial(Complex, "parts")), job.layers[2]])
+    assert model_shape(job).boundaries[2][0].shape == (2, 6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "told"),
+    [
+        (lambda outputs, _: outputs[0].square(), "returns a tensor of shape (2, 6); return one number"),
+        (lambda outputs, _: outputs[0].mean().item(), "returns a float; return the tensor"),
+        (lambda outputs, _: outputs[0].mean().detach(), "returns a number without a gradient"),
+    ],
+)
+def test_a_loss_that_cannot_be_trained_with_is_refused(loss, told):
+    with refuses("loss", ..., told):
+        Sweeper(replace(odd_job(), loss=loss)).warmed_up()
+    with refuses("loss", ..., told):
+        executor_of(replace(odd_job(), loss=loss), Alone()).run(0)
+
+
+def test_a_loss_that_takes_the_outputs_for_a_tensor_is_told_that_they_are_a_tuple():
+    with pytest.raises(AttributeError) as caught:
+        loss_of(replace(odd_job(), loss=lambda outputs, _: outputs.mean()), (torch.ones(2),), {})
+    assert "outputs[0] is the first" in caught.value.__notes__[0]
+
+
+def test_what_is_no_optimizer_is_refused():
+    with refuses("optimizer", "NoneType", "return a torch.optim.Optimizer"):
+        ModelState.initial(replace(odd_job(), optimizer=lambda _: None), range(1))
+
+
+@pytest.mark.parametrize("factor", [None, float("nan"), float("inf"), "0.5"])
+def test_a_factor_that_is_no_finite_number_is_refused_with_its_step(factor):
+    state = ModelState.initial(replace(odd_job(), learning_rate_factor=lambda step: factor if step == 3 else 1.0), range(1))
+    state.set_learning_rate(2)
+    with refuses("learning_rate_factor", repr(factor), "for step 3"):
+        state.set_learning_rate(3)
+
+
+def test_a_factor_may_be_any_number():
+    for factor in (0.5, 1, torch.tensor(0.5), -1e-3):
+        assert finite_factor(factor, 0) is factor
+
+
+def test_what_crosses_a_boundary_must_have_the_shape_that_was_found_first():
+    specs = [TensorSpec((2, 6), torch.float64, True)]
+    require_announced([torch.ones(2, 6, dtype=torch.float64)], specs, "odd")
+    for other in (torch.ones(2, 5, dtype=torch.float64), torch.ones(2, 6)):
+        with refuses("layers", "odd", "(2, 6) float64 of the first sample"):
+            require_announced([other], specs, "odd")
+
+
+def test_a_function_that_workers_cannot_import_is_refused():
+    def within() -> TrainingJob:
+        return tiny_gpt()
+
+    for make_job in (within, lambda: tiny_gpt(), partial(within)):  # noqa: PLW0108  # what cannot be imported
+        with refuses("make_job", repr(make_job), "define it at the top level of a module"):
+            train(make_job, workers=2)
+
+
+def job_without_factor() -> TrainingJob:
+    return replace(tiny_gpt(), learning_rate_factor=lambda _: None)
+
+
+def test_a_factor_that_is_wrong_from_the_first_step_on_is_refused_before_anything_starts():
+    with refuses("learning_rate_factor", "None", "for step 0"):
+        train(job_without_factor, workers=2)
+
+
+def test_a_function_that_makes_no_job_is_refused():
+    with refuses("make_job", "dict", "return a TrainingJob"):
+        train(dict, workers=2)

@@ -1,0 +1,45 @@
+"""A layer may not change what replicas hold alike."""
+
+import pytest
+import torch
+from torch import nn
+
+from kintsugi.runtime.workers.demands import unchanged_state
+from tests.core.refusals import refuses
+
+
+class Renamed(nn.Module):
+    """Puts another parameter in the place of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self.weight = nn.Parameter(self.weight.detach().clone())
+        return values * self.weight
+
+
+LAYERS = {
+    "a norm limit": (lambda: nn.Embedding(8, 4, max_norm=0.1), torch.arange(8), "weight", "parameter 'weight'"),
+    "another parameter": (Renamed, torch.ones(3), "weight", "parameter 'weight'"),
+    "running state": (lambda: nn.BatchNorm1d(3), torch.ones(4, 3), "num_batches_tracked", "buffer 'num_batches_tracked'"),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_that_changes_its_state_in_forward_is_refused_with_its_name(name):
+    build, values, key, what = LAYERS[name]
+    module = build()
+    with refuses("layers", key, f"layer 'first' changes its {what}"), unchanged_state("first", module):
+        module(values)
+
+
+def test_an_optimizer_may_change_parameters_between_two_passes():
+    module = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.ReLU(inplace=True))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(2):
+        with unchanged_state("first", module):
+            loss = module(torch.ones(1, 3)).sum()
+        loss.backward()
+        optimizer.step()
