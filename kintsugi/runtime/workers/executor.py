@@ -27,7 +27,7 @@ from kintsugi.runtime.records.tracing import ActionTrace
 from kintsugi.runtime.workers.backward import PassedStage
 from kintsugi.runtime.workers.buckets import BucketInFlight, taken_gradients
 from kintsugi.runtime.workers.commit import CommitRecord, Permit, StepStatus, anything, require_each_once
-from kintsugi.runtime.workers.demands import squared_norm, unchanged_state
+from kintsugi.runtime.workers.demands import Watch, squared_norm
 from kintsugi.runtime.workers.numbering import Numbering
 from kintsugi.runtime.workers.ownership import owned_parameters, require_reduced
 from kintsugi.runtime.workers.state import ModelState
@@ -77,6 +77,7 @@ class Executor:
         self._recorder = recorder or Recorder(None, Cadence(), self._sampler, 0, range(0))
         self._trace = trace or ActionTrace(worker, None)
         self._numbering = Numbering(shape)
+        self._watches: dict[int, Watch] = {}
         self._begin(0)
 
     def _begin(self, step: int) -> None:
@@ -145,8 +146,8 @@ class Executor:
         values = inputs
         for index in range(action.layer_start, action.layer_stop):
             seed_generators(self._job, 2, self._step, action.microbatch, index)
-            with unchanged_state(self._job.layers[index].name, module := self.state.modules[index]):
-                values = train_layer(self._job, index, module, values, batch)
+            with (watch := self._watch(index)).unchanged():
+                values = train_layer(self._job, index, watch.module, values, batch)
         loss = None
         if action.layer_stop == len(self._job.layers):
             loss = loss_of(self._job, values, batch) / self._job.num_microbatches
@@ -158,6 +159,13 @@ class Executor:
         if loss is None:
             require_announced(values, self._shape.boundaries[action.layer_stop], self._job.layers[action.layer_stop - 1].name)
             self._activations[action.microbatch, action.layer_stop] = values
+
+    def _watch(self, index: int) -> Watch:
+        """Over a layer that is held here."""
+        module = self.state.modules[index]
+        if index not in self._watches or self._watches[index].module is not module:
+            self._watches[index] = Watch(self._job.layers[index].name, module)
+        return self._watches[index]
 
     def _backward(self, action: Action) -> None:
         """The whole backward pass or its input part; either way the stage before gets its gradient."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from kintsugi.runtime.workers.demands import unchanged_state
+from kintsugi.runtime.workers.demands import Watch
 from tests.core.refusals import refuses
 
 
@@ -31,15 +31,16 @@ LAYERS = {
 def test_a_layer_that_changes_its_state_in_forward_is_refused_with_its_name(name):
     build, values, key, what = LAYERS[name]
     module = build()
-    with refuses("layers", key, f"layer 'first' changes its {what}"), unchanged_state("first", module):
+    with refuses("layers", key, f"layer 'first' changes its {what}"), Watch("first", module).unchanged():
         module(values)
 
 
 def test_an_optimizer_may_change_parameters_between_two_passes():
     module = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.ReLU(inplace=True))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    watch = Watch("first", module)
     for _ in range(2):
-        with unchanged_state("first", module):
+        with watch.unchanged():
             loss = module(torch.ones(1, 3)).sum()
         loss.backward()
         optimizer.step()
