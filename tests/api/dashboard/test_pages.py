@@ -160,6 +160,54 @@ def test_history_tells_what_was_measured(client, job):
     assert text.count('<rect class="phase') == 2
 
 
+def chapters_of(client):
+    """Every generation on the page of the past: its status, and all that is said of it in plain words."""
+    parts = text_of(client.get(f"{HOME}/history")).split('<li class="chapter">')[1:]
+    found = {int(re.search(r"Generation (\d+)", part)[1]): part.split("</li>")[0] for part in parts}
+    status = {number: re.findall(r'class="chip[^"]*">([^<]*)<', part)[-1] for number, part in found.items()}
+    words = {number: " ".join(re.sub(r"<[^>]*>", " ", part).split()) for number, part in found.items()}
+    return status, words
+
+
+def test_history_says_how_each_plan_stands_and_what_became_of_its_state(client):
+    client.post("/v1/jobs", json=new_job())
+    client.post(EVENTS, json=event("a", 0, "w00"))
+    client.post(REPORTS, json=report(1))
+    client.post(EVENTS, json=event("b", 1, "w01"))
+    client.post(EVENTS, json=event("c", 2, "w02"))
+    status, words = chapters_of(client)
+    assert status == {0: "superseded", 1: "applied", 2: "superseded", 3: "approved"}
+    told = [client.get(f"{JOB}/plans/{generation}").json()["status"] for generation in range(4)]
+    assert told == [status[generation] for generation in range(4)]
+    assert "Ran until a later plan took its place." in words[0]
+    assert "State moved" in words[1]
+    assert "Never ran" in words[2]
+    assert "State it would have moved" in words[2]
+    assert "State to move" in words[3]
+
+
+def test_history_says_who_refused_a_plan_and_why(client):
+    client.post("/v1/jobs", json=new_job(handling={"requires_approval": True}))
+    client.post(EVENTS, json=event("a", 0, "w00"))
+    assert chapters_of(client)[0][1] == "proposed"
+    refusal = {"decision": "refuse", "by": "Ada", "reason": "not during the demo", "replan": True}
+    assert client.post(f"{JOB}/plans/1/approval", json=refusal).status_code == 200
+    assert client.post(f"{JOB}/plans/2/approval", json={**refusal, "by": "Bob", "replan": False}).status_code == 200
+    status, words = chapters_of(client)
+    assert status == {0: "applied", 1: "superseded", 2: "refused"}
+    assert "Refused by Ada: not during the demo" in words[1]
+    assert "Refused by Bob: not during the demo" in words[2]
+    assert "State it would have moved" in words[2]
+
+
+def test_history_tells_advice_from_plans_that_run(client):
+    client.post("/v1/jobs", json=new_job(handling={"advise_only": True}))
+    client.post(EVENTS, json=event("a", 0, "w00"))
+    status, words = chapters_of(client)
+    assert status == {0: "superseded", 1: "advised"}
+    assert "Never ran" in words[0]
+
+
 def test_history_has_pages(client, job, monkeypatch):
     monkeypatch.setattr("api.dashboard.past.SHOWN_GENERATIONS", 2)
     for generation, worker in enumerate(("w00", "w01")):
