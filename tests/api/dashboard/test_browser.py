@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -168,6 +169,31 @@ def test_no_page_is_wider_than_a_phone(visit):
     for path in (*PAGES, LARGE, f"{LARGE}/schedule", STRANDED):
         visitor.go(path)
         assert visitor.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
+
+
+CUT = "(elements) => elements.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.textContent)"
+
+
+@pytest.mark.parametrize("viewport", [PHONE, {"width": 1280, "height": 860}], ids=["phone", "desktop"])
+def test_names_of_many_workers_stay_readable(visit, site, viewport):
+    _, client = site
+    job = f"many-{viewport['width']}"
+    profile = replace(uniform_profile(16), name="p" * 98)
+    client.create_job(job=job, profile=profile, workers=66, settings=grid_of(505, 5, 13))
+    client.post_event(job, Event(kind=EventKind.STRAGGLER, id="slow", generation=0, worker="w14", speed_ratio=0.55))
+    visitor = visit(viewport=viewport)
+    page = visitor.page
+    visitor.go(f"/dashboard/jobs/{job}")
+    assert page.locator(".grid th", has_text="101 mb").count() == 5
+    assert page.locator(".slot-slow").count() == 1
+    assert page.locator(".grid th, .slot-name").evaluate_all(CUT) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+    visitor.go(f"/dashboard/jobs/{job}/whatif")
+    spare = page.locator(".bench .ask-dead")
+    spare.click()
+    name, mark = (spare.locator(part).bounding_box() for part in (".slot-name", ".ask-mark"))
+    assert name["x"] + name["width"] <= mark["x"]
+    assert page.locator(".slot-name").evaluate_all(CUT) == []
 
 
 def test_pages_are_readable_without_scripts(visit):
