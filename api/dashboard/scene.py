@@ -64,6 +64,12 @@ class Scene:
         alive = set(self.alive)
         return tuple(worker.id for worker in self.cluster.workers if worker.id not in alive)
 
+    @cached_property
+    def living_hosts(self) -> tuple[str, ...]:
+        """Hosts with a living worker, in cluster order."""
+        living = {self.cluster.by_id[worker].host for worker in self.alive if worker in self.cluster.by_id}
+        return tuple(host for host in self.cluster.hosts if host in living)
+
 
 def scene_of(records: Records, job: str, generation: int | None = None) -> Scene:
     """The scene of one decision, by default the latest.

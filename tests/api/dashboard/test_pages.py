@@ -118,6 +118,14 @@ def test_spare_lost_and_slow_workers_stand_beside_the_grid(client):
     assert "0.9×" in text  # noqa: RUF001  # as it stands on the page
 
 
+def test_hosts_count_while_one_of_their_workers_lives(client, job):
+    for generation, worker in enumerate(("w00", "w01", "w02")):
+        client.post(EVENTS, json=event(worker, generation, worker))
+    text = text_of(client.get(HOME))
+    assert re.search(r"<dt>Workers</dt><dd>3 <span[^>]*>of 6<", text)
+    assert re.search(r"<dt>Hosts</dt><dd>2 <span[^>]*>of 3<", text)
+
+
 def test_a_job_without_a_plan_says_why(client):
     client.post("/v1/jobs", json=new_job(settings={"num_microbatches": 8, "ranges": {"min_pp": 4}}))
     workers = [event(f"e{n}", 0, f"w0{n}") for n in range(3)]
