@@ -118,6 +118,31 @@ def test_spare_lost_and_slow_workers_stand_beside_the_grid(client):
     assert "0.9×" in text  # noqa: RUF001  # as it stands on the page
 
 
+def test_a_worker_that_leaves_and_still_serves_is_not_shown_as_lost(client):
+    client.post("/v1/jobs", json=rerouted())
+    client.post(EVENTS, json=event("a", 0, "w01", "worker_draining", deadline_seconds=60))
+    text = text_of(client.get(HOME))
+    assert "w01 is leaving and still serves its state. Pipeline 0, stage 1" in text
+    assert "slot-mended" not in text
+    assert "Leaving workers that stay" in text_of(client.get(f"{HOME}/whatif"))
+    assert "Lost workers that come back" not in text_of(client.get(f"{HOME}/whatif?fail=w02"))
+    rows = client.get(f"{HOME}/schedule.json").json()["panels"][-1]["rows"]
+    assert [row["is_leaving"] for row in rows] == [False, True, False, False]
+    client.post(EVENTS, json=event("b", 1, "w01"))
+    text = text_of(client.get(HOME))
+    assert "w01 is lost." in text
+    assert "slot-leaving" not in text
+    assert "Lost workers that come back" in text_of(client.get(f"{HOME}/whatif"))
+    assert not any(row["is_leaving"] for row in client.get(f"{HOME}/schedule.json").json()["panels"][-1]["rows"])
+
+
+def test_a_leaving_worker_without_a_slot_stands_beside_the_grid(client, job):
+    client.post(EVENTS, json=event("a", 0, "w01", "worker_draining"))
+    text = text_of(client.get(HOME))
+    assert 'aria-label="Leaving workers"' in text
+    assert 'aria-label="Lost workers"' not in text
+
+
 def test_hosts_count_while_one_of_their_workers_lives(client, job):
     for generation, worker in enumerate(("w00", "w01", "w02")):
         client.post(EVENTS, json=event(worker, generation, worker))
