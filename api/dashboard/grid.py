@@ -29,6 +29,8 @@ class SlotState(StrEnum):
     """Its worker got other layers than it had: their state moves to it."""
     MENDED = "mended"
     """Dead, and its micro-batches go to others."""
+    LEAVING = "leaving"
+    """Its worker was asked to leave: it takes no part any more, and others can fetch its state still."""
     LOST = "lost"
     """Its worker is gone and no plan answers that."""
     SPARE = "spare"
@@ -44,6 +46,7 @@ LEGEND = (
     (SlotState.MOVING, "→", "new layers, state moves there"),
     (SlotState.SPARE, "S", "spare"),
     (SlotState.GONE, "✕", "lost, the plan does without"),
+    (SlotState.LEAVING, "L", "leaving, still serves its state"),
     (SlotState.LOST, "!", "lost, no plan yet"),
 )
 
@@ -81,6 +84,8 @@ class Grid:
 
     rows: tuple[Row, ...]
     spares: tuple[Cell, ...]
+    leaving: tuple[Cell, ...]
+    """Leaving workers that no slot shows."""
     gone: tuple[Cell, ...]
     """Lost workers that no slot shows."""
     width: str
@@ -89,7 +94,9 @@ class Grid:
     @property
     def legend(self) -> tuple[tuple[SlotState, str, str], ...]:
         """The states in the picture, with their marks and meanings."""
-        seen = {cell.state for row in self.rows for cell in row.cells} | {cell.state for cell in (*self.spares, *self.gone)}
+        seen = {cell.state for row in self.rows for cell in row.cells} | {
+            cell.state for cell in (*self.spares, *self.leaving, *self.gone)
+        }
         return tuple(entry for entry in LEGEND if entry[0] in seen)
 
 
@@ -132,9 +139,14 @@ class _Drawing:
             spares=tuple(
                 self._beside(worker, SlotState.SPARE, "S", reason) for worker, reason in idle.items() if worker in self._alive
             ),
+            leaving=tuple(
+                self._beside(worker, SlotState.LEAVING, "L", "leaving; it still serves its state, and the plan does without it")
+                for worker in self._scene.leaving
+                if worker not in shown
+            ),
             gone=tuple(
                 self._beside(worker, SlotState.GONE, "✕", "lost; the plan does without it")
-                for worker in self._scene.lost
+                for worker in self._scene.gone
                 if worker not in shown
             ),
             width=next((name for most, name in WIDTHS if self._longest <= most), "lots"),
@@ -171,6 +183,8 @@ class _Drawing:
 
     def _state(self, worker: str) -> tuple[SlotState, str, str]:
         """State, mark and a sentence about a worker that holds a slot."""
+        if worker in self._scene.leaving:
+            return SlotState.LEAVING, "L", "Leaving, and no plan answers that yet."
         if worker not in self._alive:
             return SlotState.LOST, "!", "Lost, and no plan answers that yet."
         if taken := self._taken.get(worker, 0):
@@ -183,11 +197,12 @@ class _Drawing:
         slot, name = seat.slot, self._scene.buried.get(seat.slot)
         takers = {worker: given for (worker, p, s), given in self._given.items() if (p, s) == (slot.pipeline, slot.stage)}
         shares = ", ".join(f"{worker} takes {given}" for worker, given in takers.items())
-        head = "" if name is None else f"{name} is lost. "
+        leaves = name in self._scene.leaving
+        head = "" if name is None else f"{name} is leaving and still serves its state. " if leaves else f"{name} is lost. "
         return Cell(
-            state=SlotState.MENDED,
+            state=SlotState.LEAVING if leaves else SlotState.MENDED,
             worker=name,
-            mark="✕",
+            mark="L" if leaves else "✕",
             layers=layers(seat.stage),
             span=seat.span,
             detail=f"{head}{seat.place} Its micro-batches are rerouted: {shares}.",

@@ -82,6 +82,7 @@ def replied(question: Question, scene: Scene, records: Records, decide: Callable
         decision=decision,
         cluster=_cluster(scene, question),
         alive=(*decision.plan.workers, *(idle.worker for idle in decision.plan.idle_workers)),
+        draining=_draining(scene, question),
         buried=buried(records, scene.summary.id, decision),
     )
     return Reply(scene=after, grid=grid_of(after), changes=_changes(scene.decision, decision))
@@ -91,6 +92,10 @@ def _cluster(scene: Scene, question: Question) -> Cluster:
     slow = set(question.slow)
     workers = tuple(replace(w, speed_ratio=question.speed_ratio) if w.id in slow else w for w in scene.cluster.workers)
     return scene.cluster.with_workers(workers)
+
+
+def _draining(scene: Scene, question: Question) -> tuple[str, ...]:
+    return tuple(w for w in scene.draining if scene.cluster.by_id[w].host not in question.fail_hosts)
 
 
 def _changes(now: Decision, then: Decision) -> tuple[Change, ...]:

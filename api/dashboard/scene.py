@@ -32,6 +32,8 @@ class Scene:
     cluster: Cluster
     """As events had changed it when the decision was made; of the latest decision, as it is now."""
     alive: tuple[str, ...]
+    draining: tuple[str, ...]
+    """Workers that were asked to leave and still serve the state that they hold."""
     decision: Decision
     decided_at: str
     """RFC 3339, UTC."""
@@ -64,6 +66,22 @@ class Scene:
         alive = set(self.alive)
         return tuple(worker.id for worker in self.cluster.workers if worker.id not in alive)
 
+    @cached_property
+    def leaving(self) -> tuple[str, ...]:
+        """Of the lost, those that still serve."""
+        return tuple(worker for worker in self.lost if worker in self.draining)
+
+    @cached_property
+    def gone(self) -> tuple[str, ...]:
+        """The lost without the leaving."""
+        return tuple(worker for worker in self.lost if worker not in self.leaving)
+
+    @cached_property
+    def living_hosts(self) -> tuple[str, ...]:
+        """Hosts with a living worker, in cluster order."""
+        living = {self.cluster.by_id[worker].host for worker in self.alive if worker in self.cluster.by_id}
+        return tuple(host for host in self.cluster.hosts if host in living)
+
 
 def scene_of(records: Records, job: str, generation: int | None = None) -> Scene:
     """The scene of one decision, by default the latest.
@@ -84,6 +102,7 @@ def scene_of(records: Records, job: str, generation: int | None = None) -> Scene
         settings=state.settings,
         cluster=(past or present).cluster,
         alive=(past or present).alive,
+        draining=(past or present).draining,
         decision=decoded(stored),
         decided_at=stored.decided_at,
         buried=buried(records, job, decoded(stored)),

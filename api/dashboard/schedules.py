@@ -26,7 +26,7 @@ Bar = tuple[int, int, int, float, float, int]
 
 
 KEPT_SCHEDULES = 16
-_packed: Recent[tuple[str, str, int, str], "Packed"] = Recent(KEPT_SCHEDULES)
+_packed: Recent[tuple[str, str, int, str, tuple[str, ...]], "Packed"] = Recent(KEPT_SCHEDULES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,8 @@ class ScheduleRow:
     worker: str
     group: str
     is_lost: bool
+    is_leaving: bool
+    """Whether a lost worker still serves its state."""
     bars: tuple[Bar, ...]
 
 
@@ -76,7 +78,7 @@ class Packed:
 
 def packed_schedule(scene: Scene) -> Packed:
     """`schedule_of` as JSON, kept for those who look at the same decision again."""
-    key = (scene.summary.id, scene.summary.created_at, scene.generation, scene.decided_at)
+    key = (scene.summary.id, scene.summary.created_at, scene.generation, scene.decided_at, scene.leaving)
     packed = _packed.get(key)
     if packed is None:
         packed = Packed.of(schedule_of(scene))
@@ -146,6 +148,7 @@ def _panel(title: str, plan: Plan, scene: Scene, lost: Sequence[str]) -> Schedul
             worker=row.worker,
             group=row.group,
             is_lost=row.is_lost,
+            is_leaving=row.is_lost and row.worker in scene.leaving,
             bars=() if row.is_lost else tuple(_bars(step.timings[row.worker], own[row.worker])),
         )
         for row in rows_of(plan, lost=lost)

@@ -233,10 +233,15 @@ class History:
 
 def standing_at(entry: Entry, handling: Handling) -> Standing | None:
     """How a plan stood at the entry that led to it, or that let it count, refused it or stopped waiting for it; else none."""
-    content = entry.content
     if entry.decided:
         status = Lifecycle(handling=handling).first_status
         return Standing(generation=entry.generation, status=status, number=entry.number, since=entry.received_at)
+    return verdict_at(entry, handling)
+
+
+def verdict_at(entry: Entry, handling: Handling) -> Standing | None:
+    """How a plan stood once an entry approved or refused it, or ended the time for that or for an answer; else none."""
+    content = entry.content
     if not isinstance(content, Approval | Expiry) or (isinstance(content, Expiry) and content.kind is DeadlineKind.EVENTS):
         return None
     waits = isinstance(content, Expiry) and content.kind is DeadlineKind.ANSWER

@@ -61,13 +61,13 @@ function grid({ context, view, palette, width, height, gutter, x }) {
 
 function lane(sheet, row) {
   const { context, panel, view, palette, gutter, width, y, x } = sheet;
-  const { bars, isLost, group } = panel.rows[row];
+  const { bars, isLost, isLeaving, group } = panel.rows[row];
   const top = y(row);
   if (row && group !== panel.rows[row - 1].group) {
     context.fillStyle = palette.strong;
     context.fillRect(gutter, Math.round(top) - 0.5, width, 0.75);
   }
-  if (isLost) return lost(sheet, top);
+  if (isLost) return lost(sheet, top, isLeaving ? "leaving" : "✕ lost");
   const seen = bars.filter((bar) => bar.end >= view.start && bar.start <= view.start + view.span);
   const drawn = {};
   for (const bar of seen) {
@@ -108,7 +108,7 @@ function stripes(context, palette, left, top, width, height) {
   context.fillRect(left, top + height - 2, width - 0.75, 2);
 }
 
-function lost({ context, view, palette, gutter, width }, top) {
+function lost({ context, view, palette, gutter, width }, top, words) {
   context.strokeStyle = palette.strong;
   context.setLineDash([3, 4]);
   context.beginPath();
@@ -121,7 +121,7 @@ function lost({ context, view, palette, gutter, width }, top) {
   context.fillRect(gutter + 6, top + 1, 46, view.rowHeight - 2);
   context.fillStyle = palette.muted;
   context.textAlign = "left";
-  context.fillText("✕ lost", gutter + 10, top + view.rowHeight / 2);
+  context.fillText(words, gutter + 10, top + view.rowHeight / 2);
 }
 
 function messages({ context, panel, view, palette, x, y, from, to }, selected) {

@@ -1,10 +1,14 @@
 // Pages stay true: whenever the service's stream tells of something, the page is fetched again, and what changed is put in its place.
 
+import { News } from "./news.js";
 import { prepare } from "./roving.js";
 
 const POLL_MILLISECONDS = 2000;
+const CHECK_MILLISECONDS = 30000;
 const SETTLING_MILLISECONDS = 60;
 const LONGEST_PAUSE_MILLISECONDS = 15000;
+const SLOW_MILLISECONDS = 3000;
+const ANSWER_MILLISECONDS = 30000;
 
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
@@ -12,17 +16,21 @@ export async function stayTrue() {
   const main = document.getElementById("main");
   if (!main.dataset.live) return;
   const page = { main, html: main.innerHTML, etag: null };
-  const news = newsOf(main.dataset);
+  const ear = earOf(main.dataset);
   for (let failures = 0; ; ) {
     await visible();
+    const slow = setTimeout(tell, SLOW_MILLISECONDS, "waiting for an answer", true);
     try {
       await refresh(page);
       failures = 0;
+      clearTimeout(slow);
       tell("live", false);
-      await news.next();
-    } catch {
+      await ear.next();
+    } catch (error) {
       failures += 1;
+      clearTimeout(slow);
       tell("no answer, trying again", true);
+      if (error.name === "TimeoutError") ear.news.rest();
       await pause(Math.min(500 * 2 ** failures, LONGEST_PAUSE_MILLISECONDS));
     }
   }
@@ -34,24 +42,24 @@ function visible() {
 }
 
 // Something new: told by the stream, or perhaps there after a while: where the stream is away, and in the list of jobs, whose
-// beginnings no stream tells.
-function newsOf({ job, stream: address }) {
+// beginnings no stream tells. What was told is checked now and then: a connection that broke unnoticed tells nothing.
+function earOf({ job, stream: address }) {
   const ofJob = job === undefined ? "/v1/stream" : `/v1/jobs/${encodeURIComponent(job)}/stream`;
-  const stream = new EventSource(address ?? ofJob);
   let isNew = false;
   let wake = () => {};
   const hear = () => {
     isNew = true;
     wake();
   };
-  for (const kind of ["event", "report", "plan", "overlay", "open", "error"]) stream.addEventListener(kind, hear);
-  addEventListener("pagehide", () => stream.close());
+  const news = new News(address ?? ofJob, hear);
+  const tellsAll = job !== undefined && address === undefined;
+  document.addEventListener("visibilitychange", hear);
   return {
+    news,
     async next() {
       if (!isNew) {
         const told = new Promise((resolve) => (wake = resolve));
-        const isTold = job !== undefined && address === undefined && stream.readyState === EventSource.OPEN;
-        await (isTold ? told : Promise.race([told, pause(POLL_MILLISECONDS)]));
+        await Promise.race([told, pause(tellsAll && news.isTold ? CHECK_MILLISECONDS : POLL_MILLISECONDS)]);
       }
       await pause(SETTLING_MILLISECONDS);
       isNew = false;
@@ -61,7 +69,7 @@ function newsOf({ job, stream: address }) {
 
 async function refresh(page) {
   const headers = page.etag ? { "If-None-Match": page.etag } : {};
-  const response = await fetch(location.href, { cache: "no-store", headers });
+  const response = await fetch(location.href, { cache: "no-store", headers, signal: AbortSignal.timeout(ANSWER_MILLISECONDS) });
   if (response.status === 304) return;
   if (response.redirected) return location.assign(response.url);
   if (!response.ok) throw new Error(response.statusText);

@@ -21,6 +21,7 @@ export class Panel {
       worker: row.worker,
       group: row.group,
       isLost: row.is_lost,
+      isLeaving: row.is_leaving,
       bars: row.bars.map((bar) => barOf(bar, kinds)).sort((a, b) => a.start - b.start),
     }));
     this.passes = new Map();

@@ -14,12 +14,13 @@ const ACTIONS = {
   flatter: (view) => view.rows(-1),
 };
 const COMFORTABLE_HEIGHT = 560;
+const ANSWER_MILLISECONDS = 60000;
 
 export async function show(root) {
   root.hidden = false;
   const status = document.getElementById("schedule-status");
   try {
-    const response = await fetch(root.dataset.source, { cache: "no-store" });
+    const response = await fetch(root.dataset.source, { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MILLISECONDS) });
     if (!response.ok) throw new Error(`the service answered ${response.status}`);
     lay(root, await response.json());
     status.textContent = "";

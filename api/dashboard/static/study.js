@@ -1,6 +1,7 @@
 // What if: every click asks at once; the address always names the question that is answered.
 
 const DELAY_MILLISECONDS = 200;
+const ANSWER_MILLISECONDS = 60000;
 
 export function answerAtOnce(form) {
   let timer = 0;
@@ -25,7 +26,7 @@ async function answer(form, signal) {
   const url = isEmpty ? form.action : `${form.action}?${query}`;
   reply.setAttribute("aria-busy", "true");
   try {
-    const response = await fetch(url, { signal });
+    const response = await fetch(url, { signal: AbortSignal.any([signal, AbortSignal.timeout(ANSWER_MILLISECONDS)]) });
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     const found = page.getElementById("reply") ?? page.querySelector(".empty");
     reply.replaceChildren(...found.childNodes);

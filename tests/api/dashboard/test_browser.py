@@ -3,6 +3,8 @@
 import os
 import re
 import shutil
+import signal
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -169,6 +171,31 @@ def test_no_page_is_wider_than_a_phone(visit):
         assert visitor.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
 
 
+CUT = "(elements) => elements.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.textContent)"
+
+
+@pytest.mark.parametrize("viewport", [PHONE, {"width": 1280, "height": 860}], ids=["phone", "desktop"])
+def test_names_of_many_workers_stay_readable(visit, site, viewport):
+    _, client = site
+    job = f"many-{viewport['width']}"
+    profile = replace(uniform_profile(16), name="p" * 98)
+    client.create_job(job=job, profile=profile, workers=66, settings=grid_of(505, 5, 13))
+    client.post_event(job, Event(kind=EventKind.STRAGGLER, id="slow", generation=0, worker="w14", speed_ratio=0.55))
+    visitor = visit(viewport=viewport)
+    page = visitor.page
+    visitor.go(f"/dashboard/jobs/{job}")
+    assert page.locator(".grid th", has_text="101 mb").count() == 5
+    assert page.locator(".slot-slow").count() == 1
+    assert page.locator(".grid th, .slot-name").evaluate_all(CUT) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+    visitor.go(f"/dashboard/jobs/{job}/whatif")
+    spare = page.locator(".bench .ask-dead")
+    spare.click()
+    name, mark = (spare.locator(part).bounding_box() for part in (".slot-name", ".ask-mark"))
+    assert name["x"] + name["width"] <= mark["x"]
+    assert page.locator(".slot-name").evaluate_all(CUT) == []
+
+
 def test_pages_are_readable_without_scripts(visit):
     visitor = visit(java_script_enabled=False)
     page = visitor.page
@@ -197,6 +224,58 @@ def test_a_failure_is_seen_without_loading_the_page_again(visit, site):
     assert page.evaluate("document.activeElement.id") == "slot-2-1"
     client.report("watched", Report(generation=1, status=ReportStatus.APPLIED))
     page.locator(".headline .chip-good").wait_for()
+
+
+HIDE = """(isHidden) => {
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => isHidden });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def test_more_windows_than_a_browser_opens_connections_all_stay_true(visit, site):
+    _, client = site
+    client.create_job(job="crowded", profile=uniform_profile(16), workers=8, settings=grid_of(12, 4, 2, Policy.DATA_REROUTING))
+    context = visit().context
+    pages = [context.new_page() for _ in range(8)]
+    for page in pages:
+        page.goto("/dashboard/jobs/crowded")
+        page.locator("#live", has_text="live").wait_for()
+    lose(client, "crowded", "w01")
+    for page in pages:
+        page.locator("#slot-0-1.slot-mended").wait_for()
+    pages[0].close()
+    lose(client, "crowded", "w02")
+    for page in pages[1:]:
+        page.locator("#slot-1-0.slot-mended").wait_for()
+
+
+def test_a_page_that_nobody_sees_lets_its_stream_go_and_catches_up(visit, site):
+    _, client = site
+    client.create_job(job="unseen", profile=uniform_profile(16), workers=8, settings=grid_of(12, 4, 2, Policy.DATA_REROUTING))
+    visitor = visit()
+    page = visitor.page
+    with page.expect_request("**/unseen/stream"):
+        visitor.go("/dashboard/jobs/unseen")
+    with page.expect_event("requestfailed", lambda request: request.url.endswith("/unseen/stream")):
+        page.evaluate(HIDE, True)
+    lose(client, "unseen", "w01")
+    with page.expect_request("**/unseen/stream"):
+        page.evaluate(HIDE, False)
+    page.locator("#slot-0-1.slot-mended").wait_for()
+
+
+def test_a_service_that_is_silent_is_not_shown_as_live(visit, site):
+    process, _ = site
+    visitor = visit()
+    visitor.go(HOME)
+    visitor.page.locator("#live", has_text="live").wait_for()
+    process.process.send_signal(signal.SIGSTOP)
+    try:
+        visitor.page.evaluate(HIDE, False)
+        visitor.page.locator("#live.stale").wait_for()
+    finally:
+        process.process.send_signal(signal.SIGCONT)
+    visitor.page.locator("#live:not(.stale)").wait_for()
 
 
 def test_a_newer_plan_is_announced_where_the_page_must_not_jump(visit, site):

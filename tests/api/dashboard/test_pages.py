@@ -118,6 +118,39 @@ def test_spare_lost_and_slow_workers_stand_beside_the_grid(client):
     assert "0.9×" in text  # noqa: RUF001  # as it stands on the page
 
 
+def test_a_worker_that_leaves_and_still_serves_is_not_shown_as_lost(client):
+    client.post("/v1/jobs", json=rerouted())
+    client.post(EVENTS, json=event("a", 0, "w01", "worker_draining", deadline_seconds=60))
+    text = text_of(client.get(HOME))
+    assert "w01 is leaving and still serves its state. Pipeline 0, stage 1" in text
+    assert "slot-mended" not in text
+    assert "Leaving workers that stay" in text_of(client.get(f"{HOME}/whatif"))
+    assert "Lost workers that come back" not in text_of(client.get(f"{HOME}/whatif?fail=w02"))
+    rows = client.get(f"{HOME}/schedule.json").json()["panels"][-1]["rows"]
+    assert [row["is_leaving"] for row in rows] == [False, True, False, False]
+    client.post(EVENTS, json=event("b", 1, "w01"))
+    text = text_of(client.get(HOME))
+    assert "w01 is lost." in text
+    assert "slot-leaving" not in text
+    assert "Lost workers that come back" in text_of(client.get(f"{HOME}/whatif"))
+    assert not any(row["is_leaving"] for row in client.get(f"{HOME}/schedule.json").json()["panels"][-1]["rows"])
+
+
+def test_a_leaving_worker_without_a_slot_stands_beside_the_grid(client, job):
+    client.post(EVENTS, json=event("a", 0, "w01", "worker_draining"))
+    text = text_of(client.get(HOME))
+    assert 'aria-label="Leaving workers"' in text
+    assert 'aria-label="Lost workers"' not in text
+
+
+def test_hosts_count_while_one_of_their_workers_lives(client, job):
+    for generation, worker in enumerate(("w00", "w01", "w02")):
+        client.post(EVENTS, json=event(worker, generation, worker))
+    text = text_of(client.get(HOME))
+    assert re.search(r"<dt>Workers</dt><dd>3 <span[^>]*>of 6<", text)
+    assert re.search(r"<dt>Hosts</dt><dd>2 <span[^>]*>of 3<", text)
+
+
 def test_a_job_without_a_plan_says_why(client):
     client.post("/v1/jobs", json=new_job(settings={"num_microbatches": 8, "ranges": {"min_pp": 4}}))
     workers = [event(f"e{n}", 0, f"w0{n}") for n in range(3)]
@@ -158,6 +191,54 @@ def test_history_tells_what_was_measured(client, job):
     assert "+25.0 %" in text
     assert re.search(r"resumed</span> 2\.25 s", text)
     assert text.count('<rect class="phase') == 2
+
+
+def chapters_of(client):
+    """Every generation on the page of the past: its status, and all that is said of it in plain words."""
+    parts = text_of(client.get(f"{HOME}/history")).split('<li class="chapter">')[1:]
+    found = {int(re.search(r"Generation (\d+)", part)[1]): part.split("</li>")[0] for part in parts}
+    status = {number: re.findall(r'class="chip[^"]*">([^<]*)<', part)[-1] for number, part in found.items()}
+    words = {number: " ".join(re.sub(r"<[^>]*>", " ", part).split()) for number, part in found.items()}
+    return status, words
+
+
+def test_history_says_how_each_plan_stands_and_what_became_of_its_state(client):
+    client.post("/v1/jobs", json=new_job())
+    client.post(EVENTS, json=event("a", 0, "w00"))
+    client.post(REPORTS, json=report(1))
+    client.post(EVENTS, json=event("b", 1, "w01"))
+    client.post(EVENTS, json=event("c", 2, "w02"))
+    status, words = chapters_of(client)
+    assert status == {0: "superseded", 1: "applied", 2: "superseded", 3: "approved"}
+    told = [client.get(f"{JOB}/plans/{generation}").json()["status"] for generation in range(4)]
+    assert told == [status[generation] for generation in range(4)]
+    assert "Ran until a later plan took its place." in words[0]
+    assert "State moved" in words[1]
+    assert "Never ran" in words[2]
+    assert "State it would have moved" in words[2]
+    assert "State to move" in words[3]
+
+
+def test_history_says_who_refused_a_plan_and_why(client):
+    client.post("/v1/jobs", json=new_job(handling={"requires_approval": True}))
+    client.post(EVENTS, json=event("a", 0, "w00"))
+    assert chapters_of(client)[0][1] == "proposed"
+    refusal = {"decision": "refuse", "by": "Ada", "reason": "not during the demo", "replan": True}
+    assert client.post(f"{JOB}/plans/1/approval", json=refusal).status_code == 200
+    assert client.post(f"{JOB}/plans/2/approval", json={**refusal, "by": "Bob", "replan": False}).status_code == 200
+    status, words = chapters_of(client)
+    assert status == {0: "applied", 1: "superseded", 2: "refused"}
+    assert "Refused by Ada: not during the demo" in words[1]
+    assert "Refused by Bob: not during the demo" in words[2]
+    assert "State it would have moved" in words[2]
+
+
+def test_history_tells_advice_from_plans_that_run(client):
+    client.post("/v1/jobs", json=new_job(handling={"advise_only": True}))
+    client.post(EVENTS, json=event("a", 0, "w00"))
+    status, words = chapters_of(client)
+    assert status == {0: "superseded", 1: "advised"}
+    assert "Never ran" in words[0]
 
 
 def test_history_has_pages(client, job, monkeypatch):
