@@ -54,6 +54,9 @@ class InterleavedSearch:
     most_pursued = 48
     """Numbers of pipelines; what is left then has a closed-form bound."""
 
+    floor_seconds = 0.0
+    """No step is shorter, whatever is pursued."""
+
     tolerance = 1e-9
     optimism = math.inf
 

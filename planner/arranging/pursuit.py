@@ -50,7 +50,7 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
     others = min(others, _least_step(search, degrees, limit))
     _join(request, frontier, search, bounds)
     _polish(frontier, search)
-    return frontier, min(others, *bounds.values())
+    return frontier, max(search.floor_seconds, min(others, *bounds.values()))
 
 
 def _join(request: Request, frontier: Frontier, search: AnySearch, bounds: dict[int, float]) -> None:
@@ -84,7 +84,7 @@ def _polish(frontier: Frontier, search: AnySearch) -> None:
 
 def _least_step(search: AnySearch, degrees: Sequence[int], limit: float) -> float:
     """None of these numbers of pipelines has a shorter step; in seconds, infinite for none."""
-    shares = (1 - 2**power * LEVEL for power in range(9))
+    shares = (*(1 - 2**power * LEVEL for power in range(9)), *(0.5**power for power in range(2, 12)))
     return next((share * limit for share in shares if not search.could_win(degrees, share * limit)), 0.0) if degrees else math.inf
 
 

@@ -35,6 +35,9 @@ class EqualSearch:
     most_pursued = 48
     """Numbers of pipelines; what is left then has a closed-form bound."""
 
+    floor_seconds = 0.0
+    """No step is shorter, whatever is pursued."""
+
     def __init__(self, problem: EqualProblem) -> None:
         self._problem = problem
         self._partitioners: dict[int, Partitioner] = {}

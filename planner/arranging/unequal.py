@@ -102,11 +102,11 @@ class UnequalSearch:
 
     def could_win(self, degrees: Sequence[int], limit_seconds: float) -> list[int]:
         """Those numbers of pipelines for which a step below the limit is not ruled out."""
-        return self._ideal.could_win(degrees, limit_seconds) if limit_seconds > self._bound_seconds else []
+        return self._ideal.could_win(degrees, limit_seconds) if limit_seconds > self.floor_seconds else []
 
     @property
-    def _bound_seconds(self) -> float:
-        """The work divided by all speeds, or one micro-batch's way at the highest speed."""
+    def floor_seconds(self) -> float:
+        """No step is shorter: the work divided by all speeds, or one micro-batch's way at the highest speed."""
         speeds, sums = [kind.speed_ratio for kind in self._problem.kinds], self._problem.costs.sums
         waited = sums.backward_input if self._problem.schedule is Schedule.ZB_H1 else sums.backward
         one_way = (sums.forward[-1] + waited[-1]) / max(speeds)
@@ -115,7 +115,7 @@ class UnequalSearch:
 
     def arrange(self, dp: int, limit_seconds: float = math.inf) -> tuple[float, Arrangement | None]:
         """A lower bound on the step of `dp` pipelines, and the best arrangement; none where no step is below the limit."""
-        bound = max(self._bound_seconds, self._ideal.arrange(dp, limit_seconds)[0])
+        bound = max(self.floor_seconds, self._ideal.arrange(dp, limit_seconds)[0])
         if bound >= limit_seconds:
             return bound, None
         return bound, self._best_of(dp, lambda search: search.arrange(dp, limit_seconds)[1])

@@ -60,6 +60,14 @@ def test_bounds_hold_for_plans_of_faster_workers():
         assert bound <= plan_for(profile, slowed, microbatches).estimate.iteration_seconds
 
 
+@pytest.mark.parametrize("speed", [0.1, 0.3, 0.7])
+def test_the_bound_is_at_least_the_work_divided_by_all_speeds(speed):
+    profile = transformer_profile(22, tied=False)
+    cluster = with_changed(Cluster.uniform(128), {n: {"speed_ratio": speed} for n in range(0, 128, 2)})
+    work = sum(layer.forward_seconds + layer.backward_seconds for layer in profile.layers) * 128
+    assert plan_for(profile, cluster, 128).search.lower_bound_seconds >= work / (64 + 64 * speed) * (1 - 1e-9)
+
+
 @pytest.mark.parametrize("count", [48, 200])
 def test_of_many_workers_that_all_differ_a_little_every_one_is_used(count):
     chance = random.Random(count)
