@@ -1,5 +1,6 @@
 """Runs jobs on real worker processes, and checks that nothing of them is left."""
 
+import gc
 import os
 import threading
 import time
@@ -154,24 +155,25 @@ class Footprint:
         threads = frozenset(thread.name for thread in threading.enumerate() if not thread.daemon)
         return cls(frozenset(descriptors().items()), listening_sockets(), threads, worker_pids())
 
-    def changes_since(self, earlier: "Footprint") -> list[frozenset[object]]:
-        """What is there more or less of each kind. A descriptor in the place of another one does not count."""
-        changes = [now ^ then for now, then in zip(astuple(self), astuple(earlier), strict=True)]
-        if len(self.descriptors) == len(earlier.descriptors):
-            changes[0] = frozenset()
-        return changes
+    def left_since(self, earlier: "Footprint") -> list[frozenset[object]]:
+        """What is there more of each kind. A descriptor in the place of another one does not count."""
+        left = [now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)]
+        if len(self.descriptors) <= len(earlier.descriptors):
+            left[0] = frozenset()
+        return left
 
 
 @contextmanager
 def leaves_nothing() -> Iterator[None]:
     """No process, port, descriptor or thread is left, however the block ends."""
     processes.forkserver()
+    gc.collect()  # what earlier tests left to it could come to its end meanwhile, and hide what is left here
     before = Footprint.now()
     try:
         yield
     finally:
-        changes = eventually(lambda: Footprint.now().changes_since(before), lambda changes: not any(changes))
-        assert not any(changes)
+        left = eventually(lambda: Footprint.now().left_since(before), lambda left: not any(left))
+        assert not any(left), left
 
 
 def eventually(look: Callable[[], T], is_right: Callable[[T], bool]) -> T:
