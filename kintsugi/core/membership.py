@@ -184,9 +184,10 @@ class Membership:
         new = tuple(worker for worker in joining if worker.id not in self.cluster.by_id)
         workers = (*(here.get(worker.id, worker) for worker in self.cluster.workers), *new)
         cluster = self.cluster if workers == self.cluster.workers else self.cluster.with_workers(workers)
+        alive = {*self.alive, *here}
         return Membership(
             cluster=cluster,
-            alive=tuple(worker.id for worker in cluster.workers if worker.id in here or worker.id in self.alive),
+            alive=tuple(worker.id for worker in cluster.workers if worker.id in alive),
             draining=tuple(worker for worker in self.draining if worker not in here),
         )
 

@@ -4,10 +4,12 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from estimator.layers import StageTimes
 from estimator.pipeline import Floats
 from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost, OptimizerSharding
+from planner.arranging.pace import Pace, busiest_seconds, by_speed, together
 from planner.arranging.request import Request
 from planner.batches import distribute
 from planner.pipelines.kinds import WorkerKind, kind_of
@@ -80,22 +82,18 @@ class Timing:
             return math.inf
         dp, total = len(lanes), self._num_microbatches
         speeds = [sum(self._kinds[worker].speed_ratio for worker in lane) for lane in lanes]
-        counts = [max(1, round(total * speed / sum(speeds))) for speed in speeds]
+        counts = by_speed(speeds, total)
         timed = [self._time(dp, lane, count) for lane, count in zip(lanes, counts, strict=True)]
         if any(math.isinf(seconds) for seconds, _ in timed):
             return math.inf
-        busiest = [self._busiest_seconds(lane, cuts) for lane, (_, cuts) in zip(lanes, timed, strict=True)]
+        paces = [
+            Pace(count, seconds, busiest_seconds(self._stages(lane, cuts)), total)
+            for lane, count, (seconds, cuts) in zip(lanes, counts, timed, strict=True)
+        ]
+        return max(pace.seconds_for(share) for pace, share in zip(paces, together(paces, total), strict=True))
 
-        def about(k: int, num_microbatches: int) -> float:
-            return timed[k][0] + (num_microbatches - counts[k]) * busiest[k]
-
-        shares = distribute(dp, total, about)
-        return max(about(k, share) for k, share in enumerate(shares))
-
-    def _busiest_seconds(self, lane: Lane, cuts: tuple[int, ...]) -> float:
-        """What one micro-batch takes on the busiest worker."""
-        stages = [self._costs.stage(worker, a, b) for worker, (a, b) in zip(lane, pairwise(cuts), strict=True)]
-        return max(stage.forward_seconds + stage.backward_seconds for stage in stages)
+    def _stages(self, lane: Lane, cuts: tuple[int, ...]) -> list[StageTimes]:
+        return [self._costs.stage(worker, a, b) for worker, (a, b) in zip(lane, pairwise(cuts), strict=True)]
 
     def _time(self, dp: int, lane: Lane, num_microbatches: int) -> tuple[float, tuple[int, ...]]:
         """The objective of one of `dp` pipelines over its own links, and its stage boundaries."""
@@ -112,7 +110,7 @@ class Timing:
         if split is None:
             return math.inf, ()
         ranges = list(pairwise(split.cuts))
-        stages = [costs.stage(worker, a, b) for worker, (a, b) in zip(lane, ranges, strict=True)]
+        stages = self._stages(lane, split.cuts)
         delays = [costs.boundary_seconds(a, b, cut) for a, b, cut in zip(lane, lane[1:], split.cuts[1:-1], strict=False)]
         ends = scheduled_times(self._schedule, stages, delays, num_microbatches).stage_end_seconds
         return max(end + float(tail[b] - tail[a] + tail[0]) for end, (a, b) in zip(ends, ranges, strict=True)), split.cuts

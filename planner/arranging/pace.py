@@ -1,9 +1,10 @@
 """About how long pipelines take with more or fewer micro-batches, and the shares with which all are through together."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from estimator.layers import StageTimes
 from planner.batches import distribute
 
 
@@ -28,6 +29,17 @@ class Pace:
     def microbatches_within(self, seconds: float) -> int:
         """How many are through by then."""
         return self.num_microbatches + math.floor((seconds - self.seconds) / self.busiest_seconds)
+
+
+def busiest_seconds(stages: Iterable[StageTimes]) -> float:
+    """What one micro-batch takes on the busiest of a pipeline's workers."""
+    return max(stage.forward_seconds + stage.backward_seconds for stage in stages)
+
+
+def by_speed(speeds: Sequence[float], num_microbatches: int) -> tuple[int, ...]:
+    """Micro-batches about in proportion to the speeds of whole pipelines, at least one each. Shape [pipelines]."""
+    whole = sum(speeds)
+    return tuple(max(1, round(num_microbatches * speed / whole)) for speed in speeds)
 
 
 def together(paces: Sequence[Pace], num_microbatches: int) -> tuple[int, ...]:

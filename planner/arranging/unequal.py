@@ -12,7 +12,7 @@ from estimator.pipeline import Floats
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import OptimizerSharding
 from planner.arranging.arrangement import Arrangement, PipelineShape
-from planner.arranging.pace import Pace, together
+from planner.arranging.pace import Pace, busiest_seconds, by_speed, together
 from planner.arranging.problem import EqualProblem, UnequalProblem
 from planner.arranging.search import EqualSearch
 from planner.arranging.stepping import Kind, Stepper
@@ -173,7 +173,7 @@ class UnequalSearch:
         """
         dp, total = len(groups), self._problem.num_microbatches
         speeds = [sum(kind.speed_ratio for kind in group) for group in groups]
-        shares = tuple(max(1, round(total * speed / sum(speeds))) for speed in speeds)
+        shares = by_speed(speeds, total)
         for _ in range(MOST_CORRECTED):
             alike = {item: self._pace(dp, *item) for item in set(zip(groups, shares, strict=True))}
             if not all(pace.most_microbatches for pace in alike.values()):
@@ -191,8 +191,7 @@ class UnequalSearch:
             return replace(self._pace(dp, group, most), most_microbatches=most) if most else Pace(0, math.inf, math.inf, 0)
         sums = self._problem.costs.sums
         stages = zip(pairwise(split.cuts), group, strict=True)
-        times = (sums.times(a, b, kind.speed_ratio) for (a, b), kind in stages)
-        busiest = max(stage.forward_seconds + stage.backward_seconds for stage in times)
+        busiest = busiest_seconds(sums.times(a, b, kind.speed_ratio) for (a, b), kind in stages)
         return Pace(num_microbatches, split.seconds, busiest, self._problem.num_microbatches)
 
     def _split(self, dp: int, group: Kinds, num_microbatches: int) -> Split | None:

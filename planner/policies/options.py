@@ -21,8 +21,8 @@ from planner.policies.reshaping import reshape
 from planner.policies.substitution import substitute
 from restorer.migration import plan_migration, require_state
 
-JOINED = "joined; moving the job onto it costs more than it brings"
 NOT_WORTH = "moving the job onto it costs more than it brings"
+JOINED = f"joined; {NOT_WORTH}"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import chain, combinations
 
 from estimator.costs import Costs
 from kintsugi.core.decision import Estimate
@@ -89,20 +89,14 @@ def _need(plan: Plan, place: Slot, speeds: Sequence[float], costs: Costs) -> tup
     layers, sums = _layers(plan, place), costs.sums.forward
     speed = min(speeds[layer] for layer in layers)
     seconds = sum(sums[layer + 1] - sums[layer] for layer in layers)
-    return (plan.num_microbatches * seconds / speed if speed else math.inf), _work(plan, place, costs)
+    own = plan.pipelines[place.pipeline].num_microbatches * seconds
+    return (plan.num_microbatches * seconds / speed if speed else math.inf), own
 
 
 def _layers(plan: Plan, place: Slot) -> tuple[int, ...]:
     pipeline = plan.pipelines[place.pipeline]
     stages = pipeline.stages[place.stage :: pipeline.num_workers]
-    return tuple(layer for stage in stages for layer in range(stage.layer_start, stage.layer_stop))
-
-
-def _work(plan: Plan, place: Slot, costs: Costs) -> float:
-    """Forward passes of all stages of a worker, which is named by its first slot; in seconds at full speed."""
-    pipeline, sums = plan.pipelines[place.pipeline], costs.sums.forward
-    stages = pipeline.stages[place.stage :: pipeline.num_workers]
-    return pipeline.num_microbatches * sum(sums[stage.layer_stop] - sums[stage.layer_start] for stage in stages)
+    return tuple(chain.from_iterable(stage.layers for stage in stages))
 
 
 def _filled(plan: Plan, takers: dict[Slot, str]) -> Plan:
