@@ -10,23 +10,25 @@ from kintsugi.core.errors import InvalidInputError
 
 _PIECE = 2**22
 """Numbers that are squared at once."""
+_CAUSES = {
+    "parameter": ("an embedding with max_norm does", "a layer that leaves its parameters to the optimizer"),
+    "buffer": ("batch norm does", "a layer without running state"),
+}
+"""By what a layer changes: what usually does so, and what does not."""
 
 
 class Watch:
     """Over one layer's parameters and buffers, which its forward pass may not change.
 
-    Parameters are found once: to walk through a layer's modules takes as long as to start some of its operations.
+    Its modules are found once: to walk through them takes as long as to start some of the layer's operations.
     """
 
     def __init__(self, name: str, module: nn.Module) -> None:
         self._name = name
         self.module = module
-        self._places = [
-            (f"{path}.{key}" if path else key, part._parameters, key)
-            for path, part in module.named_modules()
-            for key, parameter in part._parameters.items()
-            if parameter is not None
-        ]
+        parts = list(module.named_modules())
+        self._homes = [part._parameters for _, part in parts] + [part._buffers for _, part in parts]
+        self._places = [("parameter", path) for path, _ in parts] + [("buffer", path) for path, _ in parts]
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -35,31 +37,21 @@ class Watch:
         Raises:
             InvalidInputError: with the layer and the parameter or buffer.
         """
-        parameters, buffers = self._parameter_versions(), _buffer_versions(self.module)
+        before = self._versions()
         yield
-        if (after := _buffer_versions(self.module)) != buffers:
-            key = next(key for key in after if after[key] != buffers.get(key))
-            raise self._refused(f"buffer {key!r} in forward (as batch norm does)", key, "a layer without running state")
-        if (now := self._parameter_versions()) != parameters:
-            key = next(name for (name, _, _), old, new in zip(self._places, parameters, now, strict=True) if old != new)
-            what = f"parameter {key!r} in forward (as an embedding with max_norm does)"
-            raise self._refused(what, key, "a layer that leaves its parameters to the optimizer")
+        if (after := self._versions()) != before:
+            index, key, *_ = min(set(before) ^ set(after))
+            raise self._refused(*self._places[index], key)
 
-    def _parameter_versions(self) -> list[tuple[int, int]]:
-        return [_version(home[key]) for _, home, key in self._places]
+    def _versions(self) -> list[tuple[int, str, int, int]]:
+        """Where each tensor is, and what changes whenever it is written or replaced."""
+        homes = enumerate(self._homes)
+        return [(place, key, id(it), it._version) for place, home in homes for key, it in home.items() if it is not None]
 
-    def _refused(self, what: str, key: str, instead: str) -> InvalidInputError:
-        message = f"layer {self._name!r} changes its {what}; replicas and repeated steps would differ: use {instead}"
-        return InvalidInputError(message, field="layers", value=key)
-
-
-def _version(tensor: Tensor | None) -> tuple[int, int]:
-    """What changes whenever a tensor is written or replaced."""
-    return id(tensor), -1 if tensor is None else tensor._version
-
-
-def _buffer_versions(module: nn.Module) -> dict[str, tuple[int, int]]:
-    return {key: _version(value) for key, value in module.named_buffers()}
+    def _refused(self, what: str, path: str, key: str) -> InvalidInputError:
+        name, (cause, instead) = f"{path}.{key}" if path else key, _CAUSES[what]
+        message = f"layer {self._name!r} changes its {what} {name!r} in forward (as {cause}); replicas and repeated steps would differ"
+        return InvalidInputError(f"{message}: use {instead}", field="layers", value=name)
 
 
 def squared_norm(gradients: Iterable[Tensor | None]) -> Tensor:

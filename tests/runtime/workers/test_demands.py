@@ -20,10 +20,25 @@ class Renamed(nn.Module):
         return values * self.weight
 
 
+class Counting(nn.Module):
+    """Begins to keep a buffer once it is used."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self.register_buffer("passes", torch.ones(()))
+        return values
+
+
 LAYERS = {
     "a norm limit": (lambda: nn.Embedding(8, 4, max_norm=0.1), torch.arange(8), "weight", "parameter 'weight'"),
     "another parameter": (Renamed, torch.ones(3), "weight", "parameter 'weight'"),
     "running state": (lambda: nn.BatchNorm1d(3), torch.ones(4, 3), "num_batches_tracked", "buffer 'num_batches_tracked'"),
+    "a buffer of its own accord": (Counting, torch.ones(3), "passes", "buffer 'passes'"),
+    "a part's norm limit": (
+        lambda: nn.Sequential(nn.Identity(), nn.Embedding(8, 4, max_norm=0.1)),
+        torch.arange(8),
+        "1.weight",
+        "parameter '1.weight'",
+    ),
 }
 
 
