@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from estimator.compiled import compiled
-from estimator.schedule import Pass, Step, order
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Schedule
 
@@ -75,10 +74,10 @@ def pipeline_times(
     delay_seconds: Sequence[float],
     num_microbatches: int,
 ) -> PipelineTimes:
-    """Equation 11 for any stage times, micro-batch count and link delays, with a worker for every stage.
+    """Equation 11 for any stage times, micro-batch count and link delays, with a worker for every stage: under GPipe, or 1F1B.
 
     Args:
-        schedule: order of passes within a stage.
+        schedule: order of passes within a stage; interleaved stages with a worker each keep to 1F1B.
         forward_seconds: of one micro-batch, shape [stages].
         backward_seconds: of one micro-batch, shape [stages].
         delay_seconds: of the link between neighbouring stages, each way, shape [stages - 1].
@@ -86,22 +85,9 @@ def pipeline_times(
 
     Complexity O(stages * (stages + num_microbatches)).
     """
-    if schedule in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED):
-        return _one_forward_one_backward(forward_seconds, backward_seconds, delay_seconds, num_microbatches)
-    num_stages = len(forward_seconds)
-    orders = [order(schedule, stage, num_stages, num_microbatches) for stage in range(num_stages)]
-    return ordered_times(orders, forward_seconds, backward_seconds, delay_seconds)
-
-
-def _one_forward_one_backward(
-    forward_seconds: Sequence[float], backward_seconds: Sequence[float], delay_seconds: Sequence[float], num_microbatches: int
-) -> PipelineTimes:
-    ends = one_forward_one_backward_ends(
-        np.array(forward_seconds, dtype=np.float64),
-        np.array(backward_seconds, dtype=np.float64),
-        np.array(delay_seconds, dtype=np.float64),
-        num_microbatches,
-    )
+    forward, backward, delays = (np.array(part, dtype=np.float64) for part in (forward_seconds, backward_seconds, delay_seconds))
+    ends_of = all_forward_all_backward_ends if schedule is Schedule.GPIPE else one_forward_one_backward_ends
+    ends = ends_of(forward, backward, delays, num_microbatches)
     return PipelineTimes(float(ends.max()), tuple(ends.tolist()))
 
 
@@ -132,46 +118,22 @@ def one_forward_one_backward_ends(forward: Floats, backward: Floats, delays: Flo
     return free
 
 
-def ordered_times(
-    orders: Sequence[Sequence[Step]],
-    forward_seconds: Sequence[float],
-    backward_seconds: Sequence[float],
-    delay_seconds: Sequence[float],
-) -> PipelineTimes:
-    """Equation 11 for any order of passes per stage; f_1 and f_2 are the neighbour stage and the same micro-batch.
+@compiled
+def all_forward_all_backward_ends(forward: Floats, backward: Floats, delays: Floats, num_microbatches: int) -> Floats:
+    """GPipe: every stage passes all micro-batches forward, and then all of them backward. Shape [stages].
 
-    Complexity O(passes * stages) at worst, O(passes) for orders that run on when they can.
+    Backward passes come in reverse order; each stage's is one after another whichever they are, so their numbers do not matter.
     """
-    num_stages = len(orders)
-    ends: dict[tuple[Pass, int, int], float] = {}
-    free, position = [0.0] * num_stages, [0] * num_stages
-    remaining = sum(map(len, orders))
-    while remaining:
-        before = remaining
-        for stage, steps in enumerate(orders):
-            while position[stage] < len(steps):
-                step = steps[position[stage]]
-                ready = _ready_seconds(step, stage, ends, delay_seconds)
-                if ready is None:
-                    break
-                duration = forward_seconds[stage] if step.kind is Pass.FORWARD else backward_seconds[stage]
-                free[stage] = ends[step.kind, stage, step.microbatch] = max(free[stage], ready) + duration
-                position[stage] += 1
-                remaining -= 1
-        assert remaining < before, "the orders deadlock"
-    return PipelineTimes(max(free), tuple(free))
-
-
-def _ready_seconds(
-    step: Step, stage: int, ends: dict[tuple[Pass, int, int], float], delay_seconds: Sequence[float]
-) -> float | None:
-    """When the pass that `step` depends on is through and delivered; None while it is not known."""
-    if step.kind is Pass.FORWARD:
-        if stage == 0:
-            return 0.0
-        end, delay = ends.get((Pass.FORWARD, stage - 1, step.microbatch)), delay_seconds[stage - 1]
-    elif stage == len(delay_seconds):
-        end, delay = ends.get((Pass.FORWARD, stage, step.microbatch)), 0.0
-    else:
-        end, delay = ends.get((Pass.BACKWARD, stage + 1, step.microbatch)), delay_seconds[stage]
-    return None if end is None else end + delay
+    last = len(forward) - 1
+    free = np.zeros(last + 1)
+    for _ in range(num_microbatches):
+        arrived = 0.0
+        for stage in range(last + 1):
+            free[stage] = max(free[stage], arrived) + forward[stage]
+            arrived = free[stage] + (delays[stage] if stage < last else 0.0)
+    for _ in range(num_microbatches):
+        arrived = 0.0
+        for stage in range(last, -1, -1):
+            free[stage] = max(free[stage], arrived) + backward[stage]
+            arrived = free[stage] + (delays[stage - 1] if stage > 0 else 0.0)
+    return free

@@ -18,7 +18,7 @@ from planner.arranging.degrees import Degrees
 from planner.arranging.tightness import Tight, interleaved_memory_error
 from planner.batches import distribute
 from planner.pipelines.chunks import ChunkSplit, ChunkSplitter
-from planner.pipelines.kinds import WorkerKind
+from planner.pipelines.kinds import WorkerKind, crews, fastest_first, levels
 from planner.pipelines.tails import tail_seconds
 
 VIRTUAL = range(2, 9)
@@ -67,7 +67,8 @@ class InterleavedSearch:
             InfeasibleError: the model has too few layers for several stages on each worker.
         """
         self._problem = problem
-        self._kinds = sorted(problem.kinds, key=lambda kind: (-kind.speed_ratio, -kind.usable_bytes))
+        self._kinds = fastest_first(problem.kinds)
+        self._levels = levels(set(problem.kinds))
         self._num_layers = problem.costs.profile.num_layers
         self._splitters: dict[int, ChunkSplitter] = {}
         self._tails: dict[int, Floats] = {}
@@ -111,7 +112,7 @@ class InterleavedSearch:
         own, count = min(len(self._kinds) // dp, self._lengths[-1]), self._problem.num_microbatches // dp
         return any(own <= length and count >= share for length, share in self._too_tight)
 
-    def even(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:  # noqa: ARG002  # one signature for all
+    def even(self, dp: int, limit_seconds: float = math.inf, *, num_lengths: int = 2) -> Arrangement | None:  # noqa: ARG002  # one signature for all
         """None besides what `arrange` finds: its pipelines are even already."""
         return None
 
@@ -172,8 +173,9 @@ class InterleavedSearch:
     def _arrangements(self, dp: int) -> list[Arrangement]:
         """Over all workers, or the fastest ones only, in pipelines that differ by one worker or are equal."""
         found: list[Arrangement] = []
-        for cutoff in sorted({kind.speed_ratio for kind in self._kinds}):
-            kinds = [kind for kind in self._kinds if kind.speed_ratio >= cutoff]
+        everybody = fastest_first(self._levels[kind] for kind in self._kinds)
+        for least in crews(everybody):
+            kinds = [kind for kind in everybody if kind.speed_ratio >= least]
             used = min(len(kinds), dp * self._lengths[-1])
             for total in sorted({used, used - used % dp}):
                 if total in self._reach(dp):
@@ -193,8 +195,10 @@ class InterleavedSearch:
             return None
         order = sorted(range(dp), key=lambda k: (-len(groups[k]), -shares[k]))
         shapes = tuple(PipelineShape(splits[k].cuts, shares[k], virtual[k]) for k in order)
-        kinds = tuple(kind for k in order for kind in groups[k]) if len(set(self._kinds)) > 1 else None
-        return Arrangement(shapes, max(split.seconds for split in splits) + self._after_seconds(dp), kinds)
+        seconds = max(split.seconds for split in splits) + self._after_seconds(dp)
+        if len(set(self._kinds)) == 1:
+            return Arrangement(shapes, seconds)
+        return Arrangement(shapes, seconds, tuple(kind for k in order for kind in groups[k]), self._levels)
 
     def _splits(self, groups: Sequence[Kinds], virtual: Sequence[int], shares: Sequence[int]) -> list[ChunkSplit]:
         """The split of every pipeline: alike ones share that of the busiest, so that they hold the same, where it is no slower."""

@@ -1,9 +1,10 @@
 """Which numbers of pipelines are worth a search, and what it finds for them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from estimator.goodput import effective_time_ratio, migration_seconds
+from planner.arranging.arrangement import Arrangement
 from planner.arranging.frontier import Frontier
 from planner.arranging.joining import Effort, join
 from planner.arranging.request import AnySearch, Request
@@ -38,9 +39,9 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
         if arrangement is None:
             continue
         frontier.add(arrangement)
-        even = search.even(dp, min(limit, _longest_step_to_win(request, frontier.most_goodput) * (1 + search.optimism)))
-        if even is not None and even.shapes != arrangement.shapes:
-            frontier.add(even)
+        for even in _evened(search, dp, min(limit, _longest_step_to_win(request, frontier.most_goodput) * (1 + search.optimism))):
+            if even.shapes != arrangement.shapes:
+                frontier.add(even)
         slack = search.tolerance * min(MOST_SLACK, pursued // MOST_EAGER)
         lower = _longest_step_to_win(request, frontier.most_goodput) * (1 - slack + search.optimism)
         if lower < limit:
@@ -51,6 +52,17 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
     _join(request, frontier, search, bounds)
     _polish(frontier, search)
     return frontier, max(search.floor_seconds, min(others, *bounds.values()))
+
+
+def _evened(search: AnySearch, dp: int, limit_seconds: float) -> Iterator[Arrangement]:
+    """Pipelines that differ by one stage at most, and such that are all of one length: then some workers are left idle."""
+    even = search.even(dp, limit_seconds)
+    if even is not None:
+        yield even
+        if len({shape.num_stages for shape in even.shapes}) > 1:
+            level = search.even(dp, limit_seconds, num_lengths=1)
+            if level is not None:
+                yield level
 
 
 def _join(request: Request, frontier: Frontier, search: AnySearch, bounds: dict[int, float]) -> None:

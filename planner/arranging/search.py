@@ -112,12 +112,12 @@ class EqualSearch:
                 least = min(least, attained.seconds + problem.costs.commit_seconds(length) + update)
         return least
 
-    def even(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:
-        """The best arrangement of `dp` pipelines that differ by one stage at most: few shapes, so reductions wait less."""
+    def even(self, dp: int, limit_seconds: float = math.inf, *, num_lengths: int = 2) -> Arrangement | None:
+        """The best arrangement of `dp` pipelines of so many lengths around the mean: few shapes, so reductions wait less."""
         own = self._lengths(dp)
         shortest = min(self._problem.num_workers // dp, self._problem.allowed.pp[-1])
         most = np.zeros_like(own.most)
-        kept = slice(shortest - own.first, shortest - own.first + 2)
+        kept = slice(shortest - own.first, shortest - own.first + num_lengths)
         most[kept] = own.most[kept]
         return self._among(dp, own._replace(most=most), limit_seconds)[1]
 

@@ -16,15 +16,9 @@ from planner.arranging.pace import Pace, busiest_seconds, by_speed, together
 from planner.arranging.problem import EqualProblem, UnequalProblem
 from planner.arranging.search import EqualSearch
 from planner.arranging.stepping import Kind, Stepper
-from planner.pipelines.kinds import WorkerKind, levels
+from planner.pipelines.kinds import WorkerKind, crews, fastest_first, levels
 from planner.pipelines.partition import Partitioner, Split
 from planner.pipelines.tails import tail_seconds
-
-MOST_LEVELS = 8
-"""Of speed, and of memory, that are told apart."""
-
-MOST_CREWS = 4
-"""All workers, and all but the slowest, that arrangements are looked for; the widest gaps between their speeds part them."""
 
 MOST_CORRECTED = 3
 """How often shares are reckoned anew from the times of those before."""
@@ -58,7 +52,7 @@ class UnequalSearch:
 
     def __init__(self, problem: UnequalProblem) -> None:
         self._problem = problem
-        self._levels = levels(set(problem.kinds), MOST_LEVELS)
+        self._levels = levels(set(problem.kinds))
         self._best = WorkerKind(max(kind.speed_ratio for kind in problem.kinds), max(kind.usable_bytes for kind in problem.kinds))
         ideal = problem.alike(len(problem.kinds), self._best)
         assert ideal is not None
@@ -71,12 +65,8 @@ class UnequalSearch:
 
     def _crews_of(self, ideal: EqualProblem) -> Iterator[_Crew]:
         """All workers, and those above the widest gaps between speeds."""
-        kinds = sorted(
-            (self._levels[kind] for kind in self._problem.kinds), key=lambda kind: (-kind.speed_ratio, -kind.usable_bytes)
-        )
-        speeds = sorted({kind.speed_ratio for kind in kinds})
-        gaps = sorted(pairwise(speeds), key=lambda pair: pair[0] / pair[1])
-        for least in (speeds[0], *(faster for _, faster in gaps[: MOST_CREWS - 1])):
+        kinds = fastest_first(self._levels[kind] for kind in self._problem.kinds)
+        for least in crews(kinds):
             crew = tuple(kind for kind in kinds if kind.speed_ratio >= least)
             sizes = {kind.usable_bytes for kind in crew}
             for size in sorted({max(sizes), min(sizes)}):
@@ -120,9 +110,9 @@ class UnequalSearch:
             return bound, None
         return bound, self._best_of(dp, lambda search: search.arrange(dp, limit_seconds)[1])
 
-    def even(self, dp: int, limit_seconds: float = math.inf) -> Arrangement | None:
-        """The best arrangement of `dp` pipelines that differ by one stage at most."""
-        return self._best_of(dp, lambda search: search.even(dp, limit_seconds))
+    def even(self, dp: int, limit_seconds: float = math.inf, *, num_lengths: int = 2) -> Arrangement | None:
+        """The best arrangement of `dp` pipelines of so many lengths around the mean."""
+        return self._best_of(dp, lambda search: search.even(dp, limit_seconds, num_lengths=num_lengths))
 
     def step_seconds(self, arrangement: Arrangement) -> float:
         """Step of an arrangement over the fastest links, reductions, commit and update included."""

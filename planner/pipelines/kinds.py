@@ -1,6 +1,7 @@
 """What the search knows of workers: those of one kind are interchangeable."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -11,6 +12,12 @@ from kintsugi.core.profile import Profile
 from planner.pipelines.bounds import Ints
 
 Number = TypeVar("Number", int, float)
+
+MOST_LEVELS = 8
+"""Of speed, and of memory, that are told apart."""
+
+MOST_CREWS = 4
+"""All workers, and all but the slowest, that arrangements are looked for."""
 
 
 class WorkerKind(NamedTuple):
@@ -27,11 +34,23 @@ def kind_of(worker: Worker, profile: Profile) -> WorkerKind:
     return WorkerKind(worker.speed_ratio, usable)
 
 
-def levels(kinds: Collection[WorkerKind], most: int) -> Mapping[WorkerKind, WorkerKind]:
-    """What each kind may count as, so that there are no more than `most` speeds and sizes of memory: never as more than it is."""
-    speeds = _floors({kind.speed_ratio for kind in kinds}, most)
-    sizes = _floors({kind.usable_bytes for kind in kinds}, most)
+def fastest_first(kinds: Iterable[WorkerKind]) -> tuple[WorkerKind, ...]:
+    """Sorted by speed, and by memory where speeds are equal."""
+    return tuple(sorted(kinds, key=lambda kind: (-kind.speed_ratio, -kind.usable_bytes)))
+
+
+def levels(kinds: Collection[WorkerKind]) -> Mapping[WorkerKind, WorkerKind]:
+    """What each kind may count as, so that there are no more than `MOST_LEVELS` speeds and sizes: never as more than it is."""
+    speeds = _floors({kind.speed_ratio for kind in kinds}, MOST_LEVELS)
+    sizes = _floors({kind.usable_bytes for kind in kinds}, MOST_LEVELS)
     return {kind: WorkerKind(speeds[kind.speed_ratio], sizes[kind.usable_bytes]) for kind in kinds}
+
+
+def crews(kinds: Collection[WorkerKind]) -> list[float]:
+    """The speeds from which on a crew takes workers: the least of all, and those above the widest gaps between two speeds."""
+    speeds = sorted({kind.speed_ratio for kind in kinds})
+    gaps = sorted(pairwise(speeds), key=lambda pair: pair[0] / pair[1])
+    return [speeds[0], *(faster for _, faster in gaps[: MOST_CREWS - 1])]
 
 
 def _floors(values: Collection[Number], most: int) -> dict[Number, Number]:

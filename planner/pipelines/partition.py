@@ -3,17 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import combinations, pairwise
+from itertools import combinations
 
 import numpy as np
 
-from estimator.layers import LayerSums, StageTimes
+from estimator.layers import LayerSums
 from estimator.memory import holds_all, scheduled_in_flight
 from estimator.pipeline import Floats
-from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LayerProfile, LinkCost
-from planner.pipelines.bounds import Chain, Ints, Model, after_seconds, fill_peaks, fits, fits_somehow
+from planner.pipelines.bounds import Chain, Ints, Model, fill_peaks, fits_somehow
 from planner.pipelines.exploring import explore
 from planner.pipelines.kinds import ANY, Crew, Firsts, WorkerKind
 from planner.pipelines.minimax import minimax
@@ -117,7 +116,7 @@ class Partitioner:
             firsts: what is known of the first stages of all pipelines.
         """
         chain = self._chain(kinds, num_microbatches, tail_seconds, least_update, firsts)
-        if self._schedule is Schedule.ONE_F_ONE_B and math.comb(self._sums.profile.num_layers - 1, len(kinds) - 1) <= MOST_SPLITS:
+        if self._schedule is not Schedule.ZB_H1 and math.comb(self._sums.profile.num_layers - 1, len(kinds) - 1) <= MOST_SPLITS:
             seconds, cuts = self._first(self._all_splits(len(kinds)), chain)
             return Attained(tuple(kinds), chain, seconds, np.stack([cuts]))
         bound, starts = minimax(self._model, chain)
@@ -146,21 +145,16 @@ class Partitioner:
             if nearby >= seconds * (1 - 1e-12):
                 break
             seconds, cuts = nearby, other
-        bound, seconds, cuts = self._explored(chain, bound, seconds, cuts)
+        if seconds > bound * (1 + CLOSE):
+            bound, seconds, cuts = explore(self._priced_model, chain, bound, cuts, CLOSE)
         self._descended[attained.kinds] = cuts
         return Split(tuple(cuts.tolist()), seconds, bound)
 
     def nearby(self, attained: Attained, cuts: Sequence[int], below: float) -> list[tuple[int, ...]]:
         """Splits one layer away from another one that have a shorter objective than `below`, the shortest first."""
         options = neighbours(np.array(cuts))
-        seconds = np.array([self._seconds(option[None], attained.chain, below)[0] for option in options])
+        seconds = np.array([splits_seconds(self._priced_model, attained.chain, option[None], below)[0] for option in options])
         return [tuple(options[row].tolist()) for row in np.argsort(seconds, kind="stable") if seconds[row] < below]
-
-    def _explored(self, chain: Chain, bound: float, seconds: float, cuts: Ints) -> tuple[float, float, Ints]:
-        """A better bound and a better split, where they are not close."""
-        if self._schedule is Schedule.GPIPE or seconds <= bound * (1 + CLOSE):
-            return bound, seconds, cuts
-        return explore(self._priced_model, chain, bound, cuts, CLOSE)
 
     def _chain(
         self, kinds: Sequence[WorkerKind], num_microbatches: int, tail: Floats, least_update: float = math.inf, firsts: Firsts = ANY
@@ -199,29 +193,9 @@ class Partitioner:
         """
         if not len(options):
             return math.inf, options
-        seconds = self._seconds(options, chain, below)
+        seconds = splits_seconds(self._priced_model, chain, options, below)
         best = int(seconds.argmin())
         return float(seconds[best]), options[best]
-
-    def _seconds(self, options: Ints, chain: Chain, below: float) -> Floats:
-        """Objectives of several splits; infinite where they do not fit memory or others are faster. Shape [splits]."""
-        if self._schedule is not Schedule.GPIPE:
-            return splits_seconds(self._priced_model, chain, options, below)
-        return np.array([self._split_seconds(cuts, chain) for cuts in options])
-
-    def _split_seconds(self, cuts: Ints, chain: Chain) -> float:
-        model = self._model
-        if not all(fits(model, chain, stage, a, b) for stage, (a, b) in enumerate(pairwise(cuts))):
-            return math.inf
-        times = scheduled_times(self._schedule, self._stage_times(cuts, chain), model.delays[cuts[1:-1]].tolist(), chain.rest + 1)
-        return max(
-            end + after_seconds(model, chain, stage, cuts[stage], cuts[stage + 1])
-            for stage, end in enumerate(times.stage_end_seconds)
-        )
-
-    def _stage_times(self, cuts: Ints, chain: Chain) -> list[StageTimes]:
-        speeds = chain.speeds.tolist()
-        return [self._sums.times(a, b, speed) for (a, b), speed in zip(pairwise(cuts.tolist()), speeds, strict=True)]
 
     def outline(self, speed_ratio: float) -> Outline:
         """What closed-form bounds know of the layers on equal workers of a speed."""

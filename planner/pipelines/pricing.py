@@ -3,7 +3,7 @@
 import numpy as np
 
 from estimator.compiled import compiled
-from estimator.pipeline import Floats, one_forward_one_backward_ends
+from estimator.pipeline import Floats, all_forward_all_backward_ends, one_forward_one_backward_ends
 from estimator.split import zero_bubble_ends
 from planner.pipelines.bounds import Chain, Ints, Model, after_seconds, greatest_bound, late_weights, together_seconds
 
@@ -25,12 +25,14 @@ def splits_seconds(model: Model, chain: Chain, options: Ints, below: float) -> F
 
 @compiled
 def split_seconds(model: Model, chain: Chain, cuts: Ints) -> float:
-    """Objective of one split by the recurrence of 1F1B, or of ZB-H1 where weight parts are put off; it fits memory."""
+    """Objective of one split by the recurrence of its schedule, ZB-H1 where weight parts are put off; it fits memory."""
     forward = (model.forward[cuts[1:]] - model.forward[cuts[:-1]]) / chain.speeds
     backward = (model.backward[cuts[1:]] - model.backward[cuts[:-1]]) / chain.speeds
     weight = (model.weight[cuts[1:]] - model.weight[cuts[:-1]]) / chain.speeds
     delays = model.delays[cuts[1:-1]]
-    if model.weight[-1] > 0.0:
+    if chain.all_forward:
+        ends = all_forward_all_backward_ends(forward, backward, delays, chain.rest + 1)
+    elif model.weight[-1] > 0.0:
         ends = zero_bubble_ends(forward, backward, weight, delays, chain.rest + 1)
     else:
         ends = one_forward_one_backward_ends(forward, backward, delays, chain.rest + 1)

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from estimator.pipeline import (
     asymmetric_seconds,
-    ordered_times,
     pipeline_times,
     rerouted_seconds,
     single_failure_seconds,
@@ -15,6 +14,7 @@ from estimator.pipeline import (
 from estimator.schedule import order
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Schedule
+from tests.estimator.orders import ordered_times
 
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
 seconds = st.floats(0.001, 1.0)
@@ -34,13 +34,11 @@ def test_equal_stages_without_delays_take_what_equation_9_says(stages, microbatc
     assert times.pipeline_seconds == pytest.approx(symmetric_seconds(stages, microbatches, forward, backward))
 
 
-@given(pipelines())
-def test_the_clocked_recurrence_equals_the_generic_one(pipeline):
+@given(st.sampled_from(SCHEDULES), pipelines())
+def test_the_recurrence_of_a_schedule_equals_the_generic_one(schedule, pipeline):
     forward, backward, delays, microbatches = pipeline
-    orders = [order(Schedule.ONE_F_ONE_B, stage, len(forward), microbatches) for stage in range(len(forward))]
-    assert pipeline_times(Schedule.ONE_F_ONE_B, forward, backward, delays, microbatches) == ordered_times(
-        orders, forward, backward, delays
-    )
+    orders = [order(schedule, stage, len(forward), microbatches) for stage in range(len(forward))]
+    assert pipeline_times(schedule, forward, backward, delays, microbatches) == ordered_times(orders, forward, backward, delays)
 
 
 @given(pipelines(), st.integers(0, 5), st.floats(0.0, 1.0))

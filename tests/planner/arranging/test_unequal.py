@@ -91,10 +91,10 @@ def test_small_workers_are_spread_where_a_pipeline_of_them_alone_would_not_fit()
 def test_levels_are_few_and_never_above_what_they_stand_for():
     chance = random.Random(7)
     kinds = {WorkerKind(chance.uniform(0.2, 1.0), chance.randrange(10**10, 10**11)) for _ in range(300)}
-    counted = levels(kinds, 8)
+    counted = levels(kinds)
     assert counted.keys() == kinds
     assert all(level.speed_ratio <= kind.speed_ratio and level.usable_bytes <= kind.usable_bytes for kind, level in counted.items())
     assert len({level.speed_ratio for level in counted.values()}) <= 8
     assert len({level.usable_bytes for level in counted.values()}) <= 8
     few = {WorkerKind(1.0, 10), WorkerKind(0.5, 10), WorkerKind(0.5, 20)}
-    assert levels(few, 8) == {kind: kind for kind in few}
+    assert levels(few) == {kind: kind for kind in few}
