@@ -115,12 +115,23 @@ def fits_somehow(model: Model, chain: Chain) -> bool:
 @borrowing
 def after_seconds(model: Model, chain: Chain, stage: int, start: int, stop: int) -> float:
     """What follows a stage's last backward pass: the reduction of its layers, and an update longer than the least."""
-    update = (model.update[stop] - model.update[start]) / chain.speeds[stage] - chain.least_update
-    return float(chain.tail[stop] - chain.tail[start] + chain.tail[0] + max(0.0, update))
+    return reduction_seconds(chain, start, stop) + update_seconds(model, chain, stage, start, stop)
 
 
 @borrowing
-def together_seconds(model: Model, chain: Chain, stage: int, start: int, stop: int) -> float:
+def reduction_seconds(chain: Chain, start: int, stop: int) -> float:
+    """Of the layers of a stage."""
+    return float(chain.tail[stop] - chain.tail[start] + chain.tail[0])
+
+
+@borrowing
+def update_seconds(model: Model, chain: Chain, stage: int, start: int, stop: int) -> float:
+    """By how much the update of a stage's layers is longer than the least."""
+    return float(max(0.0, (model.update[stop] - model.update[start]) / chain.speeds[stage] - chain.least_update))
+
+
+@borrowing
+def together_seconds(chain: Chain, start: int, stop: int) -> float:
     """What follows a stage's last backward pass, or its input part, when one worker reduces the `common` first layers; 0 for none.
 
     Of those, the layers up to the stage's last have passed through it or will be passed later by a stage before it, so that
@@ -128,8 +139,7 @@ def together_seconds(model: Model, chain: Chain, stage: int, start: int, stop: i
     """
     if start >= chain.common:
         return 0.0
-    update = (model.update[stop] - model.update[start]) / chain.speeds[stage] - chain.least_update
-    return float(chain.tail[min(stop, chain.common)] + max(0.0, update))
+    return float(chain.tail[min(stop, chain.common)])
 
 
 @borrowing
@@ -175,8 +185,8 @@ def stage_parts(model: Model, chain: Chain, stage: int, start: int, stop: int) -
     through = own_forward + own_backward + lower
     waits = waiting_seconds(chain, stage, (own_forward, own_backward, own_weight), lower)
     late = late_weights(chain, stage) * own_weight
-    after = max(late + after_seconds(model, chain, stage, start, stop), together_seconds(model, chain, stage, start, stop))
-    return upper + through + waits, back, after
+    reduced = max(late + reduction_seconds(chain, start, stop), together_seconds(chain, start, stop))
+    return upper + through + waits, back, reduced + update_seconds(model, chain, stage, start, stop)
 
 
 @borrowing

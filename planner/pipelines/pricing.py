@@ -5,7 +5,7 @@ import numpy as np
 from estimator.compiled import compiled
 from estimator.pipeline import Floats, all_forward_all_backward_ends, one_forward_one_backward_ends
 from estimator.split import zero_bubble_ends
-from planner.pipelines.bounds import Chain, Ints, Model, after_seconds, greatest_bound, late_weights, together_seconds
+from planner.pipelines.bounds import Chain, Ints, Model, greatest_bound, late_weights, reduction_seconds, together_seconds, update_seconds
 
 ROUNDING = 1e-9
 """A bound that is above a time by a larger share than this is above it not by rounding alone."""
@@ -36,14 +36,14 @@ def split_seconds(model: Model, chain: Chain, cuts: Ints) -> float:
         ends = zero_bubble_ends(forward, backward, weight, delays, chain.rest + 1)
     else:
         ends = one_forward_one_backward_ends(forward, backward, delays, chain.rest + 1)
-    result = 0.0
+    reduced, update = 0.0, 0.0
     for stage in range(len(ends)):
         start, stop = cuts[stage], cuts[stage + 1]
-        result = max(result, ends[stage] + after_seconds(model, chain, stage, start, stop))
+        reduced = max(reduced, ends[stage] + reduction_seconds(chain, start, stop))
         if start < chain.common:
-            passed = ends[stage] - late_weights(chain, stage) * weight[stage]
-            result = max(result, passed + together_seconds(model, chain, stage, start, stop))
-    return result
+            reduced = max(reduced, ends[stage] - late_weights(chain, stage) * weight[stage] + together_seconds(chain, start, stop))
+        update = max(update, update_seconds(model, chain, stage, start, stop))
+    return reduced + update
 
 
 @compiled

@@ -19,26 +19,47 @@ def splits(num_layers: int, num_stages: int) -> Iterator[tuple[int, ...]]:
         yield (0, *inner, num_layers)
 
 
-def split_seconds(profile: Profile, cuts: tuple[int, ...], num_microbatches: int, num_replicas: int = 1) -> float:
+def split_seconds(
+    profile: Profile,
+    cuts: tuple[int, ...],
+    num_microbatches: int,
+    num_replicas: int = 1,
+    schedule: Schedule = Schedule.ONE_F_ONE_B,
+) -> float:
     """Pipeline time of one split on equal workers of different hosts; infinite where memory does not suffice."""
     sums, num_stages = LayerSums(profile), len(cuts) - 1
     for index, (a, b) in enumerate(itertools.pairwise(cuts)):
-        held = scheduled_in_flight(Schedule.ONE_F_ONE_B, index, num_stages, num_microbatches)
-        is_all = holds_all(Schedule.ONE_F_ONE_B, held, num_microbatches)
+        held = scheduled_in_flight(schedule, index, num_stages, num_microbatches)
+        is_all = holds_all(schedule, held, num_microbatches)
         peak = stage_peak_bytes(sums, a, b, num_in_flight=held, num_replicas=num_replicas, is_all=is_all)
         if peak > profile.device.usable_bytes:
             return float("inf")
     stages = [sums.times(a, b) for a, b in itertools.pairwise(cuts)]
     delays = [profile.network.inter_host.transfer_seconds(profile.layers[cut - 1].output_bytes) for cut in cuts[1:-1]]
     forward, backward = [s.forward_seconds for s in stages], [s.backward_seconds for s in stages]
-    return pipeline_times(Schedule.ONE_F_ONE_B, forward, backward, delays, num_microbatches).pipeline_seconds
+    return pipeline_times(schedule, forward, backward, delays, num_microbatches).pipeline_seconds
 
 
-def best_split_seconds(profile: Profile, num_stages: int, num_microbatches: int) -> float:
+def best_split_seconds(
+    profile: Profile, num_stages: int, num_microbatches: int, schedule: Schedule = Schedule.ONE_F_ONE_B
+) -> float:
     """Least time over every split."""
     if num_stages > profile.num_layers:
         return float("inf")
-    return min(split_seconds(profile, cuts, num_microbatches) for cuts in splits(profile.num_layers, num_stages))
+    return min(
+        split_seconds(profile, cuts, num_microbatches, schedule=schedule) for cuts in splits(profile.num_layers, num_stages)
+    )
+
+
+def best_single_step_seconds(profile: Profile, num_workers: int, num_microbatches: int) -> float:
+    """Least step of a single pipeline over every length and split: the last pass, the commit, and the longest update."""
+    costs, result = Costs(profile, Cluster.uniform(num_workers)), float("inf")
+    for length in range(1, min(num_workers, profile.num_layers) + 1):
+        for cuts in splits(profile.num_layers, length):
+            updates = [sum(item.optimizer_seconds for item in profile.layers[a:b]) for a, b in itertools.pairwise(cuts)]
+            after = costs.commit_seconds(length) + max(updates)
+            result = min(result, split_seconds(profile, cuts, num_microbatches) + after)
+    return result
 
 
 def best_pipeline_seconds(profile: Profile, num_workers: int, num_microbatches: int, dp: int) -> float:

@@ -1,12 +1,13 @@
 """Workers and hosts that join or return are planned for, and ignored when moving costs more than it brings."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import Ranges
-from kintsugi.core.plan import Policy
+from kintsugi.core.plan import Policy, Schedule
 from kintsugi.core.profile import Recovery
 from planner.policies.options import JOINED
 from planner.replan import replan
@@ -87,6 +88,20 @@ def test_a_worker_reborn_in_its_own_slot_computes_only_once_it_has_the_state_of_
     assert all(transfer.source != "w05" for transfer in decision.migration.transfers)
     reached = {transfer.target for transfer in decision.migration.transfers}
     assert "w05" not in decision.plan.workers or "w05" in reached
+
+
+@pytest.mark.parametrize("schedule", [Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZB_H1], ids=lambda item: item.value)
+@pytest.mark.parametrize("output_bytes", [10**6, 5 * 10**7])
+def test_another_worker_never_lengthens_a_first_plans_step(schedule, output_bytes):
+    """Nor does one that would only make a pipeline longer whose messages then keep the others waiting."""
+    profile = uniform_profile(6, layer_changes={"gradient_bytes": 5 * 10**8, "output_bytes": output_bytes})
+    for microbatches in (1, 3, 5):
+        steps = []
+        for workers in range(1, 9):
+            snapshot = snapshot_of(profile, Cluster.uniform(workers), microbatches)
+            snapshot = replace(snapshot, settings=replace(snapshot.settings, schedule=schedule))
+            steps.append(replan(snapshot).estimate.iteration_seconds)
+        assert all(after <= before * (1 + 1e-9) for before, after in pairwise(steps)), (microbatches, steps)
 
 
 def test_growth_and_loss_at_once_are_one_decision():

@@ -329,9 +329,9 @@ def test_garbage_is_collected_afterwards_as_before(is_enabled):
         (gc.enable if was_enabled else gc.disable)()
 
 
-@pytest.mark.parametrize(("num_layers", "is_proven"), [(1, True), (4, False)])
-def test_an_idle_worker_is_said_to_be_useless_only_where_that_is_proven(num_layers, is_proven):
-    decision = replan(snapshot_of(uniform_profile(num_layers), Cluster.uniform(5), 1))
+@pytest.mark.parametrize(("num_layers", "microbatches", "is_proven"), [(1, 1, True), (4, 1, True), (4, 2, False)])
+def test_an_idle_worker_is_said_to_be_useless_only_where_that_is_proven(num_layers, microbatches, is_proven):
+    decision = replan(snapshot_of(uniform_profile(num_layers), Cluster.uniform(5), microbatches))
     assert (decision.search.gap_ratio == 0.0) is is_proven
     assert decision.plan.idle_workers
     assert {idle.reason for idle in decision.plan.idle_workers} == {PROVEN_IDLE if is_proven else NOT_NEEDED}

@@ -19,7 +19,7 @@ from planner.pipelines.partition import CLOSE, Partitioner
 from planner.pipelines.relaxation import Outline, least_seconds, relaxed_worth, widest_stages
 from planner.replan import replan
 from tests.builders import layer, profile_of, snapshot_of, uniform_profile
-from tests.planner.oracle import best_pipeline_seconds, best_split_seconds, splits
+from tests.planner.oracle import best_pipeline_seconds, best_single_step_seconds, best_split_seconds, splits
 
 import numpy as np  # isort: skip
 
@@ -32,11 +32,11 @@ def link(delay: float) -> LinkCost:
     return LinkCost(alpha_seconds=delay, beta_seconds_per_byte=0.0)
 
 
-def outline(profile):
+def outline(profile, schedule=Schedule.ONE_F_ONE_B):
     sums = LayerSums(profile)
     both = np.array(sums.forward) + np.array(sums.backward)
     delays = [profile.network.inter_host.transfer_seconds(item.output_bytes) for item in profile.layers[:-1]]
-    return Outline(both, float(both[-1]), min(delays), widest_stages(both), all_forward=False)
+    return Outline(both, float(both[-1]), min(delays), widest_stages(both), all_forward=schedule is Schedule.GPIPE)
 
 
 @settings(deadline=None, max_examples=60)
@@ -57,17 +57,22 @@ def test_equal_layers_are_split_best(num_layers, stages, microbatches, delay, me
     assert least_seconds(outline(profile), stages, microbatches, np.zeros(num_layers + 1)) <= best * (1 + 1e-12)
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.lists(st.tuples(times, times), min_size=3, max_size=7), st.integers(1, 4), st.integers(1, 8))
-def test_bounds_hold_for_unequal_layers(layers, stages, microbatches):
+@settings(deadline=None, max_examples=80)
+@given(
+    st.lists(st.tuples(times, times), min_size=3, max_size=7),
+    st.integers(1, 4),
+    st.integers(1, 8),
+    st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.GPIPE]),
+)
+def test_bounds_hold_for_unequal_layers(layers, stages, microbatches, schedule):
     assume(stages <= len(layers))
     profile = profile_of([layer(f"l{n}", forward_seconds=f, backward_weight_seconds=b) for n, (f, b) in enumerate(layers)])
-    best = best_split_seconds(profile, stages, microbatches)
-    partitioner = Partitioner(LayerSums(profile), Schedule.ONE_F_ONE_B, profile.network.inter_host, 1)
+    best = best_split_seconds(profile, stages, microbatches, schedule)
+    partitioner = Partitioner(LayerSums(profile), schedule, profile.network.inter_host, 1)
     kinds, tail = [WorkerKind(1.0, 10**12)] * stages, np.zeros(len(layers) + 1)
     attained = partitioner.attain(kinds, microbatches, tail)
     bound, split = attained.seconds, partitioner.best(attained)
-    assert least_seconds(outline(profile), stages, microbatches, tail) <= best * (1 + 1e-12)
+    assert least_seconds(outline(profile, schedule), stages, microbatches, tail) <= best * (1 + 1e-12)
     assert bound <= best * (1 + 1e-12)
     assert split.seconds >= best * (1 - 1e-12)
     if bound == pytest.approx(split.seconds, rel=CLOSE):
@@ -111,6 +116,17 @@ def test_equal_problems_are_solved_exactly(num_layers, workers, microbatches, dp
     assert decision.estimate.pipeline_seconds == pytest.approx(best, rel=1e-9)
     assert decision.search.lower_bound_seconds <= decision.estimate.iteration_seconds * (1 + 1e-12)
     assert decision.search.gap_ratio >= 0
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(times, times), min_size=2, max_size=6), st.integers(1, 5), st.integers(1, 4))
+def test_a_single_pipeline_has_the_shortest_step_with_its_updates(layers, workers, microbatches):
+    """Nobody updates before everybody is through, so the largest stage's update counts wherever it is."""
+    profile = profile_of([layer(f"l{n}", forward_seconds=f, optimizer_seconds=u) for n, (f, u) in enumerate(layers)])
+    best = best_single_step_seconds(profile, workers, microbatches)
+    decision = replan(snapshot_of(profile, Cluster.uniform(workers), microbatches, ranges=Ranges(max_dp=1)))
+    assert best * (1 - 1e-9) <= decision.estimate.iteration_seconds <= best * (1 + CLOSE)
+    assert decision.search.lower_bound_seconds <= best * (1 + 1e-12)
 
 
 @settings(max_examples=300, deadline=None)

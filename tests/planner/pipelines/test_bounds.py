@@ -40,14 +40,14 @@ def chains(draw):
 
 
 def objective(chain, cuts) -> float:
-    """The last stage to be through with its passes, with its reduction and with the update."""
+    """The last stage to be through with its passes and its reduction, and then the longest update."""
     profile, workers, microbatches, tail, schedule = chain
     sums, ranges = LayerSums(profile), list(itertools.pairwise(cuts))
     stages = [sums.times(a, b, speed) for (a, b), speed in zip(ranges, workers, strict=True)]
     delays = [profile.network.inter_host.transfer_seconds(profile.layers[cut - 1].output_bytes) for cut in cuts[1:-1]]
     ends = scheduled_times(schedule, stages, delays, microbatches).stage_end_seconds
-    after = [tail[b] - tail[a] + tail[0] + stage.optimizer_seconds for (a, b), stage in zip(ranges, stages, strict=True)]
-    return max(end + own for end, own in zip(ends, after, strict=True))
+    reduced = max(end + tail[b] - tail[a] + tail[0] for end, (a, b) in zip(ends, ranges, strict=True))
+    return reduced + max(stage.optimizer_seconds for stage in stages)
 
 
 @given(chains())
@@ -60,5 +60,4 @@ def test_no_split_is_faster_than_its_bounds_and_close_ones_are_found(chain):
     split = partitioner.best(attained)
     assert attained.seconds <= split.least_seconds <= least * (1 + 1e-9)
     assert split.seconds == pytest.approx(objective(chain, split.cuts), rel=1e-9)
-    if schedule is not Schedule.GPIPE:
-        assert split.seconds <= least * (1 + CLOSE)
+    assert split.seconds <= least * (1 + CLOSE)
