@@ -27,6 +27,9 @@ VIRTUAL = range(2, 9)
 MOST_DEGREES = 12
 """Numbers of pipelines that fit memory and are tried, the most promising first."""
 
+MOST_SHORTER = 2
+"""Workers by which pipelines are shorter than they could be: layers and micro-batches may go into fewer stages with less to spare."""
+
 Kinds = tuple[WorkerKind, ...]
 
 
@@ -46,7 +49,7 @@ class InterleavedProblem:
 
 
 class InterleavedSearch:
-    """Heuristic search with a proven bound. Pipelines differ by one worker at most; alike workers share a pipeline.
+    """Heuristic search with a proven bound. Pipelines differ by one worker at most, or leave workers idle; alike workers share one.
 
     Pipelines of one worker have one stage: more would change nothing.
     """
@@ -171,19 +174,21 @@ class InterleavedSearch:
         return costs.commit_seconds(dp * self._lengths[0]) + float(max(updates.max(), share)) / self._kinds[0].speed_ratio
 
     def _arrangements(self, dp: int) -> list[Arrangement]:
-        """Over all workers, or the fastest ones only, in pipelines that differ by one worker or are equal."""
+        """Over all workers, or without the slowest or the smallest."""
         found: list[Arrangement] = []
-        everybody = fastest_first(self._levels[kind] for kind in self._kinds)
-        for least in crews(everybody):
-            kinds = [kind for kind in everybody if kind.speed_ratio >= least]
-            used = min(len(kinds), dp * self._lengths[-1])
-            for total in sorted({used, used - used % dp}):
-                if total in self._reach(dp):
-                    groups = _groups(kinds[:total], dp)
-                    found += (option for v in VIRTUAL if (option := self._arranged(groups, v)) is not None)
+        for kinds in crews(self._levels[kind] for kind in self._kinds):
+            for total in self._totals(dp, len(kinds)):
+                groups = _groups(kinds[:total], dp)
+                found += (option for v in VIRTUAL if (option := self._arranged(groups, v)) is not None)
         if not found and len(set(self._kinds)) == 1:
             self._too_tight.append((min(len(self._kinds) // dp, self._lengths[-1]), -(-self._problem.num_microbatches // dp)))
         return found
+
+    def _totals(self, dp: int, num_workers: int) -> list[int]:
+        """How many of so many workers to use: as many as possible, and those of pipelines of one length, a few workers shorter, too."""
+        most = min(num_workers, dp * self._lengths[-1])
+        even = (dp * (most // dp - shorter) for shorter in range(MOST_SHORTER + 1))
+        return [total for total in dict.fromkeys((most, *even)) if total in self._reach(dp)]
 
     def _arranged(self, groups: Sequence[Kinds], num_virtual: int) -> Arrangement | None:
         """Micro-batches and layers for pipelines of these workers; None where they do not fit memory."""

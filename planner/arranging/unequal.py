@@ -16,7 +16,7 @@ from planner.arranging.pace import Pace, busiest_seconds, by_speed, together
 from planner.arranging.problem import EqualProblem, UnequalProblem
 from planner.arranging.search import EqualSearch
 from planner.arranging.stepping import Kind, Stepper
-from planner.pipelines.kinds import WorkerKind, crews, fastest_first, levels
+from planner.pipelines.kinds import WorkerKind, crews, levels
 from planner.pipelines.partition import Partitioner, Split
 from planner.pipelines.tails import tail_seconds
 
@@ -43,7 +43,7 @@ class _Crew:
 class UnequalSearch:
     """Heuristic search with a proven bound: that of as many workers of the highest speed and the largest memory.
 
-    Lengths of pipelines are those of as many equal workers, all or without the slowest. Alike workers share a pipeline, and
+    Lengths of pipelines are those of as many equal workers, all or without the slowest or smallest. Alike workers share a pipeline, and
     layers and micro-batches follow speed.
     """
 
@@ -64,10 +64,8 @@ class UnequalSearch:
         self._stepper = Stepper(problem.costs, problem.schedule, problem.link)
 
     def _crews_of(self, ideal: EqualProblem) -> Iterator[_Crew]:
-        """All workers, and those above the widest gaps between speeds."""
-        kinds = fastest_first(self._levels[kind] for kind in self._problem.kinds)
-        for least in crews(kinds):
-            crew = tuple(kind for kind in kinds if kind.speed_ratio >= least)
+        """All workers, and those that are left without the slowest or the smallest, as large as the largest and as the smallest."""
+        for crew in crews(self._levels[kind] for kind in self._problem.kinds):
             sizes = {kind.usable_bytes for kind in crew}
             for size in sorted({max(sizes), min(sizes)}):
                 alike = self._problem.alike(len(crew), WorkerKind(self._best.speed_ratio, size))

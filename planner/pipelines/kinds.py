@@ -17,7 +17,7 @@ MOST_LEVELS = 8
 """Of speed, and of memory, that are told apart."""
 
 MOST_CREWS = 4
-"""All workers, and all but the slowest, that arrangements are looked for."""
+"""All workers, and those without the slowest, or without the smallest, that arrangements are looked for."""
 
 
 class WorkerKind(NamedTuple):
@@ -46,11 +46,16 @@ def levels(kinds: Collection[WorkerKind]) -> Mapping[WorkerKind, WorkerKind]:
     return {kind: WorkerKind(speeds[kind.speed_ratio], sizes[kind.usable_bytes]) for kind in kinds}
 
 
-def crews(kinds: Collection[WorkerKind]) -> list[float]:
-    """The speeds from which on a crew takes workers: the least of all, and those above the widest gaps between two speeds."""
-    speeds = sorted({kind.speed_ratio for kind in kinds})
-    gaps = sorted(pairwise(speeds), key=lambda pair: pair[0] / pair[1])
-    return [speeds[0], *(faster for _, faster in gaps[: MOST_CREWS - 1])]
+def crews(kinds: Iterable[WorkerKind]) -> list[tuple[WorkerKind, ...]]:
+    """All workers, those without the slowest, and those without the smallest, fastest first; the widest gaps part them."""
+    everybody = fastest_first(kinds)
+    amounts = ([kind.speed_ratio for kind in everybody], [float(kind.usable_bytes) for kind in everybody])
+    found = [everybody]
+    for own in amounts:
+        gaps = sorted(pairwise(sorted(set(own))), key=lambda pair: pair[0] - pair[1])
+        for _, least in gaps[: MOST_CREWS - 1]:
+            found.append(tuple(kind for kind, amount in zip(everybody, own, strict=True) if amount >= least))
+    return list(dict.fromkeys(found))
 
 
 def _floors(values: Collection[Number], most: int) -> dict[Number, Number]:
