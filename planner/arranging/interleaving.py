@@ -15,8 +15,8 @@ from kintsugi.core.job import Ranges
 from kintsugi.core.profile import LinkCost, OptimizerSharding
 from planner.arranging.arrangement import Arrangement, PipelineShape
 from planner.arranging.degrees import Degrees
+from planner.arranging.pace import Pace, together
 from planner.arranging.tightness import Tight, interleaved_memory_error
-from planner.batches import distribute
 from planner.pipelines.chunks import ChunkSplit, ChunkSplitter
 from planner.pipelines.kinds import WorkerKind, crews, fastest_first, levels
 from planner.pipelines.tails import tail_seconds
@@ -194,7 +194,9 @@ class InterleavedSearch:
         """Micro-batches and layers for pipelines of these workers; None where they do not fit memory."""
         dp = len(groups)
         virtual = [min(num_virtual, self._num_layers // len(group)) if len(group) > 1 else 1 for group in groups]
-        shares = distribute(dp, self._problem.num_microbatches, lambda k, m: _about(groups[k], virtual[k], m))
+        whole, pipelines = self._problem.num_microbatches, list(zip(groups, virtual, strict=True))
+        paces = {pipeline: _pace(*pipeline, whole) for pipeline in set(pipelines)}
+        shares = together([paces[pipeline] for pipeline in pipelines], whole)
         splits = self._splits(groups, virtual, shares)
         if any(split.lacking_bytes for split in splits):
             return None
@@ -251,6 +253,7 @@ def _groups(kinds: Sequence[WorkerKind], dp: int) -> list[Kinds]:
     return [tuple(kinds[start:stop]) for start, stop in pairwise(stops)]
 
 
-def _about(group: Kinds, num_virtual: int, num_microbatches: int) -> float:
-    """Time of a pipeline in passes of the whole model at speed 1 when its stages are equal (Narayanan et al., section 2.2)."""
-    return (num_microbatches + (len(group) - 1) / num_virtual) / sum(kind.speed_ratio for kind in group)
+def _pace(group: Kinds, num_virtual: int, most_microbatches: int) -> Pace:
+    """In passes of the whole model at speed 1, when stages are equal (Narayanan et al., section 2.2)."""
+    speed = sum(kind.speed_ratio for kind in group)
+    return Pace(0, (len(group) - 1) / num_virtual / speed, 1 / speed, most_microbatches)

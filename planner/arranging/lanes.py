@@ -12,7 +12,7 @@ from kintsugi.core.profile import LinkCost, OptimizerSharding
 from planner.arranging.pace import Pace, busiest_seconds, by_speed, together
 from planner.arranging.request import Request
 from planner.batches import distribute
-from planner.pipelines.kinds import WorkerKind, kind_of
+from planner.pipelines.kinds import WorkerKind
 from planner.pipelines.partition import Partitioner
 from planner.pipelines.tails import tail_seconds
 from planner.pipelines.zero_bubble import partitioner_for
@@ -38,7 +38,7 @@ class Timing:
         self._num_microbatches = request.settings.num_microbatches
         self._links = Links(request.workers, request.costs.cluster, request.costs.profile.network)
         by_id, profile = request.costs.cluster.by_id, request.costs.profile
-        self._kinds = {worker: kind_of(by_id[worker], profile) for worker in request.workers}
+        self._kinds = dict(zip(request.workers, request.kinds, strict=True))
         self._partitioners: dict[int, Partitioner] = {}
         self._tails: dict[int, Floats] = {}
         self._numbers: dict[Likeness, int] = {}

@@ -10,7 +10,6 @@ from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Schedule, Stage
 from planner.arranging.degrees import degrees
 from planner.arranging.lanes import Lanes, Timing, changes
 from planner.arranging.request import Request
-from planner.pipelines.kinds import kind_of
 from planner.placing.placement import NOT_NEEDED
 from planner.placing.survival import exposure
 from restorer.rounds import fastest_rounds
@@ -29,8 +28,7 @@ def is_refined(request: Request) -> bool:
     """Whether single workers matter, and are few enough to look at."""
     if len(request.workers) > MOST_WORKERS or request.settings.schedule is Schedule.INTERLEAVED:
         return False
-    cluster, profile = request.costs.cluster, request.costs.profile
-    return bool(cluster.links) or len({kind_of(cluster.by_id[worker], profile) for worker in request.workers}) > 1
+    return bool(request.costs.cluster.links) or len(set(request.kinds)) > 1
 
 
 def refined(request: Request, plan: Plan, goodput: Callable[[Plan], float]) -> Plan:

@@ -1,7 +1,7 @@
 """What a new arrangement is asked for, and the search that answers."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from estimator.costs import Costs
 from estimator.goodput import charged_goodput, restart_excess_seconds
@@ -16,7 +16,7 @@ from planner.arranging.problem import EqualProblem, UnequalProblem
 from planner.arranging.search import EqualSearch
 from planner.arranging.shortage import memory_error
 from planner.arranging.unequal import UnequalSearch
-from planner.pipelines.kinds import kind_of
+from planner.pipelines.kinds import WorkerKind, crews, kind_of
 from planner.placing.links import Links
 from planner.placing.placement import Holdings
 
@@ -34,6 +34,15 @@ class Request:
     holdings: Holdings
     generation: int
     policy: Policy
+    counted: WorkerKind | None = None
+    """What each of the workers counts as while arrangements are looked for; None for what it is."""
+
+    @property
+    def kinds(self) -> tuple[WorkerKind, ...]:
+        """What each of the workers counts as."""
+        if self.counted is not None:
+            return (self.counted,) * len(self.workers)
+        return tuple(kind_of(self.costs.cluster.by_id[worker], self.costs.profile) for worker in self.workers)
 
     def worth(self, price: Estimate) -> float:
         """What arrangements are compared by, in samples per second; a first plan is judged by its step alone."""
@@ -45,6 +54,19 @@ class Request:
         """`estimator.goodput.expected_restart_seconds` of an arrangement without dead slots: only a single pipeline risks any."""
         is_charged = num_pipelines == 1 and self.policy is not Policy.FAULT_FREE
         return restart_excess_seconds(self.costs.profile) if is_charged else 0.0
+
+
+def counted_alike(request: Request) -> Iterator[Request]:
+    """The same asked of all workers, and without the slowest or the smallest, where each counts as the worst of those that are left.
+
+    What is planned for so many equal workers suits better ones as well. Nothing comes of equal workers.
+    """
+    kinds = request.kinds
+    if len(set(kinds)) > 1:
+        for crew in map(set, crews(kinds)):
+            worst = WorkerKind(min(kind.speed_ratio for kind in crew), min(kind.usable_bytes for kind in crew))
+            workers = tuple(worker for worker, kind in zip(request.workers, kinds, strict=True) if kind in crew)
+            yield replace(request, workers=workers, counted=worst)
 
 
 def search_for(request: Request, *, is_spread: bool = True) -> AnySearch:
@@ -59,7 +81,7 @@ def search_for(request: Request, *, is_spread: bool = True) -> AnySearch:
     """
     profile, cluster, settings = request.costs.profile, request.costs.cluster, request.settings
     allowed = degrees(settings.ranges, len(request.workers), profile.num_layers, settings.num_microbatches)
-    kinds = tuple(kind_of(cluster.by_id[worker], profile) for worker in request.workers)
+    kinds = request.kinds
     links = Links(request.workers, cluster, profile.network)
     reduction_link = (lambda _: links.between_hosts) if is_spread else links.pacing
     if settings.schedule is Schedule.INTERLEAVED:
@@ -100,9 +122,7 @@ def shortage(request: Request, search: AnySearch) -> InfeasibleError:
     """Why nothing fits memory."""
     if isinstance(search, InterleavedSearch):
         return search.shortage(request.settings.ranges)
-    profile, cluster = request.costs.profile, request.costs.cluster
-    ranges = request.settings.ranges
-    kinds = [kind_of(cluster.by_id[worker], profile) for worker in request.workers]
+    profile, ranges, kinds = request.costs.profile, request.settings.ranges, request.kinds
     replicas = ranges.min_dp if profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
     return memory_error(
         search.partitioner(replicas),

@@ -9,7 +9,6 @@ from dataclasses import replace
 from estimator.costs import Costs
 from estimator.estimate import priced
 from kintsugi.core.errors import InfeasibleError
-from kintsugi.core.plan import IdleWorker
 from planner.arranging.request import Request
 from planner.policies.found import Found, NothingFitsError
 
@@ -83,8 +82,7 @@ def _without(request: Request, host: str, search: Callable[[Request], Found]) ->
 
 def _with_all(request: Request, first: Found, best: Found) -> Found:
     """The better plan, with all others idle, and the bound that holds for any of them."""
-    named = {*best.plan.workers, *(idle.worker for idle in best.plan.idle_workers)}
-    idle = (*best.plan.idle_workers, *(IdleWorker(worker=w, reason=BEHIND) for w in request.workers if w not in named))
+    best = best.with_idle(request.workers, BEHIND)
     least = min(first.search.lower_bound_seconds, best.estimate.iteration_seconds)
     search = replace(
         best.search,
@@ -92,4 +90,4 @@ def _with_all(request: Request, first: Found, best: Found) -> Found:
         gap_ratio=best.estimate.iteration_seconds / least - 1,
         candidates=first.search.candidates + best.search.candidates,
     )
-    return replace(best, plan=best.plan.amended(idle_workers=idle), search=search)
+    return replace(best, search=search)

@@ -1,10 +1,11 @@
 """What a search for a new arrangement comes to."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from kintsugi.core.decision import Estimate, Migration, Search
 from kintsugi.core.errors import InfeasibleError
-from kintsugi.core.plan import Plan
+from kintsugi.core.plan import IdleWorker, Plan
 from planner.arranging.request import AnySearch, Request, shortage
 
 
@@ -16,6 +17,12 @@ class Found:
     estimate: Estimate
     migration: Migration
     search: Search
+
+    def with_idle(self, workers: Iterable[str], reason: str) -> "Found":
+        """The same plan, in which those of `workers` that it does not name are idle."""
+        named = {*self.plan.workers, *(idle.worker for idle in self.plan.idle_workers)}
+        others = tuple(IdleWorker(worker=worker, reason=reason) for worker in workers if worker not in named)
+        return replace(self, plan=self.plan.amended(idle_workers=(*self.plan.idle_workers, *others))) if others else self
 
 
 class NothingFitsError(Exception):

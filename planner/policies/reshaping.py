@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from heapq import nlargest
 
@@ -17,8 +18,8 @@ from planner.arranging.arrangement import Arrangement
 from planner.arranging.degrees import degrees
 from planner.arranging.pursuit import pursue
 from planner.arranging.refining import is_refined, refined
-from planner.arranging.request import Request, search_for
-from planner.placing.placement import Holdings, place
+from planner.arranging.request import Request, counted_alike, search_for
+from planner.placing.placement import NOT_NEEDED, Holdings, place
 from planner.placing.spreading import is_spread, most_confined
 from planner.policies.avoiding import around_slow_links
 from planner.policies.found import Found, NothingFitsError
@@ -104,6 +105,32 @@ def _under_schedule(request: Request) -> Found:
         NothingFitsError: nothing fits memory.
     """
     started = time.perf_counter()
+    placed, num_priced, least = _placed(request)
+    for alike in counted_alike(request):
+        with suppress(InfeasibleError, NothingFitsError):
+            others, num_others, _ = _placed(alike)
+            placed += [found.with_idle(request.workers, NOT_NEEDED) for found in others]
+            num_priced += num_others
+    most = MOST_REFINED_OVER_LINKS if request.costs.cluster.links else MOST_REFINED
+    best_few = nlargest(most, placed, key=lambda found: request.worth(found.estimate))
+    best = max((_refined(request, found) for found in best_few), key=lambda found: request.worth(found.estimate))
+    least = min(least, best.estimate.iteration_seconds, _confined_bound(request, best.plan))
+    search = Search(
+        lower_bound_seconds=least,
+        gap_ratio=best.estimate.iteration_seconds / least - 1,
+        elapsed_seconds=time.perf_counter() - started,
+        candidates=num_priced,
+    )
+    return replace(best, search=search)
+
+
+def _placed(request: Request) -> tuple[list[Found], int, float]:
+    """The best plan of each number of pipelines and way to place, how many were priced in full, and a lower bound on any step.
+
+    Raises:
+        InfeasibleError: nothing fits the ranges.
+        NothingFitsError: nothing fits memory.
+    """
     search = search_for(request)
     frontier, least = pursue(request, search)
 
@@ -124,12 +151,7 @@ def _under_schedule(request: Request) -> Found:
             bests[key] = max(bests.get(key, found), found, key=worth)
     if not bests:
         raise NothingFitsError(request, search)
-    most = MOST_REFINED_OVER_LINKS if request.costs.cluster.links else MOST_REFINED
-    best = max((_refined(request, found) for found in nlargest(most, bests.values(), key=worth)), key=worth)
-    least = min(least, best.estimate.iteration_seconds, _confined_bound(request, best.plan))
-    gap = best.estimate.iteration_seconds / least - 1
-    found_by = Search(lower_bound_seconds=least, gap_ratio=gap, elapsed_seconds=time.perf_counter() - started, candidates=priced)
-    return replace(best, search=found_by)
+    return list(bests.values()), priced, least
 
 
 def _confined_bound(request: Request, plan: Plan) -> float:

@@ -64,6 +64,18 @@ def test_plans_are_legal_and_no_worse_than_1f1b_where_the_schedule_is_free(worke
     assert prices[Schedule.AUTO] <= min(prices.values()) * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("memory_bytes", [2_000_000_000, 2_500_000_000, 80_000_000_000])
+def test_a_worker_too_many_is_left_idle(memory_bytes):
+    """Layers that fit six workers twice over may fit neither seven nor eight."""
+    profile, steps = transformer_profile(10, memory_bytes=memory_bytes), []
+    for workers in (6, 7, 8):
+        given = snapshot(profile, Cluster.uniform(workers), 8)
+        decision = replan(given)
+        assert violations(given, decision) == ()
+        steps.append(decision.estimate.iteration_seconds)
+    assert steps == sorted(steps, reverse=True)
+
+
 def test_smaller_stages_shrink_the_bubble_of_a_grid():
     ranges = Ranges(min_dp=1, max_dp=1, min_pp=4, max_pp=4)
     profile = uniform_profile(16, inter_host=FREE, intra_host=FREE)
