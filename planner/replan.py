@@ -178,11 +178,17 @@ def _allowed(case: Case, candidates: list[Candidate], refusals: list[Refusal], l
     if allowed:
         return allowed
     if lost is not None and not case.snapshot.refused_policies:
-        raise lost
+        raise _lost(lost, refusals)
     why = "; ".join(f"{r.policy.value}: {r.reason}" for r in refusals if pinned in (None, r.policy))
     if pinned is Policy.FAULT_FREE:
         why = "is the policy of a first plan, and one runs already; pin another policy, or none"
     raise InfeasibleError(why or "the policy does not apply here", field="policy", value=pinned.value if pinned else None)
+
+
+def _lost(lost: StateLostError, refusals: list[Refusal]) -> StateLostError:
+    """That state is lost, and why the job cannot restart either, where that was tried."""
+    restart = next((refusal.reason for refusal in refusals if refusal.policy is Policy.CHECKPOINT_RESTART), None)
+    return lost if restart is None else StateLostError(f"{lost.message}; {restart}", layers=lost.layers)
 
 
 def _decision(case: Case, chosen: Candidate, candidates: list[Candidate], refusals: list[Refusal], search: Search) -> Decision:

@@ -28,7 +28,7 @@ MOST_DEGREES = 12
 """Numbers of pipelines that fit memory and are tried, the most promising first."""
 
 MOST_SHORTER = 2
-"""Workers by which pipelines are shorter than they could be: layers and micro-batches may go into fewer stages with less to spare."""
+"""Workers by which pipelines may be shorter than they could: so many layers may go into fewer stages with less to spare."""
 
 Kinds = tuple[WorkerKind, ...]
 
@@ -185,7 +185,7 @@ class InterleavedSearch:
         return found
 
     def _totals(self, dp: int, num_workers: int) -> list[int]:
-        """How many of so many workers to use: as many as possible, and those of pipelines of one length, a few workers shorter, too."""
+        """How many of so many workers to use: as many as possible, and pipelines of one length, or of one a little shorter."""
         most = min(num_workers, dp * self._lengths[-1])
         even = (dp * (most // dp - shorter) for shorter in range(MOST_SHORTER + 1))
         return [total for total in dict.fromkeys((most, *even)) if total in self._reach(dp)]

@@ -37,7 +37,6 @@ class Timing:
         self._costs, self._schedule = request.costs, schedule
         self._num_microbatches = request.settings.num_microbatches
         self._links = Links(request.workers, request.costs.cluster, request.costs.profile.network)
-        by_id, profile = request.costs.cluster.by_id, request.costs.profile
         self._kinds = dict(zip(request.workers, request.kinds, strict=True))
         self._partitioners: dict[int, Partitioner] = {}
         self._tails: dict[int, Floats] = {}

@@ -57,7 +57,7 @@ class Request:
 
 
 def counted_alike(request: Request) -> Iterator[Request]:
-    """The same asked of all workers, and without the slowest or the smallest, where each counts as the worst of those that are left.
+    """The same asked of all workers, and without the slowest or smallest, where each counts as the worst of those that are left.
 
     What is planned for so many equal workers suits better ones as well. Nothing comes of equal workers.
     """

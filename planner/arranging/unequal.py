@@ -43,8 +43,8 @@ class _Crew:
 class UnequalSearch:
     """Heuristic search with a proven bound: that of as many workers of the highest speed and the largest memory.
 
-    Lengths of pipelines are those of as many equal workers, all or without the slowest or smallest. Alike workers share a pipeline, and
-    layers and micro-batches follow speed.
+    Lengths of pipelines are those of as many equal workers, all or without the slowest or smallest. Alike workers share a
+    pipeline, and layers and micro-batches follow speed.
     """
 
     most_pursued = 24

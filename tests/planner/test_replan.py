@@ -252,9 +252,12 @@ def test_lost_state_restarts_from_a_checkpoint_where_there_is_one():
     with pytest.raises(StateLostError) as caught:
         recover(["w03", "w07"])
     assert caught.value.layers == (6, 7)
+    assert "names no checkpoints" in caught.value.message
     recovery = replace(RECOVERY, checkpoint_interval_seconds=600.0, checkpoint_read_bytes_per_second=1e9)
     profile = uniform_profile(8, recovery=recovery)
     assert recover(["w03", "w07"], profile=profile).policy is Policy.CHECKPOINT_RESTART
+    with pytest.raises(StateLostError, match="2 pipelines of 4 stages need 8 workers; 6 are left"):
+        recover(["w03", "w07"], profile=profile, ranges=Ranges(min_dp=2, min_pp=4))
 
 
 def test_too_little_memory_says_what_would_do():
