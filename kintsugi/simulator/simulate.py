@@ -88,12 +88,12 @@ class _Run:
         is_hit = any(self._is_used(worker) for worker in incident.lost)
         for worker in incident.lost:
             self._alive.pop(worker, None)
+        self._forget(incident.lost)
         for worker in incident.joined:
             self._workers.setdefault(worker, Worker(id=worker, host=f"h-{worker}"))
             self._alive[worker] = None
         for worker, speed_ratio in incident.speeds:
             self._workers[worker] = replace(self._workers[worker], speed_ratio=speed_ratio)
-        self._forget(incident.lost)
         self._live.append((incident.at_seconds, len(self._alive)))
         if is_hit:
             self.cut(incident.at_seconds, incident.notice_seconds)

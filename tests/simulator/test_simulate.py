@@ -93,6 +93,13 @@ def test_an_idle_worker_stands_in_and_a_lost_one_comes_back_as_another():
     assert outcome.num_samples == (10 + 6 + 10) * SAMPLES
 
 
+def test_a_worker_that_goes_and_comes_in_one_moment_has_lost_its_state():
+    outcome = run([at(31, lost=["w00"], joined=["w00"])])
+    # 10 steps to 30 s, 1 s lost, 10 s of transition to 41 s, and 19 steps of four workers again.
+    assert outcome.num_transitions == 1
+    assert outcome.num_samples == (10 + 19) * SAMPLES
+
+
 def test_an_arrival_during_a_transition_waits_for_its_end():
     outcome = run([at(31, lost=["w01"]), at(35, joined=["w09"])])
     # Transition to 41 s, at once another of 9 s to 50 s, 16 steps of 3 s.
