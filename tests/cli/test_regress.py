@@ -166,9 +166,9 @@ def test_bad_input_is_refused_by_name(folder, tmp_path, capsys):
 
 def test_a_case_whose_file_is_missing_or_whose_worker_is_unknown_is_bad_input(committed, capsys):
     write(committed, "first", replace(CASE, changes=(Change(fail=("w77",)),)))
-    assert refusal(capsys, committed)["field"] == "worker"
+    assert refusal(capsys, committed)["field"] == "first: worker"
     write(committed, "first", replace(CASE, inline_profile=None, profile="absent.json"))
-    assert refusal(capsys, committed)["field"] == "file"
+    assert refusal(capsys, committed)["field"] == "first: file"
 
 
 def test_the_folder_is_needed(capsys):
