@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from kintsugi.cli import INTERRUPTED
 from kintsugi.cli.logs import log_to_stderr
 from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.terminal import styled, terminal
@@ -36,7 +37,10 @@ def matrix(
     report: Annotated[bool, typer.Option("--report", help="Run nothing; make the report anew from what is there.")] = False,
     form: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TABLE,
 ) -> int:
-    """Run the matrix and write its report; exit 1 where cells failed or a quality gate is not passed. Ctrl-C stops it safely."""
+    """Run the matrix and write its report; exit 1 where cells failed or a quality gate is not passed.
+
+    Ctrl-C stops it safely, with exit 130.
+    """
     if dry_run and report:
         raise InvalidInputError("contradicts --list: both run nothing, give one of them", field="report", value=True)
     asked = Asked(sweep=sweep, only=tuple(only or ()))
@@ -50,7 +54,7 @@ def matrix(
             manifest = _run(chosen, folder, asked)
         except StoppedError:
             terminal(stderr=True).print("stopped; the same command goes on")
-            return 1
+            return INTERRUPTED
     written = write_report(folder)
     _print(written, manifest, form)
     return 0 if written.is_accepted else 1
