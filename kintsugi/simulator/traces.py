@@ -36,7 +36,7 @@ def read(path: Path, *, notice_seconds: float = 0.0, seed: int = 0) -> tuple[Inc
         InvalidInputError: the file cannot be read, or a line is neither; names the line.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
     except OSError as error:
         raise InvalidInputError(f"cannot be read: {error.strerror or error}", field="trace", value=str(path)) from error

@@ -76,6 +76,11 @@ def test_bad_lines_are_named(tmp_path, text, field, part):
     assert caught.value.field == field
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
+    path = lines(tmp_path, "\ufeff0,add,a", "1000,add,b")
+    assert [i.joined for i in read(path)] == [("a",), ("b",)]
+
+
 def test_a_missing_and_an_empty_file_are_refused(tmp_path):
     for path in (tmp_path / "none.csv", tmp_path):
         with pytest.raises(InvalidInputError, match="cannot be read"):
