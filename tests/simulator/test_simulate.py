@@ -156,6 +156,15 @@ def test_a_trace_begins_without_workers():
     assert outcome.num_samples == (3 + 2) * SAMPLES
     assert outcome.seconds["stopped"] == pytest.approx(5)
     assert outcome.seconds["transition"] == pytest.approx(69)
+    assert outcome.num_rollbacks == 0
+
+
+def test_a_job_that_stopped_rolls_back_once_when_it_starts_again():
+    incidents = [at(5, joined=["a"]), at(20, lost=["a"]), at(25, joined=["b"]), at(190, lost=["b"]), at(195, joined=["c"])]
+    outcome = simulate(Adviser(Flat(), job()), Cluster.uniform(4), incidents, duration_seconds=300.0, seed=0, is_traced=True)
+    # Started for the first time at 5 and, as that was given up, at 25 s; running from 85 s on; begun anew at 195 s.
+    assert outcome.num_transitions == 3
+    assert outcome.num_rollbacks == 1
 
 
 WORKERS = st.sampled_from([f"w{n:02d}" for n in range(6)])
