@@ -15,6 +15,7 @@ from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.terminal import terminal
 from kintsugi.core import codec
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, NotFoundError
+from kintsugi.runtime.disk import require_folder
 from planner.quality import Baseline, Case, Figures, Verdict, compare, decide
 
 BASELINE, CASES = "baseline.json", "cases"
@@ -91,8 +92,9 @@ def _cases(folder: Path) -> dict[str, Case]:
     """All cases by name.
 
     Raises:
-        InvalidInputError: there are none, or one cannot be read.
+        InvalidInputError: there are none, or no such folder, or one cannot be read.
     """
+    require_folder(folder, "folder")
     paths = sorted((folder / CASES).glob("*.json"))
     if not paths:
         raise InvalidInputError(f"has no {CASES}/*.json", field="folder", value=str(folder))

@@ -185,6 +185,13 @@ def test_cells_are_named_or_reported_not_both(capsys, tmp_path):
     assert "report: contradicts --list" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("choice", [("--seeds", "3"), ("--only", "digits-*"), ("--sweep",)])
+def test_a_report_tells_of_all_cells(capsys, tmp_path, choice):
+    with pytest.raises(SystemExit, match="2"):
+        main(["matrix", str(tmp_path), "--report", *choice])
+    assert f"{choice[0][2:]}: contradicts --report" in capsys.readouterr().err
+
+
 def test_the_command_names_the_cells(capsys, tmp_path):
     with pytest.raises(SystemExit, match="0"):
         main(["matrix", str(tmp_path), "--list", "--seeds", "1", "--only", "text-*-late/*"])
