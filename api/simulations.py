@@ -3,7 +3,7 @@
 import time
 
 from api.schemas import SimulationReply, SimulationRequest
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, told_as
 from kintsugi.simulator.policies import chosen
 from kintsugi.simulator.scenario import Scenario, load, meant, names, varied
 from kintsugi.simulator.summary import summarised
@@ -34,11 +34,12 @@ def simulated(request: SimulationRequest, limit_seconds: float) -> SimulationRep
 
     values = tuple(request.values.items())
     results = []
-    for policy in chosen(request.policies):
-        adviser = adviser_of(scenario, policy)
-        for seed in range(request.seeds):
-            watch()
-            results.append(Result(values, run_with(adviser, scenario, seed, watch)))
+    with told_as({"faults.num_failures": "values.faults.num_failures"}):
+        for policy in chosen(request.policies):
+            adviser = adviser_of(scenario, policy)
+            for seed in range(request.seeds):
+                watch()
+                results.append(Result(values, run_with(adviser, scenario, seed, watch)))
     return SimulationReply(scenario=request.scenario, rows=summarised(results))
 
 

@@ -1,7 +1,7 @@
 """The quality of plans over a set of cases: what each case comes to, and how that compares with a baseline."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -28,7 +28,7 @@ class Change:
     fail: tuple[str, ...] = ()
     fail_hosts: tuple[str, ...] = ()
     join: tuple[str, ...] = ()
-    """Workers, new ones on hosts of their own."""
+    """Workers, new ones on hosts of their own; one that fails in the same change comes back without state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,8 @@ def decide(case: Case, folder: Path) -> tuple[Decision, tuple[str, ...]]:
         folder: where its files lie.
 
     Raises:
-        InvalidInputError: a file or a change is wrong.
+        InvalidInputError: a file is wrong.
+        NotFoundError: a change names a worker or host that there is not.
         InfeasibleError: there is no plan.
     """
     snapshot = _first(case, folder)
@@ -134,9 +135,9 @@ def decide(case: Case, folder: Path) -> tuple[Decision, tuple[str, ...]]:
     illegal = violations(first, decision)
     membership = Membership.of(snapshot.cluster)
     for change in case.changes:
-        membership = _changed(membership, change)
-        base = accepted(snapshot, decision)
-        snapshot = replace(base, cluster=membership.cluster, alive=membership.alive)
+        survivors = _after(membership, _losses(change))
+        membership = _after(survivors, _arrivals(change))
+        snapshot = _next(accepted(snapshot, decision), survivors, membership)
         decision = replan(snapshot)
         illegal += violations(snapshot, decision)
     return decision, illegal
@@ -165,15 +166,30 @@ def _first(case: Case, folder: Path) -> Snapshot:
     return Snapshot(profile=profile, cluster=cluster, settings=case.settings, plan=None, alive=alive, generation=0)
 
 
-def _changed(membership: Membership, change: Change) -> Membership:
-    events = [
-        *(Event(kind=EventKind.WORKER_FAILED, id=worker, generation=0, worker=worker) for worker in change.fail),
-        *(Event(kind=EventKind.HOST_FAILED, id=host, generation=0, host=host) for host in change.fail_hosts),
-        *(Event(kind=EventKind.WORKER_JOINED, id=worker, generation=0, worker=worker) for worker in change.join),
-    ]
+def _losses(change: Change) -> Iterator[Event]:
+    for worker in change.fail:
+        yield Event(kind=EventKind.WORKER_FAILED, id=worker, generation=0, worker=worker)
+    for host in change.fail_hosts:
+        yield Event(kind=EventKind.HOST_FAILED, id=host, generation=0, host=host)
+
+
+def _arrivals(change: Change) -> Iterator[Event]:
+    for worker in change.join:
+        yield Event(kind=EventKind.WORKER_JOINED, id=worker, generation=0, worker=worker)
+
+
+def _after(membership: Membership, events: Iterable[Event]) -> Membership:
     for event in events:
         membership = membership.after(event)
     return membership
+
+
+def _next(base: Snapshot, survivors: Membership, membership: Membership) -> Snapshot:
+    """`base` with those who are there after a change; who is there but did not survive it holds nothing of its plan."""
+    assert base.plan is not None
+    returned = set(membership.alive).difference(survivors.alive)
+    stateless = tuple(worker for worker in membership.alive if worker in returned and worker in base.plan.pipeline_of)
+    return replace(base, cluster=membership.cluster, alive=membership.alive, stateless=stateless)
 
 
 def _verdict(name: str, before: float, after: float) -> Verdict:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from kintsugi.cli import INTERRUPTED
 from kintsugi.cli.logs import log_to_stderr
 from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.terminal import styled, terminal
@@ -18,6 +19,8 @@ from kintsugi.matrix.report import Report, write_report
 from kintsugi.matrix.runner import Asked, run_matrix
 from kintsugi.matrix.suites import Matrix, with_seeds
 
+MATRIX = Matrix()
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
@@ -27,7 +30,10 @@ def register(app: typer.Typer) -> None:
 def matrix(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="For records and report; what is done there stays done.")],
     *,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Repetitions of every suite, seeds 0 to N - 1.")] = 3,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", min=1, show_default=str(len(MATRIX.seeds)), help="Repetitions of every suite, seeds 0 to N - 1."),
+    ] = None,
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="PATTERN", help="Cells by name, as 'digits-*/memory-*'; may be repeated.")
     ] = None,
@@ -36,11 +42,16 @@ def matrix(
     report: Annotated[bool, typer.Option("--report", help="Run nothing; make the report anew from what is there.")] = False,
     form: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.TABLE,
 ) -> int:
-    """Run the matrix and write its report; exit 1 where cells failed or a quality gate is not passed. Ctrl-C stops it safely."""
+    """Run the matrix and write its report; exit 1 where cells failed or a quality gate is not passed.
+
+    Ctrl-C stops it safely, with exit 130.
+    """
     if dry_run and report:
         raise InvalidInputError("contradicts --list: both run nothing, give one of them", field="report", value=True)
+    if report:
+        _refuse_choices(seeds=seeds, only=only, sweep=sweep or None)
     asked = Asked(sweep=sweep, only=tuple(only or ()))
-    chosen = with_seeds(Matrix(), seeds)
+    chosen = MATRIX if seeds is None else with_seeds(MATRIX, seeds)
     if dry_run:
         _print_names(asked.cells(chosen), form)
         return 0
@@ -50,10 +61,18 @@ def matrix(
             manifest = _run(chosen, folder, asked)
         except StoppedError:
             terminal(stderr=True).print("stopped; the same command goes on")
-            return 1
+            return INTERRUPTED
     written = write_report(folder)
     _print(written, manifest, form)
     return 0 if written.is_accepted else 1
+
+
+def _refuse_choices(**chosen: object) -> None:
+    """Refuse what chooses cells beside --report."""
+    for field, value in chosen.items():
+        if value is not None:
+            message = "contradicts --report, which tells of all cells that the folder holds; leave one of them out"
+            raise InvalidInputError(message, field=field, value=value)
 
 
 def _run(chosen: Matrix, folder: Path, asked: Asked) -> Manifest:

@@ -26,7 +26,7 @@ def import_profile(
     """Turn a layer profile as Oobleck writes it into one of Kintsugi's."""
     options = LayerCsvOptions(activation_ratio=activation_ratio, output_bytes=output_bytes, microbatch_size=microbatch_size)
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8-sig")  # Excel begins with a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"cannot be read: {error}", field="file", value=str(file)) from error
     found = profile_from(text, name=name or file.stem, like=codec.load(Profile, like, named="--like"), options=options)

@@ -1,7 +1,8 @@
 """`kintsugi regress`: did plans become better or worse than a committed baseline says?"""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,8 @@ from rich.table import Table
 from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.terminal import terminal
 from kintsugi.core import codec
-from kintsugi.core.errors import InfeasibleError, InvalidInputError
+from kintsugi.core.errors import InfeasibleError, InvalidInputError, NotFoundError
+from kintsugi.runtime.disk import require_folder
 from planner.quality import Baseline, Case, Figures, Verdict, compare, decide
 
 BASELINE, CASES = "baseline.json", "cases"
@@ -90,8 +92,9 @@ def _cases(folder: Path) -> dict[str, Case]:
     """All cases by name.
 
     Raises:
-        InvalidInputError: there are none, or one cannot be read.
+        InvalidInputError: there are none, or no such folder, or one cannot be read.
     """
+    require_folder(folder, "folder")
     paths = sorted((folder / CASES).glob("*.json"))
     if not paths:
         raise InvalidInputError(f"has no {CASES}/*.json", field="folder", value=str(folder))
@@ -99,10 +102,18 @@ def _cases(folder: Path) -> dict[str, Case]:
 
 
 def _named(path: Path) -> Case:
-    try:
+    with _told_of(path.stem):
         return codec.load(Case, path)
-    except InvalidInputError as error:
-        raise InvalidInputError(error.message, field=f"{path.stem}: {error.field}", value=error.value) from error
+
+
+@contextmanager
+def _told_of(case: str) -> Iterator[None]:
+    """Has errors in what a case says name it."""
+    try:
+        yield
+    except (InvalidInputError, NotFoundError) as error:
+        error.field = f"{case}: {error.field}"
+        raise
 
 
 def _baseline(folder: Path, *, is_needed: bool) -> Baseline:
@@ -123,7 +134,8 @@ def _baseline(folder: Path, *, is_needed: bool) -> Baseline:
 
 def _result(name: str, case: Case, before: Figures | None, folder: Path) -> Result:
     try:
-        decision, illegal = decide(case, folder)
+        with _told_of(name):
+            decision, illegal = decide(case, folder)
     except InfeasibleError as error:
         return Result(name=name, before=before, after=None, illegal=(f"no plan: {error}",))
     after = Figures.of(decision)

@@ -65,7 +65,8 @@ def simulate(
     if format is Format.JSON:
         print_json(report.document(case.name, rows))
     else:
-        terminal(width_of_files=WIDTH_OF_FILES).print(report.table_of(rows, _title(case, seeds)))
+        title = _title(case.name, [task.scenario for task in tasks], seeds)
+        terminal(width_of_files=WIDTH_OF_FILES).print(report.table_of(rows, title))
 
 
 def _check(tasks: Sequence[Task], out: Path | None) -> None:
@@ -90,10 +91,16 @@ def _run(tasks: Sequence[Task], num_processes: int, dask: str | None) -> tuple[R
     return in_order(results, tasks)
 
 
-def _title(case: Scenario, seeds: int) -> str:
+def _title(name: str, cases: Sequence[Scenario], seeds: int) -> str:
+    """What all rows have in common; what is varied stands in each of them."""
     runs = "one run" if seeds == 1 else f"means of {seeds} runs with 95 % confidence"
-    workers = f"{case.num_workers} workers" if case.trace is None else f"workers of {Path(case.trace).name}"
-    return f"{case.name}: {workers}, {case.duration_seconds / 3600:g} h, {runs}; shares of the time"
+    workers, hours = {_workers(case) for case in cases}, {f"{case.duration_seconds / 3600:g} h" for case in cases}
+    common = [word for words in (workers, hours) if len(words) == 1 for word in words]
+    return f"{name}: {', '.join((*common, runs))}; shares of the time"
+
+
+def _workers(case: Scenario) -> str:
+    return f"{case.num_workers} workers" if case.trace is None else f"workers of {Path(case.trace).name}"
 
 
 def _write(folder: Path, case: Scenario, results: Sequence[Result], rows: Sequence[Row]) -> None:

@@ -19,6 +19,9 @@ from kintsugi.core.errors import InvalidInputError
 Decoder = Callable[[Any], Any]
 """Raises InvalidInputError, with the path of the field below what it was given."""
 
+HIDDEN = "hidden"
+"""Key in the metadata of a field that no document needs to give: errors do not name it among those that are known."""
+
 
 @cache
 def decoder(kind: Any) -> Decoder:
@@ -89,7 +92,8 @@ class _Dataclass:
 
     def _unknown(self, data: dict[Any, Any]) -> InvalidInputError:
         name = next(name for name in data if name not in self._known)
-        message = f"is not a field of {self._kind.__name__}; known fields: {', '.join(self._names)}"
+        known = ", ".join(field.name for field in dataclasses.fields(self._kind) if HIDDEN not in field.metadata)
+        message = f"is not a field of {self._kind.__name__}; known fields: {known}"
         return InvalidInputError(message, field=str(name), value=shown(data[name]))
 
 

@@ -53,10 +53,8 @@ def profile_from(text: str, *, name: str, like: Profile, options: LayerCsvOption
     Raises:
         InvalidInputError: with the row and the column.
     """
-    reader = csv.DictReader(io.StringIO(text))
-    if missing := [column for column in COLUMNS if column not in (reader.fieldnames or ())]:
-        raise InvalidInputError(f"has no column {missing[0]}; needed are {', '.join(COLUMNS)}", field="file")
-    layers = tuple(_layer(row, index, options) for index, row in enumerate(reader))
+    layers = tuple(_layer(row, index, options) for index, row in enumerate(_rows(text)))
+    checks.distinct([layer.name for layer in layers], lambda index: f"[{index}].layer_name")
     detail = "Oobleck's layer profile; memory split by mixed-precision Adam, backward pass in halves, updates left out"
     return replace(
         like,
@@ -67,18 +65,36 @@ def profile_from(text: str, *, name: str, like: Profile, options: LayerCsvOption
     )
 
 
-def _layer(row: Mapping[str, Any], index: int, options: LayerCsvOptions) -> LayerProfile:
+def _rows(text: str) -> list[dict[str | None, Any]]:
+    """Cells by column; those beyond the header's last column are a list under None."""
+    reader = csv.DictReader(io.StringIO(text))
+    try:
+        rows = list(reader)
+    except csv.Error as error:
+        raise InvalidInputError(f"is no CSV: {error}, after line {reader.line_num}", field="file") from error
+    if missing := [column for column in COLUMNS if column not in (reader.fieldnames or ())]:
+        raise InvalidInputError(f"has no column {missing[0]}; needed are {', '.join(COLUMNS)}", field="file")
+    return rows
+
+
+def _layer(row: Mapping[str | None, Any], index: int, options: LayerCsvOptions) -> LayerProfile:
+    if any(beyond := row.get(None, ())):
+        message = "has cells beyond the header's last column; decimals take a point, and a name with a comma quotes"
+        raise InvalidInputError(message, field=f"[{index}]", value=",".join(beyond)[:200])
     number = _number(row, "layer_index", index)
     if number != index:
         raise InvalidInputError(f"must be {index}: layers follow each other from 0", field=f"[{index}].layer_index", value=number)
-    memory = _number(row, "mem_required", index)
+    memory = round(_number(row, "mem_required", index))
+    checks.non_negative(f"[{index}].mem_required", memory)
     activation = round(memory * options.activation_ratio)
-    state = round(memory) - activation
+    state = memory - activation
     parameter, gradient = round(state * PARAMETER_SHARE), round(state * GRADIENT_SHARE)
-    backward = _number(row, "backward", index) * SECONDS_PER_MILLISECOND
+    name = row["layer_name"] or f"layer{index}"
+    checks.name(f"[{index}].layer_name", name)
+    backward = _seconds(row, "backward", index)
     return LayerProfile(
-        name=row["layer_name"] or f"layer{index}",
-        forward_seconds=_number(row, "forward", index) * SECONDS_PER_MILLISECOND,
+        name=name,
+        forward_seconds=_seconds(row, "forward", index),
         backward_input_seconds=backward / 2,
         backward_weight_seconds=backward / 2,
         parameter_bytes=parameter,
@@ -89,7 +105,17 @@ def _layer(row: Mapping[str, Any], index: int, options: LayerCsvOptions) -> Laye
     )
 
 
-def _number(row: Mapping[str, Any], column: str, index: int) -> float:
+def _seconds(row: Mapping[str | None, Any], column: str, index: int) -> float:
+    """A cell of milliseconds as seconds."""
+    milliseconds = _number(row, column, index)
+    if milliseconds * SECONDS_PER_MILLISECOND > checks.LONGEST_SECONDS:
+        most = checks.LONGEST_SECONDS / SECONDS_PER_MILLISECOND
+        message = f"{milliseconds:g} ms is not credible (over {most:g} ms); times are in milliseconds, not in micro- or nanoseconds"
+        raise InvalidInputError(message, field=f"[{index}].{column}", value=milliseconds)
+    return milliseconds * SECONDS_PER_MILLISECOND
+
+
+def _number(row: Mapping[str | None, Any], column: str, index: int) -> float:
     """A cell as a number of zero or more."""
     try:
         value = float(row[column])

@@ -15,6 +15,7 @@ from kintsugi.matrix.preparation import data_files, environment, profile_file, r
 from kintsugi.matrix.suites import Matrix
 from kintsugi.matrix.trace import TRACE, compare
 from kintsugi.matrix.workload import Orders
+from kintsugi.runtime.disk import make_folder
 
 Observer = Callable[[int, int, Cell], None]
 """Told before every cell: how many are behind, of how many, and the cell; at the end, the last one again."""
@@ -47,9 +48,10 @@ def run_matrix(matrix: Matrix, folder: Path, asked: Asked, observer: Observer = 
 
     Raises:
         StoppedError: the user stopped it; the same call goes on.
-        InvalidInputError: the folder holds another matrix, or nothing is asked for.
+        InvalidInputError: the folder cannot be made or holds another matrix, or nothing is asked for.
     """
     cells = asked.cells(matrix)
+    make_folder(folder, "folder")
     require_same_settings(matrix, folder)
     models = [matrix.model(cell.suite) for cell in cells]
     data = data_files(models, folder)

@@ -84,6 +84,9 @@ def draw(faults: Faults, cluster: Cluster, duration_seconds: float, seed: int) -
 
     Every worker and host has a random stream of its own, named by the seed and its id, so that another number of spares
     changes nothing for the others. What is broken does not fail again before it is repaired.
+
+    Raises:
+        InvalidInputError: more hosts would fail than are there.
     """
     events: list[Incident] = []
     if faults.num_failures is not None:
@@ -128,7 +131,15 @@ def _exactly(faults: Faults, cluster: Cluster, duration_seconds: float, seed: in
     chance = random.Random(f"{seed}/exactly")
     back: dict[str, float] = {}
     for now in sorted(chance.uniform(0, duration_seconds) for _ in range(faults.num_failures)):
-        host = chance.choice([host for host in cluster.hosts if back.get(host, 0.0) <= now])
+        there = [host for host in cluster.hosts if back.get(host, 0.0) <= now]
+        if not there:
+            raise InvalidInputError(
+                f"leaves no host to fail: all {len(cluster.hosts)} are broken at {now:g} s; "
+                "ask for fewer failures, for more hosts, or for a faults.repair_seconds that brings them back in time",
+                field="faults.num_failures",
+                value=faults.num_failures,
+            )
+        host = chance.choice(there)
         workers = cluster.workers_on(host)
         yield Incident(at_seconds=now, lost=workers)
         back[host] = float("inf")

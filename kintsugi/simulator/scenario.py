@@ -7,6 +7,7 @@ from typing import Any
 
 from kintsugi.core import checks, codec
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.decoding import HIDDEN
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.profile import Profile, Recovery
@@ -68,7 +69,7 @@ class Scenario:
     """Training stands still for so long whenever a checkpoint is taken."""
     planning_seconds: float = 0.0
     """From detection to the decision, under every policy."""
-    folder: str = "."
+    folder: str = field(default=".", metadata={HIDDEN: True})
     """Where relative paths start; set by `load`."""
 
     def __post_init__(self) -> None:

@@ -59,6 +59,8 @@ class _Run:
         self._held: Held | None = None
         self._pending: tuple[Advice, float] | None = None
         self._ask_at: float | None = None
+        self._has_run = False
+        """Whether there was a plan before that could have trained something: without one a start rolls nothing back."""
         self._now = 0.0
         """Up to here all time is in the ledger; the beginning of a step while the job trains."""
         self._ledger = Ledger()
@@ -73,6 +75,7 @@ class _Run:
         if self._alive:
             try:
                 self._held = self._adviser.start(self._fleet())
+                self._has_run = True
             except InfeasibleError:
                 self._held = None
 
@@ -88,12 +91,12 @@ class _Run:
         is_hit = any(self._is_used(worker) for worker in incident.lost)
         for worker in incident.lost:
             self._alive.pop(worker, None)
+        self._forget(incident.lost)
         for worker in incident.joined:
             self._workers.setdefault(worker, Worker(id=worker, host=f"h-{worker}"))
             self._alive[worker] = None
         for worker, speed_ratio in incident.speeds:
             self._workers[worker] = replace(self._workers[worker], speed_ratio=speed_ratio)
-        self._forget(incident.lost)
         self._live.append((incident.at_seconds, len(self._alive)))
         if is_hit:
             self.cut(incident.at_seconds, incident.notice_seconds)
@@ -139,7 +142,7 @@ class _Run:
         if self._pending is not None and self._pending[1] <= at:
             advice, until = self._pending
             self._spend(Account.TRANSITION, until)
-            self._held, self._pending = self._still(advice.held), None
+            self._held, self._pending, self._has_run = self._still(advice.held), None, True
         if self._held is not None and self._pending is None:
             left = self._ledger.train(self._held.running, at - self._now, self._job.checkpoint_pause_seconds)
             self._mark(at - left, self._held.running.microbatches_per_second)
@@ -186,7 +189,7 @@ class _Run:
             self._roll_back()
 
     def _restarted(self) -> Advice:
-        """A job that was stopped begins anew, from its last checkpoint.
+        """A job that was stopped begins anew, from its last checkpoint; one that never ran has nothing to roll back.
 
         Raises:
             InfeasibleError: these workers cannot run the job.
@@ -195,7 +198,7 @@ class _Run:
             raise InfeasibleError("no worker is left", field="alive", value=[])
         held = self._adviser.start(self._fleet())
         pause = restart_pause_seconds(self._job.profile)
-        return Advice(Response(running=held.running, pause_seconds=pause, rolls_back=True), held.name_of, held.cluster)
+        return Advice(Response(running=held.running, pause_seconds=pause, rolls_back=self._has_run), held.name_of, held.cluster)
 
     def _move(self, advice: Advice, at: float, *, is_announced: bool) -> None:
         """Set off to another plan; what was announced needs no detection."""

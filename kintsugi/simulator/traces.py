@@ -1,10 +1,11 @@
 """Measured availability: `time_ms,add|remove,node` and `date, time, nodes` files, and a synthetic trace of like statistics."""
 
 import csv
+import math
 import random
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from kintsugi.core.errors import InvalidInputError
@@ -35,7 +36,7 @@ def read(path: Path, *, notice_seconds: float = 0.0, seed: int = 0) -> tuple[Inc
         InvalidInputError: the file cannot be read, or a line is neither; names the line.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
     except OSError as error:
         raise InvalidInputError(f"cannot be read: {error.strerror or error}", field="trace", value=str(path)) from error
@@ -55,18 +56,26 @@ def read(path: Path, *, notice_seconds: float = 0.0, seed: int = 0) -> tuple[Inc
 
 
 def from_events(rows: Sequence[Sequence[str]]) -> tuple[Incident, ...]:
-    """Incidents of `time_ms,add|remove,node` lines; those of one moment are one."""
+    """Incidents of `time_ms,add|remove,node` lines; those of one moment are one.
+
+    A node that goes and comes in one moment is lost and joins: the one that comes has no state.
+    """
     parsed = [_event(number, row) for number, row in enumerate(rows, 1)]
     first, live, result, before = parsed[0][0], set[str](), [], 0.0
     for now, group in groupby(parsed, key=lambda event: event[0]):
         if now < before:
             raise InvalidInputError("goes back in time", field="trace", value=now)
-        before, started = now, frozenset(live)
+        before, started, gone = now, frozenset(live), set[str]()
         for _, kind, node in group:
             _apply(live, kind, node, now)
+            if kind == "remove":
+                gone.add(node)
+        lost = started & gone
         result.append(
             Incident(
-                at_seconds=(now - first) / MILLISECONDS, lost=tuple(sorted(started - live)), joined=tuple(sorted(live - started))
+                at_seconds=(now - first) / MILLISECONDS,
+                lost=tuple(sorted(lost)),
+                joined=tuple(sorted(live - (started - lost))),
             )
         )
     return tuple(incident for incident in result if incident.lost or incident.joined)
@@ -75,8 +84,8 @@ def from_events(rows: Sequence[Sequence[str]]) -> tuple[Incident, ...]:
 def _event(number: int, row: Sequence[str]) -> tuple[float, str, str]:
     try:
         moment, kind, node = row
-        if kind in ("add", "remove") and node:
-            return float(moment), kind, node
+        if kind in ("add", "remove") and node and math.isfinite(milliseconds := float(moment)):
+            return milliseconds, kind, node
     except ValueError:
         pass
     raise InvalidInputError("is no `time_ms,add|remove,node`", field=f"trace line {number}", value=",".join(row)[:200])
@@ -92,21 +101,29 @@ def _apply(live: set[str], kind: str, node: str, now: float) -> None:
 def from_counts(rows: Sequence[Sequence[str]], seed: int) -> tuple[Incident, ...]:
     """Incidents of `date, time, nodes` lines: the fewest changes that explain the numbers; chance says who goes."""
     parsed = [_sample(number, row) for number, row in enumerate(rows, 1)]
+    _require_order([moment for moment, _ in parsed])
     chance, first = random.Random(f"{seed}/counts"), parsed[0][0]
     live: list[str] = []
     born = 0
     result: list[Incident] = []
     for moment, count in parsed:
-        seconds = (moment - first).total_seconds()
-        if result and seconds < result[-1].at_seconds:
-            raise InvalidInputError("goes back in time", field="trace", value=moment.isoformat())
         lost = tuple(sorted(chance.sample(live, len(live) - count))) if count < len(live) else ()
         joined = tuple(f"node{born + number}" for number in range(count - len(live)))
         born += len(joined)
         live = [node for node in live if node not in lost] + list(joined)
         if lost or joined:
-            result.append(Incident(at_seconds=seconds, lost=lost, joined=joined))
+            result.append(Incident(at_seconds=(moment - first).total_seconds(), lost=lost, joined=joined))
     return tuple(result)
+
+
+def _require_order(moments: Sequence[datetime]) -> None:
+    """Refuse a moment before the last one, or one that cannot be told from it: only one of them says how far from UTC it is."""
+    for number, (before, now) in enumerate(pairwise(moments), 2):
+        if (before.tzinfo is None) != (now.tzinfo is None):
+            message = "must say how far from UTC it is on every line or on none"
+            raise InvalidInputError(message, field=f"trace line {number}", value=now.isoformat())
+        if now < before:
+            raise InvalidInputError("goes back in time", field="trace", value=now.isoformat())
 
 
 def _sample(number: int, row: Sequence[str]) -> tuple[datetime, int]:

@@ -6,6 +6,7 @@ from api.schemas import SimulationRequest
 from api.simulations import simulated
 from kintsugi.core.errors import InvalidInputError
 
+FAILURES = "values.faults.num_failures"
 SHORT = {"scenario": "chameleon-32", "values": {"duration": 3600, "spares": 1}, "policies": ["oobleck", "varuna"]}
 
 
@@ -37,6 +38,7 @@ def test_a_simulation_answers_with_a_row_per_policy(client):
         ({"values": {"microbatches": 1e9}}, "values.microbatches"),
         ({"values": {"spares": -1}}, "values.spares"),
         ({"values": {"duration": -1}}, "values.duration"),
+        ({"scenario": "llama3-16k", "values": {"faults.num_failures": 3000, "faults.repair_seconds": 1e12}}, FAILURES),
     ],
 )
 def test_bad_requests_name_the_field(client, changes, field):

@@ -72,6 +72,10 @@ def test_a_layer_profile_is_imported(tmp_path, capsys):
     assert run(capsys, "profile", "import", EXAMPLE, *arguments, "--output", str(output)) == (0, "", "")
     profile = codec.load(Profile, output)
     assert (profile.name, profile.num_layers) == ("layers", 6)
+    marked = tmp_path / "marked.csv"
+    marked.write_text(Path(EXAMPLE).read_text(), encoding="utf-8-sig")
+    again = run(capsys, "profile", "import", str(marked), *arguments, "--name", "layers")
+    assert (again[0], json.loads(again[1])) == (0, json.loads(output.read_text()))
     status, _, told = run(capsys, "profile", "import", str(tmp_path / "absent.csv"), *arguments)
     assert status == 2
     assert "cannot be read" in told

@@ -161,14 +161,17 @@ def test_bad_input_is_refused_by_name(folder, tmp_path, capsys):
     assert refusal(capsys, folder)["field"] == "cases.first.iteration_seconds"
     (folder / "cases" / "first.json").write_text(json.dumps({**codec.encode(CASE), "colour": "red"}))
     assert refusal(capsys, folder)["field"] == "first: colour"
-    assert refusal(capsys, tmp_path / "nowhere")["field"] == "folder"
+    told = refusal(capsys, tmp_path / "nowhere")
+    assert (told["field"], told["message"]) == ("folder", "there is no such folder")
+    (tmp_path / "empty").mkdir()
+    assert refusal(capsys, tmp_path / "empty")["message"] == "has no cases/*.json"
 
 
 def test_a_case_whose_file_is_missing_or_whose_worker_is_unknown_is_bad_input(committed, capsys):
     write(committed, "first", replace(CASE, changes=(Change(fail=("w77",)),)))
-    assert refusal(capsys, committed)["field"] == "worker"
+    assert refusal(capsys, committed)["field"] == "first: worker"
     write(committed, "first", replace(CASE, inline_profile=None, profile="absent.json"))
-    assert refusal(capsys, committed)["field"] == "file"
+    assert refusal(capsys, committed)["field"] == "first: file"
 
 
 def test_the_folder_is_needed(capsys):

@@ -54,6 +54,28 @@ def test_tables_are_for_people(ask, short):
     assert "±" in out
 
 
+@pytest.mark.parametrize(
+    ("varied", "title"),
+    [
+        ((), "eight-hosts: 8 workers, 2 h, one run;"),
+        (("num_workers=9..10",), "eight-hosts: 2 h, one run;"),
+        (("duration=60,90",), "eight-hosts: 8 workers, one run;"),
+        (("num_workers=9", "duration=1800"), "eight-hosts: 9 workers, 0.5 h, one run;"),
+    ],
+)
+def test_the_title_says_what_all_rows_have_in_common(ask, short, varied, title):
+    status, out, _ = ask("--scenario", short, "--policies", "varuna", *(word for text in varied for word in ("--vary", text)))
+    assert status == 0
+    assert out.startswith(title)
+
+
+def test_a_title_names_the_trace_that_is_varied(ask, short, tmp_path):
+    (tmp_path / "own.csv").write_text("0,add,a\n60000,add,b\n")
+    status, out, _ = ask("--scenario", short, "--policies", "varuna", "--vary", f"trace={tmp_path / 'own.csv'}")
+    assert status == 0
+    assert out.startswith("eight-hosts: workers of own.csv, 2 h")
+
+
 def test_files_are_written(ask, short, tmp_path):
     pytest.importorskip("matplotlib")
     folder = tmp_path / "new" / "out"

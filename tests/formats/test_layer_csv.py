@@ -43,13 +43,41 @@ def test_memory_is_divided_whole(memory, ratio):
         ("0,h,1,-2,3", "[0].backward"),
         ("0,h,1,2,", "[0].mem_required"),
         ("0,h,1,2,nan", "[0].mem_required"),
+        ("0,h,1,2,1e30", "[0].mem_required"),
         ("3,h,1,2,3", "[0].layer_index"),
+        ("0,h\0,1,2,3", "[0].layer_name"),
+        ("0,h,4000000,2,3", "[0].forward"),
+        ("0,h,1,4000000,3", "[0].backward"),
+        ("0,h,1,2,3,4", "[0]"),
     ],
 )
 def test_errors_name_row_and_column(row, field):
     with pytest.raises(InvalidInputError) as refused:
         read(row)
     assert refused.value.field == field
+
+
+def test_a_name_that_stands_twice_is_told_by_its_row():
+    with pytest.raises(InvalidInputError) as refused:
+        read("0,h,1,2,3", "1,h,1,2,3")
+    assert refused.value.field == "[1].layer_name"
+
+
+def test_a_time_that_is_not_credible_is_told_in_the_columns_own_unit():
+    with pytest.raises(InvalidInputError, match=r"4e\+06 ms is not credible .* in milliseconds, not"):
+        read("0,h,4000000,2,3")
+
+
+def test_empty_cells_beyond_the_last_column_are_none():
+    assert read("0,h,1,2,3,,").num_layers == 1
+
+
+def test_a_file_that_is_no_csv_is_refused_with_its_line():
+    with pytest.raises(InvalidInputError, match="after line 2") as refused:
+        read("0,h,1,2,3", f"1,{'h' * 200_000},1,2,3")
+    assert refused.value.field == "file"
+    with pytest.raises(InvalidInputError, match="is no CSV"):
+        read(header="h" * 200_000)
 
 
 def test_a_file_of_another_form_is_refused():

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from kintsugi.cli import main
+from kintsugi.cli import matrix as command
 from kintsugi.core.codec import dumps
 from kintsugi.core.errors import InvalidInputError, WorkerError
 from kintsugi.core.profile import Device, LayerProfile, LinkCost, Network, Profile, Provenance, ProvenanceKind, Recovery
-from kintsugi.matrix import runner, store
+from kintsugi.matrix import child, runner, store
 from kintsugi.matrix.cell import Variant
 from kintsugi.matrix.data import export
 from kintsugi.matrix.execution import StoppedError
@@ -150,10 +151,45 @@ def test_a_folder_keeps_to_one_matrix(executed, tmp_path):
         run_matrix(replace(MATRIX, max_in_flight=1), tmp_path, Asked())
 
 
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/none"])
+def test_a_folder_that_cannot_be_made_is_refused_by_name(capsys, tmp_path, place):
+    (tmp_path / "file").write_text("{}")
+    with pytest.raises(SystemExit, match="2"):
+        main(["matrix", str(tmp_path / place), "--seeds", "1", "--only", "digits-*/memory-*"])
+    assert "folder: is no folder that can be made and written to" in capsys.readouterr().err
+
+
+def test_who_stops_it_is_told_how_to_go_on(capsys, tmp_path, monkeypatch):
+    def stopped(*_):
+        raise StoppedError("stopped", field="cell")
+
+    monkeypatch.setattr(command, "run_matrix", stopped)
+    with pytest.raises(SystemExit, match="130"):
+        main(["matrix", str(tmp_path)])
+    assert capsys.readouterr().err.endswith("stopped; the same command goes on\n")
+
+
+def test_a_stopped_life_ends_without_a_word(capsys, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(child, "_live", interrupted)
+    with pytest.raises(SystemExit, match="130"):
+        child.main()
+    assert capsys.readouterr() == ("", "")
+
+
 def test_cells_are_named_or_reported_not_both(capsys, tmp_path):
     with pytest.raises(SystemExit, match="2"):
         main(["matrix", str(tmp_path), "--list", "--report"])
     assert "report: contradicts --list" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("choice", [("--seeds", "3"), ("--only", "digits-*"), ("--sweep",)])
+def test_a_report_tells_of_all_cells(capsys, tmp_path, choice):
+    with pytest.raises(SystemExit, match="2"):
+        main(["matrix", str(tmp_path), "--report", *choice])
+    assert f"{choice[0][2:]}: contradicts --report" in capsys.readouterr().err
 
 
 def test_the_command_names_the_cells(capsys, tmp_path):

@@ -48,6 +48,15 @@ def test_hosts_fail_and_workers_join():
     assert known == {"w00", "w01", "w04", "w05", "w06", "w07", "w99"}
 
 
+@pytest.mark.parametrize("lost", [{"fail": ("w01",)}, {"fail_hosts": ("h01",)}])
+def test_who_fails_and_joins_in_one_change_comes_back_without_state(lost):
+    case = replace(CASE, first_ranges=GRID, changes=(Change(**lost, join=("w01",)),))
+    decision, illegal = decide(case, HERE)
+    assert illegal == ()
+    arriving = {transfer.layer for transfer in decision.migration.transfers if transfer.target == "w01"}
+    assert arriving == set(decision.plan.layers_of["w01"]) != set()
+
+
 def test_files_are_sought_beside_the_case(tmp_path):
     (tmp_path / "profile.json").write_text(codec.dumps(uniform_profile(8)))
     (tmp_path / "cluster.json").write_text(codec.dumps(Cluster.uniform(8)))

@@ -1,5 +1,7 @@
 """What happens to workers: deterministic, independent streams, with the rates that were asked for."""
 
+from dataclasses import replace
+
 import pytest
 
 from kintsugi.core.cluster import Cluster
@@ -50,6 +52,15 @@ def test_hosts_take_all_their_workers():
 def test_exactly_so_many_failures_of_hosts_that_are_there():
     incidents = draw(Faults(num_failures=419, repair_seconds=3600.0), Cluster.uniform(2048), 54 * DAY, 3)
     assert sum(len(i.lost) for i in incidents) == 419
+
+
+def test_more_failures_than_hosts_need_repairs_in_time():
+    faults = Faults(num_failures=9)
+    with pytest.raises(InvalidInputError, match="repair_seconds") as caught:
+        draw(faults, Cluster.uniform(8), DAY, 0)
+    assert (caught.value.field, caught.value.value) == ("faults.num_failures", 9)
+    assert sum(len(i.lost) for i in draw(replace(faults, repair_seconds=1.0), Cluster.uniform(8), DAY, 0)) == 9
+    assert sum(len(i.lost) for i in draw(replace(faults, num_failures=8), Cluster.uniform(8), DAY, 0)) == 8
 
 
 def test_stragglers_become_slow_and_recover():

@@ -90,9 +90,13 @@ def test_what_cannot_be_varied_is_refused_by_name(changes, field):
     assert caught.value.field == field
 
 
-def test_where_a_scenario_lies_is_none_of_its_fields():
+def test_where_a_scenario_lies_is_none_of_its_fields(tmp_path):
     with pytest.raises(InvalidInputError, match="known: ") as caught:
         varied(load("chameleon-32"), {"foo": 1})
+    assert "folder" not in caught.value.message
+    (tmp_path / "bad.json").write_text('{"foo": 1}')
+    with pytest.raises(InvalidInputError, match=r"known fields: .*planning_seconds") as caught:
+        load(str(tmp_path / "bad.json"))
     assert "folder" not in caught.value.message
 
 

@@ -93,6 +93,13 @@ def test_an_idle_worker_stands_in_and_a_lost_one_comes_back_as_another():
     assert outcome.num_samples == (10 + 6 + 10) * SAMPLES
 
 
+def test_a_worker_that_goes_and_comes_in_one_moment_has_lost_its_state():
+    outcome = run([at(31, lost=["w00"], joined=["w00"])])
+    # 10 steps to 30 s, 1 s lost, 10 s of transition to 41 s, and 19 steps of four workers again.
+    assert outcome.num_transitions == 1
+    assert outcome.num_samples == (10 + 19) * SAMPLES
+
+
 def test_an_arrival_during_a_transition_waits_for_its_end():
     outcome = run([at(31, lost=["w01"]), at(35, joined=["w09"])])
     # Transition to 41 s, at once another of 9 s to 50 s, 16 steps of 3 s.
@@ -149,6 +156,15 @@ def test_a_trace_begins_without_workers():
     assert outcome.num_samples == (3 + 2) * SAMPLES
     assert outcome.seconds["stopped"] == pytest.approx(5)
     assert outcome.seconds["transition"] == pytest.approx(69)
+    assert outcome.num_rollbacks == 0
+
+
+def test_a_job_that_stopped_rolls_back_once_when_it_starts_again():
+    incidents = [at(5, joined=["a"]), at(20, lost=["a"]), at(25, joined=["b"]), at(190, lost=["b"]), at(195, joined=["c"])]
+    outcome = simulate(Adviser(Flat(), job()), Cluster.uniform(4), incidents, duration_seconds=300.0, seed=0, is_traced=True)
+    # Started for the first time at 5 and, as that was given up, at 25 s; running from 85 s on; begun anew at 195 s.
+    assert outcome.num_transitions == 3
+    assert outcome.num_rollbacks == 1
 
 
 WORKERS = st.sampled_from([f"w{n:02d}" for n in range(6)])

@@ -32,6 +32,15 @@ def test_who_comes_and_goes_in_one_moment_was_never_there(tmp_path):
     assert [i.joined for i in read(path)] == [("a",), ("c",)]
 
 
+def test_who_goes_and_comes_in_one_moment_is_lost_and_joins_without_state(tmp_path):
+    path = lines(tmp_path, "0,add,a", "0,add,b", "1000,remove,a", "1000,add,a", "2000,remove,b", "2000,add,b", "2000,remove,b")
+    incidents = read(path)
+    assert [(i.lost, i.joined) for i in incidents] == [((), ("a", "b")), (("a",), ("a",)), (("b",), ())]
+    again = tmp_path / "again.csv"
+    again.write_text(written(incidents))
+    assert read(again) == incidents
+
+
 def test_counts_are_met_with_the_fewest_changes(tmp_path):
     days = ("2021-12-11, 11:00:00, 5", "2021-12-11, 11:00:30, 5", "2021-12-11, 11:01:00, 3", "2021-12-12, 00:00:00, 4")
     path = lines(tmp_path, *days)
@@ -53,6 +62,11 @@ def test_counts_are_met_with_the_fewest_changes(tmp_path):
         (["2021-12-11, 11:00:00, many"], "trace line 1", "is no"),
         (["2021-12-11, 11:00:00, -1"], "trace line 1", "is no"),
         (["2021-12-11, 11:00:00, 2", "2021-12-10, 11:00:00, 3"], "trace", "back in time"),
+        (["2021-12-11, 11:00:00, 0", "2021-12-11, 10:00:00, 5"], "trace", "back in time"),
+        (["2021-12-11, 11:00:00, 5", "2021-12-11, 12:00:00, 5", "2021-12-11, 11:30:00, 4"], "trace", "back in time"),
+        (["2021-12-11, 11:00:00, 5", "2021-12-11, 11:10:00+00:00, 4"], "trace line 2", "on every line or on none"),
+        (["0,add,a", "nan,add,b", "5,add,c"], "trace line 2", "is no"),
+        (["0,add,a", "inf,add,b"], "trace line 2", "is no"),
         (["hello"], "trace line 1", r"is no .*nodes` and no .*remove,node` \(in .*trace"),
     ],
 )
@@ -60,6 +74,11 @@ def test_bad_lines_are_named(tmp_path, text, field, part):
     with pytest.raises(InvalidInputError, match=part) as caught:
         read(lines(tmp_path, *text))
     assert caught.value.field == field
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
+    path = lines(tmp_path, "\ufeff0,add,a", "1000,add,b")
+    assert [i.joined for i in read(path)] == [("a",), ("b",)]
 
 
 def test_a_missing_and_an_empty_file_are_refused(tmp_path):
