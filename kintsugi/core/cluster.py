@@ -122,10 +122,16 @@ class Cluster:
 
     @cached_property
     def is_uniform(self) -> bool:
-        """Whether all workers are equal in speed, memory and links (each alone on its host, or all on one)."""
+        """Whether all workers are equal in speed, memory and links."""
         first = self.workers[0]
-        equal = all((w.speed_ratio, w.memory_bytes) == (first.speed_ratio, first.memory_bytes) for w in self.workers)
-        return equal and not self.links and len(self.hosts) in (1, len(self.workers))
+        return self.has_equal_links and all(
+            (w.speed_ratio, w.memory_bytes) == (first.speed_ratio, first.memory_bytes) for w in self.workers
+        )
+
+    @cached_property
+    def has_equal_links(self) -> bool:
+        """Whether all links between workers are equal: each is alone on its host, or all are on one."""
+        return not self.links and len(self.hosts) in (1, len(self.workers))
 
     def workers_on(self, host: str) -> tuple[str, ...]:
         """Ids of the workers on `host`."""

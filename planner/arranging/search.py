@@ -59,7 +59,7 @@ class EqualSearch:
     def optimism(self) -> float:
         """By what share a step may turn out longer than `step` says once workers have names: where their links differ."""
         cluster = self._problem.costs.cluster
-        return 0.0 if cluster.is_uniform else 0.1 if cluster.links else 0.02
+        return 0.0 if cluster.has_equal_links else 0.1 if cluster.links else 0.02
 
     def by_promise(self) -> list[int]:
         """Numbers of pipelines, the most promising first: as if micro-batches and pipelines could be divided."""
