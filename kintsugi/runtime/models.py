@@ -215,6 +215,8 @@ class ModelShape:
     """What enters layer i; entry len(layers) is the model's output. Shape [layers + 1][tensors]."""
     parameters: tuple[dict[str, tuple[int, ...]], ...]
     """Trained parameters of each layer by canonical name, with their shapes. Shape [layers]."""
+    tensors: tuple[dict[str, TensorSpec], ...]
+    """Parameters and buffers of each layer's module by their own names. Shape [layers]."""
 
     @property
     def owner_layer(self) -> dict[str, int]:
@@ -257,7 +259,11 @@ def model_shape(job: TrainingJob) -> ModelShape:
         {canonical_name(layer, name): tuple(p.shape) for name, p in own.items() if p.requires_grad}
         for layer, own in zip(job.layers, parameters, strict=True)
     )
-    return ModelShape(tuple(boundaries), tuple(trained))
+    return ModelShape(tuple(boundaries), tuple(trained), tuple(map(_tensors, modules)))
+
+
+def _tensors(module: nn.Module) -> dict[str, TensorSpec]:
+    return {name: _spec(tensor) for name, tensor in (*module.named_parameters(), *module.named_buffers())}
 
 
 def _spec(tensor: Tensor) -> TensorSpec:

@@ -121,7 +121,7 @@ class WorkerProcess:
         )
         gc.collect()
         gc.freeze()
-        self.tell(Started(self._doorbell.address))
+        self.tell(Started(self._doorbell.address, self._stager.traits()))
         while not isinstance(message := self._listener.next(), Stop):
             try:
                 self._obey(message)
