@@ -24,6 +24,8 @@ MOST_MICROBATCHES = 65_536
 """Most micro-batches of a step; more are a number of samples or tokens, and nobody has the time to plan for them."""
 LEAST_SPEED_RATIO, MOST_SPEED_RATIO = 1e-6, 1e6
 """A worker's credible speed beside that of the profile's device."""
+LONGEST_NAME = 200
+"""Characters."""
 LARGEST_INTEGER = 2**63 - 1
 """What databases and other languages can hold."""
 
@@ -55,8 +57,8 @@ def name(field: str, value: str) -> None:
     """Require a name of 1 to 200 printable characters."""
     if not isinstance(value, str):
         raise InvalidInputError(f"must be a text, not {repr(value)[:200]}", field=field, value=repr(value)[:200])
-    if not 1 <= len(value) <= 200 or not value.isprintable():
-        raise InvalidInputError("must be a name of 1 to 200 printable characters", field=field, value=value[:200])
+    if not 1 <= len(value) <= LONGEST_NAME or not value.isprintable():
+        raise InvalidInputError(f"must be a name of 1 to {LONGEST_NAME} printable characters", field=field, value=value[:200])
 
 
 def not_empty(field: str, value: Collection[object]) -> None:
