@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from enum import StrEnum
+from numbers import Integral
 from typing import TypeVar
 
 from kintsugi.core.errors import InvalidInputError
@@ -51,6 +52,19 @@ def positive(field: str, value: float) -> None:
     """Require a finite number above 0."""
     if not _is_finite(value) or value <= 0:
         raise InvalidInputError(f"must be a finite number above 0, not {_worded(value)}", field=field, value=_shown(value))
+
+
+def count(field: str, value: int) -> None:
+    """Require a whole number of at least 1."""
+    whole(field, value)
+    if value < 1:
+        raise InvalidInputError("must be at least 1", field=field, value=_shown(value))
+
+
+def whole(field: str, value: int) -> None:
+    """Require a whole number; true and false are none."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise InvalidInputError(f"must be a whole number, not {repr(value)[:200]}", field=field, value=repr(value)[:200])
 
 
 def name(field: str, value: str) -> None:

@@ -7,8 +7,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.brought import built, followed_without_values, optimizer_of, output_tensors, scalar_loss, stacked
+from kintsugi.runtime.given import function, gradient_limit, real_type
 from kintsugi.runtime.recomputation import recomputed
 from kintsugi.runtime.sampler import Sampler
 from kintsugi.runtime.ties import own_name, owner_of, require_ties
@@ -73,8 +75,8 @@ class TrainingJob:
         if not names or len(set(names)) != len(names):
             raise InvalidInputError("must be at least one layer, each with a name of its own", field="layers", value=names)
         for name in ("microbatch_size", "num_microbatches", "num_steps"):
-            if getattr(self, name) < 1:
-                raise InvalidInputError("must be at least 1", field=name, value=getattr(self, name))
+            checks.count(name, getattr(self, name))
+        self._check_values()
         if len(self.dataset) < self.global_batch_size:
             raise InvalidInputError(
                 f"has {len(self.dataset)} samples, fewer than one global batch of {self.global_batch_size}", field="dataset"
@@ -82,6 +84,15 @@ class TrainingJob:
         for layer in self.layers:
             for target in layer.tied.values():
                 self._check_tie(layer, target)
+
+    def _check_values(self) -> None:
+        checks.whole("seed", self.seed)
+        gradient_limit(self.max_grad_norm)
+        real_type(self.dtype)
+        function("optimizer", self.optimizer)
+        function("loss", self.loss)
+        if self.learning_rate_factor is not None:
+            function("learning_rate_factor", self.learning_rate_factor)
 
     def _check_tie(self, layer: Layer, target: str) -> None:
         layers = {other.name: other for other in self.layers}
