@@ -20,6 +20,7 @@ Traits = Mapping[str, str]
 
 _MOST_TOLD = 3
 """Differences; the others are counted."""
+_OPTIMIZER = "optimizer of "
 _OF_DEVICES = frozenset({"params", "foreach", "fused", "capturable", "differentiable"})
 """What parameter groups hold beside hyperparameters."""
 
@@ -59,6 +60,8 @@ def differences(theirs: Traits, ours: Traits) -> str:
 
 def _differences(theirs: Traits, ours: Traits) -> Iterator[str]:
     for name in dict.fromkeys([*ours, *theirs]):
+        if name.startswith(_OPTIMIZER) and (name not in theirs or name not in ours):
+            continue  # its parameter is told, or it could not be made here or there
         if name not in theirs:
             yield f"{name} is missing"
         elif name not in ours:
@@ -87,7 +90,7 @@ def _of_optimizer(job: TrainingJob, shapes: Mapping[str, tuple[int, ...]]) -> Tr
     except Exception:  # the user's code: told to the user when it is called with the parameters themselves
         return {}
     kinds = {id(one): text for group in optimizer.param_groups for text in [_of_group(optimizer, group)] for one in group["params"]}
-    return {f"optimizer of {name}": kinds.get(id(one), "none") for name, one in parameters}
+    return {f"{_OPTIMIZER}{name}": kinds.get(id(one), "none") for name, one in parameters}
 
 
 def _of_group(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> str:

@@ -91,6 +91,25 @@ def test_few_of_many_differences_are_told():
     assert found.endswith("; and 16 more")
 
 
+class Deeper(Exit):
+    """The exit with its bias elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Module()
+        self.inner.bias = torch.nn.Parameter(torch.zeros(6))
+        del self.bias
+
+    def forward(self, hidden: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(hidden + 0.1 * residual, self.weight, self.inner.bias)
+
+
+def test_parameters_that_only_one_has_are_told_once():
+    other = replace(odd_job(), layers=_with_layer(-1, build=Deeper))
+    expected = "exit.bias is missing; exit.inner.bias ((6,) float64) is not known to the others"
+    assert differences(told(other), told(odd_job())) == expected
+
+
 def test_groups_of_parameters_are_told_apart():
     found = told(replace(odd_job(), optimizer=in_groups))
     assert "weight_decay=0.0)" in found["optimizer of exit.bias"]
