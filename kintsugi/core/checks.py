@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from enum import StrEnum
+from numbers import Integral
 from typing import TypeVar
 
 from kintsugi.core.errors import InvalidInputError
@@ -24,6 +25,8 @@ MOST_MICROBATCHES = 65_536
 """Most micro-batches of a step; more are a number of samples or tokens, and nobody has the time to plan for them."""
 LEAST_SPEED_RATIO, MOST_SPEED_RATIO = 1e-6, 1e6
 """A worker's credible speed beside that of the profile's device."""
+LONGEST_NAME = 200
+"""Characters."""
 LARGEST_INTEGER = 2**63 - 1
 """What databases and other languages can hold."""
 
@@ -51,12 +54,25 @@ def positive(field: str, value: float) -> None:
         raise InvalidInputError(f"must be a finite number above 0, not {_worded(value)}", field=field, value=_shown(value))
 
 
+def count(field: str, value: int) -> None:
+    """Require a whole number of at least 1."""
+    whole(field, value)
+    if value < 1:
+        raise InvalidInputError("must be at least 1", field=field, value=_shown(value))
+
+
+def whole(field: str, value: int) -> None:
+    """Require a whole number; true and false are none."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise InvalidInputError(f"must be a whole number, not {repr(value)[:200]}", field=field, value=repr(value)[:200])
+
+
 def name(field: str, value: str) -> None:
     """Require a name of 1 to 200 printable characters."""
     if not isinstance(value, str):
         raise InvalidInputError(f"must be a text, not {repr(value)[:200]}", field=field, value=repr(value)[:200])
-    if not 1 <= len(value) <= 200 or not value.isprintable():
-        raise InvalidInputError("must be a name of 1 to 200 printable characters", field=field, value=value[:200])
+    if not 1 <= len(value) <= LONGEST_NAME or not value.isprintable():
+        raise InvalidInputError(f"must be a name of 1 to {LONGEST_NAME} printable characters", field=field, value=value[:200])
 
 
 def not_empty(field: str, value: Collection[object]) -> None:

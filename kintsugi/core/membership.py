@@ -169,7 +169,7 @@ class Membership:
     def _newcomer(self, event: Event, known: Worker | None) -> Worker:
         """A worker on a host that it was not on before: in the failure domains of those who are there, if any are."""
         assert event.worker is not None
-        host = event.host or f"h-{event.worker}"
+        host = event.host or f"h-{event.worker}"[: checks.LONGEST_NAME]
         neighbours = [self.cluster.by_id[worker] for worker in self.cluster.workers_on(host) if worker != event.worker]
         return Worker(
             id=event.worker,

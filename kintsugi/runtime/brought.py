@@ -81,7 +81,7 @@ def built(name: str, build: Callable[[], object]) -> nn.Module:
     """The module of a layer.
 
     Raises:
-        InvalidInputError: `build` makes none, or one with complex numbers.
+        InvalidInputError: `build` makes none, or one with complex numbers or sparse gradients.
     """
     if isinstance(build, nn.Module):
         raise InvalidInputError(f"of layer {name!r} is a module; give what makes one, as its class", field="build", value=name)
@@ -89,6 +89,7 @@ def built(name: str, build: Callable[[], object]) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise InvalidInputError(f"of layer {name!r} makes a {type(module).__name__}, no module", field="build", value=name)
     _require_real(name, module)
+    _require_dense(name, module)
     return module
 
 
@@ -103,6 +104,18 @@ def _require_real(name: str, module: nn.Module) -> None:
                     field="layers",
                     value=key,
                 )
+
+
+def _require_dense(name: str, module: nn.Module) -> None:
+    """Gradients are summed over workers, and clipped, as they would be in one piece of memory."""
+    for path, part in module.named_modules():
+        if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and part.sparse:
+            key = f"{path}.weight" if path else "weight"
+            raise InvalidInputError(
+                f"layer {name!r} has sparse gradients, of {key!r}: say sparse=False of its {type(part).__name__}",
+                field="layers",
+                value=key,
+            )
 
 
 def output_tensors(output: object, name: str) -> tuple[Tensor, ...]:
@@ -210,8 +223,8 @@ def optimizer_of(made: object) -> torch.optim.Optimizer:
     return made
 
 
-def finite_factor(factor: Any, step: int) -> Any:
-    """The factor on the learning rates in a step.
+def finite_factor(factor: Any, step: int, field: str = "learning_rate_factor") -> Any:
+    """The factor on the learning rates in a step, or the learning rate itself.
 
     Raises:
         InvalidInputError: it is no finite number.
@@ -223,7 +236,7 @@ def finite_factor(factor: Any, step: int) -> Any:
     if not is_finite:
         raise InvalidInputError(
             f"returns {factor!r} for step {step}; return a finite number for every step",
-            field="learning_rate_factor",
+            field=field,
             value=repr(factor),
         )
     return factor

@@ -134,6 +134,8 @@ class Started:
 
     address: Address | None
     """Where others can try to reach this worker; null where its host's address does not exist."""
+    traits: Mapping[str, str]
+    """What of its job has to be the same for all workers (`likeness.traits`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.brought import built, followed_without_values, optimizer_of, output_tensors, scalar_loss, stacked
+from kintsugi.runtime.given import function, gradient_limit, real_type
 from kintsugi.runtime.recomputation import recomputed
 from kintsugi.runtime.sampler import Sampler
 from kintsugi.runtime.ties import own_name, owner_of, require_ties
@@ -73,8 +75,8 @@ class TrainingJob:
         if not names or len(set(names)) != len(names):
             raise InvalidInputError("must be at least one layer, each with a name of its own", field="layers", value=names)
         for name in ("microbatch_size", "num_microbatches", "num_steps"):
-            if getattr(self, name) < 1:
-                raise InvalidInputError("must be at least 1", field=name, value=getattr(self, name))
+            checks.count(name, getattr(self, name))
+        self._check_values()
         if len(self.dataset) < self.global_batch_size:
             raise InvalidInputError(
                 f"has {len(self.dataset)} samples, fewer than one global batch of {self.global_batch_size}", field="dataset"
@@ -82,6 +84,15 @@ class TrainingJob:
         for layer in self.layers:
             for target in layer.tied.values():
                 self._check_tie(layer, target)
+
+    def _check_values(self) -> None:
+        checks.whole("seed", self.seed)
+        gradient_limit(self.max_grad_norm)
+        real_type(self.dtype)
+        function("optimizer", self.optimizer)
+        function("loss", self.loss)
+        if self.learning_rate_factor is not None:
+            function("learning_rate_factor", self.learning_rate_factor)
 
     def _check_tie(self, layer: Layer, target: str) -> None:
         layers = {other.name: other for other in self.layers}
@@ -215,6 +226,8 @@ class ModelShape:
     """What enters layer i; entry len(layers) is the model's output. Shape [layers + 1][tensors]."""
     parameters: tuple[dict[str, tuple[int, ...]], ...]
     """Trained parameters of each layer by canonical name, with their shapes. Shape [layers]."""
+    tensors: tuple[dict[str, TensorSpec], ...]
+    """Parameters and buffers of each layer's module by their own names. Shape [layers]."""
 
     @property
     def owner_layer(self) -> dict[str, int]:
@@ -257,7 +270,11 @@ def model_shape(job: TrainingJob) -> ModelShape:
         {canonical_name(layer, name): tuple(p.shape) for name, p in own.items() if p.requires_grad}
         for layer, own in zip(job.layers, parameters, strict=True)
     )
-    return ModelShape(tuple(boundaries), tuple(trained))
+    return ModelShape(tuple(boundaries), tuple(trained), tuple(map(_tensors, modules)))
+
+
+def _tensors(module: nn.Module) -> dict[str, TensorSpec]:
+    return {name: _spec(tensor) for name, tensor in (*module.named_parameters(), *module.named_buffers())}
 
 
 def _spec(tensor: Tensor) -> TensorSpec:

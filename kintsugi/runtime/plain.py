@@ -26,6 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from kintsugi.core.codec import dumps
+from kintsugi.core.errors import ConflictError
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
 from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord, append_record, checkpoint_record
 from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, CheckpointStore, Manifest
@@ -36,6 +37,7 @@ from kintsugi.runtime.default_group import require_sums_in_host_memory
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
 from kintsugi.runtime.records.journal import Geometry, Journal, Pass, Source, next_life
+from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.sampler import Sampler
 
 _ATTEMPT = 1
@@ -71,6 +73,7 @@ class PlainRun:
 
         Raises:
             InvalidInputError: the ranks cannot share the global batch evenly, or their group cannot sum in host memory.
+            ConflictError: another life of the script goes on in the folder.
         """
         if dist.is_initialized():
             require_sums_in_host_memory()
@@ -91,6 +94,8 @@ class PlainRun:
         self._new_records: SimpleQueue[CheckpointRecord] = SimpleQueue()
         """From the writer's thread."""
         self._step_seconds: list[float] = []
+        self._lock = RunLock(self._folder)
+        self._take_folder()
         self._life = self._agreed(next_life(self._folder / JOURNALS, self._geometry))
         self._journal = Journal(self._folder / JOURNALS, f"rank{self.rank}", self._life, self._geometry)
         self._writer = PartWriter(self._options, self._commit_checkpoint, before_part=lambda *_: None, sync=self._journal.sync)
@@ -157,6 +162,7 @@ class PlainRun:
         self._look()
         self._barrier()
         self._journal.close()
+        self._lock.release()
 
     def _look(self) -> None:
         """Take in what checkpoints cost that are whole since."""
@@ -232,6 +238,17 @@ class PlainRun:
         geometry = self._geometry
         text = dumps([shapes, geometry.num_samples, geometry.global_batch_size, str(geometry.seed)])
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def _take_folder(self) -> None:
+        """Rank 0 holds it for this life; where it cannot, all ranks are refused."""
+        refusal = None
+        if self.rank == 0:
+            try:
+                self._lock.take()
+            except ConflictError as error:
+                refusal = error
+        if (refusal := self._agreed(refusal)) is not None:
+            raise refusal
 
     def _agreed(self, value: Any) -> Any:
         """What rank 0 says."""

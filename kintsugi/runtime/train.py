@@ -1,6 +1,7 @@
 """`kintsugi.train`: a whole job on this machine in one call."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -30,6 +31,7 @@ from kintsugi.runtime.placement import placed, workers_per_device
 from kintsugi.runtime.processes import preload
 from kintsugi.runtime.records.tracing import TraceOptions
 from kintsugi.runtime.result import RunResult
+from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.selfgoverned.governor import PLANNER
 from planner.replan import replan
 
@@ -84,6 +86,7 @@ def train(
     Raises:
         InvalidInputError: degrees and workers do not fit each other, workers cannot be given `make_job`, a fault would never
             strike, or the job's device is not there, or not for the transport.
+        ConflictError: another life of the run goes on in its folder.
         InfeasibleError: too much was lost; no plan exists for the workers that are left.
         WorkerError: the job's own code raised.
     """
@@ -111,25 +114,23 @@ def train(
     own = placed(options.worker, job.device, names, torch.cuda.device_count())
     options = replace(options, worker=own)
     sharers = workers_per_device(own, job.device, names)
-    profile = profile or profile_job(make_job, name=name, num_workers=len(names), workers_per_device=sharers)
-    if run is not None:
-        if options.governance is Governance.RING:
-            raise InvalidInputError(
-                "writes no checkpoints; leave run out, or say membership='agent'", field="membership", value="ring"
-            )
-        make_folder(Path(run), "run")
-        recorded = RunOptions.of(job, Path(run), mtbf_seconds=mtbf_seconds, checkpoints=checkpoints or CheckpointOptions())
-        options = replace(options, worker=replace(options.worker, run=recorded))
-        name = name if recorded.life == 1 else f"{name}.life{recorded.life}"
-    elif checkpoints is not None:
-        raise InvalidInputError("need a folder: say run=...", field="checkpoints")
-    recovery = expected_recovery(profile, settings, options.worker.run, len(cluster.workers))
-    profile = replace(profile, recovery=recovery)
-    plan = _starting_plan(profile, cluster, settings, dp, pp)
-    request = JobRequest(name=name, profile=profile, cluster=cluster, settings=settings, plan=plan, handling=handling)
-    if service is None:
-        return _run(make_job, request, LocalDecisions(), options, observer)
-    with Client(service, patience=Patience(timeout_seconds=10.0, attempts=3)) as client:
+    with ExitStack() as held:
+        if run is not None:
+            held.enter_context(_folder_for(Path(run), options))
+        elif checkpoints is not None:
+            raise InvalidInputError("need a folder: say run=...", field="checkpoints")
+        profile = profile or profile_job(make_job, name=name, num_workers=len(names), workers_per_device=sharers)
+        if run is not None:
+            recorded = RunOptions.of(job, Path(run), mtbf_seconds=mtbf_seconds, checkpoints=checkpoints or CheckpointOptions())
+            options = replace(options, worker=replace(options.worker, run=recorded))
+            name = name if recorded.life == 1 else f"{name}.life{recorded.life}"
+        recovery = expected_recovery(profile, settings, options.worker.run, len(cluster.workers))
+        profile = replace(profile, recovery=recovery)
+        plan = _starting_plan(profile, cluster, settings, dp, pp)
+        request = JobRequest(name=name, profile=profile, cluster=cluster, settings=settings, plan=plan, handling=handling)
+        if service is None:
+            return _run(make_job, request, LocalDecisions(), options, observer)
+        client = held.enter_context(Client(service, patience=Patience(timeout_seconds=10.0, attempts=3)))
         return _run(make_job, request, ServiceDecisions(client), options, observer)
 
 
@@ -162,6 +163,18 @@ def _options(
     if trace is not None:
         worker = replace(worker, trace=TraceOptions(folder=Path(trace).absolute()))
     return replace(options, worker=worker)
+
+
+def _folder_for(run: Path, options: AgentOptions) -> RunLock:
+    """The lock on the folder of a run, which is made where it is missing.
+
+    Raises:
+        InvalidInputError: such workers write nothing, or the folder cannot be made.
+    """
+    if options.governance is Governance.RING:
+        raise InvalidInputError("writes no checkpoints; leave run out, or say membership='agent'", field="membership", value="ring")
+    make_folder(run, "run")
+    return RunLock(run)
 
 
 def _run(

@@ -163,6 +163,27 @@ def test_a_layer_may_put_complex_numbers_together_from_real_ones():
     assert model_shape(job).boundaries[2][0].shape == (2, 6)
 
 
+class Sparse(nn.Module):
+    """A table whose gradient would hold the rows alone that were looked up."""
+
+    def __init__(self, table: type[nn.Embedding | nn.EmbeddingBag]) -> None:
+        super().__init__()
+        self.inner = nn.ModuleDict({"words": table(4, 6, sparse=True)})
+
+
+@pytest.mark.parametrize("table", [nn.Embedding, nn.EmbeddingBag])
+def test_sparse_gradients_are_refused_with_the_layer_and_the_way_out(table):
+    job = with_layer(lambda values: values)
+    job = replace(job, layers=[job.layers[0], Layer(name="odd", build=partial(Sparse, table)), job.layers[2]])
+    for shape_or_layer in (model_shape, partial(build_layer, index=1)):
+        with refuses(
+            "layers",
+            "inner.words.weight",
+            f"layer 'odd' has sparse gradients, of 'inner.words.weight': say sparse=False of its {table.__name__}",
+        ):
+            shape_or_layer(job)
+
+
 @pytest.mark.parametrize(
     ("loss", "told"),
     [

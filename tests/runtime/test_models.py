@@ -1,5 +1,6 @@
 """What a user brings is checked, its shapes are known before it is built, and its randomness depends on the place alone."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -112,6 +113,40 @@ def test_an_input_that_the_data_lacks_is_named():
 def test_counts_below_one_are_refused(name):
     with pytest.raises(InvalidInputError, match=f"{name}: must be at least 1"):
         replace(tiny_gpt(), **{name: 0})
+
+
+@pytest.mark.parametrize("name", ["microbatch_size", "num_microbatches", "num_steps", "seed"])
+@pytest.mark.parametrize("value", [1.5, 2.0, "3", True, None])
+def test_what_is_no_whole_number_is_refused(name, value):
+    with refuses(name, repr(value), f"must be a whole number, not {value!r}"):
+        replace(tiny_gpt(), **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("max_grad_norm", -1.0, "leave it out (None) to clip nothing"),
+        ("max_grad_norm", 0.0, "must be a number above 0, not 0.0"),
+        ("max_grad_norm", math.nan, "must be a number above 0, not nan"),
+        ("max_grad_norm", "1", "must be a number above 0, not '1'"),
+        ("dtype", torch.int64, "types of real numbers, such as torch.float32, not torch.int64"),
+        ("dtype", torch.complex64, "not torch.complex64"),
+        ("dtype", "float64", "not 'float64'"),
+        ("optimizer", None, "must be a function, not None"),
+        ("loss", 0.5, "must be a function, not 0.5"),
+        ("learning_rate_factor", 0.5, "must be a function, not 0.5"),
+    ],
+)
+def test_values_that_nothing_can_be_trained_with_are_refused(name, value, told):
+    with refuses(name, ..., told):
+        replace(tiny_gpt(), **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_grad_norm", math.inf), ("max_grad_norm", 1), ("seed", -1), ("dtype", torch.float16)]
+)
+def test_odd_values_that_can_be_trained_with_are_taken(name, value):
+    assert getattr(replace(tiny_gpt(), **{name: value}), name) == value
 
 
 def test_layers_need_names_of_their_own():

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 
+from kintsugi.core import checks
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import NotFoundError
 from kintsugi.runtime.control.attempt import Phase
@@ -106,7 +107,11 @@ class Agent(AbstractContextManager["Agent"]):
 
         Raises:
             ConflictError: the worker is here already.
+            InvalidInputError: its id or its host is no name.
         """
+        checks.name("worker", worker)
+        if host is not None:
+            checks.name("host", host)
         self._conductor.invite(worker, host)
 
     def conclude(self) -> None:

@@ -2,12 +2,12 @@
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import singledispatchmethod
 
 import structlog
 
-from kintsugi.core.errors import WorkerError, error_from
+from kintsugi.core.errors import InvalidInputError, WorkerError, error_from
 from kintsugi.core.messages import Measurement
 from kintsugi.runtime.checkpoints.keeper import Keeper
 from kintsugi.runtime.control.attempt import Attempt
@@ -15,6 +15,7 @@ from kintsugi.runtime.control.decider import Decider
 from kintsugi.runtime.control.fleet import Fleet
 from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.control.recovery import Recoveries
+from kintsugi.runtime.likeness import Pattern
 from kintsugi.runtime.messages import (
     Delivered,
     Failed,
@@ -43,6 +44,7 @@ class Hearing:
     progress: Progress
     recoveries: Recoveries
     keeper: Keeper
+    pattern: Pattern = field(default_factory=Pattern)
 
     def hear(self, message: FromWorker, handle: WorkerHandle, attempt: Attempt) -> bool:
         """Take a message in; whether it tells of a step that the present attempt led to.
@@ -63,7 +65,10 @@ class Hearing:
 
     @_on.register
     def _(self, message: Started, handle: WorkerHandle, _: Attempt) -> None:
-        handle.started_at, handle.address = time.monotonic(), message.address
+        if found := self.pattern.differences(handle.worker, message.traits):
+            self._turn_away(handle, found)
+        else:
+            handle.started_at, handle.address = time.monotonic(), message.address
 
     @_on.register
     def _(self, message: Published, _: WorkerHandle, attempt: Attempt) -> None:
@@ -102,3 +107,11 @@ class Hearing:
     @_on.register
     def _(self, message: FaultInjected, handle: WorkerHandle, _: Attempt) -> None:
         handle.struck_at = message.at
+
+    def _turn_away(self, handle: WorkerHandle, found: str) -> None:
+        """Let a worker go whose job is another one; one that the job counts on ends it."""
+        if not self.fleet.dismiss(handle):
+            message = f"makes another job for {handle.worker}, {found}: make the same one in every process"
+            raise InvalidInputError(message, field="make_job", value=handle.worker)
+        log = structlog.get_logger("kintsugi.runtime")
+        log.warning("refused a worker that joined: its job differs", worker=handle.worker, differences=found)

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from uuid import uuid4
 
+from kintsugi.core import checks
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.membership import Event, EventKind, Membership
 from kintsugi.runtime.control.decisions import JobRequest
@@ -50,7 +51,7 @@ class Roster:
         self._num_events += 1
         return Event(
             kind=kind,
-            id=f"{self._run_id}-{self._num_events}-{worker}",
+            id=f"{self._run_id}-{self._num_events}-{worker}"[: checks.LONGEST_NAME],  # its beginning alone tells it apart
             generation=0,
             worker=worker,
             host=host,

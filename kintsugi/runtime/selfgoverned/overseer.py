@@ -243,7 +243,8 @@ class Overseer:
         try:
             self._decider.finish()
         except KintsugiError as error:  # told again with the next events
-            self._log.warning("the service does not know yet what its job's workers did", error=str(error))
+            who = "the agent" if self._decider.ahead is None else "the service"
+            self._log.warning(f"{who} comes to no plan yet for what its job's workers did", error=str(error))
             return
         plan = self._decider.decisions[-1].plan
         if is_same_work(plan, self.decision.plan):

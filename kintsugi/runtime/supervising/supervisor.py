@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,7 +26,9 @@ import structlog
 from kintsugi.core.codec import dumps
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.disk import make_folder, replace_whole
-from kintsugi.runtime.layout import CHECKPOINTS, LATEST, SUPERVISOR
+from kintsugi.runtime.layout import CHECKPOINTS, LATEST, SUPERVISOR, SUPERVISOR_LOCK
+from kintsugi.runtime.parent import end_with_parent
+from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.supervising.supervision import (
     EndReason,
     SupervisedAttempt,
@@ -65,10 +68,15 @@ class Supervisor:
 
         Raises:
             InvalidInputError: there is no command, or the folder of the run cannot be written to.
+            ConflictError: another supervisor is at work there.
         """
         if not self.command:
             raise InvalidInputError("is missing; write it after --", field="command")
         make_folder(self.run, "run")
+        with RunLock(self.run, SUPERVISOR_LOCK):
+            return self._supervise()
+
+    def _supervise(self) -> SupervisorRecord:
         record = self._session()
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -107,7 +115,7 @@ class Supervisor:
         self._write(replace(record, state=SupervisorState.LAUNCHING, attempts=(*record.attempts, attempt)))
         environment = {**os.environ, **self.environment, ATTEMPT_VARIABLE: str(number)}
         try:
-            self._process = subprocess.Popen(self.command, env=environment, start_new_session=True)  # noqa: S603
+            self._process = self._started(environment)
         except OSError as error:
             structlog.get_logger("kintsugi.supervisor").warning("the command cannot be started", reason=str(error))
             why = error.strerror or str(error)
@@ -121,6 +129,15 @@ class Supervisor:
             ended = replace(ended, reason=EndReason.STOPPED)
         structlog.get_logger("kintsugi.supervisor").info("attempt ended", **_shown(ended))
         return replace(record, attempts=(*record.attempts, ended))
+
+    def _started(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """The command, in a session of its own, which is told to end (SIGTERM) should this supervisor be killed.
+
+        As launchers such as torchrun pass that on to what they started. This is the main thread, which handles signals: the
+        kernel goes by the end of the thread that forks.
+        """
+        last_words = partial(end_with_parent, signal.SIGTERM, os.getpid())
+        return subprocess.Popen(self.command, env=environment, start_new_session=True, preexec_fn=last_words)  # noqa: S603, PLW1509
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         """Its exit code; no process of its group is left. It is waited for first and buried last, so that its id stays its own."""

@@ -11,7 +11,9 @@ import structlog
 import torch
 from torch import Tensor, nn
 
+from kintsugi.core import checks
 from kintsugi.core.errors import CommunicationError, InvalidInputError
+from kintsugi.runtime.given import gradient_limit
 from kintsugi.runtime.synchronization.background import ROUND_STEPS, Rounds
 from kintsugi.runtime.synchronization.gradients import BUCKET_BYTES
 from kintsugi.runtime.synchronization.membership import RollCall, Standing, broadcast
@@ -62,13 +64,19 @@ class SynchronizedOptimizer(WrappingOptimizer):
 
         Raises:
             CommunicationError: a worker is gone.
-            InvalidInputError: strategies have the same name, or the optimizer has parameters of several types.
+            InvalidInputError: strategies have the same name, the policy may choose one that is not given, a count or a limit is
+                none, or the optimizer has parameters of several types.
         """
         candidates = [strategy] if isinstance(strategy, Strategy) else list(strategy)
         self._strategies = {candidate.name: candidate for candidate in candidates}
         if not candidates or len(self._strategies) < len(candidates):
             names = [candidate.name for candidate in candidates]
             raise InvalidInputError("give strategies of different names, at least one", field="strategy", value=names)
+        gradient_limit(max_grad_norm)
+        for name, value in (("num_backwards", num_backwards), ("bucket_bytes", bucket_bytes), ("round_steps", round_steps)):
+            checks.count(name, value)
+        for name in policy.strategies if policy is not None else ():
+            self._known(name)
         super().__init__(optimizer)
         self._strategy = candidates[0]
         self._policy, self._on_switch, self._round_steps = policy, on_switch, round_steps

@@ -5,7 +5,7 @@ choice: a policy is deterministic, and keeps what it remembers in `memory`, whic
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kintsugi.core.errors import InvalidInputError
@@ -61,6 +61,11 @@ class Policy(ABC):
         self.memory: dict[str, float] = {}
         """All that choices depend on beside the observation; handed over to workers that join."""
 
+    @property
+    def strategies(self) -> Collection[str]:
+        """Names of those that it may choose, as far as they are known beforehand; the optimizer has to be given them."""
+        return ()
+
     @abstractmethod
     def choose(self, seen: Observation) -> Choice | None:
         """Another strategy to follow; None to go on."""
@@ -79,6 +84,11 @@ class WorkerCountPolicy(Policy):
         if 1 not in strategies:
             raise InvalidInputError("give the strategy for 1 worker and more", field="strategies", value=dict(strategies))
         self._strategies = dict(sorted(strategies.items()))
+
+    @property
+    def strategies(self) -> Collection[str]:
+        """Those of all numbers of workers."""
+        return self._strategies.values()
 
     def choose(self, seen: Observation) -> Choice | None:
         """The strategy with the largest number that is reached."""
@@ -103,6 +113,11 @@ class SchedulePolicy(Policy):
         if steps != sorted(set(steps)):
             raise InvalidInputError("the first steps must ascend", field="strategies", value=steps)
         self._strategies = tuple(strategies)
+
+    @property
+    def strategies(self) -> Collection[str]:
+        """Those of all steps."""
+        return [strategy for _, strategy in self._strategies]
 
     def choose(self, seen: Observation) -> Choice | None:
         """The strategy whose first step is reached last."""
@@ -143,6 +158,11 @@ class ThroughputPolicy(Policy):
                 field="leave_below_ratio",
                 value=self.leave_below_ratio,
             )
+
+    @property
+    def strategies(self) -> Collection[str]:
+        """The synchronous and the asynchronous one."""
+        return self.synchronous, self.asynchronous
 
     def choose(self, seen: Observation) -> Choice | None:
         """By throughput while synchronous, by occasions for a trial while asynchronous; one worker waits for nobody."""

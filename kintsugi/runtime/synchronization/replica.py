@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError, ReconfigurationError
+from kintsugi.runtime.brought import finite_factor
 from kintsugi.runtime.synchronization.gradients import BUCKET_BYTES, GradientSum
 from kintsugi.runtime.synchronization.membership import record_of
 from kintsugi.runtime.synchronization.monitor import Monitor, Totals
@@ -156,9 +157,9 @@ class Replica:
             raise ReconfigurationError("nothing is there to apply", field="step", value=self.num_steps)
         if update.model is not None:
             self.load(update.model)
-        if self._learning_rate is not None:
+        if (rate := self._scheduled_rate()) is not None:
             for group in self.optimizer.param_groups:
-                group["lr"] = self._learning_rate(self.num_steps)
+                group["lr"] = rate
         with self._lent(update.gradients), lengthened(self.optimizer, self._length_ratio(update)):
             if self._max_grad_norm is not None:
                 nn.utils.clip_grad_norm_(self.parameters, self._max_grad_norm)
@@ -176,10 +177,21 @@ class Replica:
             is_done: whether it trains no further.
         """
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        if self._learning_rate is not None:
-            rates = [self._learning_rate(self.num_steps)]
+        if (rate := self._scheduled_rate()) is not None:
+            rates = [rate]
         weighed = sum(rate * (1 + index) for index, rate in enumerate(rates))
         return self.monitor.report(self.num_steps if num_steps is None else num_steps, weighed, is_done=is_done)
+
+    def _scheduled_rate(self) -> float | None:
+        """The learning rate of this step; null where the optimizer's own holds.
+
+        Raises:
+            InvalidInputError: it is no finite number.
+        """
+        if self._learning_rate is None:
+            return None
+        rate: float = finite_factor(self._learning_rate(self.num_steps), self.num_steps, "learning_rate")
+        return rate
 
     def equalize(self) -> None:
         """Make all replicas one: the mean of parameters and of the optimizer's state, and the largest number of steps.

@@ -12,6 +12,7 @@ from estimator.program import Action, checksum, list_digest, parse_action
 from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.checkpoints.bookkeeper import Bookkeeper
+from kintsugi.runtime.likeness import Traits, traits
 from kintsugi.runtime.messages import Prepare
 from kintsugi.runtime.models import ModelShape, TrainingJob, model_shape
 from kintsugi.runtime.records.tracing import ActionTrace
@@ -44,6 +45,10 @@ class Stager:
     def __post_init__(self) -> None:
         self._shape = model_shape(self.job)
         self.staging = Staging(torch.device(self.job.device))
+
+    def traits(self) -> Traits:
+        """What of the job has to be the same for all workers."""
+        return traits(self.job, self._shape)
 
     def state(self, message: Prepare, groups: Groups, present: ModelState | None) -> ModelState | None:
         """The state for the worker's slots; null where it has none. Sends what others need of the present one.

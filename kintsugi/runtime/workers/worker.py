@@ -4,7 +4,6 @@ The main thread may be deep in a pass or in a collective; the listener answers t
 keys over, and frees the main thread when a step is called off. All state belongs to the main thread.
 """
 
-import ctypes
 import gc
 import os
 import signal
@@ -47,6 +46,7 @@ from kintsugi.runtime.messages import (
 )
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import WorkerOptions
+from kintsugi.runtime.parent import end_with_parent
 from kintsugi.runtime.reach import Doorbell
 from kintsugi.runtime.records.tracing import ActionTrace
 from kintsugi.runtime.result import collected
@@ -56,8 +56,6 @@ from kintsugi.runtime.workers.listener import Line, Listener
 from kintsugi.runtime.workers.stager import Stager, checked_actions
 from kintsugi.runtime.workers.wiring import Wiring, own_job
 from restorer.groups import Groups
-
-_PR_SET_PDEATHSIG = 1
 
 
 def worker_main(
@@ -121,7 +119,7 @@ class WorkerProcess:
         )
         gc.collect()
         gc.freeze()
-        self.tell(Started(self._doorbell.address))
+        self.tell(Started(self._doorbell.address, self._stager.traits()))
         while not isinstance(message := self._listener.next(), Stop):
             try:
                 self._obey(message)
@@ -254,7 +252,7 @@ def _end_with_parent() -> None:
 
     The fork server lives for as long as anybody holds one pipe; workers that hold it too would keep it alive.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     server: Any = forkserver._forkserver
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)

@@ -1,12 +1,15 @@
 """Workers that come back or are new take part, with the state that the others send them; the run stays exact."""
 
 import time
+from dataclasses import replace
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from kintsugi.core.errors import ConflictError, InfeasibleError
+from kintsugi.core.errors import ConflictError, InfeasibleError, InvalidInputError
 from kintsugi.core.membership import EventKind
 from kintsugi.core.plan import Policy
 from kintsugi.runtime.control.agent import Agent
@@ -14,7 +17,7 @@ from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
 from kintsugi.runtime.messages import Arm
 from kintsugi.runtime.models import TrainingJob
-from kintsugi.runtime.options import AgentOptions
+from kintsugi.runtime.options import AgentOptions, Governance
 from kintsugi.runtime.result import RunResult
 from tests.runtime.jobs import slow_gpt, tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run, run_slowly, survivors
@@ -224,3 +227,52 @@ def test_a_worker_that_joins_may_fail_and_end_before_the_agent_looks(tmp_path):
         assert agent.arriving == ()
     assert flag.exists()
     assert result.recoveries == ()
+
+
+def clipped_later(flag: Path, gate: Path) -> TrainingJob:
+    """The slow decoder, clipped otherwise once a flag is there."""
+    job = slow_gpt(gate, NUM_STEPS, PAUSE_SECONDS)
+    return replace(job, max_grad_norm=0.25) if flag.exists() else job
+
+
+@pytest.mark.parametrize("governance", Governance)
+def test_a_worker_that_joins_with_another_job_is_refused_by_name_and_stops_nothing(tmp_path, governance):
+    flag, gate = tmp_path / "flag", tmp_path / "gate"
+
+    def observer(agent: Agent) -> None:
+        if agent.losses and not flag.exists():
+            flag.touch()
+            agent.invite("w04")
+        elif flag.exists() and not agent.arriving:
+            gate.touch()
+
+    make_job, options = partial(clipped_later, flag, gate), AgentOptions(governance=governance)
+    with (
+        capture_logs() as logs,
+        leaves_nothing(),
+        Agent(make_job, gpt_request(2, 2), LocalDecisions(), options=options, observer=observer) as agent,
+    ):
+        result = agent.run()
+    assert_same(result, reference(), TOLERANCE)
+    assert result.recoveries == ()
+    [refusal] = [log for log in logs if log["event"] == "refused a worker that joined: its job differs"]
+    assert refusal["worker"] == "w04"
+    assert "max_grad_norm is 0.25, not 1.0" in refusal["differences"]
+
+
+def differing(flags: Path) -> TrainingJob:
+    """Every worker's job is of another length."""
+    number = next(number for number in count(1) if not (flags / str(number)).exists())
+    (flags / str(number)).touch()
+    return tiny_gpt(num_steps=number)
+
+
+def test_workers_whose_jobs_differ_from_the_start_are_named(tmp_path):
+    with (
+        leaves_nothing(),
+        Agent(partial(differing, tmp_path), gpt_request(2, 1), LocalDecisions()) as agent,
+        pytest.raises(
+            InvalidInputError, match=r"make_job: makes another job for w0\d, unlike that of w0\d: num_steps is \d, not \d"
+        ),
+    ):
+        agent.run()

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -150,10 +151,27 @@ def test_a_command_that_cannot_be_run_is_named_with_the_cause(tmp_path, mode, wh
 def test_nothing_of_an_attempt_is_left():
     supervised("import subprocess; child = subprocess.Popen(['sleep', '60']); pathlib.Path('pid').write_text(str(child.pid))")
     stat = Path(f"/proc/{Path('pid').read_text()}/stat")
+    wait_until(lambda: not is_running(stat))
+
+
+def test_the_command_ends_with_a_supervisor_that_is_killed():
+    tell = "pathlib.Path('pid.new').write_text(str(os.getpid())); os.rename('pid.new', 'pid')"
+    command = [sys.executable, "-c", f"import os, pathlib, signal; {tell}; signal.pause()"]
+    supervise = "import sys; from kintsugi.cli import main; sys.exit(main())"
+    supervisor = subprocess.Popen([sys.executable, "-c", supervise, "supervise", "run", "--", *command])
+    wait_until(Path("pid").exists)
+    stat = Path(f"/proc/{Path('pid').read_text()}/stat")
+    assert is_running(stat)
+    supervisor.kill()
+    supervisor.wait()
+    wait_until(lambda: not is_running(stat))
+
+
+def wait_until(condition) -> None:
     deadline = time.monotonic() + 20
-    while is_running(stat) and time.monotonic() < deadline:
+    while not condition():
+        assert time.monotonic() < deadline
         threading.Event().wait(0.01)
-    assert not is_running(stat)
 
 
 def is_running(stat: Path) -> bool:

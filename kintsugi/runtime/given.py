@@ -1,0 +1,49 @@
+"""Values that a user gives a job or an optimizer, checked before anything starts: torch would train on with most wrong ones."""
+
+import math
+
+import torch
+
+from kintsugi.core.errors import InvalidInputError
+
+
+def gradient_limit(value: float | None) -> None:
+    """Require what the gradient's norm is to be clipped to.
+
+    Raises:
+        InvalidInputError: it is no number above 0.
+    """
+    if value is None:
+        return
+    try:
+        is_limit = not math.isnan(value) and value > 0
+    except TypeError:
+        is_limit = False
+    if not is_limit:
+        raise InvalidInputError(
+            f"must be a number above 0, not {value!r}; leave it out (None) to clip nothing",
+            field="max_grad_norm",
+            value=repr(value),
+        )
+
+
+def real_type(value: torch.dtype) -> None:
+    """Require a type of numbers that can be trained.
+
+    Raises:
+        InvalidInputError: it is none of torch's, or holds whole or complex numbers.
+    """
+    if not isinstance(value, torch.dtype) or not value.is_floating_point:
+        raise InvalidInputError(
+            f"must be one of torch's types of real numbers, such as torch.float32, not {value!r}", field="dtype", value=str(value)
+        )
+
+
+def function(field: str, value: object) -> None:
+    """Require something that can be called.
+
+    Raises:
+        InvalidInputError: it cannot.
+    """
+    if not callable(value):
+        raise InvalidInputError(f"must be a function, not {value!r}", field=field, value=repr(value))

@@ -1,0 +1,73 @@
+"""One life at a time in the folder of a run: two would write over each other's checkpoints and journals."""
+
+import errno
+import fcntl
+import os
+import socket
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from kintsugi.core.errors import ConflictError
+from kintsugi.runtime.layout import LIFE_LOCK
+
+_TAKEN = (errno.EACCES, errno.EAGAIN)
+_MOST_BYTES = 400
+
+
+class RunLock(AbstractContextManager["RunLock"]):
+    """A file in the folder that one process at a time holds; the kernel frees it when that process ends, in whatever way.
+
+    It is the process's own (POSIX): no child has it, not even one that is forked, and within one process nobody is shut out, as
+    where a script that failed in a notebook is begun again.
+    """
+
+    def __init__(self, folder: Path, name: str = LIFE_LOCK) -> None:
+        self._folder = folder
+        self._path = folder / name
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> Self:
+        self.take()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()
+
+    def take(self) -> None:
+        """Hold it from now on; the folder is made where it is missing. A file system without locks is told of, and used.
+
+        Raises:
+            ConflictError: another process holds it.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(descriptor, _MOST_BYTES, 0).decode(errors="replace")
+            os.close(descriptor)
+            if error.errno in _TAKEN:
+                raise self._refusal(holder) from error
+            log = structlog.get_logger("kintsugi.runtime")
+            log.warning(
+                "nothing keeps a second life out of this folder: it has no locks", folder=str(self._folder), error=str(error)
+            )
+            return
+        with suppress(OSError):  # a full disk does not stop the training
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Hold it no more."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _refusal(self, holder: str) -> ConflictError:
+        message = f"{self._folder} is in use by {holder or 'another process'}: wait for its end or end it, or take another folder"
+        return ConflictError(message, field="run", value=str(self._folder))

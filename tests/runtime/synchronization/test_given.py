@@ -1,0 +1,69 @@
+"""Options that no training comes of are refused when the optimizer is made, before anybody is waited for."""
+
+import math
+
+import pytest
+import torch
+
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.synchronization import (
+    PairwiseAveraging,
+    SchedulePolicy,
+    SynchronizedOptimizer,
+    SynchronousSGD,
+    ThroughputPolicy,
+    WorkerCountPolicy,
+)
+from tests.core.refusals import refuses
+from tests.runtime.synchronization.workers import crew, model_of, train_step
+
+
+def made(**options) -> SynchronizedOptimizer:
+    """Without a transport, of which nothing is asked so early."""
+    inner = torch.optim.SGD(model_of().parameters(), lr=0.1)
+    return SynchronizedOptimizer(inner, [SynchronousSGD(), PairwiseAveraging()], None, **options)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_grad_norm", -1.0),
+        ("max_grad_norm", math.nan),
+        ("num_backwards", 0),
+        ("bucket_bytes", 0),
+        ("round_steps", 0),
+        ("round_steps", 1.5),
+    ],
+)
+def test_counts_and_limits_that_are_none_are_refused(field, value):
+    with refuses(field):
+        made(**{field: value})
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        SchedulePolicy([(100, "nonsense")]),
+        WorkerCountPolicy({1: "synchronous_sgd", 8: "nonsense"}),
+        ThroughputPolicy(asynchronous="nonsense"),
+    ],
+)
+def test_a_strategy_that_a_policy_may_choose_has_to_be_given(policy):
+    with refuses("strategy", "nonsense", "is none of those given: synchronous_sgd, pairwise_averaging"):
+        made(policy=policy)
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf, None])
+def test_a_learning_rate_that_is_no_finite_number_is_refused_with_its_step(rate):
+    def main(rank, link):
+        model = model_of()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = SynchronizedOptimizer(
+            inner, SynchronousSGD(), link.transport("one", rank, 1), learning_rate=lambda step: rate if step == 1 else 0.1
+        )
+        train_step(model, optimizer, 0)
+        with pytest.raises(InvalidInputError, match=r"learning_rate: returns .* for step 1; return a finite number for every step"):
+            train_step(model, optimizer, 1)
+        optimizer.close()
+
+    crew(1, main)

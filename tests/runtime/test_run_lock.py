@@ -1,0 +1,132 @@
+"""One process at a time has a run's folder; whoever comes second is told who that is."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from structlog.testing import capture_logs
+
+from kintsugi.core.errors import ConflictError
+from kintsugi.runtime.layout import JOURNALS, SUPERVISOR_LOCK
+from kintsugi.runtime.plain import PlainRun
+from kintsugi.runtime.run_lock import RunLock
+from kintsugi.runtime.supervising.supervisor import Supervisor
+from kintsugi.runtime.train import train
+from tests.runtime.jobs import tiny_gpt
+
+HOLD = """
+import sys
+from pathlib import Path
+from kintsugi.runtime.run_lock import RunLock
+with RunLock(Path(sys.argv[1]), *sys.argv[2:]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+class Holder:
+    """Another process that holds a folder's lock."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout.readline() == "held\n"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def holder(tmp_path) -> Iterator[Holder]:
+    holder = Holder(str(tmp_path))
+    yield holder
+    holder.kill()
+
+
+def refused(folder: Path, holder: Holder):
+    return pytest.raises(ConflictError, match=rf"run: {folder} is in use by process {holder.process.pid} on \S+: wait for its end")
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path, holder):
+    with refused(tmp_path, holder):
+        RunLock(tmp_path).take()
+    holder.kill()
+    with RunLock(tmp_path), RunLock(tmp_path):
+        pass
+
+
+def test_children_do_not_keep_it(tmp_path):
+    """Neither one that is forked, as loaders of data are, nor one that runs something else."""
+    lock = RunLock(tmp_path)
+    lock.take()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    os.close(read)
+    sleeper = subprocess.Popen(["sleep", "60"], close_fds=False)
+    lock.release()
+    Holder(str(tmp_path)).kill()
+    os.close(write)
+    os.waitpid(child, 0)
+    sleeper.kill()
+    sleeper.wait()
+
+
+def test_a_folder_without_locks_is_told_of_and_used(tmp_path, monkeypatch):
+    def unsupported(*_: int) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.lockf", unsupported)
+    with capture_logs() as logs, RunLock(tmp_path):
+        assert "it has no locks" in logs[0]["event"]
+
+
+def test_a_second_life_of_a_job_is_refused_before_anything_is_measured_or_written(tmp_path, holder):
+    with refused(tmp_path, holder):
+        train(tiny_gpt, workers=2, run=tmp_path)
+    assert not (tmp_path / JOURNALS).exists()
+
+
+def plain_run(folder: Path) -> PlainRun:
+    return PlainRun(folder, num_samples=4, global_batch_size=2, num_steps=2)
+
+
+def test_a_second_life_of_a_script_is_refused(tmp_path, holder):
+    with refused(tmp_path, holder):
+        plain_run(tmp_path)
+    assert not (tmp_path / JOURNALS).exists()
+    holder.kill()
+    plain_run(tmp_path).close()
+    Holder(str(tmp_path)).kill()
+
+
+def test_ranks_that_do_not_hold_the_folder_hear_of_its_refusal(tmp_path, holder, monkeypatch):
+    """The first says what became of it; the others, which share the folder, ask for no lock."""
+    refusal = ConflictError("is in use by another", field="run")
+    monkeypatch.setattr(dist, "broadcast_object_list", lambda said, **_: said.__setitem__(0, refusal))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    try:
+        with pytest.raises(ConflictError, match="is in use by another"):
+            plain_run(tmp_path)
+    finally:
+        monkeypatch.undo()
+        dist.destroy_process_group()
+
+
+def test_a_second_supervisor_is_refused(tmp_path):
+    holder = Holder(str(tmp_path), SUPERVISOR_LOCK)
+    with refused(tmp_path, holder):
+        Supervisor(command=["true"], run=tmp_path).supervise()
+    holder.kill()
+    assert Supervisor(command=["true"], run=tmp_path).supervise().stopped_because == ""
