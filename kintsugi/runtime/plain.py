@@ -13,7 +13,6 @@ newest one, on as many ranks as divide the global batch, which stays the same:
 """
 
 import hashlib
-import json
 import statistics
 import time
 from pathlib import Path
@@ -35,6 +34,7 @@ from kintsugi.runtime.checkpoints.writer import PartWriter
 from kintsugi.runtime.default_group import require_sums_in_host_memory
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
+from kintsugi.runtime.plain_state import Stateful, entries_of, load
 from kintsugi.runtime.records.journal import Geometry, Journal, Pass, Source, next_life
 from kintsugi.runtime.sampler import Sampler
 
@@ -97,15 +97,19 @@ class PlainRun:
         self.stall_seconds = 0.0
         """That training stood still for checkpoints so far."""
 
-    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any = None) -> int:
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Stateful | None = None) -> int:
         """Take the newest checkpoint over, if there is one; the step to train first. All ranks call it.
 
         Args:
             model: the module itself, not DistributedDataParallel around it.
             optimizer: of its parameters.
             scheduler: of the learning rate; anything with `state_dict` and `load_state_dict`.
+
+        Raises:
+            InvalidInputError: the folder is another job's, or the scheduler or the optimizer keeps what cannot be written.
         """
         self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
+        self._entries()  # what cannot be written is refused before anything is trained
         self._store = CheckpointStore(self._folder / CHECKPOINTS, job=self._digest(), keep=self._options.keep)
         if self.rank == 0:
             self._store.clear()
@@ -181,25 +185,10 @@ class PlainRun:
         self.stall_seconds += time.monotonic() - began
 
     def _entries(self) -> Entries:
-        state = self._optimizer.state_dict()
-        entries: Entries = {f"model|{name}": value for name, value in self._model.state_dict().items()}
-        entries |= {f"optimizer|{index}|{key}": value for index, own in state["state"].items() for key, value in own.items()}
-        entries["groups"] = json.dumps(state["param_groups"])
-        if self._scheduler is not None:
-            entries["scheduler"] = json.dumps(self._scheduler.state_dict())
-        return entries
+        return entries_of(self._model, self._optimizer, self._scheduler)
 
     def _load(self, found: Checkpoint) -> None:
-        entries = read_part(found.folder, _STATE)
-        states: dict[int, dict[str, Any]] = {}
-        for name, value in entries.items():
-            if name.startswith("optimizer|"):
-                _, index, key = name.split("|")
-                states.setdefault(int(index), {})[key] = value
-        self._model.load_state_dict({name.partition("|")[2]: v for name, v in entries.items() if name.startswith("model|")})
-        self._optimizer.load_state_dict({"state": states, "param_groups": json.loads(entries["groups"])})
-        if self._scheduler is not None:
-            self._scheduler.load_state_dict(json.loads(entries["scheduler"]))
+        load(read_part(found.folder, _STATE), self._model, self._optimizer, self._scheduler)
         own = worker_part(f"rank{self.rank}")
         if (found.folder / own).is_dir():
             restore_random(read_part(found.folder, own))

@@ -50,7 +50,9 @@ class Watch:
 
     def _refused(self, what: str, path: str, key: str) -> InvalidInputError:
         name, (cause, instead) = f"{path}.{key}" if path else key, _CAUSES[what]
-        message = f"layer {self._name!r} changes its {what} {name!r} in forward (as {cause}); replicas and repeated steps would differ"
+        message = (
+            f"layer {self._name!r} changes its {what} {name!r} in forward (as {cause}); replicas and repeated steps would differ"
+        )
         return InvalidInputError(f"{message}: use {instead}", field="layers", value=name)
 
 
