@@ -251,11 +251,10 @@ def model_shape(job: TrainingJob) -> ModelShape:
         _, module, activations = traced[key]
         boundaries.append(tuple(map(_spec, activations)))
         modules.append(module)
-    parameters = [dict(module.named_parameters()) for module in modules]
-    require_ties(job.layers, parameters)
+    require_ties(job.layers, [dict(module.named_parameters(remove_duplicate=False)) for module in modules])
     trained = (
-        {canonical_name(layer, name): tuple(p.shape) for name, p in own.items() if p.requires_grad}
-        for layer, own in zip(job.layers, parameters, strict=True)
+        {canonical_name(layer, name): tuple(p.shape) for name, p in module.named_parameters() if p.requires_grad}
+        for layer, module in zip(job.layers, modules, strict=True)
     )
     return ModelShape(tuple(boundaries), tuple(trained))
 

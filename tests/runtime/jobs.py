@@ -140,6 +140,40 @@ def odd_job(optimizer: str = "momentum", *, num_steps: int = NUM_STEPS) -> Train
     )
 
 
+class TwiceNamedEntry(Entry):
+    """Its weight has another name in a module of its own, and counts under both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Module()
+        self.inner.weight = self.weight
+
+    def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, residual = super().forward(values)
+        return functional.linear(hidden, self.inner.weight), residual
+
+
+class TwiceNamedExit(Exit):
+    """As the entry's: each of the two layers has two names for the weight that they share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Module()
+        self.inner.weight = self.weight
+
+    def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
+        return super().forward(functional.linear(hidden, self.inner.weight), residual)
+
+
+def twice_named_job() -> TrainingJob:
+    """The odd job with two names in entry and exit for the one weight that they share."""
+    job = odd_job()
+    layers = [*job.layers]
+    layers[0] = replace(layers[0], build=TwiceNamedEntry)
+    layers[-1] = replace(layers[-1], build=TwiceNamedExit)
+    return replace(job, layers=layers)
+
+
 class FrozenEntry(nn.Module):
     """Nothing to train, so that nothing before the first mixer needs a gradient."""
 

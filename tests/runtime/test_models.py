@@ -19,7 +19,7 @@ from kintsugi.runtime.models import (
     seed_generators,
 )
 from tests.core.refusals import refuses
-from tests.runtime.jobs import odd_job, tiny_gpt
+from tests.runtime.jobs import odd_job, tiny_gpt, twice_named_job
 
 
 @pytest.mark.parametrize("make_job", [tiny_gpt, odd_job])
@@ -160,6 +160,15 @@ def renamed(job: TrainingJob, tied: dict[str, str]) -> TrainingJob:
 def test_ties_of_parameters_that_are_not_there_or_differ_are_refused(tied, value, told):
     job = odd_job()
     with refuses("tied", value, told):
+        model_shape(replace(job, layers=[*job.layers[:-1], replace(job.layers[-1], tied=tied)]))
+
+
+@pytest.mark.parametrize(
+    ("tied", "value"), [({"inner.weight": "entry.weight"}, "inner.weight"), ({"weight": "entry.inner.weight"}, "inner.weight")]
+)
+def test_a_tie_says_the_first_of_several_names(tied, value):
+    job = twice_named_job()
+    with refuses("tied", value, "has as 'weight', too: say 'weight', which goes for both"):
         model_shape(replace(job, layers=[*job.layers[:-1], replace(job.layers[-1], tied=tied)]))
 
 

@@ -189,13 +189,13 @@ class Sweeper:
 
     def _samples(self, index: int, module: nn.Module, footprint: Footprint) -> Samples:
         tied, optimizer = self._job.layers[index].tied, self._optimizers[index]
-        named = dict(module.named_parameters())
+        shared = {module.get_parameter(name) for name in tied}
         states = optimizer.state.values() if optimizer is not None else ()
         return Samples(
             footprint=footprint,
             parameter_bytes=_total_bytes(*module.parameters(), *module.buffers()),
             gradient_bytes=_total_bytes(*self._own_parameters(index)),
-            tied_bytes=_total_bytes(*(named[name] for name in tied)),
+            tied_bytes=_total_bytes(*shared),
             optimizer_bytes=_total_bytes(*(v for state in states for v in state.values() if isinstance(v, Tensor))),
         )
 

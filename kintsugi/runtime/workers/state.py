@@ -170,6 +170,13 @@ def _tie(
             key = canonical_name(layer, name)
             ordered.setdefault(key, chosen.get(key, parameter))
             if ordered[key] is not parameter:
-                path, _, attribute = name.rpartition(".")
-                setattr(module.get_submodule(path), attribute, ordered[key])
+                _replace(module, parameter, ordered[key])
     return ordered
+
+
+def _replace(module: nn.Module, parameter: nn.Parameter, other: nn.Parameter) -> None:
+    """Put another parameter in the place of one, under each of its names."""
+    for part in module.modules():
+        for name, own in list(part._parameters.items()):
+            if own is parameter:
+                setattr(part, name, other)
