@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from enum import StrEnum
+from numbers import Integral
 from typing import TypeVar
 
 from kintsugi.core.errors import InvalidInputError
@@ -49,6 +50,13 @@ def positive(field: str, value: float) -> None:
     """Require a finite number above 0."""
     if not _is_finite(value) or value <= 0:
         raise InvalidInputError(f"must be a finite number above 0, not {_worded(value)}", field=field, value=_shown(value))
+
+
+def count(field: str, value: int) -> None:
+    """Require a whole number above 0."""
+    positive(field, value)
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise InvalidInputError(f"must be a whole number above 0, not {value!r}", field=field, value=value)
 
 
 def name(field: str, value: str) -> None:

@@ -46,9 +46,7 @@ def best_split_seconds(
     """Least time over every split."""
     if num_stages > profile.num_layers:
         return float("inf")
-    return min(
-        split_seconds(profile, cuts, num_microbatches, schedule=schedule) for cuts in splits(profile.num_layers, num_stages)
-    )
+    return min(split_seconds(profile, cuts, num_microbatches, schedule=schedule) for cuts in splits(profile.num_layers, num_stages))
 
 
 def best_single_step_seconds(profile: Profile, num_workers: int, num_microbatches: int) -> float:

@@ -36,15 +36,18 @@ class CheckpointOptions:
     every_steps: int | None = None
     """Null: after the first step, and then as often as is best for what that cost (Daly)."""
     strategy: Strategy = Strategy.OVERLAPPED
+    """What training waits for; its text, such as `blocking`, will do."""
     max_in_flight: int = 2
     """Copies of a worker's state that wait for the disk; the next one waits for room."""
     keep: int = 2
     """How many stay on the disk."""
 
     def __post_init__(self) -> None:
-        for name in ("max_in_flight", "keep", "every_steps"):
-            if getattr(self, name) is not None:
-                checks.positive(name, getattr(self, name))
+        for name in ("max_in_flight", "keep"):
+            checks.count(name, getattr(self, name))
+        if self.every_steps is not None:
+            checks.count("every_steps", self.every_steps)
+        object.__setattr__(self, "strategy", checks.choice(Strategy, "strategy", self.strategy))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
