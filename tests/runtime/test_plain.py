@@ -90,6 +90,18 @@ def test_what_checkpoints_cost_is_recorded_and_sets_the_interval(tmp_path):
     assert all(0 < record.write_seconds <= record.stall_seconds for record in records)
 
 
+def test_where_costs_cannot_be_written_down_checkpoints_are_whole_all_the_same(tmp_path):
+    (tmp_path / RECORDS).mkdir()
+    with structlog.testing.capture_logs() as log:
+        _, before = trained(tmp_path, 7)
+    assert [line["step"] for line in log if line["log_level"] == "warning"] == [2, 4, 6]
+    assert {line["event"] for line in log if line["log_level"] == "warning"} == {
+        "what a checkpoint cost could not be written down; the checkpoint is whole"
+    }
+    _, after = trained(tmp_path, 9)
+    assert len(before[:6]) + len(after) == 9
+
+
 def test_another_script_does_not_take_the_checkpoints_over(tmp_path):
     trained(tmp_path, 2)
     run = PlainRun(tmp_path, num_samples=20, global_batch_size=6, num_steps=9)
