@@ -109,7 +109,36 @@ def stateless(parameters: NamedParameters) -> torch.optim.Optimizer:
     return torch.optim.SGD([p for _, p in parameters], lr=0.05)
 
 
-OPTIMIZERS = {"momentum": momentum, "stateless": stateless}
+class Preconditioned(torch.optim.Optimizer):
+    """As Shampoo does, it keeps a list with a tensor for each dimension of a parameter; and a pair of plain numbers."""
+
+    def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step(parameter, parameter.grad, group["lr"])
+
+    def _step(self, parameter: nn.Parameter, gradient: Tensor, rate: float) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["sums"] = [torch.zeros(size, dtype=parameter.dtype) for size in parameter.shape]
+            state["counted"] = (0, 0.5)
+        for dimension, total in enumerate(state["sums"]):
+            total.add_(gradient.square().transpose(0, dimension).flatten(1).sum(1) if gradient.dim() > 1 else gradient.square())
+        state["counted"] = (state["counted"][0] + 1, 0.5)
+        scale = sum(float(total.mean()) for total in state["sums"]) ** state["counted"][1]
+        parameter.add_(gradient, alpha=-rate / (scale + 1e-3))
+
+
+def preconditioned(parameters: NamedParameters) -> torch.optim.Optimizer:
+    return Preconditioned([p for _, p in parameters], lr=0.01)
+
+
+OPTIMIZERS = {"momentum": momentum, "stateless": stateless, "preconditioned": preconditioned}
 
 
 def odd_layers() -> list[Layer]:

@@ -26,6 +26,7 @@ from kintsugi.runtime.models import (
     seed_generators,
     train_layer,
 )
+from kintsugi.runtime.optimizer_state import flat
 from kintsugi.runtime.workers.state import ModelState
 
 WARMUP = 3
@@ -196,7 +197,7 @@ class Sweeper:
             parameter_bytes=_total_bytes(*module.parameters(), *module.buffers()),
             gradient_bytes=_total_bytes(*self._own_parameters(index)),
             tied_bytes=_total_bytes(*shared),
-            optimizer_bytes=_total_bytes(*(v for state in states for v in state.values() if isinstance(v, Tensor))),
+            optimizer_bytes=_total_bytes(*(v for state in states for v in flat(state).values() if isinstance(v, Tensor))),
         )
 
 

@@ -11,7 +11,7 @@ from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.brought import finite_factor
 from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, canonical_name, optimizer_for
-from kintsugi.runtime.optimizer_state import groups_by_parameter, kept
+from kintsugi.runtime.optimizer_state import flat, groups_by_parameter, kept, nested
 from kintsugi.runtime.ties import own_name, owner_of
 from restorer.packing import StateEntries
 from restorer.staging import ArrivedState
@@ -36,6 +36,7 @@ class ModelState:
         self.optimizers = _optimizers(job, self.parameters)
         """By the name of the layer whose parameters they update."""
         self._base_rates = [group["lr"] for group in self._groups]
+        self._can_be_sent = False
 
     @classmethod
     def initial(cls, job: TrainingJob, layers: Sequence[int], before_layer: Callable[[], None] = _nothing) -> "ModelState":
@@ -69,12 +70,16 @@ class ModelState:
         return new
 
     def export(self, layer: int, kind: StateKind) -> StateEntries:
-        """State of one layer by (owner, key); parameters bring their layer's buffers along."""
+        """State of one layer by (owner, key); parameters bring their layer's buffers along.
+
+        Raises:
+            InvalidInputError: the optimizer keeps what cannot be sent.
+        """
         if kind is StateKind.OPTIMIZER:
             return {
                 (name, key): value
                 for name, parameter in self._named(layer)
-                for key, value in self._optimizer_state(name).get(parameter, {}).items()
+                for key, value in flat(self._optimizer_state(name).get(parameter, {})).items()
             }
         buffers: StateEntries = {(name, BUFFER): value for name, value in self._named_buffers(layer)}
         if kind is StateKind.BUFFER:
@@ -93,9 +98,17 @@ class ModelState:
                 group["lr"] = base * factor
 
     def update(self) -> None:
-        """Every layer's parameters by their gradients, one layer after the other."""
+        """Every layer's parameters by their gradients, one layer after the other.
+
+        Raises:
+            InvalidInputError: the optimizer keeps what cannot be sent, which the first update shows.
+        """
         for optimizer in self.optimizers.values():
             optimizer.step()
+        if not self._can_be_sent:
+            for layer in self.modules:
+                self.export(layer, StateKind.OPTIMIZER)
+            self._can_be_sent = True
 
     @property
     def _groups(self) -> list[dict[str, Any]]:
@@ -124,10 +137,16 @@ class ModelState:
             for name, buffer in self._named_buffers(layer):
                 if (name, BUFFER) in values:
                     buffer.copy_(values[name, BUFFER])
+        self._load_optimizer(arrived.get((layer, StateKind.OPTIMIZER), {}))
+
+    def _load_optimizer(self, entries: StateEntries) -> None:
         groups = groups_by_parameter(self._groups)
-        for (name, key), value in arrived.get((layer, StateKind.OPTIMIZER), {}).items():
+        states: dict[str, dict[str, Any]] = defaultdict(dict)
+        for (name, key), value in entries.items():
             if (parameter := self.parameters[name]) in groups:
-                self._optimizer_state(name).setdefault(parameter, {})[key] = kept(key, value, parameter, groups[parameter])
+                states[name][key] = kept(key, value, parameter, groups[parameter])
+        for name, state in states.items():
+            self._optimizer_state(name)[self.parameters[name]] = nested(state)
 
 
 def _modules(
