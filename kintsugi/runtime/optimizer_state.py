@@ -40,6 +40,25 @@ def kept(key: str, value: Any, parameter: Tensor, group: Mapping[str, Any]) -> A
     return value.to(parameter.device if is_beside else HOST, dtype)
 
 
+def kind_of(optimizer: torch.optim.Optimizer) -> str:
+    """The name of its class, and of those that this is derived from."""
+    kinds = type(optimizer).__mro__
+    return " ".join(kind.__name__ for kind in kinds[: kinds.index(torch.optim.Optimizer)])
+
+
+def are_alike(was: str | None, now: str | None) -> bool:
+    """Whether an optimizer can go on from the state of another one: one's class is the other's, or derived from it.
+
+    Args:
+        was: kind of the one that left the state; null where there was none.
+        now: kind of the one that is to go on.
+    """
+    if was is None or now is None:
+        return was == now
+    own, other = was.split(), now.split()
+    return own[0] in other or other[0] in own
+
+
 def flat(state: Mapping[str, Any]) -> dict[str, Any]:
     """A parameter's state as it travels: tensors and single plain values; lists and others of them by a text and their tensors.
 

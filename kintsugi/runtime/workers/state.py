@@ -11,8 +11,9 @@ from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.brought import finite_factor
 from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, canonical_name, optimizer_for
-from kintsugi.runtime.optimizer_state import flat, groups_by_parameter, kept, nested
+from kintsugi.runtime.optimizer_state import flat, groups_by_parameter, kept, kind_of, nested
 from kintsugi.runtime.ties import own_name, owner_of
+from kintsugi.runtime.workers.fit import require_fits
 from restorer.packing import StateEntries
 from restorer.staging import ArrivedState
 
@@ -57,6 +58,7 @@ class ModelState:
 
         Raises:
             ReconfigurationError: a layer with parameters is neither held nor arrived.
+            InvalidInputError: what arrived is of another layer, or of one that another kind of optimizer updated.
         """
         modules = _modules(self._job, layers, self.modules, before_layer)
         parameters = _tie(self._job, modules, self.parameters)
@@ -85,6 +87,11 @@ class ModelState:
         if kind is StateKind.BUFFER:
             return buffers
         return {(name, PARAMETER): parameter for name, parameter in self._named(layer)} | buffers
+
+    def updated_by(self, layer: int) -> dict[str, str | None]:
+        """The kind of optimizer of each of a layer's parameters, by canonical name; null where it is not trained."""
+        kinds = {owner: kind_of(optimizer) for owner, optimizer in self.optimizers.items()}
+        return {name: kinds[owner_of(name, self._names)] if p.requires_grad else None for name, p in self._named(layer)}
 
     def set_learning_rate(self, step: int) -> None:
         """Apply the job's learning-rate factor for `step`.
@@ -128,15 +135,15 @@ class ModelState:
             yield f"{self._job.layers[layer].name}.{name}", buffer
 
     def _load(self, layer: int, arrived: ArrivedState) -> None:
+        own = self.export(layer, StateKind.PARAMETER)
+        name = next((name for name, key in own if key == PARAMETER), None)
+        if (layer, StateKind.PARAMETER) not in arrived and name is not None:
+            raise ReconfigurationError(f"layer {layer} is new here, and nobody sent {name}", field="migration", value=name)
         values = arrived.get((layer, StateKind.PARAMETER), {}) | arrived.get((layer, StateKind.BUFFER), {})
+        require_fits(self._job.layers[layer].name, own, values, self.updated_by(layer))
         with torch.no_grad():
-            for name, parameter in self._named(layer):
-                if (name, PARAMETER) not in values:
-                    raise ReconfigurationError(f"layer {layer} is new here, and nobody sent {name}", field="migration", value=name)
-                parameter.copy_(values[name, PARAMETER])
-            for name, buffer in self._named_buffers(layer):
-                if (name, BUFFER) in values:
-                    buffer.copy_(values[name, BUFFER])
+            for place, tensor in own.items():
+                tensor.copy_(values[place])
         self._load_optimizer(arrived.get((layer, StateKind.OPTIMIZER), {}))
 
     def _load_optimizer(self, entries: StateEntries) -> None:
