@@ -110,7 +110,9 @@ class PlainRun:
         """
         self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
         self._entries()  # what cannot be written is refused before anything is trained
-        self._store = CheckpointStore(self._folder / CHECKPOINTS, job=self._digest(), keep=self._options.keep)
+        keep, about = self._options.keep, {f"shape of {name}": str(shape) for name, shape in self._shapes.items()}
+        about |= {**self._geometry.told, "seed": str(self._geometry.seed)}
+        self._store = CheckpointStore(self._folder / CHECKPOINTS, job=self._digest(), keep=keep, about=about)
         if self.rank == 0:
             self._store.clear()
         found = self._agreed(self._store.newest() if self.rank == 0 else None)
@@ -216,10 +218,13 @@ class PlainRun:
         append_record(self._folder, record)
         self._new_records.put(record)
 
+    @property
+    def _shapes(self) -> dict[str, list[int]]:
+        return {name: [*value.shape] for name, value in self._model.state_dict().items()}
+
     def _digest(self) -> str:
-        shapes = {name: [*value.shape] for name, value in self._model.state_dict().items()}
         geometry = self._geometry
-        text = dumps([shapes, geometry.num_samples, geometry.global_batch_size, str(geometry.seed)])
+        text = dumps([self._shapes, geometry.num_samples, geometry.global_batch_size, str(geometry.seed)])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _agreed(self, value: Any) -> Any:

@@ -106,7 +106,17 @@ def test_another_script_does_not_take_the_checkpoints_over(tmp_path):
     trained(tmp_path, 2)
     run = PlainRun(tmp_path, num_samples=20, global_batch_size=6, num_steps=9)
     model = nn.Linear(5, 1)
-    with pytest.raises(InvalidInputError, match="run: holds checkpoints of another job"):
+    with pytest.raises(
+        InvalidInputError, match=r"holds checkpoints of another job \(shape of weight: not there before, \[1, 5\] now\)"
+    ):
+        run.restore(model, torch.optim.SGD(model.parameters(), lr=1.0))
+
+
+def test_another_kind_of_optimizer_does_not_go_on(tmp_path):
+    trained(tmp_path, 3)
+    run = PlainRun(tmp_path, num_samples=20, global_batch_size=6, num_steps=9)
+    model, _, _ = script()
+    with pytest.raises(InvalidInputError, match="optimizer: is SGD, and the checkpoint is of AdamW: take that, or a new folder"):
         run.restore(model, torch.optim.SGD(model.parameters(), lr=1.0))
 
 

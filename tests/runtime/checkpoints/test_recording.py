@@ -1,9 +1,13 @@
 """When and how checkpoints are written, as a caller says it."""
 
+from dataclasses import replace
+
 import pytest
 
-from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions, Strategy
+from kintsugi.runtime.models import TrainingJob
 from tests.core.refusals import refuses
+from tests.runtime.jobs import odd_job
 
 
 @pytest.mark.parametrize("name", ["every_steps", "max_in_flight", "keep"])
@@ -29,3 +33,21 @@ def test_a_strategy_may_be_a_text(strategy):
 def test_another_strategy_is_refused_with_those_that_there_are(strategy):
     with refuses("strategy", strategy, "known ones: blocking, overlapped"):
         CheckpointOptions(strategy=strategy)
+
+
+def test_what_a_checkpoint_fits_to_is_told_layer_by_layer(tmp_path):
+    def about(job: TrainingJob) -> dict[str, str]:
+        return dict(RunOptions.of(job, tmp_path, mtbf_seconds=1.0, checkpoints=CheckpointOptions()).about)
+
+    job = odd_job()
+    layers = [
+        replace(job.layers[0], name="entrance"),
+        *job.layers[1:-1],
+        replace(job.layers[-1], tied={"weight": "entrance.weight"}),
+    ]
+    before, now = about(job), about(replace(job, layers=layers, seed=6))
+    assert {what: (before[what], now[what]) for what in before if before[what] != now[what]} == {
+        "layer 0": ("entry", "entrance"),
+        "layer 7": ("exit, weight tied to entry.weight", "exit, weight tied to entrance.weight"),
+        "seed": ("5", "6"),
+    }
