@@ -40,7 +40,10 @@ class Layer:
     build: Callable[[], nn.Module]
     inputs: tuple[str, ...] = ()
     tied: Mapping[str, str] = field(default_factory=dict)
-    """Own parameter name -> `layer.parameter` whose value it shares (an earlier or later layer's own parameter)."""
+    """Own parameter name -> `layer.parameter` whose value it shares (an earlier or later layer's own parameter).
+
+    A parameter that a module has under several names is called by the first of them here; the tie goes for all of them.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
