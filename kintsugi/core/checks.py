@@ -55,16 +55,15 @@ def positive(field: str, value: float) -> None:
 
 
 def count(field: str, value: int) -> None:
-    """Require a whole number of at least 1."""
-    whole(field, value)
-    if value < 1:
-        raise InvalidInputError("must be at least 1", field=field, value=_shown(value))
+    """Require a whole number above 0."""
+    if not _is_whole(value) or value < 1:
+        raise InvalidInputError(f"must be a whole number above 0, not {_worded(value)}", field=field, value=_shown(value))
 
 
 def whole(field: str, value: int) -> None:
     """Require a whole number; true and false are none."""
-    if not isinstance(value, Integral) or isinstance(value, bool):
-        raise InvalidInputError(f"must be a whole number, not {repr(value)[:200]}", field=field, value=repr(value)[:200])
+    if not _is_whole(value):
+        raise InvalidInputError(f"must be a whole number, not {_worded(value)}", field=field, value=_shown(value))
 
 
 def name(field: str, value: str) -> None:
@@ -172,6 +171,10 @@ def _is_finite(value: float) -> bool:
         return abs(value) <= LARGEST_INTEGER if isinstance(value, int) else math.isfinite(value)
     except TypeError:
         return False
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _shown(value: float) -> float | str:

@@ -42,7 +42,10 @@ class Layer:
     build: Callable[[], nn.Module]
     inputs: tuple[str, ...] = ()
     tied: Mapping[str, str] = field(default_factory=dict)
-    """Own parameter name -> `layer.parameter` whose value it shares (an earlier or later layer's own parameter)."""
+    """Own parameter name -> `layer.parameter` whose value it shares (an earlier or later layer's own parameter).
+
+    A parameter that a module has under several names is called by the first of them here; the tie goes for all of them.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,11 +267,10 @@ def model_shape(job: TrainingJob) -> ModelShape:
         _, module, activations = traced[key]
         boundaries.append(tuple(map(_spec, activations)))
         modules.append(module)
-    parameters = [dict(module.named_parameters()) for module in modules]
-    require_ties(job.layers, parameters)
+    require_ties(job.layers, [dict(module.named_parameters(remove_duplicate=False)) for module in modules])
     trained = (
-        {canonical_name(layer, name): tuple(p.shape) for name, p in own.items() if p.requires_grad}
-        for layer, own in zip(job.layers, parameters, strict=True)
+        {canonical_name(layer, name): tuple(p.shape) for name, p in module.named_parameters() if p.requires_grad}
+        for layer, module in zip(job.layers, modules, strict=True)
     )
     return ModelShape(tuple(boundaries), tuple(trained), tuple(map(_tensors, modules)))
 

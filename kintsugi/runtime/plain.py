@@ -13,7 +13,6 @@ newest one, on as many ranks as divide the global batch, which stays the same:
 """
 
 import hashlib
-import json
 import statistics
 import time
 from pathlib import Path
@@ -36,6 +35,7 @@ from kintsugi.runtime.checkpoints.writer import PartWriter
 from kintsugi.runtime.default_group import require_sums_in_host_memory
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
+from kintsugi.runtime.plain_state import Stateful, entries_of, load
 from kintsugi.runtime.records.journal import Geometry, Journal, Pass, Source, next_life
 from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.sampler import Sampler
@@ -102,16 +102,22 @@ class PlainRun:
         self.stall_seconds = 0.0
         """That training stood still for checkpoints so far."""
 
-    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any = None) -> int:
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Stateful | None = None) -> int:
         """Take the newest checkpoint over, if there is one; the step to train first. All ranks call it.
 
         Args:
             model: the module itself, not DistributedDataParallel around it.
             optimizer: of its parameters.
             scheduler: of the learning rate; anything with `state_dict` and `load_state_dict`.
+
+        Raises:
+            InvalidInputError: the folder is another job's, or the scheduler or the optimizer keeps what cannot be written.
         """
         self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
-        self._store = CheckpointStore(self._folder / CHECKPOINTS, job=self._digest(), keep=self._options.keep)
+        self._entries()  # what cannot be written is refused before anything is trained
+        keep, about = self._options.keep, {f"shape of {name}": str(shape) for name, shape in self._shapes.items()}
+        about |= {**self._geometry.told, "seed": str(self._geometry.seed)}
+        self._store = CheckpointStore(self._folder / CHECKPOINTS, job=self._digest(), keep=keep, about=about)
         if self.rank == 0:
             self._store.clear()
         found = self._agreed(self._store.newest() if self.rank == 0 else None)
@@ -187,25 +193,10 @@ class PlainRun:
         self.stall_seconds += time.monotonic() - began
 
     def _entries(self) -> Entries:
-        state = self._optimizer.state_dict()
-        entries: Entries = {f"model|{name}": value for name, value in self._model.state_dict().items()}
-        entries |= {f"optimizer|{index}|{key}": value for index, own in state["state"].items() for key, value in own.items()}
-        entries["groups"] = json.dumps(state["param_groups"])
-        if self._scheduler is not None:
-            entries["scheduler"] = json.dumps(self._scheduler.state_dict())
-        return entries
+        return entries_of(self._model, self._optimizer, self._scheduler)
 
     def _load(self, found: Checkpoint) -> None:
-        entries = read_part(found.folder, _STATE)
-        states: dict[int, dict[str, Any]] = {}
-        for name, value in entries.items():
-            if name.startswith("optimizer|"):
-                _, index, key = name.split("|")
-                states.setdefault(int(index), {})[key] = value
-        self._model.load_state_dict({name.partition("|")[2]: v for name, v in entries.items() if name.startswith("model|")})
-        self._optimizer.load_state_dict({"state": states, "param_groups": json.loads(entries["groups"])})
-        if self._scheduler is not None:
-            self._scheduler.load_state_dict(json.loads(entries["scheduler"]))
+        load(read_part(found.folder, _STATE), self._model, self._optimizer, self._scheduler)
         own = worker_part(f"rank{self.rank}")
         if (found.folder / own).is_dir():
             restore_random(read_part(found.folder, own))
@@ -233,10 +224,13 @@ class PlainRun:
         append_record(self._folder, record)
         self._new_records.put(record)
 
+    @property
+    def _shapes(self) -> dict[str, list[int]]:
+        return {name: [*value.shape] for name, value in self._model.state_dict().items()}
+
     def _digest(self) -> str:
-        shapes = {name: [*value.shape] for name, value in self._model.state_dict().items()}
         geometry = self._geometry
-        text = dumps([shapes, geometry.num_samples, geometry.global_batch_size, str(geometry.seed)])
+        text = dumps([self._shapes, geometry.num_samples, geometry.global_batch_size, str(geometry.seed)])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _take_folder(self) -> None:

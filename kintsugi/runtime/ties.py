@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kintsugi.runtime.models import Layer
 
 Parameters = Mapping[str, Tensor]
-"""A layer's parameters by their names in its module."""
+"""A layer's parameters by their names in its module; one that has several stands there under each, the first is its own."""
 
 
 def owner_of(parameter: str, layers: Collection[str]) -> str:
@@ -51,7 +51,7 @@ def require_ties(layers: Sequence["Layer"], parameters: Sequence[Parameters]) ->
 
 
 def _require_unambiguous(layer: "Layer", own: Parameters, layers: Collection[str]) -> None:
-    for name in own:
+    for name in _first_names(own).values():
         canonical = f"{layer.name}.{name}"
         if name not in layer.tied and (other := owner_of(canonical, layers)) != layer.name:
             raise InvalidInputError(
@@ -69,6 +69,21 @@ def _require_there(layer: "Layer", name: str, parameters: Parameters, owner: str
             field="tied",
             value=name,
         )
+    if (first := _first_names(parameters)[id(parameters[name])]) != name:
+        raise InvalidInputError(
+            f"layer {layer.name!r} has a tie that names {name!r}, which layer {owner!r} has as {first!r}, too: say {first!r}, "
+            "which goes for both",
+            field="tied",
+            value=name,
+        )
+
+
+def _first_names(parameters: Parameters) -> dict[int, str]:
+    """By the identity of a parameter the first of its names, which it has everywhere but in its module."""
+    first: dict[int, str] = {}
+    for name, parameter in parameters.items():
+        first.setdefault(id(parameter), name)
+    return first
 
 
 def _require_alike(layer: "Layer", name: str, own: Tensor, owners: Tensor) -> None:

@@ -30,6 +30,13 @@ def test_any_finite_number_is_one(value):
     checks.positive("x", value)
 
 
+@pytest.mark.parametrize("value", [1.5, 2.0, True, 0])
+def test_a_count_is_a_whole_number_above_0(value):
+    checks.count("x", np.int64(3))
+    with refuses("x", value, "number above 0"):
+        checks.count("x", value)
+
+
 @pytest.mark.parametrize("value", [5, None, b"w00"])
 def test_a_name_is_a_text(value):
     with refuses("id", repr(value), "must be a text"):

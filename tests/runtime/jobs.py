@@ -109,7 +109,36 @@ def stateless(parameters: NamedParameters) -> torch.optim.Optimizer:
     return torch.optim.SGD([p for _, p in parameters], lr=0.05)
 
 
-OPTIMIZERS = {"momentum": momentum, "stateless": stateless}
+class Preconditioned(torch.optim.Optimizer):
+    """As Shampoo does, it keeps a list with a tensor for each dimension of a parameter; and a pair of plain numbers."""
+
+    def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step(parameter, parameter.grad, group["lr"])
+
+    def _step(self, parameter: nn.Parameter, gradient: Tensor, rate: float) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["sums"] = [torch.zeros(size, dtype=parameter.dtype) for size in parameter.shape]
+            state["counted"] = (0, 0.5)
+        for dimension, total in enumerate(state["sums"]):
+            total.add_(gradient.square().transpose(0, dimension).flatten(1).sum(1) if gradient.dim() > 1 else gradient.square())
+        state["counted"] = (state["counted"][0] + 1, 0.5)
+        scale = sum(float(total.mean()) for total in state["sums"]) ** state["counted"][1]
+        parameter.add_(gradient, alpha=-rate / (scale + 1e-3))
+
+
+def preconditioned(parameters: NamedParameters) -> torch.optim.Optimizer:
+    return Preconditioned([p for _, p in parameters], lr=0.01)
+
+
+OPTIMIZERS = {"momentum": momentum, "stateless": stateless, "preconditioned": preconditioned}
 
 
 def odd_layers() -> list[Layer]:
@@ -138,6 +167,40 @@ def odd_job(optimizer: str = "momentum", *, num_steps: int = NUM_STEPS) -> Train
         learning_rate_factor=_warm_up,
         dtype=torch.float64,
     )
+
+
+class TwiceNamedEntry(Entry):
+    """Its weight has another name in a module of its own, and counts under both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Module()
+        self.inner.weight = self.weight
+
+    def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, residual = super().forward(values)
+        return functional.linear(hidden, self.inner.weight), residual
+
+
+class TwiceNamedExit(Exit):
+    """As the entry's: each of the two layers has two names for the weight that they share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Module()
+        self.inner.weight = self.weight
+
+    def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
+        return super().forward(functional.linear(hidden, self.inner.weight), residual)
+
+
+def twice_named_job() -> TrainingJob:
+    """The odd job with two names in entry and exit for the one weight that they share."""
+    job = odd_job()
+    layers = [*job.layers]
+    layers[0] = replace(layers[0], build=TwiceNamedEntry)
+    layers[-1] = replace(layers[-1], build=TwiceNamedExit)
+    return replace(job, layers=layers)
 
 
 class FrozenEntry(nn.Module):

@@ -20,7 +20,7 @@ from kintsugi.runtime.models import (
     seed_generators,
 )
 from tests.core.refusals import refuses
-from tests.runtime.jobs import odd_job, tiny_gpt
+from tests.runtime.jobs import odd_job, tiny_gpt, twice_named_job
 
 
 @pytest.mark.parametrize("make_job", [tiny_gpt, odd_job])
@@ -111,14 +111,14 @@ def test_an_input_that_the_data_lacks_is_named():
 
 @pytest.mark.parametrize("name", ["microbatch_size", "num_microbatches", "num_steps"])
 def test_counts_below_one_are_refused(name):
-    with pytest.raises(InvalidInputError, match=f"{name}: must be at least 1"):
+    with pytest.raises(InvalidInputError, match=f"{name}: must be a whole number above 0, not 0"):
         replace(tiny_gpt(), **{name: 0})
 
 
 @pytest.mark.parametrize("name", ["microbatch_size", "num_microbatches", "num_steps", "seed"])
 @pytest.mark.parametrize("value", [1.5, 2.0, "3", True, None])
 def test_what_is_no_whole_number_is_refused(name, value):
-    with refuses(name, repr(value), f"must be a whole number, not {value!r}"):
+    with refuses(name, fragment=f", not {value!r}"):
         replace(tiny_gpt(), **{name: value})
 
 
@@ -195,6 +195,15 @@ def renamed(job: TrainingJob, tied: dict[str, str]) -> TrainingJob:
 def test_ties_of_parameters_that_are_not_there_or_differ_are_refused(tied, value, told):
     job = odd_job()
     with refuses("tied", value, told):
+        model_shape(replace(job, layers=[*job.layers[:-1], replace(job.layers[-1], tied=tied)]))
+
+
+@pytest.mark.parametrize(
+    ("tied", "value"), [({"inner.weight": "entry.weight"}, "inner.weight"), ({"weight": "entry.inner.weight"}, "inner.weight")]
+)
+def test_a_tie_says_the_first_of_several_names(tied, value):
+    job = twice_named_job()
+    with refuses("tied", value, "has as 'weight', too: say 'weight', which goes for both"):
         model_shape(replace(job, layers=[*job.layers[:-1], replace(job.layers[-1], tied=tied)]))
 
 

@@ -7,13 +7,15 @@ import torch
 from torch import nn
 
 from kintsugi.core.decision import StateKind
+from kintsugi.runtime.measuring.profiler import profile_layers
 from kintsugi.runtime.mixed_precision import mixed_precision_adamw
 from kintsugi.runtime.models import Layer, TrainingJob
-from kintsugi.runtime.optimizer_state import groups_by_parameter, kept
+from kintsugi.runtime.optimizer_state import flat, groups_by_parameter, kept, nested
 from kintsugi.runtime.overlay import flat_state
 from kintsugi.runtime.overlay.options import Replicated
 from kintsugi.runtime.workers.state import ModelState
 from restorer.packing import pack, unpack
+from tests.core.refusals import refuses
 from tests.runtime.jobs import odd_job
 
 DEVICE = torch.device("meta")
@@ -144,3 +146,61 @@ def test_counters_of_mixed_precision_lie_beside_their_parameters():
     groups = groups_by_parameter(mixed_precision_adamw(parameters).param_groups)
     for _, parameter in parameters:
         assert kept("step", torch.tensor(1.0), parameter.to(DEVICE), groups[parameter]).device == DEVICE
+
+
+def updated(state: ModelState) -> ModelState:
+    for parameter in state.parameters.values():
+        parameter.grad = torch.full_like(parameter, 0.5)
+    state.update()
+    return state
+
+
+def test_lists_of_tensors_move_and_training_goes_on_the_same():
+    job = odd_job("preconditioned")
+    state = updated(ModelState.initial(job, [1]))
+    kinds = (StateKind.PARAMETER, StateKind.OPTIMIZER)
+    arrived = {(1, kind): unpack(*pack(state.export(1, kind))) for kind in kinds}
+    moved = ModelState(job, {}, {}).rebuilt([1], arrived)
+    updated(state), updated(moved)
+    for name, parameter in moved.parameters.items():
+        assert torch.equal(parameter, state.parameters[name])
+        own = moved.optimizers["mixer0"].state[parameter]
+        assert own["counted"] == (2, 0.5)
+        assert [tuple(total.shape) for total in own["sums"]] == [(size,) for size in parameter.shape]
+
+
+def test_what_a_state_holds_comes_back():
+    state = {"step": 3, "rows": [torch.ones(2), None, {"deep": (torch.zeros(()), 1)}], "exp_avg": torch.ones(1)}
+    found = nested(flat(state))
+    assert found["step"] == 3
+    assert found["exp_avg"] is state["exp_avg"]
+    assert found["rows"][0] is state["rows"][0]
+    assert found["rows"][2]["deep"] == (torch.zeros(()), 1)
+
+
+class Strange(torch.optim.SGD):
+    """Keeps an object of its own for every parameter."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["helper"] = object()
+
+
+def strange_job() -> TrainingJob:
+    return replace(odd_job(), optimizer=lambda named: Strange([parameter for _, parameter in named], lr=0.1))
+
+
+def test_what_cannot_be_sent_is_refused_after_the_first_update():
+    with refuses("optimizer.helper", fragment="holds a object, which cannot go on in another process"):
+        updated(ModelState.initial(strange_job(), [1]))
+
+
+def test_what_cannot_be_sent_is_refused_before_training_where_the_job_is_measured():
+    with refuses("optimizer.helper"):
+        profile_layers(strange_job(), repeats=1)
+
+
+def test_lists_of_tensors_count_in_the_profile():
+    mixer = profile_layers(odd_job("preconditioned"), repeats=1).profiles[1]
+    assert mixer.optimizer_bytes == 8 * (2 * 6 + 2)

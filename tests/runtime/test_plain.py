@@ -1,5 +1,6 @@
 """A plain DDP script under torchrun is struck, supervised, audited, and ends where one process alone ends."""
 
+import json
 import random
 import runpy
 import sys
@@ -17,6 +18,7 @@ from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.checkpoints.snapshots import read_part
 from kintsugi.runtime.layout import RECORDS
 from kintsugi.runtime.plain import PlainRun
+from kintsugi.runtime.plain_state import load
 from kintsugi.runtime.processes import forkserver
 from kintsugi.runtime.records.audit import audit
 from kintsugi.runtime.records.journal import Source
@@ -88,12 +90,132 @@ def test_what_checkpoints_cost_is_recorded_and_sets_the_interval(tmp_path):
     assert all(0 < record.write_seconds <= record.stall_seconds for record in records)
 
 
+def test_where_costs_cannot_be_written_down_checkpoints_are_whole_all_the_same(tmp_path):
+    (tmp_path / RECORDS).mkdir()
+    with structlog.testing.capture_logs() as log:
+        _, before = trained(tmp_path, 7)
+    assert [line["step"] for line in log if line["log_level"] == "warning"] == [2, 4, 6]
+    assert {line["event"] for line in log if line["log_level"] == "warning"} == {
+        "what a checkpoint cost could not be written down; the checkpoint is whole"
+    }
+    _, after = trained(tmp_path, 9)
+    assert len(before[:6]) + len(after) == 9
+
+
 def test_another_script_does_not_take_the_checkpoints_over(tmp_path):
     trained(tmp_path, 2)
     run = PlainRun(tmp_path, num_samples=20, global_batch_size=6, num_steps=9)
     model = nn.Linear(5, 1)
-    with pytest.raises(InvalidInputError, match="run: holds checkpoints of another job"):
+    with pytest.raises(
+        InvalidInputError, match=r"holds checkpoints of another job \(shape of weight: not there before, \[1, 5\] now\)"
+    ):
         run.restore(model, torch.optim.SGD(model.parameters(), lr=1.0))
+
+
+def test_another_kind_of_optimizer_does_not_go_on(tmp_path):
+    trained(tmp_path, 3)
+    run = PlainRun(tmp_path, num_samples=20, global_batch_size=6, num_steps=9)
+    model, _, _ = script()
+    with pytest.raises(InvalidInputError, match="optimizer: is SGD, and the checkpoint is of AdamW: take that, or a new folder"):
+        run.restore(model, torch.optim.SGD(model.parameters(), lr=1.0))
+
+
+LINEAR = torch.optim.lr_scheduler.LinearLR
+STEPS = torch.optim.lr_scheduler.MultiStepLR
+SCHEDULERS = {
+    "milestones": lambda optimizer: STEPS(optimizer, [2, 4], gamma=0.1),
+    "in sequence": lambda optimizer: torch.optim.lr_scheduler.SequentialLR(
+        optimizer, [LINEAR(optimizer, total_iters=2), STEPS(optimizer, [2, 3])], [2]
+    ),
+}
+POINTS = torch.randn(20, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def rates_and_weights(folder: Path, stop: int, optimizer_of, scheduler_of) -> tuple[list[float], torch.Tensor]:
+    """One process alone, up to `stop`, with a checkpoint after every step: the learning rates, and the weights at the end."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1).double()
+    optimizer = optimizer_of(model.parameters())
+    scheduler = scheduler_of(optimizer) if scheduler_of else None
+    options = CheckpointOptions(every_steps=1, strategy=Strategy.BLOCKING)
+    run = PlainRun(folder, num_samples=20, global_batch_size=6, num_steps=6, checkpoints=options)
+    rates = []
+    for step in range(run.restore(model, optimizer, scheduler), stop):
+        indices = list(run.samples(step))
+
+        def loss(indices=indices) -> torch.Tensor:
+            optimizer.zero_grad()
+            error = (model(POINTS[indices]) - 1.0).square().mean()
+            error.backward()
+            return error
+
+        optimizer.step(loss)
+        if scheduler is not None:
+            scheduler.step()
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+        run.commit(step, 0.0)
+    run.close()
+    return rates, model.weight.detach()
+
+
+def descent(parameters) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def tensor_rate(parameters) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=torch.tensor(0.01))
+
+
+OPTIMIZERS = {
+    **{name: (descent, scheduler) for name, scheduler in SCHEDULERS.items()},
+    "a rate that is a tensor": (tensor_rate, None),
+    "both": (tensor_rate, SCHEDULERS["milestones"]),
+    "lists of tensors": (lambda parameters: torch.optim.LBFGS(parameters, lr=0.1, max_iter=3), None),
+}
+
+
+@pytest.mark.parametrize(("optimizer_of", "scheduler_of"), OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_every_kind_of_optimizer_and_scheduler_goes_on_where_it_was(tmp_path, optimizer_of, scheduler_of):
+    rates, weights = rates_and_weights(tmp_path / "whole", 6, optimizer_of, scheduler_of)
+    before, _ = rates_and_weights(tmp_path / "run", 3, optimizer_of, scheduler_of)
+    after, resumed = rates_and_weights(tmp_path / "run", 6, optimizer_of, scheduler_of)
+    assert [*before, *after] == rates
+    assert torch.equal(resumed, weights)
+
+
+@pytest.mark.parametrize("scheduler_of", SCHEDULERS.values(), ids=SCHEDULERS)
+def test_what_earlier_versions_wrote_is_read(scheduler_of):
+    def made() -> tuple[nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        return model, optimizer, scheduler_of(optimizer)
+
+    model, optimizer, scheduler = made()
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+    scheduler.step()
+    state = optimizer.state_dict()
+    written = {f"model|{name}": value for name, value in model.state_dict().items()}
+    written |= {f"optimizer|{index}|{key}": value for index, own in state["state"].items() for key, value in own.items()}
+    written |= {"groups": json.dumps(state["param_groups"]), "scheduler": json.dumps(scheduler.state_dict())}
+    other, other_optimizer, other_scheduler = made()
+    load(written, other, other_optimizer, other_scheduler)
+    assert torch.equal(other.weight, model.weight)
+    assert torch.equal(other_optimizer.state[other.weight]["exp_avg"], optimizer.state[model.weight]["exp_avg"])
+    for _ in range(4):
+        optimizer.step()
+        scheduler.step()
+        other_optimizer.step()
+        other_scheduler.step()
+        assert other_optimizer.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
+
+
+def test_a_scheduler_that_cannot_be_written_is_refused_before_anything_is_trained(tmp_path):
+    model, optimizer, scheduler = script()
+    scheduler.listeners = {print}
+    run = PlainRun(tmp_path, num_samples=20, global_batch_size=6, num_steps=9)
+    with pytest.raises(InvalidInputError, match="scheduler: holds a set"):
+        run.restore(model, optimizer, scheduler)
 
 
 def torchrun(folder: Path, num_ranks: int, *options: str) -> list[str]:

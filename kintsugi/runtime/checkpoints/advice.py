@@ -102,9 +102,26 @@ def checkpoint_record(parts: Collection[PartWritten], *, strategy: str, commit_s
 
 
 def append_record(run: Path, record: CheckpointRecord) -> None:
-    """Add a line to the run's record of what its checkpoints cost."""
-    descriptor = os.open(run / RECORDS, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+    """Add a line to the run's record of what its checkpoints cost; a full disk costs that line, with a warning."""
     try:
-        os.write(descriptor, (json.dumps(asdict(record)) + "\n").encode())
+        _append(run / RECORDS, (json.dumps(asdict(record)) + "\n").encode())
+    except OSError as error:
+        structlog.get_logger("kintsugi.runtime").warning(
+            "what a checkpoint cost could not be written down; the checkpoint is whole", step=record.step, reason=str(error)
+        )
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Append the whole line, or nothing of it.
+
+    Raises:
+        OSError: the disk is full or broken.
+    """
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+    try:
+        end = os.lseek(descriptor, 0, os.SEEK_END)
+        if os.write(descriptor, line) < len(line):
+            os.ftruncate(descriptor, end)
+            raise OSError("only a part of a line could be written")
     finally:
         os.close(descriptor)

@@ -22,6 +22,7 @@ import structlog
 from kintsugi.core import checks
 from kintsugi.core.codec import dumps, loads
 from kintsugi.core.errors import InvalidInputError, KintsugiError
+from kintsugi.runtime.changes import first_change
 from kintsugi.runtime.disk import replace_whole, sync_folder, write_synced
 from kintsugi.runtime.layout import LATEST
 from kintsugi.runtime.sampler import SamplerState
@@ -76,6 +77,8 @@ class _Sealed:
 
     manifest: Manifest
     sha256: str
+    about: Mapping[str, str] = field(default_factory=dict)
+    """What `job` is the digest of, for a refusal to say what differs; nothing else depends on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,18 +136,20 @@ def record_part(temporary: Path, part: str) -> dict[str, FileRecord]:
 class CheckpointStore:
     """The checkpoints of one run. One process commits; others write parts into what it will commit."""
 
-    def __init__(self, folder: Path, *, job: str = "", keep: int = 2) -> None:
+    def __init__(self, folder: Path, *, job: str = "", keep: int = 2, about: Mapping[str, str] | None = None) -> None:
         """Nothing is touched before it is needed.
 
         Args:
             folder: that is theirs alone.
             job: digest of what the states have to fit to.
             keep: how many stay; the older ones go.
+            about: what `job` is the digest of, by what each is called.
         """
         checks.positive("keep", keep)
         self._folder = folder
         self._job = job
         self._keep = keep
+        self._about = about or {}
         self._log = structlog.get_logger("kintsugi.runtime")
 
     def temporary(self, step: int, tag: str) -> Path:
@@ -157,7 +162,7 @@ class CheckpointStore:
         Raises:
             OSError: the disk is full or broken; the previous checkpoint stays the latest.
         """
-        sealed = _Sealed(manifest=manifest, sha256=_digest(manifest))
+        sealed = _Sealed(manifest=manifest, sha256=_digest(manifest), about=self._about)
         write_synced(temporary / MANIFEST, dumps(sealed))
         sync_folder(temporary)
         final = self._folder / _name(manifest.step)
@@ -233,7 +238,9 @@ class CheckpointStore:
         if sealed.sha256 != _digest(sealed.manifest) or _name(sealed.manifest.step) != folder.name:
             raise DamagedCheckpointError(f"{MANIFEST} is not as it was written", field=folder.name, value=MANIFEST)
         if sealed.manifest.job != self._job:
-            raise InvalidInputError("holds checkpoints of another job; take a new folder", field="run", value=str(self._folder))
+            changed = first_change(sealed.about, self._about)
+            message = f"holds checkpoints of another job{changed}; take a new folder"
+            raise InvalidInputError(message, field="run", value=str(self._folder))
         return Checkpoint(folder, sealed.manifest)
 
     def _point_to(self, name: str) -> None:

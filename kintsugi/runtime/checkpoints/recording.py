@@ -1,7 +1,7 @@
 """What a job writes down of itself: where, how often, and how much of that may slow it down."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -36,15 +36,18 @@ class CheckpointOptions:
     every_steps: int | None = None
     """Null: after the first step, and then as often as is best for what that cost (Daly)."""
     strategy: Strategy = Strategy.OVERLAPPED
+    """What training waits for; its text, such as `blocking`, will do."""
     max_in_flight: int = 2
     """Copies of a worker's state that wait for the disk; the next one waits for room."""
     keep: int = 2
     """How many stay on the disk."""
 
     def __post_init__(self) -> None:
-        for name in ("max_in_flight", "keep", "every_steps"):
-            if getattr(self, name) is not None:
-                checks.positive(name, getattr(self, name))
+        for name in ("max_in_flight", "keep"):
+            checks.count(name, getattr(self, name))
+        if self.every_steps is not None:
+            checks.count("every_steps", self.every_steps)
+        object.__setattr__(self, "strategy", checks.choice(Strategy, "strategy", self.strategy))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,8 @@ class RunOptions:
     geometry: Geometry
     job: str
     """Digest of what its state fits to."""
+    about: Mapping[str, str] = field(default_factory=dict)
+    """What that is the digest of, by what each is called."""
     life: int = 1
     """Of the agent, counted over restarts."""
     mtbf_seconds: float
@@ -67,6 +72,7 @@ class RunOptions:
             folder=folder.absolute(),
             geometry=geometry_of(job),
             job=_digest(job),
+            about=_told(job),
             life=next_life(folder / JOURNALS, geometry_of(job)),
             mtbf_seconds=mtbf_seconds,
             checkpoints=checkpoints,
@@ -75,7 +81,7 @@ class RunOptions:
     @property
     def store(self) -> CheckpointStore:
         """The run's checkpoints."""
-        return CheckpointStore(self.folder / CHECKPOINTS, job=self.job, keep=self.checkpoints.keep)
+        return CheckpointStore(self.folder / CHECKPOINTS, job=self.job, keep=self.checkpoints.keep, about=self.about)
 
     @property
     def sampler(self) -> Sampler:
@@ -109,6 +115,15 @@ def _digest(job: TrainingJob) -> str:
     geometry = replace(geometry_of(job), num_steps=0, seed=0)
     text = dumps([layers, geometry, str(job.seed), str(job.dtype)])
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _told(job: TrainingJob) -> dict[str, str]:
+    """What `_digest` is of, for people."""
+    layers = {
+        f"layer {index}": ", ".join([layer.name, *(f"{own} tied to {to}" for own, to in sorted(layer.tied.items()))])
+        for index, layer in enumerate(job.layers)
+    }
+    return {**layers, **geometry_of(job).told, "seed": str(job.seed), "dtype": str(job.dtype)}
 
 
 def expected_recovery(profile: Profile, settings: JobSettings, options: RunOptions | None, num_workers: int) -> Recovery:

@@ -25,6 +25,7 @@ from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.core.plan import Plan
 from kintsugi.runtime.checkpoints.checkpoint import FileRecord, record_part
+from kintsugi.runtime.workers.fit import UPDATED_BY
 from kintsugi.runtime.workers.state import ModelState
 
 Entries = dict[str, Any]
@@ -67,9 +68,12 @@ def writers(plan: Plan) -> dict[str, tuple[int, ...]]:
 
 
 def layer_entries(state: ModelState, layer: int) -> Entries:
-    """A layer's parameters, buffers and optimizer state; tensors are live."""
+    """A layer's parameters, buffers and optimizer state, and what kind of optimizer updates it; tensors are live."""
     kinds = (StateKind.PARAMETER, StateKind.OPTIMIZER)
-    return {
+    entries: Entries = {
+        _SEPARATOR.join((StateKind.PARAMETER.value, name, UPDATED_BY)): kind for name, kind in state.updated_by(layer).items()
+    }
+    return entries | {
         _SEPARATOR.join((kind.value, owner, key)): value.detach() if isinstance(value, Tensor) else value
         for kind in kinds
         for (owner, key), value in state.export(layer, kind).items()

@@ -26,6 +26,7 @@ from kintsugi.runtime.models import (
     seed_generators,
     train_layer,
 )
+from kintsugi.runtime.optimizer_state import flat
 from kintsugi.runtime.workers.state import ModelState
 
 WARMUP = 3
@@ -189,14 +190,14 @@ class Sweeper:
 
     def _samples(self, index: int, module: nn.Module, footprint: Footprint) -> Samples:
         tied, optimizer = self._job.layers[index].tied, self._optimizers[index]
-        named = dict(module.named_parameters())
+        shared = {module.get_parameter(name) for name in tied}
         states = optimizer.state.values() if optimizer is not None else ()
         return Samples(
             footprint=footprint,
             parameter_bytes=_total_bytes(*module.parameters(), *module.buffers()),
             gradient_bytes=_total_bytes(*self._own_parameters(index)),
-            tied_bytes=_total_bytes(*(named[name] for name in tied)),
-            optimizer_bytes=_total_bytes(*(v for state in states for v in state.values() if isinstance(v, Tensor))),
+            tied_bytes=_total_bytes(*shared),
+            optimizer_bytes=_total_bytes(*(v for state in states for v in flat(state).values() if isinstance(v, Tensor))),
         )
 
 

@@ -15,7 +15,7 @@ from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.optimizer_state import groups_by_parameter, kept
 from kintsugi.runtime.overlay.options import Replicated
 from kintsugi.runtime.overlay.ranges import Ranges, united
-from kintsugi.runtime.overlay.values import from_plain, to_plain
+from kintsugi.runtime.values import from_plain, to_plain
 from restorer.packing import PackedState, StateEntries
 
 _PIECE_BYTES = 4 * 2**20

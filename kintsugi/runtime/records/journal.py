@@ -21,6 +21,7 @@ from typing import Any
 import structlog
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.changes import first_change
 
 _HASH_DIGITS = 16
 
@@ -49,6 +50,11 @@ class Geometry:
     def is_same_job(self, other: "Geometry") -> bool:
         """Whether both give the same samples to the same layers."""
         return replace(self, num_steps=0) == replace(other, num_steps=0)
+
+    @property
+    def told(self) -> dict[str, str]:
+        """All that the samples of a step follow from but the seed, which is not always as a user gave it."""
+        return {name: str(getattr(self, name)) for name in ("num_samples", "global_batch_size", "num_layers")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +184,8 @@ def next_life(folder: Path, geometry: Geometry) -> int:
     paths = sorted(folder.glob("*.jsonl"))
     before = next((record for path in reversed(paths) if (record := read_journal(path)) is not None), None)
     if before is not None and not before.geometry.is_same_job(geometry):
-        raise InvalidInputError("holds journals of another job; take a new folder", field="run", value=str(folder))
+        changed = first_change(before.geometry.told, geometry.told) or " (another seed)"
+        raise InvalidInputError(f"holds journals of another job{changed}; take a new folder", field="run", value=str(folder))
     return max((int(path.name.partition("-")[0]) for path in paths), default=0) + 1
 
 

@@ -11,8 +11,9 @@ from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.brought import finite_factor
 from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, canonical_name, optimizer_for
-from kintsugi.runtime.optimizer_state import groups_by_parameter, kept
+from kintsugi.runtime.optimizer_state import flat, groups_by_parameter, kept, kind_of, nested
 from kintsugi.runtime.ties import own_name, owner_of
+from kintsugi.runtime.workers.fit import require_fits
 from restorer.packing import StateEntries
 from restorer.staging import ArrivedState
 
@@ -36,6 +37,7 @@ class ModelState:
         self.optimizers = _optimizers(job, self.parameters)
         """By the name of the layer whose parameters they update."""
         self._base_rates = [group["lr"] for group in self._groups]
+        self._can_be_sent = False
 
     @classmethod
     def initial(cls, job: TrainingJob, layers: Sequence[int], before_layer: Callable[[], None] = _nothing) -> "ModelState":
@@ -56,6 +58,7 @@ class ModelState:
 
         Raises:
             ReconfigurationError: a layer with parameters is neither held nor arrived.
+            InvalidInputError: what arrived is of another layer, or of one that another kind of optimizer updated.
         """
         modules = _modules(self._job, layers, self.modules, before_layer)
         parameters = _tie(self._job, modules, self.parameters)
@@ -69,17 +72,26 @@ class ModelState:
         return new
 
     def export(self, layer: int, kind: StateKind) -> StateEntries:
-        """State of one layer by (owner, key); parameters bring their layer's buffers along."""
+        """State of one layer by (owner, key); parameters bring their layer's buffers along.
+
+        Raises:
+            InvalidInputError: the optimizer keeps what cannot be sent.
+        """
         if kind is StateKind.OPTIMIZER:
             return {
                 (name, key): value
                 for name, parameter in self._named(layer)
-                for key, value in self._optimizer_state(name).get(parameter, {}).items()
+                for key, value in flat(self._optimizer_state(name).get(parameter, {})).items()
             }
         buffers: StateEntries = {(name, BUFFER): value for name, value in self._named_buffers(layer)}
         if kind is StateKind.BUFFER:
             return buffers
         return {(name, PARAMETER): parameter for name, parameter in self._named(layer)} | buffers
+
+    def updated_by(self, layer: int) -> dict[str, str | None]:
+        """The kind of optimizer of each of a layer's parameters, by canonical name; null where it is not trained."""
+        kinds = {owner: kind_of(optimizer) for owner, optimizer in self.optimizers.items()}
+        return {name: kinds[owner_of(name, self._names)] if p.requires_grad else None for name, p in self._named(layer)}
 
     def set_learning_rate(self, step: int) -> None:
         """Apply the job's learning-rate factor for `step`.
@@ -93,9 +105,17 @@ class ModelState:
                 group["lr"] = base * factor
 
     def update(self) -> None:
-        """Every layer's parameters by their gradients, one layer after the other."""
+        """Every layer's parameters by their gradients, one layer after the other.
+
+        Raises:
+            InvalidInputError: the optimizer keeps what cannot be sent, which the first update shows.
+        """
         for optimizer in self.optimizers.values():
             optimizer.step()
+        if not self._can_be_sent:
+            for layer in self.modules:
+                self.export(layer, StateKind.OPTIMIZER)
+            self._can_be_sent = True
 
     @property
     def _groups(self) -> list[dict[str, Any]]:
@@ -115,19 +135,25 @@ class ModelState:
             yield f"{self._job.layers[layer].name}.{name}", buffer
 
     def _load(self, layer: int, arrived: ArrivedState) -> None:
+        own = self.export(layer, StateKind.PARAMETER)
+        name = next((name for name, key in own if key == PARAMETER), None)
+        if (layer, StateKind.PARAMETER) not in arrived and name is not None:
+            raise ReconfigurationError(f"layer {layer} is new here, and nobody sent {name}", field="migration", value=name)
         values = arrived.get((layer, StateKind.PARAMETER), {}) | arrived.get((layer, StateKind.BUFFER), {})
+        require_fits(self._job.layers[layer].name, own, values, self.updated_by(layer))
         with torch.no_grad():
-            for name, parameter in self._named(layer):
-                if (name, PARAMETER) not in values:
-                    raise ReconfigurationError(f"layer {layer} is new here, and nobody sent {name}", field="migration", value=name)
-                parameter.copy_(values[name, PARAMETER])
-            for name, buffer in self._named_buffers(layer):
-                if (name, BUFFER) in values:
-                    buffer.copy_(values[name, BUFFER])
+            for place, tensor in own.items():
+                tensor.copy_(values[place])
+        self._load_optimizer(arrived.get((layer, StateKind.OPTIMIZER), {}))
+
+    def _load_optimizer(self, entries: StateEntries) -> None:
         groups = groups_by_parameter(self._groups)
-        for (name, key), value in arrived.get((layer, StateKind.OPTIMIZER), {}).items():
+        states: dict[str, dict[str, Any]] = defaultdict(dict)
+        for (name, key), value in entries.items():
             if (parameter := self.parameters[name]) in groups:
-                self._optimizer_state(name).setdefault(parameter, {})[key] = kept(key, value, parameter, groups[parameter])
+                states[name][key] = kept(key, value, parameter, groups[parameter])
+        for name, state in states.items():
+            self._optimizer_state(name)[self.parameters[name]] = nested(state)
 
 
 def _modules(
@@ -170,6 +196,13 @@ def _tie(
             key = canonical_name(layer, name)
             ordered.setdefault(key, chosen.get(key, parameter))
             if ordered[key] is not parameter:
-                path, _, attribute = name.rpartition(".")
-                setattr(module.get_submodule(path), attribute, ordered[key])
+                _replace(module, parameter, ordered[key])
     return ordered
+
+
+def _replace(module: nn.Module, parameter: nn.Parameter, other: nn.Parameter) -> None:
+    """Put another parameter in the place of one, under each of its names."""
+    for part in module.modules():
+        for name, own in list(part._parameters.items()):
+            if own is parameter:
+                setattr(part, name, other)

@@ -157,6 +157,28 @@ def test_checkpoints_of_another_job_are_refused(store, tmp_path):
         CheckpointStore(tmp_path / "checkpoints", job="b").newest()
 
 
+def test_what_another_job_differs_in_is_said_where_it_is_known(store, tmp_path):
+    def job(job: str, **about: str) -> CheckpointStore:
+        return CheckpointStore(tmp_path / "checkpoints", job=job, about=about)
+
+    with pytest.raises(InvalidInputError, match="of another job; take a new folder"):
+        job("b", seed="1").newest()  # whoever wrote it did not say
+    write(job("a", layers="emb, head", seed="1"), 7)
+    assert job("a", layers="as they are called now").newest().step == 7
+    with pytest.raises(InvalidInputError, match=r"of another job \(seed: 1 before, 2 now\); take a new folder"):
+        job("b", layers="emb, head", seed="2").newest()
+    with pytest.raises(InvalidInputError, match=r"\(seed: 1 before, not there now\)"):
+        job("b", layers="emb, head").newest()
+
+
+def test_what_earlier_versions_wrote_is_read(store):
+    path = store.newest().folder / "manifest.json"
+    sealed = json.loads(path.read_bytes())
+    del sealed["about"]
+    path.write_text(json.dumps(sealed))
+    assert store.newest().folder == path.parent
+
+
 def test_a_file_says_what_is_wrong_with_it(store):
     found = store.newest()
     name = next(iter(found.manifest.files))

@@ -147,6 +147,23 @@ def test_tied_layer_reduces_only_what_it_does_not_share():
     assert first.tied_to is None
 
 
+class TwoLinears(nn.Module):
+    """Two weights, which may be one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (nn.Linear(8, 8, bias=False) for _ in range(2))
+
+    def forward(self, values):
+        return self.second(self.first(values))
+
+
+def test_what_is_shared_under_two_names_counts_once():
+    tied = {"first.weight": "layer0.weight", "second.weight": "layer0.weight"}
+    _, second = profile_of(job_of(LINEAR_IN, TwoLinears, tied={1: tied})).layers
+    assert second.tied_bytes == second.parameter_bytes == 4 * 8 * 8
+
+
 class LinearOfValues(nn.Linear):
     """A first layer with parameters."""
 

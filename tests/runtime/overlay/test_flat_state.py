@@ -13,7 +13,7 @@ from kintsugi.core.errors import InvalidInputError, ReconfigurationError
 from kintsugi.runtime.overlay import flat_state
 from kintsugi.runtime.overlay.options import OverlayOptions, Replicated
 from kintsugi.runtime.overlay.trained import TrainedState
-from kintsugi.runtime.overlay.values import from_plain, to_plain
+from kintsugi.runtime.values import from_plain, to_plain
 from restorer.packing import PackedState, pack
 
 
@@ -152,3 +152,13 @@ def test_counters_come_back_and_other_values_are_refused():
     assert found == Counter({3: 2})
     with pytest.raises(InvalidInputError, match="holds a set"):
         to_plain({1}, "x")
+
+
+def test_tensors_stand_by_their_numbers_where_somebody_takes_them():
+    one, other, taken = torch.ones(2), torch.zeros(()), []
+    value = {"rows": [one, None, (other, 3)]}
+    found = from_plain(to_plain(value, "x", taken), taken)
+    assert found["rows"][0] is one
+    assert found["rows"][2] == (other, 3)
+    with pytest.raises(InvalidInputError, match="holds a Tensor"):
+        to_plain(value, "x")

@@ -232,8 +232,10 @@ def test_lives_are_counted(scribe, tmp_path):
 
 def test_a_folder_of_another_job_is_refused(scribe, tmp_path):
     scribe.begin(0, Source.START, 1)
-    with pytest.raises(InvalidInputError, match="run: holds journals of another job"):
+    with pytest.raises(InvalidInputError, match=r"run: holds journals of another job \(another seed\); take a new folder"):
         next_life(tmp_path / "audit", replace(GEOMETRY, seed=6))
+    with pytest.raises(InvalidInputError, match=rf"\(num_samples: {GEOMETRY.num_samples} before, 7 now\)"):
+        next_life(tmp_path / "audit", replace(GEOMETRY, num_samples=7))
 
 
 def test_journals_of_one_worker_never_share_a_file(scribe):

@@ -10,7 +10,7 @@ from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.models import TrainingJob, canonical_name
 from kintsugi.runtime.workers.state import ModelState
-from tests.runtime.jobs import odd_job, tiny_gpt
+from tests.runtime.jobs import odd_job, tiny_gpt, twice_named_job
 
 
 def dotted_job() -> TrainingJob:
@@ -28,7 +28,13 @@ def _renamed(target: str, names: dict[str, str]) -> str:
     return f"{names[owner]}.{parameter}"
 
 
-JOBS = {"gpt": tiny_gpt, "odd": odd_job, "stateless": partial(odd_job, "stateless"), "dotted": dotted_job}
+JOBS = {
+    "gpt": tiny_gpt,
+    "odd": odd_job,
+    "stateless": partial(odd_job, "stateless"),
+    "dotted": dotted_job,
+    "twice named": twice_named_job,
+}
 
 
 @pytest.fixture(params=JOBS, name="job")
@@ -84,6 +90,21 @@ def test_tied_parameters_are_one_object_and_stand_once(job):
     for index, layer in enumerate(job.layers):
         for name, parameter in state.modules[index].named_parameters():
             assert parameter is state.parameters[canonical_name(layer, name)]
+
+
+def test_a_tie_reaches_a_parameter_under_each_of_its_names():
+    job = twice_named_job()
+    truth = copied(exported(trained(job, layers_of(job)), layers_of(job)))
+    last = len(job.layers) - 1
+    for state in (
+        ModelState.initial(job, layers_of(job)),
+        ModelState.initial(job, [last]),
+        trained(job, [last]).rebuilt([0, last], truth),
+        trained(job, [0]).rebuilt([0, last], truth),
+    ):
+        for module in state.modules.values():
+            names = dict(module.named_parameters(remove_duplicate=False))
+            assert names["inner.weight"] is names.get("weight", names["inner.weight"])
 
 
 def test_the_optimizer_gets_what_is_trained(job):

@@ -1,0 +1,53 @@
+"""When and how checkpoints are written, as a caller says it."""
+
+from dataclasses import replace
+
+import pytest
+
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions, Strategy
+from kintsugi.runtime.models import TrainingJob
+from tests.core.refusals import refuses
+from tests.runtime.jobs import odd_job
+
+
+@pytest.mark.parametrize("name", ["every_steps", "max_in_flight", "keep"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "3"])
+def test_counts_are_whole_numbers_above_0(name, value):
+    with refuses(name, value, "above 0"):
+        CheckpointOptions(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["max_in_flight", "keep"])
+def test_only_the_interval_may_be_left_open(name):
+    assert CheckpointOptions(every_steps=None).every_steps is None
+    with refuses(name):
+        CheckpointOptions(**{name: None})
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_a_strategy_may_be_a_text(strategy):
+    assert CheckpointOptions(strategy=strategy.value).strategy is strategy
+
+
+@pytest.mark.parametrize("strategy", ["nonsense", None, 3])
+def test_another_strategy_is_refused_with_those_that_there_are(strategy):
+    with refuses("strategy", strategy, "known ones: blocking, overlapped"):
+        CheckpointOptions(strategy=strategy)
+
+
+def test_what_a_checkpoint_fits_to_is_told_layer_by_layer(tmp_path):
+    def about(job: TrainingJob) -> dict[str, str]:
+        return dict(RunOptions.of(job, tmp_path, mtbf_seconds=1.0, checkpoints=CheckpointOptions()).about)
+
+    job = odd_job()
+    layers = [
+        replace(job.layers[0], name="entrance"),
+        *job.layers[1:-1],
+        replace(job.layers[-1], tied={"weight": "entrance.weight"}),
+    ]
+    before, now = about(job), about(replace(job, layers=layers, seed=6))
+    assert {what: (before[what], now[what]) for what in before if before[what] != now[what]} == {
+        "layer 0": ("entry", "entrance"),
+        "layer 7": ("exit, weight tied to entry.weight", "exit, weight tied to entrance.weight"),
+        "seed": ("5", "6"),
+    }
