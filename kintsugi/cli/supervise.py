@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
+from kintsugi.cli import INFEASIBLE, INTERRUPTED
 from kintsugi.cli.logs import log_to_stderr
 from kintsugi.cli.terminal import terminal
-from kintsugi.runtime.supervising.supervision import SupervisorPolicy, SupervisorState
+from kintsugi.runtime.supervising.supervision import EndReason, SupervisorPolicy, SupervisorState
 from kintsugi.runtime.supervising.supervisor import Supervisor
 
 
@@ -23,7 +24,7 @@ def supervise(
     max_idle_restarts: Annotated[int, typer.Option("--max-idle-restarts", min=0, help="Restarts without a newer checkpoint.")] = 3,
     pause_seconds: Annotated[float, typer.Option("--pause-seconds", min=0.0, help="Before the first restart.")] = 1.0,
 ) -> int:
-    """Run a command to its end; exit 1 where the policy says that it is no use."""
+    """Run a command to its end; exit 1 where the policy says that it is no use, 130 where this was told to end."""
     log_to_stderr()
     policy = SupervisorPolicy(max_restarts=max_restarts, max_idle_restarts=max_idle_restarts, pause_seconds=pause_seconds)
     record = Supervisor(command=command, run=run, policy=policy).supervise()
@@ -34,4 +35,7 @@ def supervise(
         console.print(f"attempt {attempt.number}: {attempt.reason} {how}, {steps}")
     if record.state is SupervisorState.FAILED:
         console.print(f"gave up: {record.stopped_because}")
-    return 0 if record.state is SupervisorState.COMPLETED else 1
+    if record.state is SupervisorState.COMPLETED:
+        return 0
+    is_told = bool(record.attempts) and record.attempts[-1].reason is EndReason.STOPPED
+    return INTERRUPTED if is_told else INFEASIBLE

@@ -67,11 +67,8 @@ class SynchronizedOptimizer(WrappingOptimizer):
             InvalidInputError: strategies have the same name, the policy may choose one that is not given, a count or a limit is
                 none, or the optimizer has parameters of several types.
         """
-        candidates = [strategy] if isinstance(strategy, Strategy) else list(strategy)
+        candidates = _strategies(strategy)
         self._strategies = {candidate.name: candidate for candidate in candidates}
-        if not candidates or len(self._strategies) < len(candidates):
-            names = [candidate.name for candidate in candidates]
-            raise InvalidInputError("give strategies of different names, at least one", field="strategy", value=names)
         gradient_limit(max_grad_norm)
         for name, value in (("num_backwards", num_backwards), ("bucket_bytes", bucket_bytes), ("round_steps", round_steps)):
             checks.count(name, value)
@@ -268,3 +265,20 @@ class SynchronizedOptimizer(WrappingOptimizer):
         self._rounds = None
         if not strategy.is_synchronous:
             self._rounds = Rounds(self._replica.transport, lambda is_done: self._replica.report(is_done=is_done), self._round_steps)
+
+
+def _strategies(given: Strategy | Sequence[Strategy]) -> list[Strategy]:
+    """Those that were given, one or several.
+
+    Raises:
+        InvalidInputError: none, several of one name, or what is no strategy.
+    """
+    candidates = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    for candidate in candidates:
+        if not isinstance(candidate, Strategy):
+            message = f"must be a strategy, such as SynchronousSGD(), or several, not {candidate!r}"
+            raise InvalidInputError(message, field="strategy", value=repr(candidate))
+    names = [candidate.name for candidate in candidates]
+    if not names or len(set(names)) < len(names):
+        raise InvalidInputError("give strategies of different names, at least one", field="strategy", value=names)
+    return candidates

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
 
 SYNCHRONOUS = "synchronous_sgd"
@@ -78,9 +79,11 @@ class WorkerCountPolicy(Policy):
         """Strategies by the smallest number of workers that they are meant for; one must be meant for 1.
 
         Raises:
-            InvalidInputError: none is.
+            InvalidInputError: none is, or a number is no whole one above 0.
         """
         super().__init__()
+        for count in strategies:
+            checks.count("strategies", count)
         if 1 not in strategies:
             raise InvalidInputError("give the strategy for 1 worker and more", field="strategies", value=dict(strategies))
         self._strategies = dict(sorted(strategies.items()))
@@ -106,9 +109,11 @@ class SchedulePolicy(Policy):
         """Pairs of the first step and the strategy from there on, in ascending order.
 
         Raises:
-            InvalidInputError: not ascending.
+            InvalidInputError: not ascending, or no whole numbers.
         """
         super().__init__()
+        for step, _ in strategies:
+            checks.whole("strategies", step)
         steps = [step for step, _ in strategies]
         if steps != sorted(set(steps)):
             raise InvalidInputError("the first steps must ascend", field="strategies", value=steps)
@@ -147,11 +152,15 @@ class ThroughputPolicy(Policy):
     memory: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check the ratios.
+        """Check the ratios and the trial's steps.
 
         Raises:
-            InvalidInputError: not 0 <= leave <= return <= 1.
+            InvalidInputError: not 0 <= leave <= return <= 1, or no whole number of steps above 0.
         """
+        for name in ("leave_below_ratio", "return_above_ratio"):
+            checks.non_negative(name, getattr(self, name))
+        if self.trial_after_steps is not None:
+            checks.count("trial_after_steps", self.trial_after_steps)
         if not 0.0 <= self.leave_below_ratio <= self.return_above_ratio <= 1.0:
             raise InvalidInputError(
                 "must lie between 0 and return_above_ratio, and that at most at 1",

@@ -154,7 +154,8 @@ def test_nothing_of_an_attempt_is_left():
     wait_until(lambda: not is_running(stat))
 
 
-def test_the_command_ends_with_a_supervisor_that_is_killed():
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)], ids=["killed", "Ctrl-C"])
+def test_the_command_ends_with_its_supervisor(number, code):
     tell = "pathlib.Path('pid.new').write_text(str(os.getpid())); os.rename('pid.new', 'pid')"
     command = [sys.executable, "-c", f"import os, pathlib, signal; {tell}; signal.pause()"]
     supervise = "import sys; from kintsugi.cli import main; sys.exit(main())"
@@ -162,8 +163,8 @@ def test_the_command_ends_with_a_supervisor_that_is_killed():
     wait_until(Path("pid").exists)
     stat = Path(f"/proc/{Path('pid').read_text()}/stat")
     assert is_running(stat)
-    supervisor.kill()
-    supervisor.wait()
+    supervisor.send_signal(number)
+    assert supervisor.wait(timeout=20) == code
     wait_until(lambda: not is_running(stat))
 
 

@@ -40,6 +40,29 @@ def test_counts_and_limits_that_are_none_are_refused(field, value):
         made(**{field: value})
 
 
+@pytest.mark.parametrize("strategy", ["synchronous_sgd", SynchronousSGD, [SynchronousSGD(), "pairwise_averaging"], None])
+def test_what_is_no_strategy_is_refused(strategy):
+    inner = torch.optim.SGD(model_of().parameters(), lr=0.1)
+    with refuses("strategy", fragment="must be a strategy, such as SynchronousSGD()"):
+        SynchronizedOptimizer(inner, strategy, None)
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: ThroughputPolicy(trial_after_steps=0), "trial_after_steps"),
+        (lambda: ThroughputPolicy(trial_after_steps=2.5), "trial_after_steps"),
+        (lambda: ThroughputPolicy(leave_below_ratio="0.4"), "leave_below_ratio"),
+        (lambda: ThroughputPolicy(return_above_ratio=math.nan), "return_above_ratio"),
+        (lambda: WorkerCountPolicy({1: "synchronous_sgd", 0.5: "pairwise_averaging"}), "strategies"),
+        (lambda: SchedulePolicy([("10", "pairwise_averaging")]), "strategies"),
+    ],
+)
+def test_what_a_policy_goes_by_is_checked_when_it_is_made(make, field):
+    with refuses(field):
+        make()
+
+
 @pytest.mark.parametrize(
     "policy",
     [

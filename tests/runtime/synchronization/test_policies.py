@@ -97,7 +97,7 @@ def test_trials_by_time_wait_twice_as_long_each_time():
 
 @pytest.mark.parametrize("ratios", [(0.7, 0.6), (-0.1, 0.5), (0.5, 1.1)])
 def test_ratios_out_of_order_are_refused(ratios):
-    with pytest.raises(InvalidInputError, match="return_above_ratio"):
+    with pytest.raises(InvalidInputError, match="leave_below_ratio"):
         ThroughputPolicy(leave_below_ratio=ratios[0], return_above_ratio=ratios[1])
 
 
