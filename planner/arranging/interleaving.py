@@ -77,6 +77,7 @@ class InterleavedSearch:
         self._tails: dict[int, Floats] = {}
         self._roomiest: Tight | None = None
         self._num_found = 0
+        self._options: dict[int, list[Arrangement]] = {}
         self._too_tight: list[tuple[int, int]] = []
         """Lengths of pipelines, and their micro-batches, that were found not to fit memory."""
         first, most = problem.allowed.pp.start, self._num_layers // VIRTUAL.start
@@ -104,7 +105,8 @@ class InterleavedSearch:
         """
         if self._num_found == MOST_DEGREES or self._is_hopeless(dp):
             return limit_seconds, None
-        options = [option for option in self._arrangements(dp) if option.seconds < limit_seconds]
+        self._options[dp] = self._arrangements(dp)
+        options = [option for option in self._options[dp] if option.seconds < limit_seconds]
         if not options:
             return limit_seconds, None
         self._num_found += 1
@@ -115,9 +117,11 @@ class InterleavedSearch:
         own, count = min(len(self._kinds) // dp, self._lengths[-1]), self._problem.num_microbatches // dp
         return any(own <= length and count >= share for length, share in self._too_tight)
 
-    def even(self, dp: int, limit_seconds: float = math.inf, *, num_lengths: int = 2) -> Arrangement | None:  # noqa: ARG002  # one signature for all
-        """None besides what `arrange` finds: its pipelines are even already."""
-        return None
+    def even(self, dp: int, limit_seconds: float = math.inf, *, num_lengths: int = 2) -> Arrangement | None:
+        """The best arrangement of `dp` pipelines of so many lengths among those that `arrange` looked at."""
+        options = (option for option in self._options.get(dp, ()) if option.seconds < limit_seconds)
+        even = (option for option in options if len({shape.num_workers for shape in option.shapes}) <= num_lengths)
+        return min(even, key=lambda option: option.seconds, default=None)
 
     def step_seconds(self, arrangement: Arrangement) -> float:
         """What the step of an arrangement takes at least before its workers have names."""

@@ -59,7 +59,7 @@ def _evened(search: AnySearch, dp: int, limit_seconds: float) -> Iterator[Arrang
     even = search.even(dp, limit_seconds)
     if even is not None:
         yield even
-        if len({shape.num_stages for shape in even.shapes}) > 1:
+        if len({shape.num_workers for shape in even.shapes}) > 1:
             level = search.even(dp, limit_seconds, num_lengths=1)
             if level is not None:
                 yield level

@@ -76,6 +76,13 @@ def test_a_worker_too_many_is_left_idle(memory_bytes):
     assert steps == sorted(steps, reverse=True)
 
 
+@pytest.mark.parametrize("microbatches", [3, 5, 7])
+def test_a_longer_pipeline_that_keeps_reductions_waiting_is_not_made(microbatches):
+    decisions = [replan(snapshot(uniform_profile(12), Cluster.uniform(workers), microbatches)) for workers in range(2, 11)]
+    steps = [decision.estimate.iteration_seconds for decision in decisions]
+    assert all(after <= before * (1 + 1e-9) for before, after in itertools.pairwise(steps))
+
+
 def test_smaller_stages_shrink_the_bubble_of_a_grid():
     ranges = Ranges(min_dp=1, max_dp=1, min_pp=4, max_pp=4)
     profile = uniform_profile(16, inter_host=FREE, intra_host=FREE)
