@@ -155,11 +155,15 @@ def read_journal(path: Path) -> Record | None:
     A last line without an end was cut off by the death of its writer; that is no problem.
 
     Raises:
-        InvalidInputError: not even the first line is what a journal begins with.
+        InvalidInputError: not even the first line is what a journal begins with, or it cannot be read.
     """
+    try:
+        written = path.read_bytes()
+    except OSError as error:
+        raise InvalidInputError(f"{path.name} cannot be read: {error.strerror}", field="run", value=str(path)) from error
     lines: list[dict[str, Any]] = []
     chain, problem = "", None
-    for number, text in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+    for number, text in enumerate(written.split(b"\n")[:-1], 1):
         line = _checked(text, chain)
         if line is None:
             problem = f"{path.name}, line {number}: does not follow from the lines before it; it was changed, moved or lost"

@@ -205,6 +205,17 @@ def test_a_journal_that_is_gone_is_missed(scribe):
         path.write_bytes(content)
 
 
+@pytest.mark.parametrize("damage", [lambda path: path.mkdir(), lambda path: path.symlink_to("nowhere")], ids=["folder", "link"])
+def test_a_journal_that_cannot_be_read_is_named(scribe, damage):
+    whole_run(scribe)
+    path = next((scribe.run / "audit").glob("*.jsonl"))
+    path.unlink()
+    damage(path)
+    assert any(problem.startswith(f"{path.name} cannot be read: ") for problem in audit(scribe.run).problems)
+    with pytest.raises(InvalidInputError, match=f"run: {path.name} cannot be read"):
+        read_journal(path)
+
+
 def test_a_line_that_was_cut_off_by_a_death_is_no_problem(scribe):
     whole_run(scribe)
     path = scribe.run / "audit" / "0001-w07-0.jsonl"
