@@ -84,9 +84,14 @@ def unpack(header: bytes, payload: Tensor) -> StateEntries:
     return packed.entries
 
 
+def type_name(dtype: torch.dtype) -> str:
+    """As torch has it, without the module: `float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
 def _described(owner: str, key: str, value: Any) -> Sequence[Any]:
     if isinstance(value, Tensor):
-        return owner, key, str(value.dtype).removeprefix("torch."), list(value.shape)
+        return owner, key, type_name(value.dtype), list(value.shape)
     return owner, key, None, value
 
 

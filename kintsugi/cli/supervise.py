@@ -37,5 +37,4 @@ def supervise(
         console.print(f"gave up: {record.stopped_because}")
     if record.state is SupervisorState.COMPLETED:
         return 0
-    is_told = bool(record.attempts) and record.attempts[-1].reason is EndReason.STOPPED
-    return INTERRUPTED if is_told else INFEASIBLE
+    return INTERRUPTED if any(attempt.reason is EndReason.STOPPED for attempt in record.own_attempts) else INFEASIBLE

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.runtime.models import Layer, ModelShape, NamedParameters, TrainingJob, canonical_name, optimizer_for
+from restorer.packing import type_name
 from restorer.transport import TensorSpec
 
 Traits = Mapping[str, str]
@@ -28,7 +29,7 @@ _OF_DEVICES = frozenset({"params", "foreach", "fused", "capturable", "differenti
 def traits(job: TrainingJob, shape: ModelShape) -> Traits:
     """Everything that a job's numbers follow from, as far as it can be told."""
     told = {name: str(getattr(job, name)) for name in ("num_microbatches", "microbatch_size", "num_steps", "seed", "max_grad_norm")}
-    told |= {"dtype": _short(job.dtype), "number of samples": str(len(job.dataset))}
+    told |= {"dtype": type_name(job.dtype), "number of samples": str(len(job.dataset))}
     for index, layer in enumerate(job.layers):
         told |= _of_layer(layer, index, shape)
     for shapes in shape.parameters:
@@ -108,8 +109,4 @@ def _plain(value: object) -> str:
 
 
 def _tensor(spec: TensorSpec) -> str:
-    return f"{tuple(spec.shape)} {_short(spec.dtype)}" + ("" if spec.requires_grad else " without a gradient")
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return f"{tuple(spec.shape)} {type_name(spec.dtype)}" + ("" if spec.requires_grad else " without a gradient")

@@ -72,6 +72,7 @@ class InterleavedSearch:
         self._problem = problem
         self._kinds = fastest_first(problem.kinds)
         self._levels = levels(set(problem.kinds))
+        self._crews = crews(self._levels[kind] for kind in problem.kinds)
         self._num_layers = problem.costs.profile.num_layers
         self._splitters: dict[int, ChunkSplitter] = {}
         self._tails: dict[int, Floats] = {}
@@ -180,7 +181,7 @@ class InterleavedSearch:
     def _arrangements(self, dp: int) -> list[Arrangement]:
         """Over all workers, or without the slowest or the smallest."""
         found: list[Arrangement] = []
-        for kinds in crews(self._levels[kind] for kind in self._kinds):
+        for kinds in self._crews:
             for total in self._totals(dp, len(kinds)):
                 groups = _groups(kinds[:total], dp)
                 found += (option for v in VIRTUAL if (option := self._arranged(groups, v)) is not None)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from heapq import nlargest
 
 from estimator.estimate import after_transition, priced
@@ -60,7 +61,7 @@ def reshape(request: Request) -> Found:
         return _with_proof(_best(request, (request.settings.schedule,))[0])
     started = time.perf_counter()
     found = _best(request, tuple(ORDERS))
-    best = max(found, key=lambda item: request.worth(item.estimate))
+    best = max(found, key=partial(_worth, request))
     least = min(item.search.lower_bound_seconds for item in found)
     search = Search(
         lower_bound_seconds=least,
@@ -112,8 +113,8 @@ def _under_schedule(request: Request) -> Found:
             placed += [found.with_idle(request.workers, NOT_NEEDED) for found in others]
             num_priced += num_others
     most = MOST_REFINED_OVER_LINKS if request.costs.cluster.links else MOST_REFINED
-    best_few = nlargest(most, placed, key=lambda found: request.worth(found.estimate))
-    best = max((_refined(request, found) for found in best_few), key=lambda found: request.worth(found.estimate))
+    worth = partial(_worth, request)
+    best = max((_refined(request, found) for found in nlargest(most, placed, key=worth)), key=worth)
     least = min(least, best.estimate.iteration_seconds, _confined_bound(request, best.plan))
     search = Search(
         lower_bound_seconds=least,
@@ -133,10 +134,7 @@ def _placed(request: Request) -> tuple[list[Found], int, float]:
     """
     search = search_for(request)
     frontier, least = pursue(request, search)
-
-    def worth(found: Found) -> float:
-        return request.worth(found.estimate)
-
+    worth = partial(_worth, request)
     ways, least_slack = _ways_to_place(request), 1 - NEAR if is_refined(request) else 1.0
     bests: dict[tuple[int, int], Found] = {}
     priced = 0
@@ -152,6 +150,10 @@ def _placed(request: Request) -> tuple[list[Found], int, float]:
     if not bests:
         raise NothingFitsError(request, search)
     return list(bests.values()), priced, least
+
+
+def _worth(request: Request, found: Found) -> float:
+    return request.worth(found.estimate)
 
 
 def _confined_bound(request: Request, plan: Plan) -> float:

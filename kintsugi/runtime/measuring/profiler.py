@@ -18,6 +18,7 @@ from kintsugi.runtime.measuring.selection import distinct_job, distinct_layers, 
 from kintsugi.runtime.measuring.sweeper import Samples, Sweeper
 from kintsugi.runtime.models import Layer, TrainingJob, model_shape
 from kintsugi.runtime.ties import owner_of
+from restorer.packing import type_name
 from restorer.transport import TensorSpec
 
 Progress = Callable[[int, int], None]
@@ -121,7 +122,7 @@ class LayerMeter:
             device=device_name(self._job.device),
             driver=driver_of(self._job.device),
             torch_version=str(torch.__version__),
-            precision=str(self._job.dtype).removeprefix("torch."),
+            precision=type_name(self._job.dtype),
             recomputes_activations=self._job.recomputes_activations,
             num_samples=len(self._samples[0].backward),
             spread_ratios=tuple(self._selection.expanded([sample.spread_ratio for sample in self._samples])),

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.optimizer_state import are_alike
-from restorer.packing import StateEntries
+from restorer.packing import StateEntries, type_name
 
 UPDATED_BY = "updated by"
 """Beside a parameter in a checkpoint: the kind of its optimizer; null where it was not trained."""
@@ -41,7 +41,7 @@ def _refused(layer: str, name: str, why: str) -> InvalidInputError:
 
 
 def _told(value: Tensor | None) -> str:
-    return "not there" if value is None else f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+    return "not there" if value is None else f"{tuple(value.shape)} {type_name(value.dtype)}"
 
 
 def _trained(kind: str | None) -> str:
