@@ -120,7 +120,9 @@ class Ledger(Records):
         before, after = state.history, chapter.after
         self._commit(state, chapter, key)
         self.keep_state(replace(state, history=after))
-        if (after.generation, after.applied_generation) != (before.generation, before.applied_generation):
+        if after.ended is not None:
+            self.decider.forget(state.job.id)
+        elif (after.generation, after.applied_generation) != (before.generation, before.applied_generation):
             self.look_ahead(replace(state, history=after))
         self._metrics.logged(contents)
         return chapter.entries[-1]

@@ -6,13 +6,14 @@ from contextlib import AbstractContextManager
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from api.jobs.history import Content
+from kintsugi.core.ending import Ending
 from kintsugi.core.handling import Approval, Expiry
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Report
 
 PLANNING_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 
-JOB_STATES = ("applied", "decided", "unplanned")
+JOB_STATES = ("applied", "decided", "unplanned", "ended")
 
 
 class Metrics:
@@ -23,6 +24,7 @@ class Metrics:
         self.events = Counter("kintsugi_events", "Events logged.", ["kind"], registry=self.registry)
         self.reports = Counter("kintsugi_reports", "Reports logged.", ["status"], registry=self.registry)
         self.approvals = Counter("kintsugi_approvals", "Plans approved or refused.", ["decision"], registry=self.registry)
+        self.endings = Counter("kintsugi_endings", "Jobs that ended.", ["outcome"], registry=self.registry)
         self.expiries = Counter(
             "kintsugi_expiries",
             "Deadlines that passed, by what was waited for: answer counts the plans that timed out.",
@@ -43,7 +45,7 @@ class Metrics:
         )
         self.jobs = Gauge(
             "kintsugi_jobs",
-            "Jobs seen by this process: their latest plan is applied, decided but not applied, or there is none.",
+            "Jobs seen by this process: their latest plan is applied, decided but not applied, or there is none; or they ended.",
             ["state"],
             registry=self.registry,
         )
@@ -94,6 +96,8 @@ class Metrics:
                     self.reports.labels(content.status.value).inc()
                 case Approval():
                     self.approvals.labels(content.decision.value).inc()
+                case Ending():
+                    self.endings.labels(content.outcome.value).inc()
                 case Expiry():
                     self.expiries.labels(content.kind.value).inc()
 

@@ -4,6 +4,7 @@ from api.http.cursors import Cursors
 from api.jobs.history import Entry
 from api.records import JobState, Records
 from api.storage.rows import APPROVAL, EVENT, REPORT
+from kintsugi.core.ending import Ending, EndingRecord
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.handling import Approval, ApprovalPage, ApprovalRecord
 from kintsugi.core.membership import Event
@@ -28,13 +29,14 @@ def job_view(records: Records, job: str) -> JobView:
         handling=state.history.lifecycle.handling,
         standings=state.history.lifecycle.standings,
         decides_at=state.history.decides_at,
+        ended=state.history.ended,
     )
 
 
-def job_page(records: Records, cursor: str | None, limit: int) -> JobPage:
-    """Up to `limit` jobs behind `cursor`, in the order of their ids."""
+def job_page(records: Records, cursor: str | None, limit: int, ended: bool | None) -> JobPage:
+    """Up to `limit` jobs behind `cursor`, in the order of their ids; where `ended` says so only the ended or the others."""
     cursors = Cursors("jobs")
-    ids = records.store.job_ids(after=cursors.text(cursor), limit=limit + 1)
+    ids = records.store.job_ids(after=cursors.text(cursor), limit=limit + 1, ended=ended)
     jobs = tuple(job_view(records, job).summary for job in ids[:limit])
     return JobPage(jobs=jobs, next_cursor=cursors.after(ids[limit - 1]) if len(ids) > limit else None)
 
@@ -81,6 +83,12 @@ def approval_record(entry: Entry) -> ApprovalRecord:
         problem=entry.problem,
         approval=entry.content,
     )
+
+
+def ending_record(entry: Entry) -> EndingRecord:
+    """The end of a job as it stands in the log."""
+    assert isinstance(entry.content, Ending)
+    return EndingRecord(number=entry.number, received_at=entry.received_at, generation=entry.generation, ending=entry.content)
 
 
 def report_record(entry: Entry) -> ReportRecord:
@@ -144,4 +152,5 @@ def summary_of(state: JobState, policy: Policy) -> JobSummary:
         problem=state.history.problem,
         current_generation=state.history.lifecycle.current,
         status=state.history.lifecycle.standing(state.history.generation).status,
+        outcome=None if state.history.ended is None else state.history.ended.ending.outcome,
     )

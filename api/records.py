@@ -165,7 +165,9 @@ class Records:
         """How many of the jobs that this process has seen stand how."""
         standing = (state.history for state in tuple(self._states.values()))
         return Counter(
-            "unplanned"
+            "ended"
+            if history.ended is not None
+            else "unplanned"
             if history.problem is not None
             else "applied"
             if history.generation == history.applied_generation

@@ -16,6 +16,7 @@ from api.storage.store import Store
 from api.storage.stored import StoredDecision
 from api.storage.wording import Wording
 from kintsugi.core import codec
+from kintsugi.core.ending import Ending
 from kintsugi.core.errors import KintsugiError, NotFoundError
 from kintsugi.core.handling import Approval
 from kintsugi.core.membership import Event
@@ -204,4 +205,6 @@ def _what(entry: Entry) -> str:
         return f"{content.kind.value} {subject}"
     if isinstance(content, Report):
         return f"{content.status.value} {content.generation}"
+    if isinstance(content, Ending):
+        return f"ended: {content.outcome.value}"
     return f"{content.decision if isinstance(content, Approval) else f'{content.kind} expired'} {content.generation}"

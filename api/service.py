@@ -6,7 +6,14 @@ from uuid import uuid4
 
 from api.access.callers import own_key
 from api.decisions import planning
-from api.jobs.admission import check_approval, check_report, refuse_other_events, refuse_other_generations
+from api.jobs.admission import (
+    check_approval,
+    check_ending,
+    check_report,
+    refuse_other_events,
+    refuse_other_generations,
+    require_going_on,
+)
 from api.jobs.clock import utc_now
 from api.jobs.history import Content, Entry
 from api.ledger import Ledger
@@ -16,6 +23,7 @@ from api.storage.database import OvertakenError
 from api.storage.rows import APPROVAL
 from api.storage.stored import Document, StoredJob, WriteKey
 from kintsugi.core import codec
+from kintsugi.core.ending import Ending
 from kintsugi.core.errors import ConflictError, error_from
 from kintsugi.core.handling import Approval
 from kintsugi.core.job import Snapshot
@@ -58,7 +66,7 @@ class Service(Ledger):
 
         Raises:
             NotFoundError: no such job, worker or host; nothing was stored.
-            ConflictError: an id belongs to another event; nothing was stored.
+            ConflictError: an id belongs to another event, or the job has ended; nothing was stored.
             StaleGenerationError: the events speak of another generation than the latest; nothing was stored.
             InfeasibleError: no plan exists for the members that are left; the events are stored.
         """
@@ -67,6 +75,8 @@ class Service(Ledger):
             seen = self.store.entries_of_events(job, [event.id for event in events])
             refuse_other_events(events, seen)
             new = [event for event in events if event.id not in seen]
+            if new:
+                require_going_on(state.history)
             refuse_other_generations(new, state.history)
             return new or seen[events[-1].id]
 
@@ -78,11 +88,12 @@ class Service(Ledger):
         Raises:
             NotFoundError: no such job or generation.
             StaleGenerationError: a later plan was reported as applied already.
-            ConflictError: the plan was never approved.
+            ConflictError: the plan was never approved, or the job has ended.
             InfeasibleError: by the report the state lies elsewhere, and no plan exists from there; it is stored.
         """
 
         def accept(state: JobState) -> Sequence[Content]:
+            require_going_on(state.history)
             check_report(report, state.history)
             return (report,)
 
@@ -94,15 +105,31 @@ class Service(Ledger):
         Raises:
             NotFoundError: no such job or generation.
             StaleGenerationError: the plan was superseded.
-            ConflictError: the plan does not wait for approval.
+            ConflictError: the plan does not wait for approval, or the job has ended.
             InfeasibleError: nothing else is possible in the place of the refused plan; the refusal is stored.
         """
 
         def accept(state: JobState) -> Entry | Sequence[Content]:
             said = check_approval(approval, self._said(job, approval.generation), state.history)
+            if said is None:
+                require_going_on(state.history)
             return (approval,) if said is None else said
 
         return _told(self.write(job, _key(job, idempotency_key, codec.digest(approval)), accept))
+
+    def post_ending(self, job: str, ending: Ending, idempotency_key: str | None = None) -> Entry:
+        """The log entry of a job's end, durable; what somebody said already is not logged again.
+
+        Raises:
+            NotFoundError: no such job.
+            ConflictError: it ended otherwise.
+        """
+
+        def accept(state: JobState) -> Entry | Sequence[Content]:
+            said = check_ending(ending, state.history)
+            return (ending,) if said is None else self.store.entry(job, said.number)
+
+        return _told(self.write(job, _key(job, idempotency_key, codec.digest(ending)), accept))
 
     def answered(self, job: str, entry: Entry) -> Entry | None:
         """The entry at which it was decided about `entry`; None where it waits still.

@@ -65,7 +65,7 @@ class Settings(BaseSettings):
     max_failed_sign_ins_per_minute: float = Field(default=60.0, ge=1)
     """Requests of one address without a usable token that are answered with 401; more are answered with 429."""
     max_jobs: int = Field(default=10_000, ge=1)
-    """Jobs that are stored; new ones are refused beyond."""
+    """Jobs that go on; new ones are refused beyond. Who says that a job ended makes room."""
     max_workers_per_job: int = Field(default=MOST_WORKERS, ge=1)
     """Workers that a job may begin with, or come to know as they join."""
     max_waiting_clients: int = Field(default=10_000, ge=1)

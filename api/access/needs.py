@@ -38,6 +38,7 @@ RULES: dict[tuple[str, str], Need] = {
     ("POST", "/v1/jobs"): Need(scope=Scope.REPORT, all_jobs=True, is_audited=True),
     ("POST", "/v1/jobs/{job}/events"): REPORT,
     ("POST", "/v1/jobs/{job}/reports"): REPORT,
+    ("POST", "/v1/jobs/{job}/ending"): REPORT,
     ("POST", "/v1/jobs/{job}/heartbeats"): Need(scope=Scope.REPORT),
     ("POST", "/v1/jobs/{job}/generations/{generation}/lease"): REPORT,
     ("POST", "/v1/jobs/{job}/overlay/events"): REPORT,

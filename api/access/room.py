@@ -20,7 +20,8 @@ def require_room(settings: Settings, store: Store, request: NewJob) -> None:
     _require_room_for_workers(settings, num_workers or 0)
     is_there = request.id is not None and store.job(request.id) is not None
     if not is_there and store.num_jobs() >= settings.max_jobs:
-        raise LimitReachedError(f"allows {settings.max_jobs} jobs, and so many are there", field="KINTSUGI_MAX_JOBS")
+        message = f"allows {settings.max_jobs} jobs that go on, and so many do; say of those that are over that they ended"
+        raise LimitReachedError(message, field="KINTSUGI_MAX_JOBS")
 
 
 def require_room_to_join(settings: Settings, service: Service, job: str, events: Sequence[Event]) -> None:

@@ -67,9 +67,9 @@ def facts_of(stored: StoredDecision) -> Facts:
     )
 
 
-def job_lines(records: Records, cursor: str | None, limit: int) -> tuple[list[JobLine], str | None]:
-    """Up to `limit` jobs above `cursor`, and the cursor of the next page; null at the end."""
-    ids = records.store.job_ids(after=cursor or "", limit=limit + 1)
+def job_lines(records: Records, cursor: str | None, limit: int, *, ended: bool) -> tuple[list[JobLine], str | None]:
+    """Up to `limit` jobs above `cursor` that go on, or that `ended`, and the cursor of the next page; null at the end."""
+    ids = records.store.job_ids(after=cursor or "", limit=limit + 1, ended=ended)
     lines = [_line(records, job) for job in ids[:limit]]
     return lines, ids[limit - 1] if len(ids) > limit else None
 

@@ -68,13 +68,14 @@ async def home() -> Response:
 
 
 @router.get("/dashboard")
-async def jobs(request: Request, desk: DeskDep, after: After = None) -> Response:
-    """All jobs."""
+async def jobs(request: Request, desk: DeskDep, after: After = None, *, ended: bool = False) -> Response:
+    """The jobs that go on, or those that ended."""
 
     def work() -> Response:
-        lines, cursor = job_lines(desk.service, after, JOBS_PER_PAGE)
-        overlays = desk.overlays.scheduler.book.overlays(MOST_OVERLAYS) if after is None else ()
-        return page(request, "jobs.html", title="Jobs", lines=lines, cursor=cursor, after=after, overlays=overlays)
+        lines, cursor = job_lines(desk.service, after, JOBS_PER_PAGE, ended=ended)
+        overlays = () if ended or after is not None else desk.overlays.scheduler.book.overlays(MOST_OVERLAYS)
+        title = "Jobs that ended" if ended else "Jobs"
+        return page(request, "jobs.html", title=title, lines=lines, cursor=cursor, after=after, overlays=overlays, ended=ended)
 
     return await desk.read(work)
 

@@ -11,6 +11,7 @@ from api.records import Records
 from api.storage.stored import StoredDecision
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision
+from kintsugi.core.ending import EndingRecord
 from kintsugi.core.job import JobSettings
 from kintsugi.core.messages import JobSummary
 from kintsugi.core.plan import Plan, Slot
@@ -39,6 +40,8 @@ class Scene:
     """RFC 3339, UTC."""
     buried: Mapping[Slot, str]
     """Who held each dead slot last, as far as earlier plans of the same shape tell."""
+    ended: EndingRecord | None
+    """When and how the job ended; null as long as it goes on."""
 
     @property
     def generation(self) -> int:
@@ -57,8 +60,8 @@ class Scene:
 
     @property
     def problem(self) -> Mapping[str, Any] | None:
-        """Why there is no plan for those who are alive now; told with the latest decision only."""
-        return self.summary.problem if self.is_latest else None
+        """Why there is no plan for those who are alive now; told with the latest decision only, and as long as the job goes on."""
+        return self.summary.problem if self.is_latest and self.ended is None else None
 
     @cached_property
     def lost(self) -> tuple[str, ...]:
@@ -106,6 +109,7 @@ def scene_of(records: Records, job: str, generation: int | None = None) -> Scene
         decision=decoded(stored),
         decided_at=stored.decided_at,
         buried=buried(records, job, decoded(stored)),
+        ended=state.history.ended,
     )
 
 

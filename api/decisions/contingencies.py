@@ -89,6 +89,12 @@ class Contingencies:
             self._work[job] = _Work(job, look, time.monotonic() + self._settling_seconds)
             self._changed.notify_all()
 
+    def forget(self, job: str) -> None:
+        """Make no more plans for a job."""
+        with self._changed:
+            self._work.pop(job, None)
+            self._changed.notify_all()
+
     def find(self, job: str, snapshot: Snapshot) -> Decided | None:
         """The decision for `snapshot`, if it was made ahead."""
         key = fingerprint(snapshot)

@@ -84,6 +84,11 @@ class Decider:
         if self._ahead is not None:
             self._ahead.submit(job, snapshot)
 
+    def forget(self, job: str) -> None:
+        """Have no more plans made ahead for a job."""
+        if self._ahead is not None:
+            self._ahead.forget(job)
+
     @contextmanager
     def _timing(self, snapshot: Snapshot) -> Iterator[None]:
         with self._metrics.planning(), span("plan", generation=snapshot.generation, workers=len(snapshot.alive)):

@@ -23,6 +23,7 @@ from api.schemas import EstimateRequest, EventBatch, Judgement, NewJob, Simulati
 from api.webhooks.hooks import Delivery, DeliveryPage, NewWebhook, Webhook, WebhookList, WebhookTarget
 from kintsugi.core import codec
 from kintsugi.core.decision import Decision, Estimate
+from kintsugi.core.ending import Ending, EndingRecord
 from kintsugi.core.handling import ApprovalPage, ApprovalRecord
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
 from kintsugi.core.leases import ContingencyPage, LeaseClaim, LeaseRecord
@@ -48,6 +49,7 @@ REQUESTS = (
     EventBatch,
     Report,
     Judgement,
+    Ending,
     EstimateRequest,
     SimulationRequest,
     WhatIf,
@@ -69,6 +71,7 @@ RESPONSES = (
     Decision,
     Delivery,
     DeliveryPage,
+    EndingRecord,
     Estimate,
     EventPage,
     Export,
@@ -136,6 +139,7 @@ HeartbeatsBody = Annotated[Heartbeats, Depends(decoded(lambda data: codec.decode
 EventBody = Annotated[Event | EventBatch, Depends(decoded(_event_or_batch))]
 ReportBody = Annotated[Report, Depends(decoded(lambda data: codec.decode(Report, data)))]
 JudgementBody = Annotated[Judgement, Depends(decoded(lambda data: codec.decode(Judgement, data)))]
+EndingBody = Annotated[Ending, Depends(decoded(lambda data: codec.decode(Ending, data)))]
 EstimateBody = Annotated[EstimateRequest, Depends(decoded(lambda data: codec.decode(EstimateRequest, data)))]
 SimulationBody = Annotated[SimulationRequest, Depends(decoded(lambda data: codec.decode(SimulationRequest, data)))]
 NewWebhookBody = Annotated[NewWebhook, Depends(decoded(lambda data: codec.decode(NewWebhook, data)))]

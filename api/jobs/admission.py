@@ -4,10 +4,38 @@ from collections.abc import Sequence
 from typing import Any
 
 from api.jobs.history import Entry, History
+from kintsugi.core.ending import Ending, EndingRecord
 from kintsugi.core.errors import ConflictError, NotFoundError, StaleGenerationError
 from kintsugi.core.handling import Approval, PlanStatus, Standing
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Report, ReportStatus
+
+
+def require_going_on(history: History) -> None:
+    """Require a job that has not ended.
+
+    Raises:
+        ConflictError: it has.
+    """
+    if history.ended is not None:
+        message = f"has ended ({_told(history.ended)}): nothing more happens in it; create another job"
+        raise ConflictError(message, field="job")
+
+
+def check_ending(ending: Ending, history: History) -> EndingRecord | None:
+    """The end that says the same already, if there is one.
+
+    Raises:
+        ConflictError: the job ended otherwise.
+    """
+    if history.ended is not None and history.ended.ending.outcome is not ending.outcome:
+        message = f"is not how the job ended: {_told(history.ended)}; that stays"
+        raise ConflictError(message, field="outcome", value=ending.outcome.value)
+    return history.ended
+
+
+def _told(ended: EndingRecord) -> str:
+    return f"{ended.ending.outcome.value}, {ended.received_at}"
 
 
 def refuse_other_events(events: Sequence[Event], seen: dict[str, Entry]) -> None:

@@ -6,13 +6,14 @@ from typing import Any
 
 from api.jobs.clock import moment_after, seconds_between
 from api.jobs.lifecycle import Lifecycle
+from kintsugi.core.ending import Ending, EndingRecord
 from kintsugi.core.handling import Approval, Deadline, DeadlineKind, Expiry, Handling, PlanStatus, Standing
 from kintsugi.core.membership import LOSSES, Event, EventKind, Membership
 from kintsugi.core.messages import Report, ReportStatus
 from kintsugi.core.plan import Plan
 from kintsugi.core.reliability import FailureRecord
 
-Content = Event | Report | Approval | Expiry
+Content = Event | Report | Approval | Expiry | Ending
 """What a log consists of."""
 
 
@@ -60,6 +61,8 @@ class History:
     """When the first of the events came that wait for others; null where none do."""
     left_out: tuple[int, ...] = ()
     """Generations whose policies are not to be decided for again, as long as membership and state are what they are."""
+    ended: EndingRecord | None = None
+    """How the job ended; null as long as it goes on."""
 
     @property
     def generation(self) -> int:
@@ -73,8 +76,9 @@ class History:
 
     @property
     def deadline(self) -> Deadline | None:
-        """What is waited for, and until when; the first of all."""
-        return min((*self.lifecycle.deadlines, *self._end_of_events()), key=lambda deadline: deadline.at, default=None)
+        """What is waited for, and until when; the first of all. Nobody approves or answers after the job's end."""
+        of_plans = () if self.ended is not None else self.lifecycle.deadlines
+        return min((*of_plans, *self._end_of_events()), key=lambda deadline: deadline.at, default=None)
 
     @property
     def decides_at(self) -> str | None:
@@ -99,6 +103,9 @@ class History:
         if isinstance(content, Event):
             return self._after_event(content)
         number = self.number + 1
+        if isinstance(content, Ending):
+            record = EndingRecord(number=number, received_at=at, generation=self.generation, ending=content)
+            return replace(self, number=number, ended=record)
         moved = replace(self, number=number, lifecycle=self.lifecycle.after(content, number, at))
         if isinstance(content, Report):
             return moved._after_report(content, self)

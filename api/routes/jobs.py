@@ -1,17 +1,22 @@
-"""Jobs: create, show, list."""
+"""Jobs: create, show, list, end."""
 
 from http import HTTPStatus
+from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 
 from api.access.room import require_room
 from api.deps import BODY_PROBLEMS, READ_PROBLEMS, Cursor, DeskDep, IdempotencyKey, JobPath, Limit, reply
-from api.http.bodies import NewJobBody, takes, tells
-from api.pages import job_page, job_view
+from api.http.bodies import EndingBody, NewJobBody, takes, tells
+from api.pages import ending_record, job_page, job_view
 from api.schemas import NewJob
+from kintsugi.core.ending import Ending, EndingRecord
 from kintsugi.core.messages import JobPage, JobView
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+
+Ended = Annotated[bool | None, Query(description="Only jobs that ended, or only those that go on; both by default.")]
 
 
 @router.post(
@@ -30,12 +35,23 @@ async def create_job(body: NewJobBody, desk: DeskDep, idempotency_key: Idempoten
 
 
 @router.get("", responses=tells(JobPage) | READ_PROBLEMS)
-async def list_jobs(desk: DeskDep, cursor: Cursor = None, limit: Limit = 100) -> Response:
+async def list_jobs(desk: DeskDep, cursor: Cursor = None, limit: Limit = 100, ended: Ended = None) -> Response:
     """Jobs in the order of their ids."""
-    return reply(await desk.read(job_page, desk.service, cursor, limit))
+    return reply(await desk.read(job_page, desk.service, cursor, limit, ended))
 
 
 @router.get("/{job}", responses=tells(JobView) | READ_PROBLEMS)
 async def get_job(job: JobPath, desk: DeskDep) -> Response:
     """A job as it stands: who is alive, what was decided last, what is applied."""
     return reply(await desk.read(job_view, desk.service, job))
+
+
+@router.post("/{job}/ending", responses=tells(EndingRecord) | BODY_PROBLEMS, openapi_extra=takes(Ending))
+async def post_ending(job: JobPath, body: EndingBody, desk: DeskDep, idempotency_key: IdempotencyKey = None) -> Response:
+    """Say that a job is over.
+
+    From then on it takes no events, reports, approvals and heartbeats (409), nobody in it is missed, no plan is made for it, and
+    it does not count against `KINTSUGI_MAX_JOBS`. Its log and its plans stay. Saying the same outcome again changes nothing and
+    gets the same record; another one is a conflict.
+    """
+    return reply(ending_record(await desk.write(job, desk.service.post_ending, job, body, idempotency_key)))

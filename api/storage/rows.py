@@ -10,13 +10,14 @@ from api.storage import states
 from api.storage.stored import StoredDecision
 from api.storage.wording import Wording
 from kintsugi.core import codec
+from kintsugi.core.ending import Ending
 from kintsugi.core.handling import Approval, Expiry
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Report
 from kintsugi.core.version import __version__
 
-EVENT, REPORT, APPROVAL, EXPIRY = "event", "report", "approval", "expiry"
-CONTENTS: dict[str, type[Content]] = {EVENT: Event, REPORT: Report, APPROVAL: Approval, EXPIRY: Expiry}
+EVENT, REPORT, APPROVAL, EXPIRY, ENDING = "event", "report", "approval", "expiry", "ending"
+CONTENTS: dict[str, type[Content]] = {EVENT: Event, REPORT: Report, APPROVAL: Approval, EXPIRY: Expiry, ENDING: Ending}
 """What log entries hold, by the kind under which they are stored."""
 KINDS = {content: kind for kind, content in CONTENTS.items()}
 

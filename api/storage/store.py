@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, delete, func, insert, select
 
 from api.access.callers import caller, shown_key
 from api.jobs.history import Entry, History
@@ -31,10 +31,11 @@ from api.storage.statements import (
     add_document,
 )
 from api.storage.stored import Appointment, Document, StoredDecision, StoredJob, WriteKey
-from api.storage.tables import DECISIONS, DOCUMENTS, JOBS, LOG
+from api.storage.tables import CONTINGENCIES, DECISIONS, DOCUMENTS, ENDINGS, JOBS, LOG
 from api.storage.upgrade import require_current, upgrade
 from kintsugi.core import codec
 from kintsugi.core.checks import LARGEST_INTEGER
+from kintsugi.core.ending import Ending
 from kintsugi.core.errors import ConflictError, NotFoundError
 from kintsugi.core.version import __version__
 
@@ -138,6 +139,8 @@ class Store:
                 connection.execute(ADD_STATE, row_of_history(job, history))
             if deadline is not None:
                 move(connection, job, deadline.before, deadline.after)
+            if isinstance(entries[-1].content, Ending):
+                _end(connection, job, entries[-1].received_at)
             _remember(connection, key, job, entries[-1].number)
 
         self._group.write(work)
@@ -157,13 +160,17 @@ class Store:
         return None if row is None else StoredJob(**row._mapping)
 
     def num_jobs(self) -> int:
-        """How many jobs there are, whoever asks."""
+        """How many jobs go on, whoever asks."""
         with self._database.reading() as connection:
-            return connection.execute(select(func.count()).select_from(JOBS)).scalar_one()
+            begun, ended = (connection.execute(select(func.count()).select_from(of)).scalar_one() for of in (JOBS, ENDINGS))
+        return begun - ended
 
-    def job_ids(self, *, after: str, limit: int) -> list[str]:
-        """Ids of the jobs that the caller may know of, ascending, above `after`."""
+    def job_ids(self, *, after: str, limit: int, ended: bool | None = None) -> list[str]:
+        """Ids of jobs that the caller may know of, ascending, above `after`; where `ended` says so only the ended or the others."""
         query = select(JOBS.c.id).where(JOBS.c.id > after).order_by(JOBS.c.id).limit(limit)
+        if ended is not None:
+            is_over = select(ENDINGS.c.job).where(ENDINGS.c.job == JOBS.c.id).exists()
+            query = query.where(is_over if ended else ~is_over)
         if (only := caller().only_job) is not None:
             query = query.where(JOBS.c.id == only)
         with self._database.reading() as connection:
@@ -271,6 +278,12 @@ class Store:
 def _put(connection: Connection, document: Document) -> None:
     if connection.execute(DOCUMENT, {"digest": document.digest}).first() is None:
         connection.execute(add_document(connection.dialect.name), codec.encode(document))
+
+
+def _end(connection: Connection, job: str, at: str) -> None:
+    """Note that a job has ended, and drop what was made ahead for it."""
+    connection.execute(insert(ENDINGS), {"job": job, "ended_at": at})
+    connection.execute(delete(CONTINGENCIES).where(CONTINGENCIES.c.job == job))
 
 
 def _remember(connection: Connection, key: WriteKey | None, job: str, number: int) -> None:

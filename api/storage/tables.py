@@ -241,5 +241,13 @@ LEASES = Table(
 )
 """What the workers of a job agreed on for each generation of theirs, where they said so. The primary key decides who was first."""
 
-KEPT = (DOCUMENTS, LOG, DECISIONS, OVERLAY_LOG, LEASES)
+ENDINGS = Table(
+    "endings",
+    METADATA,
+    Column("job", String(200), ForeignKey("jobs.id"), primary_key=True),
+    Column("ended_at", String(32), nullable=False),
+)
+"""The jobs whose logs tell of their end: what follows from them, kept so that they need not be read."""
+
+KEPT = (DOCUMENTS, LOG, DECISIONS, OVERLAY_LOG, LEASES, ENDINGS)
 """Tables whose rows are never changed or deleted: triggers refuse it."""

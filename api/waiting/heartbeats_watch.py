@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 import structlog
 from anyio.to_thread import run_sync
 
+from api.jobs.admission import require_going_on
 from api.records import JobState, Records
 from api.service import utc_now
 from api.waiting.heartbeats import Listened
@@ -40,6 +42,7 @@ class HeartbeatWatch(Patrol[Listened]):
 
         Raises:
             NotFoundError: no such job, or no such worker on the host.
+            ConflictError: the job has ended.
             StaleIncarnationError: workers were declared lost, or replaced.
         """
         listened = self._heard.get(job)
@@ -48,15 +51,20 @@ class HeartbeatWatch(Patrol[Listened]):
         return listened.hear(heartbeats, self._clock())
 
     def moved(self, job: str, generation: int) -> None:
-        """A decision was made: take over who lives before anybody else is declared lost."""
-        listened = self._heard.get(job)
-        if listened is not None and generation != listened.generation:
-            state = self._records.known_state(job)
-            if state is not None:
-                listened.look(state, self._clock())
+        """Something was written: take over who lives before anybody else is declared lost; nobody is missed in a job that ended."""
+        listened, state = self._heard.get(job), self._records.known_state(job)
+        if listened is None or state is None:
+            return
+        if state.history.ended is not None:
+            del self._heard[job]
+        elif generation != listened.generation:
+            listened.look(state, self._clock())
 
     async def _look(self, job: str) -> Listened:
         state: JobState = await run_sync(self._records.state, job)
+        if state.history.ended is not None:
+            self._heard.pop(job, None)
+        require_going_on(state.history)
         listened = self._heard.get(job)
         if listened is None:
             listened = self._begin(job, Listened(job=job, timeout_seconds=state.settings.heartbeat_timeout_seconds))
@@ -69,7 +77,8 @@ class HeartbeatWatch(Patrol[Listened]):
 
     async def _declare(self, job: str) -> None:
         """Log the losses of a job, once the log itself still knows these workers as alive."""
-        if not self._heard[job].lost(self._clock()):
+        heard = self._heard.get(job)
+        if heard is None or not heard.lost(self._clock()):
             return
         try:
             listened = await self._look(job)
@@ -80,6 +89,7 @@ class HeartbeatWatch(Patrol[Listened]):
                 await self._post(job, events)
         except (InfeasibleError, ConflictError) as error:  # logged all the same, or overtaken: the log says who lives now
             self._log.info("silence told", job=job, outcome=error.as_dict())
-            await self._look(job)
+            with suppress(ConflictError):  # it has ended, as another process was told
+                await self._look(job)
         except KintsugiError as error:
             self._log.warning("cannot tell who fell silent", job=job, error=error.as_dict())

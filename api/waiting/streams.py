@@ -1,9 +1,10 @@
 """Server-sent events: what the logs say as it is written, behind the last thing that a client took in."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import anyio
@@ -14,12 +15,13 @@ from starlette.types import Message, Receive, Scope, Send
 from api.access.limits import Places
 from api.answers import answer_body
 from api.jobs.history import Entry
-from api.pages import event_record, report_record
+from api.pages import ending_record, event_record, report_record
 from api.storage.wording import Detail
 from api.waiting.feed import Feed, Line
 from api.waiting.tail import PAGE, Tail, Window
 from kintsugi.core import codec
 from kintsugi.core.checks import LARGEST_INTEGER
+from kintsugi.core.ending import Ending
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Report
@@ -33,6 +35,15 @@ WIRES = 1_024
 """Lines kept in the form in which they are sent, for all who listen to the same."""
 HALF = "+"
 """Ends an id where the plan of that line is still to be told."""
+
+RECORDED: Mapping[type, tuple[NewsKind, Callable[[Entry], Any]]] = MappingProxyType(
+    {
+        Event: (NewsKind.EVENT, event_record),
+        Report: (NewsKind.REPORT, report_record),
+        Ending: (NewsKind.ENDING, ending_record),
+    }
+)
+"""The entries that streams tell of, each in its form; of the others only the plans that they let count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,12 +176,11 @@ def _begin(place: Place) -> bytes:
 def _wire(line: Line, kinds: frozenset[NewsKind], detail: Detail) -> bytes:
     """A line as it is sent: its entry, and then the plan that it led to; empty where neither is wanted."""
     entry, messages = line.entry, []
-    is_event = isinstance(entry.content, Event)
-    kind = NewsKind.EVENT if is_event else NewsKind.REPORT
+    recorded = RECORDED.get(type(entry.content))
     tells_plan = line.plan is not None and NewsKind.PLAN in kinds
-    if kind in kinds and isinstance(entry.content, Event | Report):
-        record = event_record(entry) if is_event else report_record(entry)
-        data = codec.dumps({"job": line.job, kind.value: record})
+    if recorded is not None and recorded[0] in kinds:
+        kind, record_of = recorded
+        data = codec.dumps({"job": line.job, kind.value: record_of(entry)})
         messages.append(format_sse_event(event=kind, data_str=data, id=f"{line.number}{HALF if tells_plan else ''}"))
     if line.plan is not None and tells_plan:
         data = f'{{"job":{codec.dumps(line.job)},"plan":{answer_body(line.job, line.plan, detail).decode()}}}'

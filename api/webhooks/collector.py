@@ -7,12 +7,14 @@ lies behind it is found again after any crash.
 from collections.abc import Sequence
 from datetime import timedelta
 
+from api.pages import ending_record
 from api.storage.database import OvertakenError
 from api.storage.store import Store
 from api.webhooks.hooks import HookKind
 from api.webhooks.moments import text_of, utc_now
-from api.webhooks.news import News, plan_decided, plan_missing
+from api.webhooks.news import News, job_ended, plan_decided, plan_missing
 from api.webhooks.outbox import Outbox, Place, moved
+from kintsugi.core.ending import Ending
 
 MOST_NEWS = 200
 """Log entries and decisions that one webhook is brought up to date with in one go."""
@@ -56,5 +58,7 @@ class Collector:
                 for entry in entries
                 if entry.problem is not None
             ]
+        if HookKind.JOB_ENDED in place.kinds:
+            news += [job_ended(job, ending_record(entry)) for entry in entries if isinstance(entry.content, Ending)]
         generation = generations[-1] if generations else place.generation
         return moved(place, generation=generation, number=entries[-1].number if entries else place.number), news

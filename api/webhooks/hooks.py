@@ -24,6 +24,8 @@ class HookKind(StrEnum):
     """A new plan: a generation was decided."""
     PLAN_MISSING = "plan_missing"
     """Events left the job without a plan."""
+    JOB_ENDED = "job_ended"
+    """Somebody said that the job is over."""
 
 
 class DeliveryStatus(StrEnum):

@@ -7,6 +7,7 @@ from typing import Any
 from api.storage.stored import StoredDecision
 from api.webhooks.hooks import HookKind
 from kintsugi.core import codec
+from kintsugi.core.ending import EndingRecord
 
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 
@@ -42,6 +43,12 @@ def plan_missing(job: str, number: int, received_at: str, generation: int, probl
     """Events after which no plan is left; `number` is that of the log entry."""
     data = {"job": job, "number": number, "generation": generation, "problem": dict(problem)}
     return _news(HookKind.PLAN_MISSING, job, number, subject=f"log/{number}", time=received_at, data=data)
+
+
+def job_ended(job: str, ended: EndingRecord) -> News:
+    """The end of a job."""
+    data = {"job": job, "number": ended.number, "generation": ended.generation, "ending": codec.encode(ended.ending)}
+    return _news(HookKind.JOB_ENDED, job, ended.number, subject=f"log/{ended.number}", time=ended.received_at, data=data)
 
 
 def _news(kind: HookKind, job: str, position: int, *, subject: str, time: str, data: Mapping[str, Any]) -> News:

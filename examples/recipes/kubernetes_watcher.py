@@ -103,11 +103,14 @@ def tell(client: Client, job: str, event: Event) -> None:
 
 
 def watch(kubernetes: httpx2.Client, client: Client, job: str, namespace: str) -> None:
-    """Tell of all changes, for ever."""
+    """Tell of all changes until the job ends."""
     uids: dict[str, list[str]] = {}
     told: set[str] = set()
     while True:
         try:
+            if client.job(job).ended is not None:
+                print(f"job {job} has ended", flush=True)
+                return
             for change, pod in changes(kubernetes, namespace, f"kintsugi/job={job}"):
                 known = uids.setdefault(pod["metadata"]["labels"]["kintsugi/worker"], [])
                 if pod["metadata"]["uid"] not in known:
@@ -122,7 +125,7 @@ def watch(kubernetes: httpx2.Client, client: Client, job: str, namespace: str) -
 
 
 def main() -> None:
-    """Watch until interrupted."""
+    """Watch until the job ends, or until interrupted."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--job", required=True)
     parser.add_argument("--namespace", default="default")

@@ -1,4 +1,4 @@
-"""A plain torch loop that follows the plans of a Kintsugi service: five calls of its client, and no runtime of Kintsugi's.
+"""A plain torch loop that follows the plans of a Kintsugi service: six calls of its client, and no runtime of Kintsugi's.
 
     kintsugi serve &
     python examples/recipes/plain_loop.py --service http://127.0.0.1:8000 --steps 200
@@ -12,6 +12,7 @@ import argparse
 import time
 from collections import Counter
 from pathlib import Path
+from uuid import uuid4
 
 import torch
 from torch import nn
@@ -19,6 +20,7 @@ from torch import nn
 from kintsugi.client import Client
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.ending import Outcome
 from kintsugi.core.job import JobSettings
 from kintsugi.core.messages import Measurement, Report, ReportStatus
 from kintsugi.core.plan import Plan
@@ -72,6 +74,7 @@ def train(client: Client, job: str, profile: Profile, cluster: Cluster, steps: i
             client.report(job, Report(generation=generation, status=ReportStatus.MEASURED, measured=measured))
             started = time.perf_counter()
             print(f"step {number}: loss {loss:.4f}", flush=True)
+    client.end(job, Outcome.COMPLETED, by="plain_loop")
 
 
 def main() -> None:
@@ -79,7 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--service", required=True, help="URL of Kintsugi; its token comes from KINTSUGI_TOKEN")
     parser.add_argument("--profile", default=str(PROFILE))
-    parser.add_argument("--job", default="plain-loop")
+    parser.add_argument("--job", default=f"plain-loop-{uuid4().hex[:8]}", help="its name at the service; a new one by default")
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args()
     with Client(options.service) as client:

@@ -15,6 +15,7 @@ from kintsugi.client.patience import Patience
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision, Estimate
+from kintsugi.core.ending import Ending, EndingRecord, Outcome
 from kintsugi.core.errors import UnavailableError
 from kintsugi.core.handling import LONGEST_COALESCING_SECONDS, ApprovalPage, ApprovalRecord, Handling, Verdict
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
@@ -95,9 +96,14 @@ class Client(OverlayCalls, GenerationCalls):
         """A job as it stands."""
         return self._read(JobView, path_of(job))
 
-    def jobs(self, *, cursor: str | None = None, limit: int = 100) -> JobPage:
-        """A page of jobs."""
-        return self._read(JobPage, "/v1/jobs", {"cursor": cursor, "limit": limit})
+    def jobs(self, *, cursor: str | None = None, limit: int = 100, ended: bool | None = None) -> JobPage:
+        """A page of jobs; only of those that ended, or of those that go on, where `ended` says so."""
+        only = None if ended is None else str(ended).lower()
+        return self._read(JobPage, "/v1/jobs", {"cursor": cursor, "limit": limit, "ended": only})
+
+    def end(self, job: str, outcome: Outcome, *, reason: str = "", by: str | None = None) -> EndingRecord:
+        """Say that a job is over, why where it is not complete; it takes no events any more, and nobody in it is missed."""
+        return self._write(EndingRecord, path_of(job, "ending"), Ending(outcome=outcome, reason=reason, by=by))
 
     def post_event(self, job: str, event: Event, *, brief: bool = False) -> Answer:
         """Report one event; the answer is the plan to go on with, if `brief` without alternatives and previous plan.

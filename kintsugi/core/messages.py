@@ -8,6 +8,7 @@ from typing import Any
 from kintsugi.core import checks
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision
+from kintsugi.core.ending import EndingRecord, Outcome
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.handling import Handling, PlanStatus, Standing
 from kintsugi.core.job import JobSettings
@@ -157,6 +158,8 @@ class JobSummary:
     """Of the plan to go on with: the latest that is approved; in an advise-only job the latest advice."""
     status: PlanStatus = PlanStatus.APPROVED
     """Of the latest decision's plan."""
+    outcome: Outcome | None = None
+    """How the job ended; null as long as it goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +178,8 @@ class JobView:
     """Of the plan that runs, the one to go on with and the latest one, by generation."""
     decides_at: str | None = None
     """When it is decided about the events that wait for others; null where none do."""
+    ended: EndingRecord | None = None
+    """When and how the job ended; null as long as it goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

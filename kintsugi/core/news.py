@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kintsugi.core.ending import EndingRecord
 from kintsugi.core.messages import Answer, EventRecord, ReportRecord
 from kintsugi.core.profile import PYDANTIC_CONFIG
 
@@ -13,11 +14,12 @@ class NewsKind(StrEnum):
     EVENT = "event"
     REPORT = "report"
     PLAN = "plan"
+    ENDING = "ending"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """One message of a stream: an event, a report or a plan of one job."""
+    """One message of a stream: an event, a report or a plan of one job, or its end."""
 
     __pydantic_config__ = PYDANTIC_CONFIG
 
@@ -25,10 +27,9 @@ class News:
     event: EventRecord | None = None
     report: ReportRecord | None = None
     plan: Answer | None = None
+    ending: EndingRecord | None = None
 
     @property
     def kind(self) -> NewsKind:
         """What it tells of."""
-        if self.event is not None:
-            return NewsKind.EVENT
-        return NewsKind.REPORT if self.report is not None else NewsKind.PLAN
+        return next(kind for kind in NewsKind if getattr(self, kind) is not None)

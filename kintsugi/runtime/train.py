@@ -1,7 +1,7 @@
 """`kintsugi.train`: a whole job on this machine in one call."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -12,7 +12,8 @@ from kintsugi.client import Client, Patience
 from kintsugi.client.connection import checked_address
 from kintsugi.core import checks
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.errors import InvalidInputError, told_as
+from kintsugi.core.ending import Outcome
+from kintsugi.core.errors import InvalidInputError, KintsugiError, told_as
 from kintsugi.core.handling import Handling
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy
@@ -92,7 +93,7 @@ def train(
     """
     job = _job_of(make_job)
     require_device(job.device)
-    name = name or f"job-{uuid4().hex[:12]}"
+    name, life = name or f"job-{uuid4().hex[:12]}", 1
     cluster = _cluster_of(workers)
     if service is not None:
         checked_address(service, "service")
@@ -122,16 +123,30 @@ def train(
         profile = profile or profile_job(make_job, name=name, num_workers=len(names), workers_per_device=sharers)
         if run is not None:
             recorded = RunOptions.of(job, Path(run), mtbf_seconds=mtbf_seconds, checkpoints=checkpoints or CheckpointOptions())
-            options = replace(options, worker=replace(options.worker, run=recorded))
-            name = name if recorded.life == 1 else f"{name}.life{recorded.life}"
+            options, life = replace(options, worker=replace(options.worker, run=recorded)), recorded.life
         recovery = expected_recovery(profile, settings, options.worker.run, len(cluster.workers))
         profile = replace(profile, recovery=recovery)
         plan = _starting_plan(profile, cluster, settings, dp, pp)
-        request = JobRequest(name=name, profile=profile, cluster=cluster, settings=settings, plan=plan, handling=handling)
+        request = JobRequest(
+            name=_name_in(name, life), profile=profile, cluster=cluster, settings=settings, plan=plan, handling=handling
+        )
         if service is None:
             return _run(make_job, request, LocalDecisions(), options, observer)
         client = held.enter_context(Client(service, patience=Patience(timeout_seconds=10.0, attempts=3)))
+        if life > 1:
+            _bury(client, _name_in(name, life - 1), request.name)
         return _run(make_job, request, ServiceDecisions(client), options, observer)
+
+
+def _name_in(name: str, life: int) -> str:
+    """What the job of a run is called at the service in one of the run's lives."""
+    return name if life == 1 else f"{name}.life{life}"
+
+
+def _bury(client: Client, job: str, successor: str) -> None:
+    """Say of the life before that it is over: an agent that was killed could not. It need not be known there."""
+    with suppress(KintsugiError):
+        client.end(job, Outcome.FAILED, reason=f"its agent is gone; {successor} goes on", by="agent")
 
 
 def _job_of(make_job: Callable[[], TrainingJob]) -> TrainingJob:

@@ -151,6 +151,7 @@ def _handling(record: Recorder) -> None:
     record.ask("POST /v1/jobs/{job}/events", event("host0-xid79", 0, "w01"))
     record.ask("POST /v1/jobs/{job}/plans/{generation}/approval", {"decision": "approve", "by": "Ada"})
     record.ask("GET /v1/jobs/{job}/approvals")
+    record.ask("POST /v1/jobs/{job}/ending", {"outcome": "completed", "by": "Ada"})
     record.made["job"] = "patient"
     record.ask("POST /v1/jobs", {**new_job(), "id": "patient", "handling": {"coalesce_seconds": 600}}, 201)
     record.ask("POST /v1/jobs/{job}/events", event("host0-xid79", 0, "w01"), 202, params={"wait_seconds": 0})

@@ -16,6 +16,7 @@ from kintsugi.cli import main
 from kintsugi.client import Client
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.ending import Outcome
 from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import ReportStatus
@@ -104,6 +105,10 @@ class TestSlurm:
         assert "KINTSUGI_URL" in slurm("", SLURMD_NODENAME="h00")
 
 
+def watching(job, url, address):
+    return recipe("kubernetes_watcher.py", "--job", job, "--namespace", "training", "--service", url, "--kubernetes", address)
+
+
 def test_pods_that_leave_die_and_come_back_are_told(url, client):
     create(client, "llama")
     first, old, new = pod("a-0", "u0", "w00", 1), pod("a-3", "u3", "w03", 2), pod("a-3", "u3b", "w03", 9)
@@ -119,10 +124,8 @@ def test_pods_that_leave_die_and_come_back_are_told(url, client):
         [{"type": "ADDED", "object": pod("a-3", "u3b", "w03", 8, ready=False)}, {"type": "MODIFIED", "object": new}],
     ]
     lists = [{"metadata": {"resourceVersion": "2"}, "items": [first, old]}, {"metadata": {"resourceVersion": "7"}, "items": []}]
-    with api_server(lists, streams) as (address, queries):
-        arguments = ("--job", "llama", "--namespace", "training", "--service", url, "--kubernetes", address)
-        with recipe("kubernetes_watcher.py", *arguments):
-            until(lambda: len(events(client, "llama")) == 3)
+    with api_server(lists, streams) as (address, queries), watching("llama", url, address):
+        until(lambda: len(events(client, "llama")) == 3)
     found = events(client, "llama")
     assert [(event.kind.value, event.worker, event.incarnation) for event in found] == [
         ("worker_draining", "w00", 0),
@@ -134,8 +137,19 @@ def test_pods_that_leave_die_and_come_back_are_told(url, client):
     assert [query["resourceVersion"] for query in queries if "watch" in query][:3] == [["2"], ["5"], ["7"]]
 
 
+def test_pods_of_a_job_that_ended_are_watched_no_more(url, client):
+    create(client, "over")
+    gone = [{"type": "DELETED", "object": pod("a-0", "u0", "w00", 3)}]
+    lists = [{"metadata": {"resourceVersion": "2"}, "items": [pod("a-0", "u0", "w00", 1)]}]
+    client.end("over", Outcome.COMPLETED)
+    with api_server(lists, [gone]) as (address, _), watching("over", url, address) as process:
+        output = process.communicate(timeout=60)[0].decode()
+    assert output == "job over has ended\n"
+    assert events(client, "over") == []
+
+
 def test_a_plain_loop_follows_the_plans(url, client):
-    with recipe("plain_loop.py", "--service", url, "--steps", "1000000") as process:
+    with recipe("plain_loop.py", "--service", url, "--job", "plain-loop", "--steps", "1000000") as process:
         until(lambda: "plain-loop" in {job.id for job in client.jobs().jobs})
         generation = client.post_event("plain-loop", Event(kind=EventKind.HOST_FAILED, id="e", generation=0, host="h01")).generation
 
@@ -148,6 +162,12 @@ def test_a_plain_loop_follows_the_plans(url, client):
         process.terminate()
         output = process.communicate(timeout=60)[0].decode()
     assert f"generation {generation}" in output
+
+
+def test_a_plain_loop_says_that_it_is_complete(url, client):
+    with recipe("plain_loop.py", "--service", url, "--job", "short-loop", "--steps", "1") as process:
+        process.communicate(timeout=60)
+    assert client.job("short-loop").ended.ending.outcome is Outcome.COMPLETED
 
 
 def test_torchrun_on_fewer_ranks_shares_the_work_anew(url, client):

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from kintsugi.client import Client, Patience
+from kintsugi.core.ending import Outcome
 from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.decisions import ServiceDecisions
 from kintsugi.runtime.faults import fail_at
@@ -46,7 +47,7 @@ def test_a_job_waits_for_a_service_that_was_killed_and_restarts(tmp_path):
             options = AgentOptions(worker=WorkerOptions(faults=(fail_at(2, "w01", "backward"),)))
             with Agent(tiny_gpt, gpt_request(2, 2), ServiceDecisions(client), options=options, observer=kill_service) as agent:
                 result = agent.run()
-            log = client.events(gpt_request(2, 2).name).events
+            log, ended = client.events(gpt_request(2, 2).name).events, client.job(gpt_request(2, 2).name).ended
     finally:
         may_return.set()
         may_end.set()
@@ -54,3 +55,4 @@ def test_a_job_waits_for_a_service_that_was_killed_and_restarts(tmp_path):
     assert [recovery.lost for recovery in result.recoveries] == [["w01"]]
     assert [record.event.worker for record in log] == ["w01"]
     assert result.decisions[-1].plan.generation == 1
+    assert (ended.ending.outcome, ended.ending.by) == (Outcome.COMPLETED, "agent")

@@ -6,6 +6,7 @@ from types import TracebackType
 
 from kintsugi.core import checks
 from kintsugi.core.decision import Decision
+from kintsugi.core.ending import Ending, Outcome
 from kintsugi.core.errors import NotFoundError
 from kintsugi.runtime.control.attempt import Phase
 from kintsugi.runtime.control.conductor import Conductor
@@ -23,6 +24,8 @@ from kintsugi.runtime.workers.worker import worker_main
 
 STOP_SECONDS = 2.0
 """For workers whose job is done to end by themselves."""
+MOST_REASON_LETTERS = 1_000
+"""Of an error that the service is told; a traceback is for this host's log."""
 
 
 Observer = Callable[["Agent"], None]
@@ -62,7 +65,7 @@ class Agent(AbstractContextManager["Agent"]):
         self._conductor = (Overseer if is_ring else Conductor)(request, self._fleet, self._decider, options)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        self.close(error)
 
     @property
     def phase(self) -> Phase:
@@ -153,9 +156,19 @@ class Agent(AbstractContextManager["Agent"]):
                 self._observer(self)
         return self._conductor.result()
 
-    def close(self) -> None:
-        """End every process and thread of the job."""
+    def close(self, error: BaseException | None = None) -> None:
+        """End every process and thread of the job; who decides for it is told that it is over, and that by `error` if it failed."""
         with ExitStack() as closing:
             closing.callback(self._conductor.close)
-            closing.callback(self._decider.close)
+            closing.callback(self._decider.close, self._ending(error))
             closing.callback(self._fleet.close, grace_seconds=STOP_SECONDS if self.phase is Phase.COLLECTING else 0.0)
+
+    def _ending(self, error: BaseException | None) -> Ending:
+        if isinstance(error, Exception):
+            return Ending(outcome=Outcome.FAILED, by="agent", reason=str(error)[:MOST_REASON_LETTERS] or type(error).__name__)
+        if error is None and self._conductor.is_done():
+            return Ending(outcome=Outcome.COMPLETED, by="agent")
+        reason = (
+            "the agent was closed before the last step" if error is None else f"the agent was told to end: {type(error).__name__}"
+        )
+        return Ending(outcome=Outcome.CANCELLED, by="agent", reason=reason)

@@ -12,6 +12,7 @@ from multiprocessing import Pipe
 import structlog
 
 from kintsugi.core.decision import Decision
+from kintsugi.core.ending import Ending
 from kintsugi.core.errors import KintsugiError, UnavailableError
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement, Report, ReportStatus
@@ -108,8 +109,8 @@ class Decider:
         """Report what was measured; lost when the service does not answer."""
         self._thread.submit(self._tell_measured, generation, measured)
 
-    def close(self) -> None:
-        """Tell what is left to tell, as far as the source answers, and end the thread."""
+    def close(self, ending: Ending | None = None) -> None:
+        """Tell what is left to tell, and at last how the job ended, if it did, as far as the source answers; end the thread."""
         self._is_closing.set()
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._have_kept()
@@ -117,6 +118,8 @@ class Decider:
         if self._pending is not None and self._pending.cancelled():
             with suppress(KintsugiError):
                 self._decide_once()
+        if ending is not None and self.decisions:  # without decisions it never began, or its name is another job's
+            self._tell_ended(ending)
         self.wake.close()
         self._wake_sender.close()
 
@@ -161,6 +164,12 @@ class Decider:
     def _tell(self) -> None:
         with suppress(UnavailableError):
             self._tell_all()
+
+    def _tell_ended(self, ending: Ending) -> None:
+        try:
+            self._source.ended(ending)
+        except KintsugiError as error:
+            self._log.warning("the service does not know that the job is over", outcome=ending.outcome.value, error=str(error))
 
     def _tell_all(self) -> None:
         """A decision must not be asked for before the service knows where the state lies."""

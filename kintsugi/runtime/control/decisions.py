@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from kintsugi.client import Client
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision
+from kintsugi.core.ending import Ending
 from kintsugi.core.errors import ConflictError, InfeasibleError, StaleGenerationError, UnavailableError
 from kintsugi.core.handling import Handling, PlanStatus
 from kintsugi.core.job import JobSettings, Snapshot
@@ -61,6 +62,9 @@ class Decisions(Protocol):
 
     def measured(self, generation: int, measured: Measurement) -> None:
         """What was measured under the plan of `generation`."""
+
+    def ended(self, ending: Ending) -> None:
+        """The job is over; nothing is asked or told any more."""
 
 
 @runtime_checkable
@@ -123,6 +127,9 @@ class LocalDecisions:
     def measured(self, generation: int, measured: Measurement) -> None:
         """Nothing is stored."""
 
+    def ended(self, ending: Ending) -> None:
+        """Nobody else knows of the job."""
+
     def _take(self, event: Event) -> None:
         before = self._membership.alive
         self._membership = self._membership.after(event)
@@ -168,6 +175,10 @@ class ServiceDecisions:
             plan=request.plan,
             handling=request.handling,
         )
+        if view.ended is not None:
+            raise ConflictError(
+                f"has ended ({view.ended.ending.outcome.value}); choose another name", field="name", value=request.name
+            )
         if view.summary.generation != 0:
             raise ConflictError("has run before, and workers were lost; choose another name", field="name", value=request.name)
         return view.decision
@@ -218,3 +229,7 @@ class ServiceDecisions:
     def measured(self, generation: int, measured: Measurement) -> None:
         """Tell the service what was measured."""
         self._client.report(self._job, Report(generation=generation, status=ReportStatus.MEASURED, measured=measured))
+
+    def ended(self, ending: Ending) -> None:
+        """Tell the service that nothing is to be planned or waited for any more."""
+        self._client.end(self._job, ending.outcome, reason=ending.reason, by=ending.by)

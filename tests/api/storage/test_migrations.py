@@ -57,6 +57,20 @@ def test_of_those_that_start_at_once_one_makes_the_tables(empty_url):
         assert set(METADATA.tables) < set(inspect(connection).get_table_names())
 
 
+def test_what_an_earlier_version_stored_is_there_after_an_upgrade(empty_url, monkeypatch):
+    monkeypatch.setattr("api.storage.upgrade.HEAD", "0001")
+    with monkeypatch.context() as earlier:
+        earlier.setattr("api.storage.upgrade._check_shape", lambda _: None)
+        prepare(empty_url)
+    fill(empty_url, with_endings=False)
+    monkeypatch.undo()
+    prepare(empty_url)
+    with connected(empty_url) as connection:
+        assert connection.execute(text("select version_num from alembic_version")).scalar_one() == HEAD
+        assert connection.execute(text("select id from jobs")).scalars().all() == ["j"]
+        assert connection.execute(text("select count(*) from endings")).scalar_one() == 0
+
+
 def test_tables_of_other_programs_are_left_alone(empty_url):
     do(empty_url, "create table theirs (number integer)")
     prepare(empty_url)
@@ -94,7 +108,7 @@ def test_rows_that_are_kept_cannot_be_changed_or_deleted(database_url, table):
             do(database_url, statement)
 
 
-def fill(url):
+def fill(url, *, with_endings=True):
     do(
         url,
         "insert into documents values ('d', '{}')",
@@ -106,3 +120,5 @@ def fill(url):
         "insert into overlay_log values ('j', 1, 'e', '', '', 1, 1)",
         "insert into leases values ('j', 1, 'w00', '{}', '')",
     )
+    if with_endings:
+        do(url, "insert into endings values ('j', '')")

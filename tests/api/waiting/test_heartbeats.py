@@ -11,7 +11,8 @@ from api.storage.stored import StoredJob
 from api.waiting.heartbeats import PATIENCE_RATIO, Listened
 from api.waiting.heartbeats_watch import HeartbeatWatch
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.errors import NotFoundError, StaleIncarnationError, UnavailableError
+from kintsugi.core.ending import Ending, Outcome
+from kintsugi.core.errors import ConflictError, NotFoundError, StaleIncarnationError, UnavailableError
 from kintsugi.core.heartbeats import Heartbeats
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind, Membership
@@ -182,6 +183,20 @@ async def test_losses_are_told_once_the_database_is_back():
 
 
 @pytest.mark.anyio
+async def test_nobody_is_missed_in_a_job_of_which_another_process_knows_the_end():
+    records, now = Records(), [0.0]
+    watch = HeartbeatWatch(records, records.post, clock=lambda: now[0])
+    await watch.hear("llama", beats("h00", "w00"))
+    records.history = records.history.after(Ending(outcome=Outcome.COMPLETED), NOW)
+    now[0] = 1.1 * TIMEOUT
+    await watch._declare("llama")
+    await watch._declare("llama")
+    assert (records.logged, watch.num_workers()) == ([], 0)
+    with pytest.raises(ConflictError, match="has ended"):
+        await watch.hear("llama", beats("h00", "w00"))
+
+
+@pytest.mark.anyio
 async def test_jobs_that_nobody_listens_for_are_answered_all_the_same():
     records, now = Records(timeout=None), [0.0]
     watch = HeartbeatWatch(records, records.post, clock=lambda: now[0])
@@ -219,6 +234,18 @@ def test_the_real_service(client):
     assert stale.json()["error"]["incarnations"] == {"w00": 0, "w01": 0}
     assert client.post(HEARTBEATS, json={**body, "workers": []}).status_code == 422
     assert client.post("/v1/jobs/nobody/heartbeats", json=body).status_code == 404
+
+
+def test_nobody_is_missed_in_a_job_that_ended(client, app):
+    client.post("/v1/jobs", json=new_job(settings={"num_microbatches": 8, "heartbeat_timeout_seconds": 60.0}))
+    body = {"host": "h00", "workers": ["w00", "w01"], "observed_at": NOW}
+    client.post(HEARTBEATS, json=body)
+    assert app.state.desk.heartbeats.num_workers() == 6
+    client.post("/v1/jobs/llama/ending", json={"outcome": "completed"})
+    assert app.state.desk.heartbeats.num_workers() == 0
+    refused = client.post(HEARTBEATS, json=body)
+    assert (refused.status_code, refused.json()["error"]["field"]) == (409, "job")
+    assert app.state.desk.heartbeats.num_workers() == 0
 
 
 def test_a_worker_that_joins_again_is_heard_again(client):

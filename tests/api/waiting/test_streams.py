@@ -16,11 +16,12 @@ from api.waiting.feed import Line
 from api.waiting.streams import EventStream, Place, Selection, Streams
 from api.waiting.tail import PAGE, WINDOW_LINES, Tail, Window
 from kintsugi.client import Client, Patience
+from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError, UnavailableError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Report
-from kintsugi.core.news import NewsKind
+from kintsugi.core.news import News, NewsKind
 from tests.api.requests import EVENTS, JOB, REPORTS, event, new_job, report
 from tests.builders import uniform_profile
 from tests.services import service
@@ -250,6 +251,14 @@ def test_the_real_log(client, job, app):
     assert [(kind, name, data.get("job")) for kind, name, data in everywhere[1:]] == [
         ("report", "3", "llama"), ("event", "4+", "other"), ("plan", "4", "other"),
     ]  # fmt: skip
+
+
+def test_the_end_of_a_job_is_told(client, job, app):
+    record = client.post(f"{JOB}/ending", json={"outcome": "completed"}).json()
+    chosen = Selection(kinds=frozenset([NewsKind.ENDING]), detail=Detail.BRIEF, is_visible=lambda _: True)
+    told = client.portal.call(gathered, app.state.desk.streams, "llama", Place(number=0), chosen, 2)
+    assert told[1:] == [("ending", "1", {"job": "llama", "ending": record})]
+    assert codec.decode(News, told[1][2]).kind is NewsKind.ENDING
 
 
 def test_over_http_a_stream_begins_at_the_end_and_a_stopping_service_ends_it(client, job, app):

@@ -67,6 +67,17 @@ def test_a_new_plan_is_told_as_a_signed_cloud_event(client, job):
     assert (delivery["status"], delivery["attempts"], delivery["last_status"]) == ("delivered", 1, 204)
 
 
+def test_the_end_of_a_job_is_told(client, job):
+    with receiver() as site:
+        add(client, site.url, kinds=["job_ended"])
+        client.post(EVENTS, json=event("a", 0, "w00"))
+        record = client.post(f"{JOB}/ending", json={"outcome": "failed", "reason": "out of data"}).json()
+        (got,) = site.wait_for(1)
+    body = JSONFormat().read(None, got.body)
+    assert (body.get_id(), body.get_type(), body.get_subject()) == ("job_ended.2", "kintsugi.job_ended", "log/2")
+    assert body.get_data() == {"job": "llama", "number": 2, "generation": 1, "ending": record["ending"]}
+
+
 def test_a_missing_plan_is_told(client, job):
     with receiver() as site:
         add(client, site.url, kinds=["plan_missing"])

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 
 from kintsugi.client import Client
+from kintsugi.core.ending import Outcome
 from kintsugi.core.plan import Policy
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.faults import fail_at
@@ -41,10 +42,11 @@ def test_state_is_lost_under_a_service_and_comes_back_from_a_checkpoint(tmp_path
         struck = life(short, fail_at(3, "w01", "backward"))
         again = life(whole)
         with Client(running.url) as client:
-            stored, following = client.job("struck").decision, client.job("struck.life2").summary
+            first, following = client.job("struck"), client.job("struck.life2").summary
     reference = run(whole, gpt_request(1, 2))
     assert [decision.policy for decision in struck.decisions[1:]] == [Policy.CHECKPOINT_RESTART]
-    assert stored.plan == struck.decisions[-1].plan
+    assert (first.ended.ending.outcome, following.outcome) == (Outcome.COMPLETED, Outcome.COMPLETED)
+    assert first.decision.plan == struck.decisions[-1].plan
     assert following.generation == 0
     assert struck.losses == pytest.approx(reference.losses[:4], rel=1e-12, abs=0)
     assert_same(again, reference)

@@ -1,12 +1,14 @@
 """The agent's part: what it sees, what it tells, and how long it waits."""
 
 import signal
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import wait
 
 import pytest
 
 from kintsugi.core.decision import Decision
+from kintsugi.core.ending import Outcome
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.core.plan import Policy
 from kintsugi.runtime.control.agent import Agent
@@ -36,6 +38,9 @@ class Recording(LocalDecisions):
 
     def measured(self, generation, measured) -> None:
         self.told.append(("measured", (generation, tuple(measured.phase_seconds))))
+
+    def ended(self, ending) -> None:
+        self.told.append(("ended", ending.outcome))
 
 
 def run_with(*arguments, **keywords):
@@ -86,8 +91,26 @@ def test_decisions_are_told_what_happened_in_order():
         ("applied", 1),
         ("lost", (("w01", 1),)),
         ("applied", 2),
+        ("ended", Outcome.COMPLETED),
     ]
     assert [entry[1][0] for entry in decisions.told if entry[0] == "measured"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(RuntimeError("the observer's own"), Outcome.FAILED), (KeyboardInterrupt(), Outcome.CANCELLED), (None, Outcome.CANCELLED)],
+)
+def test_how_a_job_ended_that_did_not_come_to_its_last_step(error, outcome):
+    decisions = Recording()
+
+    def stop(agent: Agent) -> None:
+        if agent.losses and error is not None:
+            raise error
+
+    agent = Agent(tiny_gpt, gpt_request(2, 1), decisions, observer=stop)
+    with leaves_nothing(), suppress(RuntimeError, KeyboardInterrupt), agent:
+        agent._conductor.start() if error is None else agent.run()
+    assert decisions.told[-1] == ("ended", outcome)
 
 
 def test_the_observer_sees_every_phase():

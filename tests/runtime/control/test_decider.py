@@ -4,6 +4,7 @@ import pytest
 
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision
+from kintsugi.core.ending import Ending, Outcome
 from kintsugi.core.errors import InfeasibleError, NotFoundError, UnavailableError
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement
@@ -104,6 +105,28 @@ def test_a_source_that_returns_in_time_is_waited_for(request_):
     wait_for(decider)
     assert source.calls == [["w01"], ["w01"]]
     decider.close()
+
+
+def test_the_end_is_told_last_and_only_of_what_began(request_):
+    class Listener(Flaky):
+        def __init__(self) -> None:
+            super().__init__([])
+            self.told: list[object] = []
+
+        def applied(self, generation: int) -> None:
+            self.told.append(generation)
+
+        def ended(self, ending: Ending) -> None:
+            self.told.append(ending)
+            raise UnavailableError("gone", field="url")
+
+    ending, source = Ending(outcome=Outcome.COMPLETED), Listener()
+    Decider(source, timeout_seconds=0.0).close(ending)
+    assert source.told == []
+    decider = started(source, request_)
+    decider.tell_applied(0)
+    decider.close(ending)
+    assert source.told == [0, ending]
 
 
 def test_a_report_that_is_refused_does_not_stand_in_the_way(request_):

@@ -8,6 +8,7 @@ import pytest
 
 from kintsugi.client import Client
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.ending import Ending, Outcome
 from kintsugi.core.errors import ConflictError, InfeasibleError
 from kintsugi.core.handling import Handling, PlanStatus
 from kintsugi.core.membership import Event, EventKind
@@ -86,6 +87,17 @@ def test_a_name_that_has_run_is_refused(job, client):
 
 
 @pytest.mark.processes
+def test_a_job_that_ended_takes_no_more_and_its_name_no_other(job, client):
+    decisions = ServiceDecisions(client)
+    decisions.start(job)
+    decisions.ended(Ending(outcome=Outcome.COMPLETED, by="agent"))
+    assert client.job(job.name).ended.ending.by == "agent"
+    with pytest.raises(ConflictError, match="job: has ended"):
+        decisions.after([lost("w01", 0)])
+    with pytest.raises(ConflictError, match=r"name: has ended \(completed\); choose another name"):
+        ServiceDecisions(client).start(job)
+
+
 def test_events_are_told_again_when_somebody_else_moved_the_generation_on(job, client):
     source = ServiceDecisions(client)
     source.start(job)

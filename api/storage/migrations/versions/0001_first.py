@@ -3,6 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
+from api.storage.migrations.keeping import keep
+
 revision = "0001"
 down_revision = None
 branch_labels = None
@@ -24,7 +26,7 @@ def upgrade() -> None:
     _leases()
     _access()
     for table in KEPT:
-        _keep(table)
+        keep(table)
 
 
 def _documents_and_jobs() -> None:
@@ -216,23 +218,4 @@ def _leases() -> None:
         sa.Column("holder", sa.String(200), nullable=False),
         sa.Column("agreement", sa.Text, nullable=False),
         sa.Column("granted_at", sa.String(32), nullable=False),
-    )
-
-
-def _keep(table: str) -> None:
-    """Refuse every statement that would change or delete rows of `table`."""
-    if op.get_bind().dialect.name == "sqlite":
-        for verb in ("UPDATE", "DELETE"):
-            op.execute(
-                f"CREATE TRIGGER {table}_keeps_its_rows_from_{verb.lower()} BEFORE {verb} ON {table} "
-                f"BEGIN SELECT RAISE(ABORT, 'rows of {table} are never changed or deleted'); END"
-            )
-        return
-    op.execute(
-        f"CREATE FUNCTION {table}_keeps_its_rows() RETURNS trigger LANGUAGE plpgsql AS "
-        f"$$ BEGIN RAISE EXCEPTION 'rows of {table} are never changed or deleted'; END $$"
-    )
-    op.execute(
-        f"CREATE TRIGGER {table}_keeps_its_rows BEFORE UPDATE OR DELETE OR TRUNCATE ON {table} "
-        f"FOR EACH STATEMENT EXECUTE FUNCTION {table}_keeps_its_rows()"
     )
