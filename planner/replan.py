@@ -12,6 +12,7 @@ from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostEr
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.plan import IdleWorker, Policy, Schedule
 from planner.placing.placement import Holdings
+from planner.placing.spreading import are_apart
 from planner.policies.found import Found
 from planner.policies.options import Case, arrangement, deferred, dynamic, rerouting, restart, substitution
 from planner.policies.policy import Candidate, Refusal, alternatives, break_even, choose, reason, survivable
@@ -97,7 +98,10 @@ def _first(case: Case) -> Decision:
     if Policy.FAULT_FREE in case.snapshot.refused_policies:
         raise InfeasibleError("was refused, and no plan runs that another could start from", field="policy", value="fault_free")
     found = arrangement(case, Holdings(None, ()), Policy.FAULT_FREE)
-    candidate = Candidate(Policy.FAULT_FREE, found.plan, found.estimate, found.migration, "the shortest step that was found")
+    why = "the shortest step that was found"
+    if are_apart(found.plan, case.snapshot.cluster, case.alive):
+        why += " with the replicas of every layer on different hosts"
+    candidate = Candidate(Policy.FAULT_FREE, found.plan, found.estimate, found.migration, why)
     return _decision(case, candidate, [candidate], [], found.search)
 
 
@@ -108,8 +112,7 @@ def _keep(case: Case, why: str = "nothing was lost and nothing joined, so the pl
     plan = replace(case.plan, generation=case.snapshot.generation, idle_workers=idle)
     price = estimate(plan, case.snapshot.profile, case.snapshot.cluster, mtbf_seconds=case.snapshot.settings.mtbf_seconds)
     kept = Candidate(plan.policy, plan, price, Migration(), why)
-    bound = Search(lower_bound_seconds=price.iteration_seconds, gap_ratio=0.0, elapsed_seconds=0.0)
-    return _decision(case, kept, [kept], [], bound)
+    return _decision(case, kept, [kept], [], _search_of(case, []))
 
 
 def _recover(case: Case) -> Decision:
@@ -145,7 +148,7 @@ def _is_pinned_in_vain(case: Case, candidates: list[Candidate]) -> bool:
 
 
 def _search_of(case: Case, found: list[Found]) -> Search:
-    """What was searched; where nothing fits, so that rerouted plans alone are left, the bound is the work divided by all speeds."""
+    """What was searched; where nothing was or nothing fits, the bound is the work divided by all speeds."""
     if found:
         return found[0].search
     speeds = [case.snapshot.cluster.by_id[worker].speed_ratio for worker in case.alive]

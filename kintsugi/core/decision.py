@@ -112,7 +112,8 @@ class Search:
     __pydantic_config__ = PYDANTIC_CONFIG
 
     lower_bound_seconds: float
-    """No plan within the ranges and the schedule has a shorter iteration."""
+    """No plan within the ranges and the schedule has a shorter iteration; where the plan keeps the replicas of every layer on
+    different hosts, none that does so has."""
     gap_ratio: float
     """iteration_seconds / lower_bound_seconds - 1."""
     elapsed_seconds: float

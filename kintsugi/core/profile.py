@@ -79,6 +79,9 @@ _BYTES = (
     "tied_bytes",
 )
 
+MOST_BYTES = 2**50
+"""Of one kind, of all layers together; with as many micro-batches in flight as there may be, 64 bits count them still."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerProfile:
@@ -256,6 +259,7 @@ class Profile:
         checks.not_empty("layers", self.layers)
         checks.unique("layers", [layer.name for layer in self.layers])
         self._check_times()
+        self._check_bytes()
         self._check_measurement()
         self._check_ties()
 
@@ -266,6 +270,14 @@ class Profile:
                 field="layers",
                 value=0.0,
             )
+
+    def _check_bytes(self) -> None:
+        for field in _BYTES:
+            sizes = [getattr(layer, field) for layer in self.layers]
+            if sum(sizes) > MOST_BYTES:
+                largest = sizes.index(max(sizes))
+                message = f"is the largest; {sum(sizes):.3g} bytes of all layers together are not credible (over {MOST_BYTES:.3g})"
+                raise InvalidInputError(message, field=f"layers[{largest}].{field}", value=sizes[largest])
 
     def _check_measurement(self) -> None:
         measurement = self.provenance.measurement

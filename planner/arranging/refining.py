@@ -70,8 +70,8 @@ class _Refinery:
         timed = ((self._timing.seconds(option), key) for key, option in changed.items())
         limit = min(self._timing.seconds(lanes) * (1 + SLACK), sys.float_info.max)
         for seconds, key in nsmallest(MOST_TRIED, timed):
-            if seconds <= limit:
-                yield self._plan(plan, changed[key])
+            if seconds <= limit and (option := self._plan(plan, changed[key])) is not None:
+                yield option
 
     def exposure(self, plan: Plan) -> float:
         """How much one host or failure domain can take with it."""
@@ -82,15 +82,19 @@ class _Refinery:
     def _is_allowed(self, lanes: Lanes) -> bool:
         return len(lanes) in self._allowed.dp and all(len(lane) in self._allowed.pp for lane in lanes)
 
-    def _plan(self, plan: Plan, lanes: Lanes) -> Plan:
+    def _plan(self, plan: Plan, lanes: Lanes) -> Plan | None:
+        """The plan with other lanes; None where some lane's memory holds no share with which all are through together."""
         shares = self._timing.shares(lanes)
+        cuts = [self._timing.cuts(len(lanes), lane, share) for lane, share in zip(lanes, shares, strict=True)]
+        if not all(cuts):
+            return None
         order = sorted(range(len(lanes)), key=lambda k: (-len(lanes[k]), -shares[k], self._costs.cluster.order[lanes[k][0]]))
         pipelines = tuple(
             Pipeline(
                 num_microbatches=shares[k],
                 stages=tuple(
                     Stage(layer_start=a, layer_stop=b, worker=worker)
-                    for worker, (a, b) in zip(lanes[k], pairwise(self._timing.cuts(len(lanes), lanes[k], shares[k])), strict=True)
+                    for worker, (a, b) in zip(lanes[k], pairwise(cuts[k]), strict=True)
                 ),
             )
             for k in order

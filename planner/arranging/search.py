@@ -22,6 +22,8 @@ from planner.pipelines.timetable import Timetable
 from planner.pipelines.zero_bubble import partitioner_for
 
 RELAXED_STEP, MARGIN = 1.01, 1.1
+SHORTEST_SECONDS = 1e-12
+"""Where searching for a time begins though forward and input passes take none: no doubling leaves 0."""
 """How exactly the least relaxed time is found, and how far above it tables go at first."""
 
 
@@ -215,12 +217,12 @@ class EqualSearch:
 
     def _relaxed_seconds(self, dp: int, lengths: Lengths, limit: float) -> float:
         """A time in which `dp` pipelines might be through, at most RELAXED_STEP of the least such time (or the limit)."""
-        target = min(limit, float(self._outline.both[-1]))
+        target = min(limit, max(float(self._outline.both[-1]), SHORTEST_SECONDS))
         while target < limit and not self._can_finish(dp, lengths, target):
             target *= 2
         low, high = target / 2, min(target, limit)
-        while high > low * RELAXED_STEP:
-            middle = math.sqrt(low * high)
+        while high > low * RELAXED_STEP and low > 0:
+            middle = math.sqrt(low) * math.sqrt(high)
             low, high = (low, middle) if self._can_finish(dp, lengths, middle) else (middle, high)
         return high
 

@@ -16,6 +16,13 @@ def is_spread(plan: Plan, cluster: Cluster, usable: Sequence[str]) -> bool:
     return exposure(pipelines, cluster, usable) < HOST_WEIGHT
 
 
+def are_apart(plan: Plan, cluster: Cluster, usable: Sequence[str]) -> bool:
+    """Whether a plan keeps replicas on different hosts where they might share one: that may cost it a shorter step."""
+    num_on_host = Counter(cluster.by_id[worker].host for worker in usable)
+    has_choice = len(num_on_host) > 1 and max(num_on_host.values()) > 1
+    return plan.dp > 1 and has_choice and is_spread(plan, cluster, usable)
+
+
 def most_confined(workers: Sequence[str], cluster: Cluster, allowed: Degrees) -> int:
     """With more pipelines than this, wherever they are cut, some naming of their workers is spread; 1 where it always is.
 

@@ -157,21 +157,20 @@ def survivable(plan: Plan, cluster: Cluster) -> Survivable:
     groups = set(plan.holders)
     by_id = cluster.by_id
     hosts = [{by_id[worker].host for worker in holders} for holders in groups]
-    fewest = 1
-    if any(worker.failure_domains for worker in cluster.workers):
-        fewest = min(_fewest_to_lose([by_id[worker].failure_domains for worker in holders]) for holders in groups)
+    domains = {name for worker in cluster.workers for name in worker.failure_domains}
+    fewest = min(_fewest_to_lose([by_id[worker].failure_domains for worker in holders], len(domains)) for holders in groups)
     return Survivable(
         workers=min(map(len, groups)) - 1,
         hosts=min(map(len, hosts)) - 1,
-        failure_domains=max(0, fewest - 1),
+        failure_domains=fewest - 1,
     )
 
 
-def _fewest_to_lose(holders: Sequence[tuple[str, ...]]) -> int:
-    """Fewest domains whose loss takes every holder; a holder in no domain is never taken: then one more than there are."""
+def _fewest_to_lose(holders: Sequence[tuple[str, ...]], num_domains: int) -> int:
+    """Fewest domains whose loss takes every holder; one in no domain is never taken: then one more than the cluster has."""
     names = sorted({name for domains in holders for name in domains})
     if not all(holders):
-        return len(names) + 1
+        return num_domains + 1
     outermost = {domains[-1] for domains in holders}
     if all(len(domains) == 1 for domains in holders):
         return len(outermost)

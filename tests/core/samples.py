@@ -24,7 +24,7 @@ from kintsugi.core.profile import (
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=12)
 SECONDS = st.floats(0, 3600) | st.integers(0, 3600)
-BYTES = st.integers(0, 2**50)
+BYTES = st.integers(0, 2**47)
 RATES = st.none() | st.floats(1e3, 1e12)
 LINKS = st.builds(LinkCost, alpha_seconds=st.floats(0, 10), beta_seconds_per_byte=st.floats(0, 1e-2))
 LAYERS = st.builds(

@@ -175,3 +175,10 @@ def test_a_model_takes_time():
     with refuses("layers", 0.0, "take no time at all"):
         uniform_profile(3, layer_changes=nothing)
     assert uniform_profile(3, layer_changes=nothing | {"backward_weight_seconds": 1e-9}).num_layers == 3
+
+
+@pytest.mark.parametrize("field", ["activation_bytes", "parameter_bytes"])
+def test_layers_of_a_petabyte_are_not_credible(field):
+    with refuses(f"layers[0].{field}", 2**50, "not credible (over 1.13e+15)"):
+        uniform_profile(2, layer_changes={field: 2**50})
+    assert uniform_profile(2, layer_changes={field: 2**49}).num_layers == 2

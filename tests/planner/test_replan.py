@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from estimator.costs import Costs
 from estimator.estimate import estimate
-from kintsugi.core.cluster import Cluster, HostLink
+from kintsugi.core.cluster import Cluster, HostLink, Worker
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostError
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy, Schedule
 from kintsugi.core.profile import LinkCost, Recovery
 from planner.placing.placement import NOT_NEEDED
 from planner.policies.avoiding import BEHIND
+from planner.policies.policy import survivable
 from planner.policies.rerouting import reroute
 from planner.policies.reshaping import PROVEN_IDLE
 from planner.replan import replan
@@ -299,6 +300,28 @@ def test_contradictory_ranges_are_refused(ranges, microbatches, error):
 def test_survivable_losses():
     decision = recover([], plan=first_plan())
     assert (decision.survivable.workers, decision.survivable.hosts, decision.survivable.failure_domains) == (1, 1, 0)
+
+
+def test_who_is_in_no_failure_domain_is_lost_with_none():
+    """Stage 0 is held by workers of no rack, stage 1 by one of each: only both racks together take a layer."""
+    racks = {"w01": ("rack0",), "w03": ("rack1",)}
+    workers = tuple(Worker(id=name, host=name, failure_domains=racks.get(name, ())) for name in ("w00", "w01", "w02", "w03"))
+    plan = grid_plan(4, (2, 2), (4, 4))
+    assert survivable(plan, Cluster(name="racks", workers=workers)).failure_domains == 1
+    assert survivable(plan, Cluster.uniform(4)).failure_domains == 0
+
+
+def test_a_plan_that_is_kept_is_not_said_to_be_the_best_there_is():
+    kept = replan(snapshot_of(PROFILE, Cluster.uniform(4), 16, plan=grid_plan(8, (2, 2), (12, 4))))
+    best = replan(snapshot_of(PROFILE, Cluster.uniform(4), 16))
+    assert kept.search.gap_ratio > 0
+    assert kept.search.lower_bound_seconds <= best.estimate.iteration_seconds < kept.estimate.iteration_seconds
+
+
+@pytest.mark.parametrize(("workers_per_host", "is_told"), [(1, False), (2, True), (8, False)])
+def test_a_first_plan_says_where_replicas_are_kept_apart(workers_per_host, is_told):
+    decision = replan(snapshot_of(PROFILE, Cluster.uniform(8, workers_per_host=workers_per_host), 16, ranges=Ranges(min_dp=2)))
+    assert ("replicas of every layer on different hosts" in decision.reason) is is_told
 
 
 def test_transformers_survive_too():

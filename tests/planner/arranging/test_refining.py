@@ -2,10 +2,12 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
 from kintsugi.core.cluster import Cluster, HostLink, Worker
+from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
 from planner.legality import violations
 from planner.replan import replan
@@ -52,6 +54,18 @@ def test_small_jobs_get_the_best_plan_nearly_always():
     assert min(ratios) >= 1 - 1e-9
     assert max(ratios) < 1.15
     assert sum(ratio < 1 + 1e-9 for ratio in ratios) >= 78
+
+
+def test_lanes_that_memory_is_too_tight_for_are_passed_over():
+    profile = uniform_profile(
+        6,
+        layer_changes={"activation_bytes": 10**9, "parameter_bytes": 0, "optimizer_bytes": 0},
+        memory_bytes=9 * 10**9,
+    )
+    asked = snapshot_of(profile, cluster_of([1.0, 1.0, 1.0, 0.3], {}), 4)
+    asked = replace(asked, settings=replace(asked.settings, schedule=Schedule.GPIPE))
+    decision = replan(asked)
+    assert not violations(asked, decision)
 
 
 def test_a_slow_link_is_avoided():

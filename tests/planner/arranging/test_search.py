@@ -1,6 +1,7 @@
 """The search against brute force on small problems, and the splits against every split."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given, settings
@@ -18,7 +19,7 @@ from planner.pipelines.kinds import WorkerKind
 from planner.pipelines.partition import CLOSE, Partitioner
 from planner.pipelines.relaxation import Outline, least_seconds, relaxed_worth, widest_stages
 from planner.replan import replan
-from tests.builders import layer, profile_of, snapshot_of, uniform_profile
+from tests.builders import FREE, layer, profile_of, snapshot_of, uniform_profile
 from tests.planner.oracle import best_pipeline_seconds, best_single_step_seconds, best_split_seconds, splits
 
 import numpy as np  # isort: skip
@@ -176,6 +177,16 @@ def test_no_multiset_is_worth_more_than_the_relaxation(first, kinds, pipelines, 
     workers = int(pipelines * (first + mean))
     exact = most_worth(worth, first, workers, pipelines)
     assert relaxed_worth(worth, first, workers, pipelines) >= exact * (1 - 1e-12) or exact < 0
+
+
+@pytest.mark.parametrize("schedule", [Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.INTERLEAVED])
+@pytest.mark.parametrize("seconds", [0.01, 1e-12, 1e-300])
+def test_weight_parts_alone_take_time(schedule, seconds):
+    """However little: a search that begins at no time at all, and doubles it, would never end."""
+    times = {"forward_seconds": 0.0, "backward_input_seconds": 0.0, "optimizer_seconds": 0.0, "backward_weight_seconds": seconds}
+    asked = snapshot_of(uniform_profile(4, layer_changes=times, inter_host=FREE), Cluster.uniform(3), 6)
+    decision = replan(replace(asked, settings=replace(asked.settings, schedule=schedule)))
+    assert 0 < decision.search.lower_bound_seconds <= decision.estimate.iteration_seconds
 
 
 def test_batches():
