@@ -1,5 +1,6 @@
 """`kintsugi serve`: the service in one process."""
 
+import os
 import signal
 import socket
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Literal
 
+import structlog
 import typer
 import uvicorn
 from fastapi import FastAPI
@@ -24,6 +26,9 @@ from kintsugi.core.errors import InvalidInputError, UnavailableError
 from planner.warmup import warm_up
 
 BACKLOG = 2_048
+STOPPED_SHORT = 1
+LEAVING_SECONDS = 10.0
+"""Beyond the time that requests have to finish: what is left of a stopping service then is a search without end."""
 WARMING_SECONDS = 1.0
 """How long a stopping service lets the reading of loops end; where they must be compiled first it takes much longer."""
 SWITCH_SECONDS = 0.0005
@@ -117,9 +122,18 @@ class _Server(uvicorn.Server):
             self._warming.start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer those who wait, then stop."""
+        """Answer those who wait, then stop; in the end without threads that do not come back."""
+        last = threading.Timer(self._app.state.desk.settings.shutdown_seconds + LEAVING_SECONDS, _leave)
+        last.daemon = True
+        last.start()
         self._app.state.desk.send_away()
         await super().shutdown(sockets)
+
+
+def _leave() -> None:
+    """End the process as it stands: all that was answered is on the disk."""
+    structlog.get_logger("kintsugi.api").error("ends without work that did not come to its end")
+    os._exit(STOPPED_SHORT)
 
 
 def _settings(**given: Any) -> Settings:

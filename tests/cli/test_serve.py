@@ -1,6 +1,7 @@
 """The service in real processes: killed, restarted, doubled and stopped."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import httpx2
 import pytest
 
 from kintsugi.cli import main
-from kintsugi.client import Client
+from kintsugi.client import Client, Patience
 from kintsugi.core.errors import InfeasibleError, StaleGenerationError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind
@@ -36,6 +37,37 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "kintsugi.cli", *arguments], capture_output=True, text=True, timeout=60, check=False
     )
+
+
+SEARCHING = """
+import threading
+from api.service import Service
+from kintsugi.cli import main, serve
+serve.LEAVING_SECONDS = 0.1
+def search(*_):
+    print("searching", flush=True)
+    threading.Event().wait()
+Service.create_job = search
+main()
+"""
+
+
+def test_a_search_without_end_does_not_keep_the_service_from_ending(tmp_path: Path):
+    environment = {**os.environ, "KINTSUGI_SHUTDOWN_SECONDS": "1", "KINTSUGI_PLANS_AHEAD": "false"}
+    serving = [sys.executable, "-c", SEARCHING, "serve", "--port", "0", "--database-url", f"sqlite:///{tmp_path}/one.sqlite3"]
+    with subprocess.Popen(serving, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stdout is not None
+            url = processes.announced(process.stderr.fileno())
+            with ThreadPoolExecutor(1) as asking, Client(url, patience=Patience(attempts=1)) as client:
+                asked = asking.submit(client.create_job, job="a", profile=uniform_profile(4), workers=6, settings=SETTINGS)
+                assert process.stdout.readline() == b"searching\n"
+                process.terminate()
+                assert process.wait(processes.STOP_SECONDS) == 1
+                assert asked.exception(processes.STOP_SECONDS) is not None
+        finally:
+            process.kill()
 
 
 def test_after_a_kill_everything_is_there_and_the_next_event_is_answered(tmp_path: Path):

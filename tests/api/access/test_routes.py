@@ -14,9 +14,8 @@ STUDIES = {"/v1/estimates", "/v1/whatif", "/v1/simulations"}
 MEETINGS = {"/v1/rendezvous/{run}/{key}"}
 OVERLAYS = {"/v1/jobs/{job}/overlay/events", "/v1/jobs/{job}/overlay/heartbeats", "/dashboard/jobs/{job}/overlay/leave"}
 LEASES = {"/v1/jobs/{job}/generations/{generation}/lease"}
-REPORTS = (
-    {"/v1/jobs", "/v1/jobs/{job}/events", "/v1/jobs/{job}/reports", "/v1/jobs/{job}/heartbeats"} | OVERLAYS | MEETINGS | LEASES
-)
+LOGS = {f"/v1/jobs/{{job}}/{kind}" for kind in ("events", "reports", "heartbeats", "ending")}
+REPORTS = {"/v1/jobs"} | LOGS | OVERLAYS | MEETINGS | LEASES
 SAMPLES = {"generation": "0", "step": "0", "number": "0"}
 CHANGING = {"x-request-id", "content-length"}
 
