@@ -8,7 +8,7 @@ const SILENCE_MILLISECONDS = 3500;
 const HELLO_MILLISECONDS = 150;
 const OPENING_MILLISECONDS = 5000;
 const REST_MILLISECONDS = 15000;
-const KINDS = ["event", "report", "plan", "overlay"];
+const KINDS = ["event", "report", "plan", "ending", "overlay"];
 
 export class News {
   constructor(address, hear) {

@@ -2,6 +2,7 @@
 
 import json
 import re
+from html import unescape
 
 import pytest
 
@@ -41,6 +42,32 @@ def test_the_list_leads_to_every_job(client, job):
     client.post("/v1/jobs", json=new_job(id="another"))
     text = text_of(client.get("/dashboard"))
     assert [f'href="/dashboard/jobs/{name}"' in text for name in ("llama", "another", "third")] == [True, True, False]
+
+
+def test_jobs_that_ended_have_a_list_of_their_own_and_say_why(client, job):
+    client.post(EVENTS, json={"events": [event(f"e{n}", 0, f"w0{n}") for n in range(6)]})
+    assert 'id="problem"' in text_of(client.get(HOME))
+    client.post(f"{JOB}/ending", json={"outcome": "failed", "by": "Ada", "reason": EVIL})
+    assert "/jobs/llama" not in text_of(client.get("/dashboard"))
+    assert "/jobs/llama" in text_of(client.get("/dashboard?ended=true"))
+    shown = text_of(client.get(HOME))
+    assert "This job failed: &lt;img" in shown
+    assert "by Ada" in shown
+    assert (EVIL in shown, 'id="problem"' in shown) == (False, False)
+
+
+def test_pages_of_jobs_that_ended_go_on_with_them(client, job, monkeypatch):
+    monkeypatch.setattr("api.dashboard.routes.JOBS_PER_PAGE", 1)
+    client.post("/v1/jobs", json=new_job(id="another"))
+    for name in ("another", "llama"):
+        client.post(f"/v1/jobs/{name}/ending", json={"outcome": "completed"})
+    first = text_of(client.get("/dashboard?ended=true"))
+    second = text_of(client.get(unescape(re.search(r'href="([^"]*after=[^"]*)"', first)[1])))
+    assert ("/jobs/another" in first, "/jobs/llama" in second, "No job yet" in text_of(client.get("/dashboard"))) == (
+        True,
+        True,
+        True,
+    )
 
 
 def test_a_long_list_has_pages(client, job, monkeypatch):
