@@ -207,7 +207,8 @@ class InterleavedSearch:
             return None
         order = sorted(range(dp), key=lambda k: (-len(groups[k]), -shares[k]))
         shapes = tuple(PipelineShape(splits[k].cuts, shares[k], virtual[k]) for k in order)
-        seconds = max(split.seconds for split in splits) + self._after_seconds(dp)
+        commit = self._problem.costs.commit_seconds(sum(map(len, groups)))
+        seconds = max(split.through_seconds for split in splits) + commit + max(split.update_seconds for split in splits)
         if len(set(self._kinds)) == 1:
             return Arrangement(shapes, seconds)
         return Arrangement(shapes, seconds, tuple(kind for k in order for kind in groups[k]), self._levels)

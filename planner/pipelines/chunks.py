@@ -27,10 +27,17 @@ class ChunkSplit:
 
     cuts: tuple[int, ...]
     """Shape [stages + 1]."""
-    seconds: float
+    through_seconds: float
     """Until the last worker is through with its passes and with the reduction of its first stage."""
+    update_seconds: float
+    """The longest update of a worker: it follows once all pipelines are through."""
     lacking_bytes: int
     """Of memory, on the worker that lacks most; 0 where the split fits."""
+
+    @property
+    def seconds(self) -> float:
+        """The step of the pipeline alone, without its commit."""
+        return self.through_seconds + self.update_seconds
 
 
 class ChunkSplitter:
@@ -54,6 +61,7 @@ class ChunkSplitter:
         layers = sums.profile.layers
         self._activations, self._entries = np.array(sums.activations, np.int64), np.array(sums.entry_bytes, np.int64)
         self._temporary, self._updates = sums.temporary_table(), sums.update_table()
+        self._optimizer = np.array(sums.optimizer, np.float64)
         self._delays = np.array([0.0, *(link.transfer_seconds(layer.output_bytes) for layer in layers[:-1]), 0.0])
         self._known: dict[tuple[tuple[WorkerKind, ...], int, int], ChunkSplit] = {}
 
@@ -78,21 +86,35 @@ class ChunkSplitter:
 
     def priced(self, cuts: Sequence[int], kinds: tuple[WorkerKind, ...], num_microbatches: int, tail: Floats) -> ChunkSplit:
         """A split as `best` prices it."""
-        own = np.array(cuts, dtype=np.int64)
-        seconds = float(self.seconds(own[None], kinds, num_microbatches, tail)[0])
-        return ChunkSplit(tuple(cuts), seconds, int(self.lacking(own[None], kinds, num_microbatches)[0]))
+        option = np.array(cuts, dtype=np.int64)[None]
+        through = float(self.through_seconds(option, kinds, num_microbatches, tail)[0])
+        update = float(self.update_seconds(option, kinds)[0])
+        return ChunkSplit(tuple(cuts), through, update, int(self.lacking(option, kinds, num_microbatches)[0]))
 
     def seconds(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int, tail: Floats) -> Floats:
-        """Times of several splits. Shape [splits]."""
+        """Times of several splits, with their updates and without a commit. Shape [splits]."""
+        return self.through_seconds(options, kinds, num_microbatches, tail) + self.update_seconds(options, kinds)
+
+    def through_seconds(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int, tail: Floats) -> Floats:
+        """When all passes and the reductions of first stages are done, in several splits. Shape [splits]."""
         speeds = np.array([kind.speed_ratio for kind in kinds])
         return splits_seconds((self._forward, self._backward, self._delays, tail), speeds, options, num_microbatches)
 
+    def update_seconds(self, options: Ints, kinds: Sequence[WorkerKind]) -> Floats:
+        """The longest update of a worker in several splits. Shape [splits]."""
+        result: Floats = self._shares(self._optimizer, options, kinds).sum(axis=1).max(axis=1)
+        return result
+
     def promise(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> Floats:
         """What splits cost about: the busiest worker for every micro-batch, the greatest stage for every worker. Shape [splits]."""
-        both = self._forward + self._backward
-        speeds = np.array([kind.speed_ratio for kind in kinds])
-        own = np.diff(both[options], axis=1).reshape(len(options), -1, len(kinds)) / speeds
+        own = self._shares(self._forward + self._backward, options, kinds)
         result: Floats = num_microbatches * own.sum(axis=1).max(axis=1) + (len(kinds) - 1) * own.max(axis=(1, 2))
+        return result
+
+    def _shares(self, seconds: Floats, options: Ints, kinds: Sequence[WorkerKind]) -> Floats:
+        """Each worker's part of what the first n layers take, stage by stage. Shape [splits, stages per worker, workers]."""
+        speeds = np.array([kind.speed_ratio for kind in kinds])
+        result: Floats = np.diff(seconds[options], axis=1).reshape(len(options), -1, len(kinds)) / speeds
         return result
 
     def even(self, kinds: Sequence[WorkerKind], num_virtual: int) -> Ints:
@@ -150,7 +172,7 @@ class _Descent:
             if chosen is None:
                 break
             cuts, seconds = chosen, float(self._seconds(chosen[None])[0])
-        return ChunkSplit(tuple(cuts.tolist()), seconds, lacking)
+        return self._splitter.priced(cuts.tolist(), self._kinds, self._num_microbatches, self._tail)
 
     def _by_promise(self, cuts: Ints) -> Ints:
         promise = float(self._promise(cuts[None])[0])

@@ -28,7 +28,7 @@ from planner.placing.links import Links
 from planner.policies import reshaping
 from planner.replan import replan
 from restorer.rounds import colour_rounds
-from tests.builders import FREE, grid_plan, snapshot_of, transformer_profile, uniform_profile
+from tests.builders import FREE, grid_plan, layer, profile_of, snapshot_of, transformer_profile, uniform_profile
 
 PROFILE = transformer_profile(14)
 
@@ -148,6 +148,16 @@ def test_splits_are_close_to_the_best_of_all(workers, virtual, count):
     found = splitter.best(kinds, virtual, count, tail)
     assert found.lacking_bytes == 0
     assert everything.min() * (1 - 1e-12) <= found.seconds <= everything.min() * 1.05
+
+
+@pytest.mark.parametrize("memory_bytes", [1_000_000_000, 80_000_000_000])
+def test_workers_share_updates_that_take_long(memory_bytes):
+    """With room for all layers on one worker, too: passes are no sooner through on two, the update is."""
+    layers = [layer(f"l{n}", optimizer_seconds=seconds, optimizer_bytes=0) for n, seconds in enumerate((0.0, 0.001, 0.05, 0.05))]
+    profile = profile_of(layers, memory_bytes=memory_bytes, inter_host=FREE)
+    decision = replan(snapshot(profile, Cluster.uniform(2), 1))
+    assert len(decision.plan.workers) == 2
+    assert decision.estimate.iteration_seconds == pytest.approx(4 * 0.03 + 0.051)
 
 
 @given(st.data())
