@@ -5,6 +5,7 @@ Equal replicas have equal bytes, so different neighbours can send different part
 
 import hashlib
 import inspect
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -12,17 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.core.errors import ReconfigurationError
-from kintsugi.runtime.optimizer_state import groups_by_parameter, kept
+from kintsugi.runtime.optimizer_state import flat, groups_by_parameter, kept, nested
 from kintsugi.runtime.overlay.options import Replicated
 from kintsugi.runtime.overlay.ranges import Ranges, united
-from kintsugi.runtime.values import from_plain, to_plain
 from restorer.packing import PackedState, StateEntries
 
 _PIECE_BYTES = 4 * 2**20
-_BUFFER, _PARAMETER, _SCHEDULE, _COUNT = "buffer", "parameter", "schedule", "count"
+_BUFFER, _PARAMETER, _COUNT = "buffer", "parameter", "count"
 _STATE = "optimizer."
 """Begins the keys of a parameter's optimizer state."""
-_STEPS = "steps"
+_STEPS, _SCHEDULES = "steps", "schedules[]"
 _LEAST_SHARD_BYTES = 256
 _NEED_MEMORY = {"fused", "capturable"}
 """What torch's optimizers refuse to do with tensors without memory."""
@@ -54,14 +54,13 @@ def entries(
         if parameter.requires_grad or replicated is Replicated.EVERYTHING:
             found[name, _PARAMETER] = parameter
     for name, parameter in optimized(model, optimizer):
-        for key, value in sorted(optimizer.state.get(parameter, {}).items()):
-            found[name, _STATE + key] = value if isinstance(value, Tensor) else to_plain(value, _STATE + key)
+        for key, value in sorted(flat(optimizer.state.get(parameter, {})).items()):
+            found[name, _STATE + key] = value
     for index, group in enumerate(optimizer.param_groups):
-        for key in sorted(group.keys() - {"params"}):
-            value = group[key]
-            found[_group(index), key] = value if isinstance(value, Tensor) else to_plain(value, f"param_groups.{key}")
-    for index, schedule in enumerate(schedules):
-        found[str(index), _SCHEDULE] = to_plain(schedule.state_dict(), f"schedules[{index}]")
+        settings = {key: value for key, value in group.items() if key != "params"}
+        found |= {(_group(index), key): value for key, value in sorted(flat(settings, _group(index)).items())}
+    states = {str(index): schedule.state_dict() for index, schedule in enumerate(schedules)}
+    found |= {(_SCHEDULES, key): value for key, value in flat(states, "schedules").items()}
     found[_STEPS, _COUNT] = steps
     return found
 
@@ -80,16 +79,19 @@ def load(
         for key, tensor in own.items():
             if key[1] in (_BUFFER, _PARAMETER):
                 tensor.copy_(arrived[key])
+    found = _by_owner(arrived)
     for index, group in enumerate(optimizer.param_groups):
-        group |= {key: _plain(value) for (owner, key), value in arrived.items() if owner == _group(index)}
+        group.update(nested(found[_group(index)]))
     groups = groups_by_parameter(optimizer.param_groups)
     for name, parameter in optimized(model, optimizer):
-        found = {key: value for (owner, key), value in arrived.items() if owner == name and key.startswith(_STATE)}
-        if found:
-            named = {key.removeprefix(_STATE): _plain(value) for key, value in found.items()}
-            optimizer.state[parameter] = {key: kept(key, value, parameter, groups[parameter]) for key, value in named.items()}
+        named = {key.removeprefix(_STATE): value for key, value in found[name].items() if key.startswith(_STATE)}
+        if named:
+            optimizer.state[parameter] = nested(
+                {key: kept(key, value, parameter, groups[parameter]) for key, value in named.items()}
+            )
+    states = nested(found[_SCHEDULES])
     for index, schedule in enumerate(schedules):
-        schedule.load_state_dict(from_plain(arrived[str(index), _SCHEDULE]))
+        schedule.load_state_dict(states[str(index)])
     return int(arrived[_STEPS, _COUNT])
 
 
@@ -139,9 +141,15 @@ def digest(packed: PackedState) -> str:
     return found.hexdigest()
 
 
-def expected_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, replicated: Replicated) -> int:
-    """Bytes of the state once the optimizer has stepped, which it may not have yet."""
-    tensors = PackedState(entries(model, optimizer, (), 0, replicated)).num_bytes
+def expected_bytes(
+    model: nn.Module, optimizer: torch.optim.Optimizer, schedules: Sequence[Schedule], replicated: Replicated
+) -> int:
+    """Bytes of the state once the optimizer has stepped, which it may not have yet.
+
+    Raises:
+        InvalidInputError: the optimizer or a schedule keeps what cannot be sent.
+    """
+    tensors = PackedState(entries(model, optimizer, schedules, 0, replicated)).num_bytes
     return tensors if optimizer.state else tensors + _unborn_bytes(optimizer)
 
 
@@ -173,7 +181,7 @@ def _shadow(parameter: nn.Parameter) -> nn.Parameter:
 
 def _require_same_model(own: StateEntries, arrived: StateEntries) -> None:
     for (owner, key), value in own.items():
-        if key not in (_BUFFER, _PARAMETER, _SCHEDULE):
+        if key not in (_BUFFER, _PARAMETER) and owner != _SCHEDULES:
             continue
         other = arrived.get((owner, key))
         if other is None or (isinstance(value, Tensor) and (value.shape, value.dtype) != (other.shape, other.dtype)):
@@ -183,8 +191,11 @@ def _require_same_model(own: StateEntries, arrived: StateEntries) -> None:
         raise ReconfigurationError("the others train another model", field=_PARAMETER, value=extra[0])
 
 
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, Tensor) else from_plain(value)
+def _by_owner(arrived: StateEntries) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = defaultdict(dict)
+    for (owner, key), value in arrived.items():
+        found[owner][key] = value
+    return found
 
 
 def _group(index: int) -> str:
