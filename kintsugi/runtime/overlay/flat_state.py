@@ -16,14 +16,16 @@ from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.optimizer_state import flat, groups_by_parameter, kept, nested
 from kintsugi.runtime.overlay.options import Replicated
 from kintsugi.runtime.overlay.ranges import Ranges, united
+from kintsugi.runtime.workers.fit import told
 from restorer.packing import PackedState, StateEntries
 
 _PIECE_BYTES = 4 * 2**20
-_BUFFER, _PARAMETER, _COUNT = "buffer", "parameter", "count"
+_BUFFER, _PARAMETER, _GROUP, _COUNT, _KIND = "buffer", "parameter", "group", "count", "kind"
 _STATE = "optimizer."
 """Begins the keys of a parameter's optimizer state."""
-_STEPS, _SCHEDULES = "steps", "schedules[]"
+_STEPS, _SCHEDULES, _OPTIMIZER = "steps", "schedules[]", "optimizer[]"
 _LEAST_SHARD_BYTES = 256
+_WAY_OUT = "train the same in the same way, or name another job"
 _NEED_MEMORY = {"fused", "capturable"}
 """What torch's optimizers refuse to do with tensors without memory."""
 
@@ -53,7 +55,10 @@ def entries(
     for name, parameter in model.named_parameters():
         if parameter.requires_grad or replicated is Replicated.EVERYTHING:
             found[name, _PARAMETER] = parameter
+    found[_OPTIMIZER, _KIND] = type(optimizer).__name__
+    numbers = {id(one): number for number, group in enumerate(optimizer.param_groups) for one in group["params"]}
     for name, parameter in optimized(model, optimizer):
+        found[name, _GROUP] = numbers[id(parameter)]
         for key, value in sorted(flat(optimizer.state.get(parameter, {})).items()):
             found[name, _STATE + key] = value
     for index, group in enumerate(optimizer.param_groups):
@@ -71,10 +76,11 @@ def load(
     """Make a model and what trains it equal to what arrived; the number of steps that it has seen.
 
     Raises:
-        ReconfigurationError: it is the state of another model.
+        ReconfigurationError: it is the state of another model, or of one that is trained in another way.
     """
     own = entries(model, optimizer, schedules, 0, replicated)
     _require_same_model(own, arrived)
+    _require_same_training(own, arrived)
     with torch.no_grad():
         for key, tensor in own.items():
             if key[1] in (_BUFFER, _PARAMETER):
@@ -180,15 +186,29 @@ def _shadow(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def _require_same_model(own: StateEntries, arrived: StateEntries) -> None:
-    for (owner, key), value in own.items():
-        if key not in (_BUFFER, _PARAMETER) and owner != _SCHEDULES:
-            continue
-        other = arrived.get((owner, key))
-        if other is None or (isinstance(value, Tensor) and (value.shape, value.dtype) != (other.shape, other.dtype)):
-            raise ReconfigurationError("the others train another model", field=key, value=owner)
-    extra = [owner for (owner, key) in arrived if key in (_BUFFER, _PARAMETER) and (owner, key) not in own]
-    if extra:
-        raise ReconfigurationError("the others train another model", field=_PARAMETER, value=extra[0])
+    for owner, key in own | arrived:
+        here, there = own.get((owner, key)), arrived.get((owner, key))
+        if key in (_BUFFER, _PARAMETER) and told(here) != told(there):
+            message = f"{owner!r} is {told(here)} here and {told(there)} with the others, who train another model"
+            raise ReconfigurationError(f"{message}; {_WAY_OUT}", field=key, value=owner)
+
+
+def _require_same_training(own: StateEntries, arrived: StateEntries) -> None:
+    kind, theirs = own[_OPTIMIZER, _KIND], arrived.get((_OPTIMIZER, _KIND), "an earlier version of Kintsugi")
+    if kind != theirs:
+        raise ReconfigurationError(f"is {kind}, and the others train with {theirs}; {_WAY_OUT}", field="optimizer", value=kind)
+    for owner, key in own | arrived:
+        here, there = own.get((owner, key)), arrived.get((owner, key))
+        if key == _GROUP and here != there:
+            message = f"parameter {owner!r} is in {_group_told(here)} here and in {_group_told(there)} with the others"
+            raise ReconfigurationError(f"{message}; {_WAY_OUT}", field="optimizer", value=owner)
+    here, there = (len(nested(_by_owner(one)[_SCHEDULES])) for one in (own, arrived))
+    if here != there:
+        raise ReconfigurationError(f"are {here} here and {there} with the others; {_WAY_OUT}", field="schedules", value=here)
+
+
+def _group_told(number: int | None) -> str:
+    return "no group" if number is None else f"group {number}"
 
 
 def _by_owner(arrived: StateEntries) -> dict[str, dict[str, Any]]:

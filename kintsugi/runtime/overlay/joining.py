@@ -78,7 +78,7 @@ class Joiner:
         Raises:
             UnavailableError: it took too long, or nobody is left who holds the state.
             GivenUpError: the scheduler does not count on this worker any more, or somebody asked it to leave.
-            ReconfigurationError: the others train another model, or cannot send their state.
+            ReconfigurationError: the others train another model or in another way, or cannot send their state.
         """
         self._agent.on_overlay(lambda _: self._news.set())
         with self._vigil() as vigil:

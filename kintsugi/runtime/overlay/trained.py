@@ -105,7 +105,7 @@ class TrainedState:
         """Become equal to what arrived.
 
         Raises:
-            ReconfigurationError: it is the state of another model.
+            ReconfigurationError: it is the state of another model, or of one that is trained in another way.
         """
         self.steps = flat_state.load(arrived.entries, self.model, self.optimizer, self._schedules, self._options.replicated)
 

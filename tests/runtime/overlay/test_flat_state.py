@@ -137,11 +137,44 @@ def test_only_what_is_trained_is_reduced_and_sent():
 def test_another_model_is_refused():
     one, other = trained(0, "adam"), trained(0, "adam")
     other.model[3] = nn.Linear(16, 17)
-    with pytest.raises(ReconfigurationError, match="another model"):
+    with pytest.raises(ReconfigurationError, match=r"'3.weight' is \(17, 16\) .* here and \(16, 16\) .* who train another model"):
         other.load(one.packed())
+    with pytest.raises(ReconfigurationError, match=r"^buffer: '1.running_mean' is \(4,\) float64 here and \(4,\) float32 with"):
+        trained(0, "adam", torch.float64).load(one.packed())
     smaller = TrainedState(model := nn.Linear(2, 2), torch.optim.SGD(model.parameters(), 0.1), OverlayOptions())
     with pytest.raises(ReconfigurationError, match="another model"):
         smaller.load(one.packed())
+
+
+def way_of_training(*groups, kind=torch.optim.AdamW, num_schedules=1) -> TrainedState:
+    """Of two tensors, which the groups name by their numbers."""
+    torch.manual_seed(0)
+    model = nn.Linear(2, 2)
+    tensors = list(model.parameters())
+    optimizer = kind([{"params": [tensors[number] for number in group]} for group in groups], 0.1)
+    schedules = [torch.optim.lr_scheduler.StepLR(optimizer, 2) for _ in range(num_schedules)]
+    return TrainedState(model, optimizer, OverlayOptions(), schedules=schedules)
+
+
+@pytest.mark.parametrize(
+    ("joiner", "field", "why"),
+    [
+        (way_of_training([0, 1], kind=torch.optim.SGD), "optimizer", "is SGD, and the others train with AdamW"),
+        (way_of_training([0, 1], kind=torch.optim.Adam), "optimizer", "is Adam, and the others train with AdamW"),
+        (way_of_training([0], [1]), "optimizer", "parameter 'bias' is in group 1 here and in group 0 with the others"),
+        (way_of_training([0]), "optimizer", "parameter 'bias' is in no group here and in group 0 with the others"),
+        (way_of_training([0, 1], num_schedules=0), "schedules", "are 0 here and 1 with the others"),
+    ],
+)
+def test_another_way_of_training_is_refused(joiner, field, why):
+    before = copy.deepcopy(joiner.model.state_dict())
+    source = way_of_training([0, 1])
+    source.model(torch.ones(1, 2)).sum().backward()
+    source.apply(source.gathered(1.0))
+    with pytest.raises(ReconfigurationError, match=why) as caught:
+        joiner.load(source.packed())
+    assert caught.value.field == field
+    assert all(torch.equal(value, before[name]) for name, value in joiner.model.state_dict().items())
 
 
 def test_a_schedule_that_keeps_what_cannot_be_sent_is_refused_before_anything_is_trained():
