@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from kintsugi.core.errors import ReconfigurationError
-from kintsugi.core.overlay import OverlayEventKind
-from kintsugi.runtime.overlay import arrival, sources
+from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayEventKind, WorkerState
+from kintsugi.runtime.overlay import arrival, losses, sources
 from kintsugi.runtime.overlay.committed import GivenUpError
 from kintsugi.runtime.overlay.coordinator import Coordinator
 from kintsugi.runtime.overlay.messages import NO_BYTES
@@ -85,6 +85,37 @@ def test_a_link_is_cut_and_the_reduction_goes_around_it():
     crew.finish()
     check(crew)
     assert all(line.contributors == ("a", "b", "c") for line in before_anybody_left if line.worker == "c")
+
+
+class TwoWords(Desk):
+    """Hears that a worker failed once two have said so of somebody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said = threading.Barrier(2, timeout=60.0)
+
+    def post(self, event: OverlayEvent) -> Overlay:
+        if event.kind is OverlayEventKind.WORKER_FAILED:
+            self.said.wait()
+        return super().post(event)
+
+
+def test_of_two_that_take_each_other_for_dead_one_goes_on(monkeypatch):
+    monkeypatch.setattr(losses, "is_there", lambda *_: False)
+    crew = Crew(desk=TwoWords())
+    crew.start_connected("a", "b")
+    cut(crew, "a", "b")
+    overlay = crew.desk.until(lambda overlay: overlay.restarts > 0)
+    (lost,) = (crew.members[one.id] for one in overlay.workers if one.state is WorkerState.FAILED)
+    (kept,) = (member for member in crew.members.values() if member is not lost)
+    lost.join(60.0)
+    assert isinstance(lost.error, GivenUpError)
+    lost.error = None
+    lost.is_struck.set()  # the others may have done without its last reduction
+    kept.await_steps(kept.num_steps + 3)
+    crew.finish()
+    check(crew)
+    assert crew.desk.num(OverlayEventKind.WORKER_FAILED) == 1
 
 
 class Hoarder(torch.optim.Adam):
