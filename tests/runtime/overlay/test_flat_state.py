@@ -146,6 +146,12 @@ def test_another_model_is_refused():
         smaller.load(one.packed())
 
 
+def test_an_optimizer_that_computes_the_loss_itself_is_refused():
+    model = nn.Linear(2, 2)
+    with pytest.raises(InvalidInputError, match=r"^optimizer: LBFGS.step\(\) needs a closure, .* AdamW say$"):
+        Coordinator(model, torch.optim.LBFGS(model.parameters()), service="http://127.0.0.1:1", job="job")
+
+
 def way_of_training(*groups, kind=torch.optim.AdamW, num_schedules=1) -> TrainedState:
     """Of two tensors, which the groups name by their numbers."""
     torch.manual_seed(0)
