@@ -207,7 +207,7 @@ class OverlayEventKind(StrEnum):
     LINK_DISCONNECTED = "link_disconnected"
     """Disconnect-link, asked by one end, or the loss of the link, which `detail` explains: `link`, `interrupted`."""
     WORKER_FAILED = "worker_failed"
-    """`worker`; the scheduler tells it itself where no heartbeat comes."""
+    """`worker`, and `teller`; the scheduler tells it itself where no heartbeat comes."""
     LINK_MEASURED = "link_measured"
     """`link`, `alpha_seconds`, `beta_seconds_per_byte`."""
     STATE_REPLICATED = "state_replicated"
@@ -253,6 +253,10 @@ class OverlayEvent:
     """What the joining worker will add to each reduction; by default as much as its state."""
     synchronization_seconds: dict[str, float] = field(default_factory=dict)
     """What the scheduler had heard of everybody's all-reduces when it took this down; nobody else fills it in."""
+    teller: str | None = None
+    """Which worker tells of the loss of another one: the word of one that has failed itself is refused."""
+    teller_incarnation: int = 0
+    """The life in which it tells that."""
     overlay: Overlay | None = None
     """The newest one that a new scheduler or its voters had seen: it goes on from there where its log ends earlier."""
 
@@ -269,7 +273,7 @@ class OverlayEvent:
             self._require("alpha_seconds", "beta_seconds_per_byte")
         if self.kind is OverlayEventKind.SCHEDULER_CHANGED:
             self._require("address", "term")
-        for counted in ("incarnation", "generation", "restarts", "term", "step"):
+        for counted in ("incarnation", "teller_incarnation", "generation", "restarts", "term", "step"):
             checks.non_negative(counted, getattr(self, counted) or 0)
         if self.alpha_seconds is not None:
             checks.seconds("alpha_seconds", self.alpha_seconds, at_most=checks.LONGEST_LATENCY_SECONDS)

@@ -59,8 +59,12 @@ def are_alike(was: str | None, now: str | None) -> bool:
     return own[0] in other or other[0] in own
 
 
-def flat(state: Mapping[str, Any]) -> dict[str, Any]:
+def flat(state: Mapping[str, Any], field: str = "optimizer") -> dict[str, Any]:
     """A parameter's state as it travels: tensors and single plain values; lists and others of them by a text and their tensors.
+
+    Args:
+        state: by name.
+        field: that an error names, before the name in the state.
 
     Raises:
         InvalidInputError: with the name of what is neither.
@@ -71,7 +75,7 @@ def flat(state: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = value
         else:
             tensors: list[Tensor] = []
-            found[name + _NESTED] = json.dumps(to_plain(value, f"optimizer.{name}", tensors))
+            found[name + _NESTED] = json.dumps(to_plain(value, f"{field}.{name}", tensors))
             found |= {f"{name}{_NESTED}{number}": tensor for number, tensor in enumerate(tensors)}
     return found
 

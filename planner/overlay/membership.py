@@ -76,10 +76,23 @@ def leave(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
 
 
 def fail(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
-    """A worker is lost; the word about a life that is over changes nothing."""
+    """A worker is lost; the word about a life that is over changes nothing.
+
+    Who tells it of another is believed while it has not failed itself: where two lose sight of each other, one is left. The only
+    worker that holds the state is lost once it is silent, not before: nobody could go on without it.
+
+    Raises:
+        NotFoundError: who tells it is not in the overlay.
+        StaleIncarnationError: the life in which it tells it is over.
+        ConflictError: the worker alone holds the state, and another one tells it.
+    """
+    if event.teller is not None:
+        _speaking(overlay, event.teller, event.teller_incarnation)
     worker = find_worker(overlay, event.worker)
     if worker is None or worker.state is WorkerState.FAILED or event.incarnation < worker.incarnation:
         return overlay
+    if event.teller is not None and in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING) == (worker.id,):
+        raise ConflictError("alone holds the state; it is given up once it is silent", field="worker", value=worker.id)
     return fail_workers(overlay, (worker.id,), event.detail or "reported as failed")
 
 
@@ -117,18 +130,13 @@ def ask_again(overlay: Overlay, event: OverlayEvent, _now: str) -> Overlay:
 
 
 def present(overlay: Overlay, event: OverlayEvent) -> OverlayWorker:
-    """The worker that speaks, in the life in which it speaks.
+    """The worker that speaks of itself, in the life in which it speaks.
 
     Raises:
         NotFoundError: it is not in the overlay.
         StaleIncarnationError: that life is over: it failed, or joined again since.
     """
-    worker = find_worker(overlay, event.worker)
-    if worker is None:
-        raise NotFoundError("is not in the overlay; join first", field="worker", value=event.worker)
-    if worker.state is WorkerState.FAILED or event.incarnation < worker.incarnation:
-        raise stale(worker)
-    return worker
+    return _speaking(overlay, event.worker, event.incarnation)
 
 
 def stale(worker: OverlayWorker) -> StaleIncarnationError:
@@ -140,6 +148,15 @@ def stale(worker: OverlayWorker) -> StaleIncarnationError:
 def wanted_link(overlay: Overlay, first: str, second: str) -> OverlayLink:
     """A link that is to be connected from the next generation on."""
     return OverlayLink(between=ascending(first, second), state=LinkState.CONNECTING, generation=overlay.generation + 1)
+
+
+def _speaking(overlay: Overlay, speaker: str | None, incarnation: int) -> OverlayWorker:
+    worker = find_worker(overlay, speaker)
+    if worker is None:
+        raise NotFoundError("is not in the overlay; join first", field="worker", value=speaker)
+    if worker.state is WorkerState.FAILED or incarnation < worker.incarnation:
+        raise stale(worker)
+    return worker
 
 
 def _bridges(overlay: Overlay, leaver: str) -> list[tuple[str, str]]:

@@ -53,6 +53,8 @@ class Arrival:
         """The last reduction that the state has seen; none before the first source told."""
         self.failure = ""
         """Why it cannot be completed."""
+        self.refusal = ""
+        """Why no replication of this state could be."""
         self.opened: set[str] = set()
         """Sources that have begun to send."""
         self._packed: PackedState | None = None
@@ -204,7 +206,10 @@ class Arrival:
             self._proven = united(self._proven, ((begin, end),))
         return False
 
-    def _gone(self, worker: str, _message: Message) -> bool:
+    def _gone(self, worker: str, message: Message) -> bool:
+        why = message.fields.get("why")
+        if why:
+            self.refusal = f"{worker} cannot send its state: {why}"
         self.failure = f"{worker} has let go of its copy"
         return True
 

@@ -65,7 +65,9 @@ class Coordinator:
         options: times and sizes.
 
     Raises:
-        InvalidInputError: an argument makes no sense, the address is taken, or the name by the only worker that holds the state.
+        InvalidInputError: an argument makes no sense, the optimizer or a schedule keeps what cannot be sent, the optimizer needs a
+            closure, the address is taken, or the name by the only worker that holds the state.
+        ReconfigurationError: the others train another model or in another way, or cannot send their state.
         UnavailableError: scheduler, neighbours or state were not there in time, or nobody is left who holds the state.
         GivenUpError: it was asked to leave (Ctrl-C, SIGTERM, the leave button) before it took part.
     """
@@ -95,6 +97,7 @@ class Coordinator:
         self.worker = worker or f"{socket.gethostname()}-{os.getpid()}"
         checks.name("worker", self.worker)
         self.trained = TrainedState(model, optimizer, self.options, schedules=schedules, before_step=before_step)
+        state_bytes = expected_bytes(model, optimizer, schedules, self.options.replicated)
         urls = urls_of(service)
         if standby is not None and not urls:
             raise InvalidInputError("needs the URL of the scheduler as service", field="standby")
@@ -106,7 +109,7 @@ class Coordinator:
             address=advertised or f"{host}:{self.links.port}",
             neighbors=neighbors,
             max_neighbors=self.options.max_neighbors,
-            state_bytes=expected_bytes(model, optimizer, self.options.replicated),
+            state_bytes=state_bytes,
             shard_bytes=smallest_vector_bytes(model),
             gradient_bytes=self.trained.vector_bytes,
         )

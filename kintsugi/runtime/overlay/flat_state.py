@@ -5,6 +5,7 @@ Equal replicas have equal bytes, so different neighbours can send different part
 
 import hashlib
 import inspect
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -12,18 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.core.errors import ReconfigurationError
-from kintsugi.runtime.optimizer_state import groups_by_parameter, kept
+from kintsugi.runtime.optimizer_state import flat, groups_by_parameter, kept, nested
 from kintsugi.runtime.overlay.options import Replicated
 from kintsugi.runtime.overlay.ranges import Ranges, united
-from kintsugi.runtime.values import from_plain, to_plain
+from kintsugi.runtime.workers.fit import told
 from restorer.packing import PackedState, StateEntries
 
 _PIECE_BYTES = 4 * 2**20
-_BUFFER, _PARAMETER, _SCHEDULE, _COUNT = "buffer", "parameter", "schedule", "count"
+_BUFFER, _PARAMETER, _GROUP, _COUNT, _KIND = "buffer", "parameter", "group", "count", "kind"
 _STATE = "optimizer."
 """Begins the keys of a parameter's optimizer state."""
-_STEPS = "steps"
+_STEPS, _SCHEDULES, _OPTIMIZER = "steps", "schedules[]", "optimizer[]"
 _LEAST_SHARD_BYTES = 256
+_WAY_OUT = "train the same in the same way, or name another job"
 _NEED_MEMORY = {"fused", "capturable"}
 """What torch's optimizers refuse to do with tensors without memory."""
 
@@ -53,15 +55,17 @@ def entries(
     for name, parameter in model.named_parameters():
         if parameter.requires_grad or replicated is Replicated.EVERYTHING:
             found[name, _PARAMETER] = parameter
+    found[_OPTIMIZER, _KIND] = type(optimizer).__name__
+    numbers = {id(one): number for number, group in enumerate(optimizer.param_groups) for one in group["params"]}
     for name, parameter in optimized(model, optimizer):
-        for key, value in sorted(optimizer.state.get(parameter, {}).items()):
-            found[name, _STATE + key] = value if isinstance(value, Tensor) else to_plain(value, _STATE + key)
+        found[name, _GROUP] = numbers[id(parameter)]
+        for key, value in sorted(flat(optimizer.state.get(parameter, {})).items()):
+            found[name, _STATE + key] = value
     for index, group in enumerate(optimizer.param_groups):
-        for key in sorted(group.keys() - {"params"}):
-            value = group[key]
-            found[_group(index), key] = value if isinstance(value, Tensor) else to_plain(value, f"param_groups.{key}")
-    for index, schedule in enumerate(schedules):
-        found[str(index), _SCHEDULE] = to_plain(schedule.state_dict(), f"schedules[{index}]")
+        settings = {key: value for key, value in group.items() if key != "params"}
+        found |= {(_group(index), key): value for key, value in sorted(flat(settings, _group(index)).items())}
+    states = {str(index): schedule.state_dict() for index, schedule in enumerate(schedules)}
+    found |= {(_SCHEDULES, key): value for key, value in flat(states, "schedules").items()}
     found[_STEPS, _COUNT] = steps
     return found
 
@@ -72,24 +76,28 @@ def load(
     """Make a model and what trains it equal to what arrived; the number of steps that it has seen.
 
     Raises:
-        ReconfigurationError: it is the state of another model.
+        ReconfigurationError: it is the state of another model, or of one that is trained in another way.
     """
     own = entries(model, optimizer, schedules, 0, replicated)
     _require_same_model(own, arrived)
+    _require_same_training(own, arrived)
     with torch.no_grad():
         for key, tensor in own.items():
             if key[1] in (_BUFFER, _PARAMETER):
                 tensor.copy_(arrived[key])
+    found = _by_owner(arrived)
     for index, group in enumerate(optimizer.param_groups):
-        group |= {key: _plain(value) for (owner, key), value in arrived.items() if owner == _group(index)}
+        group.update(nested(found[_group(index)]))
     groups = groups_by_parameter(optimizer.param_groups)
     for name, parameter in optimized(model, optimizer):
-        found = {key: value for (owner, key), value in arrived.items() if owner == name and key.startswith(_STATE)}
-        if found:
-            named = {key.removeprefix(_STATE): _plain(value) for key, value in found.items()}
-            optimizer.state[parameter] = {key: kept(key, value, parameter, groups[parameter]) for key, value in named.items()}
+        named = {key.removeprefix(_STATE): value for key, value in found[name].items() if key.startswith(_STATE)}
+        if named:
+            optimizer.state[parameter] = nested(
+                {key: kept(key, value, parameter, groups[parameter]) for key, value in named.items()}
+            )
+    states = nested(found[_SCHEDULES])
     for index, schedule in enumerate(schedules):
-        schedule.load_state_dict(from_plain(arrived[str(index), _SCHEDULE]))
+        schedule.load_state_dict(states[str(index)])
     return int(arrived[_STEPS, _COUNT])
 
 
@@ -139,9 +147,15 @@ def digest(packed: PackedState) -> str:
     return found.hexdigest()
 
 
-def expected_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, replicated: Replicated) -> int:
-    """Bytes of the state once the optimizer has stepped, which it may not have yet."""
-    tensors = PackedState(entries(model, optimizer, (), 0, replicated)).num_bytes
+def expected_bytes(
+    model: nn.Module, optimizer: torch.optim.Optimizer, schedules: Sequence[Schedule], replicated: Replicated
+) -> int:
+    """Bytes of the state once the optimizer has stepped, which it may not have yet.
+
+    Raises:
+        InvalidInputError: the optimizer or a schedule keeps what cannot be sent.
+    """
+    tensors = PackedState(entries(model, optimizer, schedules, 0, replicated)).num_bytes
     return tensors if optimizer.state else tensors + _unborn_bytes(optimizer)
 
 
@@ -172,19 +186,36 @@ def _shadow(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def _require_same_model(own: StateEntries, arrived: StateEntries) -> None:
-    for (owner, key), value in own.items():
-        if key not in (_BUFFER, _PARAMETER, _SCHEDULE):
-            continue
-        other = arrived.get((owner, key))
-        if other is None or (isinstance(value, Tensor) and (value.shape, value.dtype) != (other.shape, other.dtype)):
-            raise ReconfigurationError("the others train another model", field=key, value=owner)
-    extra = [owner for (owner, key) in arrived if key in (_BUFFER, _PARAMETER) and (owner, key) not in own]
-    if extra:
-        raise ReconfigurationError("the others train another model", field=_PARAMETER, value=extra[0])
+    for owner, key in own | arrived:
+        here, there = own.get((owner, key)), arrived.get((owner, key))
+        if key in (_BUFFER, _PARAMETER) and told(here) != told(there):
+            message = f"{owner!r} is {told(here)} here and {told(there)} with the others, who train another model"
+            raise ReconfigurationError(f"{message}; {_WAY_OUT}", field=key, value=owner)
 
 
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, Tensor) else from_plain(value)
+def _require_same_training(own: StateEntries, arrived: StateEntries) -> None:
+    kind, theirs = own[_OPTIMIZER, _KIND], arrived.get((_OPTIMIZER, _KIND), "an earlier version of Kintsugi")
+    if kind != theirs:
+        raise ReconfigurationError(f"is {kind}, and the others train with {theirs}; {_WAY_OUT}", field="optimizer", value=kind)
+    for owner, key in own | arrived:
+        here, there = own.get((owner, key)), arrived.get((owner, key))
+        if key == _GROUP and here != there:
+            message = f"parameter {owner!r} is in {_group_told(here)} here and in {_group_told(there)} with the others"
+            raise ReconfigurationError(f"{message}; {_WAY_OUT}", field="optimizer", value=owner)
+    here, there = (len(nested(_by_owner(one)[_SCHEDULES])) for one in (own, arrived))
+    if here != there:
+        raise ReconfigurationError(f"are {here} here and {there} with the others; {_WAY_OUT}", field="schedules", value=here)
+
+
+def _group_told(number: int | None) -> str:
+    return "no group" if number is None else f"group {number}"
+
+
+def _by_owner(arrived: StateEntries) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = defaultdict(dict)
+    for (owner, key), value in arrived.items():
+        found[owner][key] = value
+    return found
 
 
 def _group(index: int) -> str:

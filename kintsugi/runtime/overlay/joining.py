@@ -6,7 +6,7 @@ from functools import partial
 
 import structlog
 
-from kintsugi.core.errors import KintsugiError
+from kintsugi.core.errors import KintsugiError, ReconfigurationError
 from kintsugi.core.overlay import Overlay, OverlayEventKind, Replication, WorkerState
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.arrival import Arrival
@@ -78,6 +78,7 @@ class Joiner:
         Raises:
             UnavailableError: it took too long, or nobody is left who holds the state.
             GivenUpError: the scheduler does not count on this worker any more, or somebody asked it to leave.
+            ReconfigurationError: the others train another model or in another way, or cannot send their state.
         """
         self._agent.on_overlay(lambda _: self._news.set())
         with self._vigil() as vigil:
@@ -193,6 +194,8 @@ class Joiner:
         if arrival is None or wanted is None or arrival.generation != wanted.generation or self._is_given_up(arrival):
             return
         self.pursuit.remember(wanted)
+        if arrival.refusal:
+            raise ReconfigurationError(arrival.refusal, field="state")
         if arrival.failure:
             self._ask_again(arrival.failure)
         elif arrival.is_complete:

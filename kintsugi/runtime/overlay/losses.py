@@ -73,6 +73,8 @@ class Losses:
             f"failed-{other}-{known.incarnation}",
             worker=other,
             incarnation=known.incarnation,
+            teller=own.worker,
+            teller_incarnation=own.incarnation,
             interrupted=is_needed,
             detail=f"its connection to {own.worker} broke, and it does not answer at its address",
         )

@@ -16,10 +16,18 @@ ANNOUNCEMENT = "kintsugi: listening on "
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
 _CHUNK_BYTES = 65_536
+_BOUND_TO_PARENT = """
+import runpy, signal, sys
+from kintsugi.runtime.parent import end_with_parent
+end_with_parent(signal.SIGTERM, int(sys.argv.pop(1)))
+runpy.run_module("kintsugi.cli", run_name="__main__", alter_sys=True)
+"""
+"""`python -m kintsugi.cli`, which ends with this process: bound there, for what runs here between fork and start would need a fork
+of all that this process has in memory."""
 
 
 class ServiceProcess:
-    """A service of its own for one job's overlay."""
+    """A service of its own for one job's overlay. It ends with the thread that starts it, however that ends."""
 
     def __init__(self, log: Path, job: str, *, host: str, token: str | None = None) -> None:
         """Start it; returns once it can answer. It asks for tokens where this worker has one, and accepts that one for the job.
@@ -28,7 +36,7 @@ class ServiceProcess:
             UnavailableError: it did not start in time, or ended.
         """
         self._job = job
-        command = [sys.executable, "-m", "kintsugi.cli", "serve", "--host", host, "--port", "0"]
+        command = [sys.executable, "-c", _BOUND_TO_PARENT, str(os.getpid()), "serve", "--host", host, "--port", "0"]
         command += ["--database-url", f"sqlite:///{log.parent / 'scheduler.sqlite3'}", "--log-level", "error"]
         settings = {"KINTSUGI_OVERLAY_LOG": str(log), "KINTSUGI_OVERLAY_LOG_JOB": job, "KINTSUGI_PLANS_AHEAD": "false"}
         token = token or os.environ.get("KINTSUGI_TOKEN")

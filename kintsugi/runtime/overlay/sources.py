@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import structlog
 import xxhash
 
 from kintsugi.core.errors import KintsugiError
@@ -60,7 +61,10 @@ class Sources:
             if self._worker in sources and key in wanted:
                 is_fastest = overlay.synchronization.parents.get(replication.joiner) == self._worker
                 self._history.follow(key, at, is_told=is_fastest)
-                self._start(key, replication, at, packed)
+                try:
+                    self._start(key, replication, at, packed)
+                except Exception as error:  # what the user's optimizer keeps, or want of memory: this worker trains on
+                    self._refuse(key, str(error))
 
     def keep(self, committed: Committed, members: Collection[str]) -> None:
         """Keep a reduction for those that follow; who took part in it follows no more."""
@@ -145,6 +149,12 @@ class Sources:
         if telling is not None:
             telling.close()
         self._history.leave(key)
+
+    def _refuse(self, key: Key, why: str) -> None:
+        """Tell a joining worker that the state cannot be sent, which no other copy of it mends."""
+        self._end_following(key)
+        structlog.get_logger("kintsugi.overlay").warning("cannot send its state", worker=self._worker, joiner=key[0], why=why)
+        self._links.tell(key[0], GONE, {"replication": key[1], "why": why})
 
     def _start(self, key: Key, replication: Replication, at: Sum, packed: Callable[[], PackedState]) -> None:
         state = packed()

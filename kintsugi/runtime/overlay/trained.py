@@ -1,5 +1,6 @@
 """The model that a worker trains and what trains it: gradients as one vector, and the atomic update with their mean."""
 
+import inspect
 from collections.abc import Callable, Sequence
 
 import torch
@@ -17,6 +18,20 @@ def _nothing() -> None:
     pass
 
 
+def _require_plain_steps(optimizer: torch.optim.Optimizer) -> None:
+    """Require that an optimizer steps with the gradients that are there.
+
+    Raises:
+        InvalidInputError: it computes the loss again itself.
+    """
+    kind = type(optimizer).__name__
+    try:
+        inspect.signature(type(optimizer).step).bind(optimizer)  # of the class: schedules wrap that of the instance
+    except TypeError as error:
+        message = f"{kind}.step() needs a closure, and has the mean of all workers' gradients alone here; take another, AdamW say"
+        raise InvalidInputError(message, field="optimizer", value=kind) from error
+
+
 class TrainedState:
     """Model, optimizer and schedules of one worker. Only what is trained is reduced, and buffers if they are averaged."""
 
@@ -32,8 +47,9 @@ class TrainedState:
         """Take a model that is built already.
 
         Raises:
-            InvalidInputError: nothing in it is trained, or the optimizer steps what is not in it.
+            InvalidInputError: nothing in it is trained, or the optimizer cannot step with a mean alone.
         """
+        _require_plain_steps(optimizer)
         self.model, self.optimizer = model, optimizer
         self.steps = 0
         """Optimizer steps of the job that this state has seen."""
@@ -105,7 +121,7 @@ class TrainedState:
         """Become equal to what arrived.
 
         Raises:
-            ReconfigurationError: it is the state of another model.
+            ReconfigurationError: it is the state of another model, or of one that is trained in another way.
         """
         self.steps = flat_state.load(arrived.entries, self.model, self.optimizer, self._schedules, self._options.replicated)
 

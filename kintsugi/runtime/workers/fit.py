@@ -26,7 +26,7 @@ def require_fits(layer: str, own: StateEntries, arrived: StateEntries, kinds: Ma
     """
     written = {place: value for place, value in arrived.items() if place[1] != UPDATED_BY}
     for name, key in own | written:
-        was, now = _told(written.get((name, key))), _told(own.get((name, key)))
+        was, now = told(written.get((name, key))), told(own.get((name, key)))
         if was != now:
             raise _refused(layer, name, f"{key} {name!r} was {was} and is {now}")
     for name, kind in kinds.items():
@@ -40,7 +40,8 @@ def _refused(layer: str, name: str, why: str) -> InvalidInputError:
     return InvalidInputError(f"{message}; train on what there was, or begin anew in a new folder", field="layers", value=name)
 
 
-def _told(value: Tensor | None) -> str:
+def told(value: Tensor | None) -> str:
+    """Shape and type of a parameter or buffer, in words."""
     return "not there" if value is None else f"{tuple(value.shape)} {type_name(value.dtype)}"
 
 

@@ -8,6 +8,8 @@ from kintsugi.core.overlay import LinkState, Overlay, Shape, WorkerState
 from planner.overlay.topology import components, in_state, up_links
 from tests.planner.overlay.world import Churn
 
+HOLDING = (WorkerState.ACTIVE, WorkerState.DRAINING)
+
 
 def check(overlay: Overlay) -> None:
     policy = overlay.synchronization
@@ -67,6 +69,8 @@ def test_churn_keeps_every_promise(data):
         assert len(components(after.synchronization.order, up_links(after, after.synchronization.order))) <= 1
         leaving = in_state(after, WorkerState.DRAINING)
         assert set(leaving).intersection(after.synchronization.order) <= set(before.synchronization.order), "nobody is called back"
+        if len(churn.world.log) > num_logged and churn.world.log[-1][0].teller is not None:
+            assert in_state(after, *HOLDING) or not in_state(before, *HOLDING), "no worker's word loses the state"
         if after is before or len(churn.world.log) == num_logged:
             assert after is before
         else:

@@ -250,6 +250,34 @@ def test_a_joiner_that_lost_track_gives_up_the_state_that_it_holds_and_nobody_wa
         world.tell("replication_requested", worker="w00")
 
 
+def test_of_two_that_lose_sight_of_each_other_one_is_left():
+    world = mesh("w00", "w01")
+    told = {"interrupted": True, "restarts": 0}
+    overlay = world.tell("worker_failed", worker="w00", teller="w01", **told)
+    assert (world.state("w00"), world.state("w01"), overlay.restarts) == (FAILED, ACTIVE, 1)
+    for late in ("w01", "w00"):  # the word that is on its way, and what is told of it again
+        with pytest.raises(StaleIncarnationError):
+            world.tell("worker_failed", worker=late, teller="w00", **told)
+    assert world.tell("worker_failed", worker="w00", teller="w01", **told) is overlay
+    world.join("w00", "w01", incarnation=1)
+    with pytest.raises(StaleIncarnationError):
+        world.tell("worker_failed", worker="w01", teller="w00", **told)
+    with pytest.raises(NotFoundError):
+        world.tell("worker_failed", worker="w01", teller="w09", **told)
+
+
+def test_who_alone_holds_the_state_is_lost_once_it_is_silent():
+    world = mesh("w00", "w01")
+    world.join("w02", "w00", "w01")
+    world.tell("worker_failed", worker="w01", teller="w02")
+    before = world.overlay
+    with pytest.raises(ConflictError, match="alone holds the state"):
+        world.tell("worker_failed", worker="w00", teller="w02", interrupted=True)
+    assert world.overlay is before
+    world.tell("worker_failed", worker="w00", detail="no heartbeat for 10.0 s")
+    assert world.state("w00") is FAILED
+
+
 def test_words_of_an_earlier_life_are_refused_and_a_new_life_begins_anew():
     world = mesh("w00", "w01")
     overlay = world.join("w01", "w00", incarnation=1)

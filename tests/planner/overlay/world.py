@@ -140,7 +140,9 @@ class Churn:
     def fail(self) -> None:
         worker = self._one()
         known = self._data.draw(st.one_of(st.none(), st.integers(0, self.world.overlay.restarts)))
-        self.world.tell("worker_failed", worker=worker, incarnation=self._life(worker), interrupted=True, restarts=known)
+        teller = self._data.draw(st.sampled_from([None, *(name for name in NAMES if name != worker)]))
+        told = {} if teller is None else {"teller": teller, "teller_incarnation": self._life(teller)}
+        self.world.tell("worker_failed", worker=worker, incarnation=self._life(worker), interrupted=True, restarts=known, **told)
 
 
 HAPPENINGS = {

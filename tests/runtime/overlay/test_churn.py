@@ -5,10 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
-from kintsugi.core.overlay import OverlayEventKind
-from kintsugi.runtime.overlay import arrival, sources
+from kintsugi.core.errors import ReconfigurationError
+from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayEventKind, WorkerState
+from kintsugi.runtime.overlay import arrival, losses, sources
 from kintsugi.runtime.overlay.committed import GivenUpError
+from kintsugi.runtime.overlay.coordinator import Coordinator
 from kintsugi.runtime.overlay.messages import NO_BYTES
 from kintsugi.runtime.overlay.reduction import TreeReduction
 from kintsugi.runtime.overlay.sources import SEAL
@@ -81,6 +85,66 @@ def test_a_link_is_cut_and_the_reduction_goes_around_it():
     crew.finish()
     check(crew)
     assert all(line.contributors == ("a", "b", "c") for line in before_anybody_left if line.worker == "c")
+
+
+class TwoWords(Desk):
+    """Hears that a worker failed once two have said so of somebody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said = threading.Barrier(2, timeout=60.0)
+
+    def post(self, event: OverlayEvent) -> Overlay:
+        if event.kind is OverlayEventKind.WORKER_FAILED:
+            self.said.wait()
+        return super().post(event)
+
+
+def test_of_two_that_take_each_other_for_dead_one_goes_on(monkeypatch):
+    monkeypatch.setattr(losses, "is_there", lambda *_: False)
+    crew = Crew(desk=TwoWords())
+    crew.start_connected("a", "b")
+    cut(crew, "a", "b")
+    overlay = crew.desk.until(lambda overlay: overlay.restarts > 0)
+    (lost,) = (crew.members[one.id] for one in overlay.workers if one.state is WorkerState.FAILED)
+    (kept,) = (member for member in crew.members.values() if member is not lost)
+    lost.join(60.0)
+    assert isinstance(lost.error, GivenUpError)
+    lost.error = None
+    lost.is_struck.set()  # the others may have done without its last reduction
+    kept.await_steps(kept.num_steps + 3)
+    crew.finish()
+    check(crew)
+    assert crew.desk.num(OverlayEventKind.WORKER_FAILED) == 1
+
+
+class Hoarder(torch.optim.Adam):
+    """Keeps what cannot be sent, from its first step on."""
+
+    def step(self, closure=None) -> None:
+        super().step(closure)
+        for state in self.state.values():
+            state["seen"] = {1}
+
+
+def hoarding() -> tuple[nn.Module, torch.optim.Optimizer]:
+    model, optimizer = perceptron()
+    return model, Hoarder(model.parameters(), optimizer.defaults["lr"])
+
+
+def test_a_state_that_cannot_be_sent_keeps_the_joiner_out_and_does_not_hurt_who_holds_it(monkeypatch):
+    monkeypatch.setattr(Coordinator, "digest", lambda _: "")
+    crew = Crew(build=hoarding)
+    crew.start("a").await_steps(1)
+    joiner = crew.start("b", ("a",))
+    joiner.join(60.0)
+    assert isinstance(joiner.error, ReconfigurationError)
+    assert "a cannot send its state: optimizer.seen: holds a set" in str(joiner.error)
+    joiner.error = None
+    crew.members["a"].await_steps(crew.members["a"].num_steps + 3)
+    crew.finish()
+    check(crew)
+    assert crew.desk.now.restarts == 0
 
 
 def test_links_are_asked_for_and_given_up_at_the_end_of_a_step():

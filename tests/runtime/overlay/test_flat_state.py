@@ -11,6 +11,7 @@ from torch import nn
 
 from kintsugi.core.errors import InvalidInputError, ReconfigurationError
 from kintsugi.runtime.overlay import flat_state
+from kintsugi.runtime.overlay.coordinator import Coordinator
 from kintsugi.runtime.overlay.options import OverlayOptions, Replicated
 from kintsugi.runtime.overlay.trained import TrainedState
 from kintsugi.runtime.values import from_plain, to_plain
@@ -34,9 +35,46 @@ OPTIMIZERS = {
 }
 
 
+class Recent(torch.optim.Optimizer):
+    """Steps with the mean of the last gradients, which it keeps in a list, and its settings in a dictionary with a tensor."""
+
+    def __init__(self, parameters) -> None:
+        super().__init__(parameters, {"rates": {"lr": torch.tensor(0.1)}})
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state["recent"] = [*state.get("recent", []), parameter.grad.clone()][-3:]
+                state["seen"] = {"last": (parameter.grad.sum(), None), 3: [True]}
+                parameter.sub_(group["rates"]["lr"] * torch.stack(state["recent"]).mean(0))
+
+
+class Decay:
+    """A schedule whose state is a tensor."""
+
+    def __init__(self, optimizer) -> None:
+        self.optimizer, self.factor = optimizer, torch.ones(1)
+
+    def step(self) -> None:
+        self.factor *= 0.5
+        for group in self.optimizer.param_groups:
+            group["rates"]["lr"].mul_(self.factor.item())
+
+    def state_dict(self) -> dict:
+        return {"factor": self.factor}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.factor = state["factor"]
+
+
 def trained(seed: int, kind: str, dtype=torch.float32, **options) -> TrainedState:
     torch.manual_seed(seed)
     model = network(dtype)
+    if kind == "lists":
+        optimizer = Recent(model.parameters())
+        return TrainedState(model, optimizer, OverlayOptions(**options), schedules=[Decay(optimizer)])
     optimizer = OPTIMIZERS[kind](model.parameters())
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 2, 4])
     return TrainedState(model, optimizer, OverlayOptions(**options), schedules=[schedule])
@@ -50,7 +88,7 @@ def step(state: TrainedState, seed: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("kind", [*OPTIMIZERS, "lists"])
 @pytest.mark.parametrize("num_steps", [0, 3])
 def test_a_joiner_goes_on_bit_for_bit(kind, dtype, num_steps):
     source, joiner = trained(0, kind, dtype), trained(1, kind, dtype)
@@ -71,7 +109,7 @@ def test_a_joiner_goes_on_bit_for_bit(kind, dtype, num_steps):
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_the_size_of_a_state_is_known_before_the_optimizer_has_stepped(kind):
     state = trained(0, kind)
-    expected = flat_state.expected_bytes(state.model, state.optimizer, Replicated.EVERYTHING)
+    expected = flat_state.expected_bytes(state.model, state.optimizer, (), Replicated.EVERYTHING)
     step(state, 0)
     assert state.packed().num_bytes == expected
 
@@ -79,8 +117,8 @@ def test_the_size_of_a_state_is_known_before_the_optimizer_has_stepped(kind):
 def test_the_size_of_a_state_is_known_of_updates_that_only_devices_capture():
     model = network()
     plain, capturable = (torch.optim.AdamW(model.parameters(), capturable=is_capturable) for is_capturable in (False, True))
-    expected = flat_state.expected_bytes(model, plain, Replicated.EVERYTHING)
-    assert flat_state.expected_bytes(model, capturable, Replicated.EVERYTHING) == expected
+    expected = flat_state.expected_bytes(model, plain, (), Replicated.EVERYTHING)
+    assert flat_state.expected_bytes(model, capturable, (), Replicated.EVERYTHING) == expected
 
 
 def test_only_what_is_trained_is_reduced_and_sent():
@@ -99,11 +137,59 @@ def test_only_what_is_trained_is_reduced_and_sent():
 def test_another_model_is_refused():
     one, other = trained(0, "adam"), trained(0, "adam")
     other.model[3] = nn.Linear(16, 17)
-    with pytest.raises(ReconfigurationError, match="another model"):
+    with pytest.raises(ReconfigurationError, match=r"'3.weight' is \(17, 16\) .* here and \(16, 16\) .* who train another model"):
         other.load(one.packed())
+    with pytest.raises(ReconfigurationError, match=r"^buffer: '1.running_mean' is \(4,\) float64 here and \(4,\) float32 with"):
+        trained(0, "adam", torch.float64).load(one.packed())
     smaller = TrainedState(model := nn.Linear(2, 2), torch.optim.SGD(model.parameters(), 0.1), OverlayOptions())
     with pytest.raises(ReconfigurationError, match="another model"):
         smaller.load(one.packed())
+
+
+def test_an_optimizer_that_computes_the_loss_itself_is_refused():
+    model = nn.Linear(2, 2)
+    with pytest.raises(InvalidInputError, match=r"^optimizer: LBFGS.step\(\) needs a closure, .* AdamW say$"):
+        Coordinator(model, torch.optim.LBFGS(model.parameters()), service="http://127.0.0.1:1", job="job")
+
+
+def way_of_training(*groups, kind=torch.optim.AdamW, num_schedules=1) -> TrainedState:
+    """Of two tensors, which the groups name by their numbers."""
+    torch.manual_seed(0)
+    model = nn.Linear(2, 2)
+    tensors = list(model.parameters())
+    optimizer = kind([{"params": [tensors[number] for number in group]} for group in groups], 0.1)
+    schedules = [torch.optim.lr_scheduler.StepLR(optimizer, 2) for _ in range(num_schedules)]
+    return TrainedState(model, optimizer, OverlayOptions(), schedules=schedules)
+
+
+@pytest.mark.parametrize(
+    ("joiner", "field", "why"),
+    [
+        (way_of_training([0, 1], kind=torch.optim.SGD), "optimizer", "is SGD, and the others train with AdamW"),
+        (way_of_training([0, 1], kind=torch.optim.Adam), "optimizer", "is Adam, and the others train with AdamW"),
+        (way_of_training([0], [1]), "optimizer", "parameter 'bias' is in group 1 here and in group 0 with the others"),
+        (way_of_training([0]), "optimizer", "parameter 'bias' is in no group here and in group 0 with the others"),
+        (way_of_training([0, 1], num_schedules=0), "schedules", "are 0 here and 1 with the others"),
+    ],
+)
+def test_another_way_of_training_is_refused(joiner, field, why):
+    before = copy.deepcopy(joiner.model.state_dict())
+    source = way_of_training([0, 1])
+    source.model(torch.ones(1, 2)).sum().backward()
+    source.apply(source.gathered(1.0))
+    with pytest.raises(ReconfigurationError, match=why) as caught:
+        joiner.load(source.packed())
+    assert caught.value.field == field
+    assert all(torch.equal(value, before[name]) for name, value in joiner.model.state_dict().items())
+
+
+def test_a_schedule_that_keeps_what_cannot_be_sent_is_refused_before_anything_is_trained():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    schedule = Decay(optimizer)
+    schedule.factor = {1.0}
+    with pytest.raises(InvalidInputError, match=r"^schedules\.0: holds a set"):
+        Coordinator(model, optimizer, service="http://127.0.0.1:1", job="job", schedules=[schedule])
 
 
 def test_gradients_are_weighted_and_missing_ones_are_zero():

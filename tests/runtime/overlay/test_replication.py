@@ -9,10 +9,11 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kintsugi.core.errors import CommunicationError
+from kintsugi.core.errors import CommunicationError, InvalidInputError
 from kintsugi.core.overlay import Replication, ReplicationShare
 from kintsugi.runtime.overlay.arrival import Arrival
 from kintsugi.runtime.overlay.committed import Sum
+from kintsugi.runtime.overlay.following import FORGOTTEN
 from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.ranges import Ranges, length, stretches, tail, united, within, without
@@ -176,6 +177,23 @@ def test_a_source_that_copied_its_own_shares_alone_says_that_it_has_no_others(mo
     box = Mailbox()
     Sources("s0", box, OPTIONS).fetch("x", {"replication": 3, "ranges": [[0, 4]]})
     assert box.messages[0].kind == GONE
+
+
+def test_a_state_that_cannot_be_sent_is_the_joiner_s_trouble_alone():
+    def packed() -> PackedState:
+        raise InvalidInputError("holds a set", field="optimizer.seen")
+
+    box, plan = Mailbox(), replication(212, 4, 53)
+    sources = Sources("s0", box, OPTIONS)
+    overlay = replace(empty_overlay("job"), replications=(plan,))
+    sources.begin(overlay, keys(overlay), Sum(4, 1), packed)
+    assert sources.joiners == ()
+    sources.follow("x", {"replication": 7, "after": [4, 1], "up_to": 9})
+    refused, forgotten = box.messages
+    assert (refused.kind, forgotten.kind) == (GONE, FORGOTTEN)
+    arrival = Arrival(7, lambda: None)
+    arrival.take("s0", refused)
+    assert arrival.refusal == "s0 cannot send its state: optimizer.seen: holds a set"
 
 
 HEADER = state().header.decode()

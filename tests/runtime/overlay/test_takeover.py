@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -20,12 +21,14 @@ from kintsugi.runtime.overlay.election import BallotBox, Electorate
 from kintsugi.runtime.overlay.greeting import Identity
 from kintsugi.runtime.overlay.heard import HeardScheduler
 from kintsugi.runtime.overlay.messages import Channel, Message
+from kintsugi.runtime.overlay.serving import ServiceProcess
 from kintsugi.runtime.overlay.standby import LOG_FILE, LogCopy, Standby, StandbyOptions
+from kintsugi.runtime.processes import forkserver
 from planner.overlay.succession import Ballot
 from tests.planner.overlay.world import mesh
-from tests.processes import service
+from tests.processes import is_running, service
 from tests.runtime.overlay.test_churn import check_lines
-from tests.runtime.overlay.trainees import Trainee
+from tests.runtime.overlay.trainees import WAIT_SECONDS, Trainee
 from tests.runtime.overlay.waiting import until
 
 LINE = ("w00", "w01", "w02", "w03", "w04")
@@ -254,6 +257,32 @@ def test_training_and_joining_go_on_when_the_scheduler_is_killed(tmp_path, monke
             trainees[worker].join()
     assert all(trainee.has_left for trainee in trainees.values())
     check_lines([line for trainee in trainees.values() for line in trainee.lines])
+
+
+def serve_until_killed(log: Path, told) -> None:
+    told.send(ServiceProcess(log, "clinics", host="127.0.0.1")._process.pid)
+    threading.Event().wait()
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(300)
+def test_a_successor_ends_with_its_worker_even_where_that_one_is_killed(tmp_path):
+    copy = LogCopy(tmp_path / LOG_FILE)
+    copy.clear()
+    hears, told = forkserver().Pipe(duplex=False)
+    worker = forkserver().Process(target=serve_until_killed, args=(copy.path, told))
+    worker.start()
+    try:
+        assert hears.poll(100.0)
+        successor = hears.recv()
+        assert is_running(successor)
+    finally:
+        worker.kill()
+        worker.join()
+    deadline = time.monotonic() + WAIT_SECONDS
+    while is_running(successor):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def check_log(url: str, token: str, folder: Path) -> None:

@@ -194,6 +194,8 @@ def test_a_joiner_whose_only_source_dies_is_told_so(monkeypatch):
     try:
         assert is_met.wait(20.0)
         crew.members["a"].strike()
+        silent = {"worker": "a", "incarnation": crew.desk.now.worker("a").incarnation, "detail": "no heartbeat for 10.0 s"}
+        crew.desk.post(OverlayEvent(kind=OverlayEventKind.WORKER_FAILED, id="silent", **silent))
         crew.desk.until(lambda overlay: overlay.worker("a").state is WorkerState.FAILED)
         joiner.join(PROMPT_SECONDS)
     finally:
