@@ -1,11 +1,13 @@
 """Small training jobs that worker processes can import, and the profiles they are planned from."""
 
+import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -287,6 +289,31 @@ def profile_for(job: TrainingJob, *, optimizer_bytes: int = 400_000_000) -> Prof
         for own in job.layers
     ]
     return profile_of(layers, inter_host=FREE, intra_host=FREE)
+
+
+@dataclass
+class Drawing:
+    """A data set whose samples gain noise of torch's, Python's and NumPy's generators, and bring along what they drew."""
+
+    inner: Dataset
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int) -> Mapping[str, Tensor]:
+        sample = self.inner[index]
+        drawn = torch.tensor([torch.rand(()).item(), random.random(), np.random.random()]).double().repeat(WIDTH // 3)
+        return {**sample, "values": sample["values"] + drawn, "drawn": drawn}
+
+
+def squared_error_of_drawn(outputs: Activations, batch: Batch) -> Tensor:
+    """Against what the samples drew, and with dropout of its own."""
+    return functional.dropout((outputs[0] - batch["drawn"]).square(), 0.1).mean()
+
+
+def drawing_job() -> TrainingJob:
+    """The odd job, on samples that draw their input and what is to be told of it."""
+    return replace(odd_job(), dataset=Drawing(Vectors(100)), loss=squared_error_of_drawn)
 
 
 @dataclass

@@ -17,8 +17,8 @@ from kintsugi.runtime.models import (
     Activations,
     Batch,
     TrainingJob,
+    batch_of,
     canonical_name,
-    collate,
     loss_of,
     model_shape,
     optimizer_for,
@@ -126,8 +126,7 @@ class Sweeper:
                 parameter.grad.zero_()
 
     def _batch(self, number: int) -> Batch:
-        indices = self._sampler.indices(number, 0)
-        return collate([self._job.dataset[index] for index in indices], self._job.device)
+        return batch_of(self._job, self._sampler, number, 0)
 
     def _inputs(self, index: int, passes: list[_Passed]) -> Activations:
         arrived = passes[-1].outputs if passes else ()
