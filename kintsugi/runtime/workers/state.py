@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
-from kintsugi.runtime.brought import finite_factor
+from kintsugi.runtime.brought import RATE, base_rates, finite_factor
 from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, canonical_name, optimizer_for
 from kintsugi.runtime.optimizer_state import OptimizerState, kind_of
 from kintsugi.runtime.ties import own_name, owner_of
@@ -19,8 +19,6 @@ from restorer.staging import ArrivedState
 
 PARAMETER = "parameter"
 BUFFER = "buffer"
-RATE = "lr"
-"""Of a parameter group."""
 
 
 def _nothing() -> None:
@@ -39,7 +37,7 @@ class ModelState:
         self.optimizers = _optimizers(job, self.parameters)
         """By the name of the layer whose parameters they update."""
         self._states = {owner: state_of(job, optimizer) for owner, optimizer in self.optimizers.items()}
-        self._base_rates = [group[RATE] for group in self._groups]
+        self._base_rates = base_rates(self.optimizers.values()) if job.learning_rate_factor is not None else []
         self._can_be_sent = False
 
     @classmethod
@@ -106,7 +104,8 @@ class ModelState:
         """
         if self._job.learning_rate_factor is not None:
             factor = finite_factor(self._job.learning_rate_factor(step), step)
-            for group, base in zip(self._groups, self._base_rates, strict=True):
+            groups = (group for optimizer in self.optimizers.values() for group in optimizer.param_groups)
+            for group, base in zip(groups, self._base_rates, strict=True):
                 group[RATE] = base * factor
 
     def update(self) -> None:
@@ -121,10 +120,6 @@ class ModelState:
             for layer in self.modules:
                 self.export(layer, StateKind.OPTIMIZER)
             self._can_be_sent = True
-
-    @property
-    def _groups(self) -> list[dict[str, Any]]:
-        return [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
 
     def _state_for(self, name: str) -> OptimizerState | None:
         """Of the optimizer that updates a parameter, or others of its layer; null where none of them is trained."""
