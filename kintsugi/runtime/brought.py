@@ -1,8 +1,9 @@
 """What a user's own functions give, checked where it comes in: an error names them and the way out, not an operation of torch."""
 
+import inspect
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
 from pickle import PicklingError
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from kintsugi.core.errors import InvalidInputError, KintsugiError
 from restorer.transport import TensorSpec
 
+RATE = "lr"
+"""What a parameter group calls its learning rate."""
 _OF_META = re.compile(r"(?<![a-z])meta(?![a-z])", re.IGNORECASE)
 """In what torch says about an operation that needs values where there are shapes alone."""
 
@@ -213,14 +216,49 @@ def optimizer_of(made: object) -> torch.optim.Optimizer:
     """What the job's optimizer function made.
 
     Raises:
-        InvalidInputError: that is no optimizer.
+        InvalidInputError: that is no optimizer, or one that computes the loss itself.
     """
     if not isinstance(made, torch.optim.Optimizer):
         kind = type(made).__name__
         raise InvalidInputError(
             f"returns a {kind}; return a torch.optim.Optimizer of the parameters", field="optimizer", value=kind
         )
+    require_plain_steps(made)
     return made
+
+
+def require_plain_steps(optimizer: torch.optim.Optimizer) -> None:
+    """Require that an optimizer steps with the gradients that are there.
+
+    Raises:
+        InvalidInputError: it computes the loss again itself.
+    """
+    kind = type(optimizer).__name__
+    try:
+        inspect.signature(type(optimizer).step).bind(optimizer)  # of the class: schedules wrap that of the instance
+    except TypeError as error:
+        message = f"is {kind}, whose step() needs a closure: no worker can compute the loss of all again; take another, as AdamW"
+        raise InvalidInputError(message, field="optimizer", value=kind) from error
+
+
+def base_rates(optimizers: Iterable[torch.optim.Optimizer]) -> list[Any]:
+    """The learning rates that a factor is for, of all groups.
+
+    Raises:
+        InvalidInputError: a group has none.
+    """
+    rates = []
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            if RATE not in group:
+                kind = type(optimizer).__name__
+                raise InvalidInputError(
+                    f"is a factor on {RATE!r}, which the parameter groups of {kind} do not have; leave it out (None)",
+                    field="learning_rate_factor",
+                    value=kind,
+                )
+            rates.append(group[RATE])
+    return rates
 
 
 def finite_factor(factor: Any, step: int, field: str = "learning_rate_factor") -> Any:

@@ -1,9 +1,11 @@
 """What a user brings: an ordered list of layers, an optimizer, a loss and a data set."""
 
+import random
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,7 +25,12 @@ NamedParameters = list[tuple[str, nn.Parameter]]
 
 
 class Dataset(Sized, Protocol):
-    """A map-style data set whose samples are mappings of field name to tensor."""
+    """A map-style data set whose samples are mappings of field name to tensor.
+
+    A micro-batch is read by every worker whose layers or loss look at it, and again when its step is run again. What a sample draws
+    (masks, augmentation) from torch's, Python's and NumPy's generators is the same each time: they are seeded for every micro-batch
+    of every step. Generators of its own, and whatever else it remembers, must not make a difference.
+    """
 
     def __getitem__(self, index: int) -> Mapping[str, Any]:
         """One sample."""
@@ -155,6 +162,28 @@ def build_layer(job: TrainingJob, index: int) -> nn.Module:
     seed_generators(job, 0, index)
     layer = job.layers[index]
     return built(layer.name, layer.build).to(device=job.device, dtype=job.dtype)
+
+
+def batch_of(job: TrainingJob, sampler: Sampler, step: int, microbatch: int) -> dict[str, Tensor]:
+    """The fields of a micro-batch of a step, which depend on nothing else.
+
+    The generators of torch are left as its samples leave them, for they are seeded again before every layer; those of Python and
+    NumPy, of which layers may draw, as they were.
+
+    Raises:
+        InvalidInputError: its samples cannot be stacked.
+    """
+    place = (3, step, microbatch)
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        seed_generators(job, *place)
+        random.seed(seed_for(job, *place))
+        np.random.seed(seed_for(job, *place) % 2**32)
+        samples = [job.dataset[index] for index in sampler.indices(step, microbatch)]
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+    return collate(samples, job.device)
 
 
 def collate(samples: Sequence[Mapping[str, Any]], device: str) -> dict[str, Tensor]:

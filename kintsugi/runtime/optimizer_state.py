@@ -1,23 +1,106 @@
-"""Where torch's optimizers keep the state of a parameter; what arrives from elsewhere is put there before they go on from it."""
+"""Where torch's optimizers keep what they go on from, beside a parameter and in its group; what arrives is put there."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.values import from_plain, to_plain
-from restorer.packing import HOST
+from restorer.packing import HOST, pack
 
 _COUNTER = "step"
 _NESTED = ":nested"
 """After the name of a value that holds others: its description; with a number behind it, a tensor in it."""
+_IN_GROUP = "param_groups."
+"""Before the name of a value that a parameter's group holds."""
+_PARAMETERS = "params"
+
+
+class OptimizerState:
+    """All that an optimizer goes on from, parameter by parameter: another one may be of some of them, or of others as well.
+
+    Of a group that is what the optimizer changed there since it was made: settings are what the job says.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, *, set_anew: Collection[str] = ()) -> None:
+        """`set_anew` are the values of groups that somebody sets before every update."""
+        self._optimizer = optimizer
+        self._groups = groups_by_parameter(optimizer.param_groups)
+        self._left_out = {_PARAMETERS, *set_anew}
+        self._made = {
+            id(group): {key: _told(value) for key, value in group.items() if key not in self._left_out}
+            for group in optimizer.param_groups
+        }
+
+    def export(self, parameter: Tensor) -> dict[str, Any]:
+        """What there is of a parameter, as `flat` has it; nothing where it is not trained.
+
+        Raises:
+            InvalidInputError: the optimizer keeps what cannot be sent, or changed it in a group.
+        """
+        if parameter not in self._groups:
+            return {}
+        return flat({**self._optimizer.state.get(parameter, {}), **self._changed(self._groups[parameter])})
+
+    def load(self, parameter: Tensor, entries: Mapping[str, Any]) -> None:
+        """Go on from what was exported; nothing is done with that of a parameter that is not trained."""
+        if not entries or parameter not in self._groups:
+            return
+        group = self._groups[parameter]
+        values = nested({key: kept(key, value, parameter, group) for key, value in entries.items()})
+        in_group = {key: values.pop(key) for key in [*values] if key.startswith(_IN_GROUP)}
+        group |= {(name := key.removeprefix(_IN_GROUP)): _put(group.get(name), value) for key, value in in_group.items()}
+        if values:
+            self._optimizer.state[parameter] = values
+
+    def take(self, parameter: Tensor, other: "OptimizerState") -> None:
+        """Go on with a parameter from where another optimizer is, which is not to go on: both have the same values then."""
+        if parameter not in self._groups or parameter not in other._groups:
+            return
+        if parameter in other._optimizer.state:
+            self._optimizer.state[parameter] = other._optimizer.state[parameter]
+        self._groups[parameter].update({key: value for key, value in other._groups[parameter].items() if key != _PARAMETERS})
+
+    def _changed(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        made = self._made[id(group)]
+        return {
+            _IN_GROUP + key: value
+            for key, value in sorted(group.items())
+            if key not in self._left_out and not (key in made and _are_same(made[key], _told(value)))
+        }
+
+
+def _told(value: Any) -> Any:
+    """What tells a value from any other, to the bit, and stays so when it is changed; itself where it cannot be sent."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value).encode()
+    try:
+        header, payload = pack({("", key): one for key, one in flat({"": value}).items()})
+    except InvalidInputError:
+        return value
+    return header + payload.numpy().tobytes()
+
+
+def _are_same(told: Any, now: Any) -> bool:
+    return told is now or (isinstance(told, bytes) and isinstance(now, bytes) and told == now)
+
+
+def _put(own: Any, value: Any) -> Any:
+    """A value of a group in the place of its own one; a tensor stays the same object, for groups may share it."""
+    if not (isinstance(own, Tensor) and isinstance(value, Tensor)):
+        return value
+    if (own.shape, own.dtype) != (value.shape, value.dtype):
+        return value.to(own.device)
+    with torch.no_grad():
+        return own.copy_(value)
 
 
 def groups_by_parameter(groups: Iterable[dict[str, Any]]) -> dict[Tensor, dict[str, Any]]:
     """The parameter group that each parameter is in."""
-    return {parameter: group for group in groups for parameter in group["params"]}
+    return {parameter: group for group in groups for parameter in group[_PARAMETERS]}
 
 
 def kept(key: str, value: Any, parameter: Tensor, group: Mapping[str, Any]) -> Any:

@@ -1,10 +1,13 @@
 """Small training jobs that worker processes can import, and the profiles they are planned from."""
 
+import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -138,7 +141,36 @@ def preconditioned(parameters: NamedParameters) -> torch.optim.Optimizer:
     return Preconditioned([p for _, p in parameters], lr=0.01)
 
 
-OPTIMIZERS = {"momentum": momentum, "stateless": stateless, "preconditioned": preconditioned}
+class Averaging(torch.optim.Optimizer):
+    """As schedule-free optimizers do, it counts in its groups, and weighs with that; nothing else has what it keeps there."""
+
+    def __init__(self, groups: list[dict[str, Any]], lr: float) -> None:
+        super().__init__([{**group, "total": torch.zeros((), dtype=torch.float64)} for group in groups], {"lr": lr, "count": 0})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            group["count"] += 1
+            group["total"].add_(group["lr"])
+            group["seen"] = [*group.get("seen", ()), group["lr"]][-2:]
+            for parameter in group["params"]:
+                self._step(parameter, group)
+
+    def _step(self, parameter: nn.Parameter, group: Mapping[str, Any]) -> None:
+        fast = self.state[parameter].setdefault("fast", parameter.clone()) if group["averages"] else parameter
+        fast.sub_(parameter.grad, alpha=group["lr"] / (1 + float(group["total"]) + sum(group["seen"])))
+        parameter.lerp_(fast, 1 / group["count"])
+
+
+def averaging(parameters: NamedParameters) -> torch.optim.Optimizer:
+    """Two groups for each layer that has both, and for one of them nothing beside its parameters."""
+    matrices = [p for _, p in parameters if p.dim() > 1]
+    others = [p for _, p in parameters if p.dim() <= 1]
+    groups = [{"params": matrices, "averages": True}, {"params": others, "averages": False, "lr": 0.1}]
+    return Averaging([group for group in groups if group["params"]], lr=0.2)
+
+
+OPTIMIZERS = {"momentum": momentum, "stateless": stateless, "preconditioned": preconditioned, "averaging": averaging}
 
 
 def odd_layers() -> list[Layer]:
@@ -260,6 +292,31 @@ def profile_for(job: TrainingJob, *, optimizer_bytes: int = 400_000_000) -> Prof
 
 
 @dataclass
+class Drawing:
+    """A data set whose samples gain noise of torch's, Python's and NumPy's generators, and bring along what they drew."""
+
+    inner: Dataset
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int) -> Mapping[str, Tensor]:
+        sample = self.inner[index]
+        drawn = torch.tensor([torch.rand(()).item(), random.random(), np.random.random()]).double().repeat(WIDTH // 3)
+        return {**sample, "values": sample["values"] + drawn, "drawn": drawn}
+
+
+def squared_error_of_drawn(outputs: Activations, batch: Batch) -> Tensor:
+    """Against what the samples drew, and with dropout of its own."""
+    return functional.dropout((outputs[0] - batch["drawn"]).square(), 0.1).mean()
+
+
+def drawing_job() -> TrainingJob:
+    """The odd job, on samples that draw their input and what is to be told of it."""
+    return replace(odd_job(), dataset=Drawing(Vectors(100)), loss=squared_error_of_drawn)
+
+
+@dataclass
 class Slow:
     """A data set that takes its time until a gate opens, so that there are steps left when something has happened."""
 
@@ -297,6 +354,12 @@ class Held:
         while index in self.held and not self.gate.exists() and time.monotonic() < deadline:
             time.sleep(0.002)
         return self.inner[index]
+
+
+def slow_averaging(gate: Path, num_steps: int, pause_seconds: float = 0.005) -> TrainingJob:
+    """The odd job with an optimizer that counts in its groups, on a data set that pauses before samples until the gate opens."""
+    job = odd_job("averaging", num_steps=num_steps)
+    return replace(job, dataset=Slow(job.dataset, gate, pause_seconds))
 
 
 def held_gpt(gate: Path, num_steps: int, step: int) -> TrainingJob:

@@ -89,15 +89,16 @@ def run_slowly(
     is_over: Callable[[Agent], bool],
     decisions: Decisions | None = None,
     pause_seconds: float = 0.005,
+    make_job: Callable[[Path, int, float], TrainingJob] = slow_gpt,
 ) -> RunResult:
-    """Train the decoder to the end under an observer, slowly until it `is_over`; nothing may be left."""
+    """Train the decoder, or another job, to the end under an observer, slowly until it `is_over`; nothing may be left."""
 
     def observe(agent: Agent) -> None:
         observer(agent)
         if is_over(agent):
             gate.touch()
 
-    job = partial(slow_gpt, gate, num_steps, pause_seconds)
+    job = partial(make_job, gate, num_steps, pause_seconds)
     source = decisions or LocalDecisions()
     with leaves_nothing(), Agent(job, request, source, options=options_with(*faults), observer=observe) as agent:
         return agent.run()

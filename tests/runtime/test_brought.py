@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from kintsugi.runtime.brought import finite_factor, require_announced
 from kintsugi.runtime.measuring.sweeper import Sweeper
-from kintsugi.runtime.models import Layer, TrainingJob, build_layer, collate, loss_of, model_shape, run_layer
+from kintsugi.runtime.models import Layer, NamedParameters, TrainingJob, build_layer, collate, loss_of, model_shape, run_layer
 from kintsugi.runtime.train import train
 from kintsugi.runtime.workers.state import ModelState
 from restorer.transport import TensorSpec
@@ -208,6 +208,31 @@ def test_a_loss_that_takes_the_outputs_for_a_tensor_is_told_that_they_are_a_tupl
 def test_what_is_no_optimizer_is_refused():
     with refuses("optimizer", "NoneType", "return a torch.optim.Optimizer"):
         ModelState.initial(replace(odd_job(), optimizer=lambda _: None), range(1))
+
+
+def test_an_optimizer_that_wants_to_compute_the_loss_is_refused_before_anything_starts():
+    with refuses(
+        "optimizer", "LBFGS", "is LBFGS, whose step() needs a closure: no worker can compute the loss of all again; take another"
+    ):
+        train(wanting_closure_job, workers=2)
+
+
+def wanting_closure_job() -> TrainingJob:
+    return replace(odd_job(), optimizer=lambda named: torch.optim.LBFGS([parameter for _, parameter in named]))
+
+
+def rateless(named: NamedParameters) -> torch.optim.Optimizer:
+    optimizer = torch.optim.SGD([parameter for _, parameter in named], lr=0.1)
+    for group in optimizer.param_groups:
+        group["rate"] = group.pop("lr")
+    return optimizer
+
+
+def test_an_optimizer_without_learning_rates_takes_no_factor_on_them():
+    job = replace(odd_job(), optimizer=rateless)
+    with refuses("learning_rate_factor", "SGD", "is a factor on 'lr', which the parameter groups of SGD do not have; leave it out"):
+        ModelState.initial(job, range(2))
+    ModelState.initial(replace(job, learning_rate_factor=None), range(2)).set_learning_rate(3)
 
 
 @pytest.mark.parametrize("factor", [None, float("nan"), float("inf"), "0.5"])

@@ -1,8 +1,10 @@
 """What a user brings is checked, its shapes are known before it is built, and its randomness depends on the place alone."""
 
 import math
+import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,16 +13,18 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.models import (
     Layer,
     TrainingJob,
+    batch_of,
     build_layer,
     canonical_name,
     collate,
     model_shape,
     run_layer,
+    sampler_of,
     seed_for,
     seed_generators,
 )
 from tests.core.refusals import refuses
-from tests.runtime.jobs import odd_job, tiny_gpt, twice_named_job
+from tests.runtime.jobs import drawing_job, odd_job, tiny_gpt, twice_named_job
 
 
 @pytest.mark.parametrize("make_job", [tiny_gpt, odd_job])
@@ -100,6 +104,19 @@ def test_seeds_of_different_places_differ():
     seeds = {seed_for(job, *place) for place in places} | {seed_for(replace(job, seed=1), *place) for place in places}
     assert len(seeds) == 2 * len(places)
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_what_samples_draw_depends_on_step_and_micro_batch_alone():
+    job = drawing_job()
+    sampler = sampler_of(job)
+    places = [(step, microbatch) for step in range(2) for microbatch in range(3)]
+    first = {place: batch_of(job, sampler, *place)["drawn"] for place in places}
+    assert len({drawn for batch in first.values() for drawn in batch[:, :3].flatten().tolist()}) == len(places) * 2 * 3
+    for place in reversed(places):
+        torch.manual_seed(0), random.seed(0), np.random.seed(0)
+        before = random.getstate(), np.random.get_state()[1].tolist()
+        assert torch.equal(batch_of(job, sampler, *place)["drawn"], first[place])
+        assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
 def test_an_input_that_the_data_lacks_is_named():

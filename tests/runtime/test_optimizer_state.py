@@ -10,7 +10,7 @@ from kintsugi.core.decision import StateKind
 from kintsugi.runtime.measuring.profiler import profile_layers
 from kintsugi.runtime.mixed_precision import mixed_precision_adamw
 from kintsugi.runtime.models import Layer, TrainingJob
-from kintsugi.runtime.optimizer_state import flat, groups_by_parameter, kept, nested
+from kintsugi.runtime.optimizer_state import OptimizerState, flat, groups_by_parameter, kept, nested
 from kintsugi.runtime.overlay import flat_state
 from kintsugi.runtime.overlay.options import Replicated
 from kintsugi.runtime.workers.state import ModelState
@@ -204,3 +204,73 @@ def test_what_cannot_be_sent_is_refused_before_training_where_the_job_is_measure
 def test_lists_of_tensors_count_in_the_profile():
     mixer = profile_layers(odd_job("preconditioned"), repeats=1).profiles[1]
     assert mixer.optimizer_bytes == 8 * (2 * 6 + 2)
+
+
+class Holding(torch.optim.SGD):
+    """Puts into its groups what it is given, in the place of what was there when it was made."""
+
+    def __init__(self, parameters, *, made, put):
+        super().__init__(parameters, lr=0.1)
+        self.put = put
+        for group in self.param_groups:
+            group["own"] = made
+
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            group["own"] = self.put
+
+
+def holding_job(made: object, put: object) -> TrainingJob:
+    return replace(odd_job(), optimizer=lambda named: Holding([parameter for _, parameter in named], made=made, put=put))
+
+
+def test_what_cannot_be_sent_is_refused_where_an_optimizer_puts_it_into_a_group():
+    with refuses("optimizer.param_groups.own", fragment="holds a object, which cannot go on in another process"):
+        updated(ModelState.initial(holding_job(0, object()), [1]))
+
+
+def test_settings_of_groups_stay_those_of_the_job():
+    helper = object()
+    state = updated(ModelState.initial(holding_job(helper, helper), [1]))
+    assert state.export(1, StateKind.OPTIMIZER) == {}
+
+
+@pytest.mark.parametrize(
+    ("made", "put"),
+    [(0, 1), (0, False), (0.0, -0.0), (1.0, float("nan")), ((1,), [1]), (None, torch.ones(2)), (torch.zeros(1), torch.ones(1))],
+)
+def test_whatever_an_optimizer_changes_in_a_group_moves(made, put):
+    job = holding_job(made, put)
+    state = updated(ModelState.initial(job, [1]))
+    arrived = {(1, kind): unpack(*pack(state.export(1, kind))) for kind in (StateKind.PARAMETER, StateKind.OPTIMIZER)}
+    (group,) = ModelState(job, {}, {}).rebuilt([1], arrived).optimizers["mixer0"].param_groups
+    assert repr(group["own"]) == repr(put)
+
+
+def test_tensors_that_are_changed_in_place_in_a_group_move():
+    job = odd_job("averaging")
+    state = updated(updated(ModelState.initial(job, [1])))
+    arrived = {(1, kind): unpack(*pack(state.export(1, kind))) for kind in (StateKind.PARAMETER, StateKind.OPTIMIZER)}
+    moved = ModelState(job, {}, {}).rebuilt([1], arrived)
+    told = [[(g["count"], float(g["total"]), g["seen"]) for g in own.optimizers["mixer0"].param_groups] for own in (state, moved)]
+    assert told[0] == told[1]
+    assert [count for count, _, _ in told[0]] == [2, 2]
+
+
+def test_an_optimizer_that_keeps_numbers_alone_has_bytes_in_the_profile():
+    """Else plans would send nothing of it."""
+    assert {own.optimizer_bytes for own in profile_layers(holding_job(0, 1), repeats=1).profiles} == {1}
+
+
+def test_groups_that_share_a_tensor_share_it_where_they_go_on():
+    def counting() -> tuple[nn.Parameter, torch.optim.Optimizer, OptimizerState]:
+        parameter, total = nn.Parameter(torch.zeros(2)), torch.zeros(1)
+        groups = [{"params": [parameter], "total": total}, {"params": [nn.Parameter(torch.zeros(1))], "total": total}]
+        optimizer = torch.optim.SGD(groups, lr=0.1)
+        return parameter, optimizer, OptimizerState(optimizer)
+
+    (parameter, optimizer, state), (other, moved, moved_state) = counting(), counting()
+    optimizer.param_groups[0]["total"].add_(3)
+    moved_state.load(other, state.export(parameter))
+    assert [group["total"].item() for group in moved.param_groups] == [3, 3]

@@ -109,6 +109,13 @@ class Fleet:
         now = time.monotonic()
         return [handle for handle in self._everybody if _is_frozen(handle, options, now)]
 
+    def hear_running(self, options: AgentOptions) -> None:
+        """Take workers whose processes are not stopped for heard, where these tell nothing as long as nothing happens."""
+        now = time.monotonic()
+        for handle in self._everybody:
+            if now - handle.last_heard_at > options.stopped_timeout_seconds / 2 and not handle.is_stopped():
+                handle.last_heard_at = now
+
     def remove(self, handle: WorkerHandle) -> None:
         """Fence a worker and forget it."""
         del self.handles[handle.worker]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from kintsugi.core.decision import Decision
-from kintsugi.core.errors import UnavailableError
+from kintsugi.core.errors import UnavailableError, some
 from kintsugi.core.plan import Plan
 from kintsugi.runtime.control.attempt import Attempt, Phase
 from kintsugi.runtime.control.fleet import Fleet
@@ -66,7 +66,7 @@ class Patience:
     def _require_started(self, now: float) -> None:
         limit = self.options.start_timeout_seconds
         if late := [handle.worker for handle in _unstarted(self.fleet.handles.values(), now - limit)]:
-            raise UnavailableError(f"did not start within {limit:g} s", field="workers", value=late)
+            raise UnavailableError(f"{some(late)} did not start within {limit:g} s", field="workers", value=late)
         for handle in _unstarted(self.fleet.arrivals.values(), now - limit):
             self.fleet.dismiss(handle)
 

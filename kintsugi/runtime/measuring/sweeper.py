@@ -17,8 +17,8 @@ from kintsugi.runtime.models import (
     Activations,
     Batch,
     TrainingJob,
+    batch_of,
     canonical_name,
-    collate,
     loss_of,
     model_shape,
     optimizer_for,
@@ -26,8 +26,7 @@ from kintsugi.runtime.models import (
     seed_generators,
     train_layer,
 )
-from kintsugi.runtime.optimizer_state import flat
-from kintsugi.runtime.workers.state import ModelState
+from kintsugi.runtime.workers.state import ModelState, state_of
 
 WARMUP = 3
 """Sweeps over the model before the first one that counts."""
@@ -80,6 +79,7 @@ class Sweeper:
         self._boundaries = model_shape(job).boundaries
         self._state = ModelState.initial(job, range(len(job.layers)))
         self._optimizers = [self._optimizer(index) for index in range(len(job.layers))]
+        self._optimizer_states = [state_of(job, optimizer) if optimizer is not None else None for optimizer in self._optimizers]
         self._sampler = sampler_of(job)
         self._num_sweeps = 0
         self._marks = Marks(job.device)
@@ -126,8 +126,7 @@ class Sweeper:
                 parameter.grad.zero_()
 
     def _batch(self, number: int) -> Batch:
-        indices = self._sampler.indices(number, 0)
-        return collate([self._job.dataset[index] for index in indices], self._job.device)
+        return batch_of(self._job, self._sampler, number, 0)
 
     def _inputs(self, index: int, passes: list[_Passed]) -> Activations:
         arrived = passes[-1].outputs if passes else ()
@@ -183,21 +182,26 @@ class Sweeper:
         found = footprints(self._job, modules, self._optimizers, self._boundaries, self._batch(0))
         return [self._samples(index, module, found[index]) for index, module in enumerate(modules)]
 
+    def _optimizer_bytes(self, index: int, module: nn.Module) -> int:
+        """What a layer's optimizer keeps. Numbers alone, of which there are no bytes, count one: else none would be sent."""
+        state = self._optimizer_states[index]
+        kept = [value for p in module.parameters() for value in state.export(p).values()] if state is not None else []
+        return _total_bytes(*(value for value in kept if isinstance(value, Tensor))) or int(bool(kept))
+
     def _own_parameters(self, index: int) -> list[nn.Parameter]:
         """Those of a layer that are trained, but for what it shares: who owns that adds to it first, or after it."""
         tied, module = self._job.layers[index].tied, self._state.modules[index]
         return [parameter for name, parameter in module.named_parameters() if parameter.requires_grad and name not in tied]
 
     def _samples(self, index: int, module: nn.Module, footprint: Footprint) -> Samples:
-        tied, optimizer = self._job.layers[index].tied, self._optimizers[index]
+        tied = self._job.layers[index].tied
         shared = {module.get_parameter(name) for name in tied}
-        states = optimizer.state.values() if optimizer is not None else ()
         return Samples(
             footprint=footprint,
             parameter_bytes=_total_bytes(*module.parameters(), *module.buffers()),
             gradient_bytes=_total_bytes(*self._own_parameters(index)),
             tied_bytes=_total_bytes(*shared),
-            optimizer_bytes=_total_bytes(*(v for state in states for v in flat(state).values() if isinstance(v, Tensor))),
+            optimizer_bytes=self._optimizer_bytes(index, module),
         )
 
 

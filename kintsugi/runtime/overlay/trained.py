@@ -1,12 +1,12 @@
 """The model that a worker trains and what trains it: gradients as one vector, and the atomic update with their mean."""
 
-import inspect
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.brought import require_plain_steps
 from kintsugi.runtime.overlay import flat_state
 from kintsugi.runtime.overlay.flat_state import Schedule
 from kintsugi.runtime.overlay.options import OverlayOptions
@@ -16,20 +16,6 @@ from restorer.packing import PackedState
 
 def _nothing() -> None:
     pass
-
-
-def _require_plain_steps(optimizer: torch.optim.Optimizer) -> None:
-    """Require that an optimizer steps with the gradients that are there.
-
-    Raises:
-        InvalidInputError: it computes the loss again itself.
-    """
-    kind = type(optimizer).__name__
-    try:
-        inspect.signature(type(optimizer).step).bind(optimizer)  # of the class: schedules wrap that of the instance
-    except TypeError as error:
-        message = f"{kind}.step() needs a closure, and has the mean of all workers' gradients alone here; take another, AdamW say"
-        raise InvalidInputError(message, field="optimizer", value=kind) from error
 
 
 class TrainedState:
@@ -49,7 +35,7 @@ class TrainedState:
         Raises:
             InvalidInputError: nothing in it is trained, or the optimizer cannot step with a mean alone.
         """
-        _require_plain_steps(optimizer)
+        require_plain_steps(optimizer)
         self.model, self.optimizer = model, optimizer
         self.steps = 0
         """Optimizer steps of the job that this state has seen."""

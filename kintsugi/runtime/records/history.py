@@ -102,7 +102,7 @@ def _check_workers(attempt: AttemptRecord, history: History) -> None:
         history.problems.append(f"{where}: the workers began at different steps or from different states")
     if attempt.committed and (expected := {line["world_size"] for line in attempt.resumed.values()}) != {len(attempt.resumed)}:
         history.problems.append(f"{where}: journals of {len(attempt.resumed)} workers where {sorted(expected)} took part")
-    losses: dict[int, float] = {}
+    losses: dict[int, str] = {}  # as text, for NaN is equal to nothing
     for name, lines in attempt.committed.items():
         if name not in attempt.resumed:
             history.problems.append(f"{where}: {name} committed steps and did not say where it began")
@@ -113,7 +113,7 @@ def _check_workers(attempt: AttemptRecord, history: History) -> None:
                 what = "twice" if line["step"] < expected else f"and skipped step {expected}"
                 history.problems.append(f"{where}: {name} committed step {line['step']} {what}")
             expected = line["step"] + 1
-            if losses.setdefault(line["step"], line["loss"]) != line["loss"]:
+            if losses.setdefault(line["step"], repr(line["loss"])) != repr(line["loss"]):
                 history.problems.append(f"{where}: {name} has another loss of step {line['step']} than others")
 
 

@@ -1,6 +1,7 @@
 """The agent's part where workers govern themselves: it starts them, hears what they do, and collects what they trained.
 
 It decides nothing: who is lost, what runs then and from when on is the workers' own affair, and none of it waits for the agent.
+Processes that are stopped it ends: the others then find out sooner, and another process can take their place.
 """
 
 import time
@@ -8,7 +9,7 @@ import time
 import structlog
 
 from kintsugi.core.decision import Decision
-from kintsugi.core.errors import ConflictError, KintsugiError, ReconfigurationError, UnavailableError
+from kintsugi.core.errors import ConflictError, KintsugiError, ReconfigurationError, UnavailableError, some
 from kintsugi.runtime.checkpoints.keeper import Keeper
 from kintsugi.runtime.control.attempt import Attempt, Phase
 from kintsugi.runtime.control.decider import Decider
@@ -104,7 +105,8 @@ class Overseer:
         news = self._fleet.listen(self._decider.wake, self._options.worker.heartbeat_seconds)
         for handle, message in news.messages:
             self._hear(message, handle)
-        for handle in news.ended:
+        self._fleet.hear_running(self._options)
+        for handle in dict.fromkeys([*news.ended, *self._fleet.frozen(self._options)]):
             self._bury(handle)
         self._require_life()
         for plans in self._foresight.made():
@@ -157,7 +159,7 @@ class Overseer:
         self._account.note(before, adopted)
 
     def _bury(self, handle: WorkerHandle) -> None:
-        """A process ended; who goes on without it knows already."""
+        """A process ended, or is stopped and has to; who goes on without it finds that out by itself."""
         if not self._fleet.dismiss(handle) and self._fleet.counts_on(handle):
             self._account.buried(handle)
             self._fleet.remove(handle)
@@ -175,8 +177,9 @@ class Overseer:
         if not self._fleet.handles:
             raise ReconfigurationError("no worker is left", field="workers", value=[])
         late = [h.worker for h in self._fleet.handles.values() if h.worker not in self._reachable]
-        if self._course is None and late and now - self._moved_at > options.start_timeout_seconds:
-            raise UnavailableError(f"did not start within {options.start_timeout_seconds:g} s", field="workers", value=late)
+        limit = options.start_timeout_seconds
+        if self._course is None and late and now - self._moved_at > limit:
+            raise UnavailableError(f"{some(late)} did not start within {limit:g} s", field="workers", value=late)
         limit = options.prepare_timeout_seconds + _STEPS * self.progress.longest_seconds
         if now - self._moved_at > limit:
             raise ReconfigurationError(f"nothing has happened for {limit:g} s", field="generation", value=self._generation)

@@ -17,7 +17,7 @@ from kintsugi.runtime.models import (
     Batch,
     ModelShape,
     TrainingJob,
-    collate,
+    batch_of,
     loss_of,
     sampler_of,
     seed_generators,
@@ -133,8 +133,7 @@ class Executor:
         layers = self._job.layers[action.layer_start : action.layer_stop]
         if action.layer_stop < len(self._job.layers) and not any(layer.inputs for layer in layers):
             return {}
-        samples = [self._job.dataset[index] for index in self._sampler.indices(self._step, action.microbatch)]
-        return collate(samples, self._job.device)
+        return batch_of(self._job, self._sampler, self._step, action.microbatch)
 
     def _forward(self, action: Action) -> None:
         batch = self._batch(action)

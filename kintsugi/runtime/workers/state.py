@@ -1,7 +1,7 @@
 """The layers that a worker holds: modules, parameters, buffers and optimizer state, and how they move."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
-from kintsugi.runtime.brought import finite_factor
+from kintsugi.runtime.brought import RATE, base_rates, finite_factor
 from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, canonical_name, optimizer_for
-from kintsugi.runtime.optimizer_state import flat, groups_by_parameter, kept, kind_of, nested
+from kintsugi.runtime.optimizer_state import OptimizerState, kind_of
 from kintsugi.runtime.ties import own_name, owner_of
 from kintsugi.runtime.workers.fit import require_fits
 from restorer.packing import StateEntries
@@ -36,7 +36,8 @@ class ModelState:
         """By canonical name, in layer order; a tied parameter stands there once."""
         self.optimizers = _optimizers(job, self.parameters)
         """By the name of the layer whose parameters they update."""
-        self._base_rates = [group["lr"] for group in self._groups]
+        self._states = {owner: state_of(job, optimizer) for owner, optimizer in self.optimizers.items()}
+        self._base_rates = base_rates(self.optimizers.values()) if job.learning_rate_factor is not None else []
         self._can_be_sent = False
 
     @classmethod
@@ -64,8 +65,9 @@ class ModelState:
         parameters = _tie(self._job, modules, self.parameters)
         new = ModelState(self._job, modules, parameters)
         for name, parameter in parameters.items():
-            if self.parameters.get(name) is parameter and parameter in (known := self._optimizer_state(name)):
-                new._optimizer_state(name)[parameter] = known[parameter]
+            before, state = self._state_for(name), new._state_for(name)
+            if before is not None and state is not None:
+                state.take(parameter, before)
         for index in layers:
             if index not in self.modules:
                 new._load(index, arrived)
@@ -81,7 +83,8 @@ class ModelState:
             return {
                 (name, key): value
                 for name, parameter in self._named(layer)
-                for key, value in flat(self._optimizer_state(name).get(parameter, {})).items()
+                if (state := self._state_for(name)) is not None
+                for key, value in state.export(parameter).items()
             }
         buffers: StateEntries = {(name, BUFFER): value for name, value in self._named_buffers(layer)}
         if kind is StateKind.BUFFER:
@@ -101,8 +104,9 @@ class ModelState:
         """
         if self._job.learning_rate_factor is not None:
             factor = finite_factor(self._job.learning_rate_factor(step), step)
-            for group, base in zip(self._groups, self._base_rates, strict=True):
-                group["lr"] = base * factor
+            groups = (group for optimizer in self.optimizers.values() for group in optimizer.param_groups)
+            for group, base in zip(groups, self._base_rates, strict=True):
+                group[RATE] = base * factor
 
     def update(self) -> None:
         """Every layer's parameters by their gradients, one layer after the other.
@@ -117,14 +121,9 @@ class ModelState:
                 self.export(layer, StateKind.OPTIMIZER)
             self._can_be_sent = True
 
-    @property
-    def _groups(self) -> list[dict[str, Any]]:
-        return [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
-
-    def _optimizer_state(self, name: str) -> MutableMapping[Tensor, dict[str, Any]]:
-        """Of the optimizer that updates a parameter; nothing where it is not trained."""
-        optimizer = self.optimizers.get(owner_of(name, self._names))
-        return {} if optimizer is None else optimizer.state
+    def _state_for(self, name: str) -> OptimizerState | None:
+        """Of the optimizer that updates a parameter, or others of its layer; null where none of them is trained."""
+        return self._states.get(owner_of(name, self._names))
 
     def _named(self, layer: int) -> Iterator[tuple[str, nn.Parameter]]:
         for name, parameter in self.modules[layer].named_parameters():
@@ -147,13 +146,17 @@ class ModelState:
         self._load_optimizer(arrived.get((layer, StateKind.OPTIMIZER), {}))
 
     def _load_optimizer(self, entries: StateEntries) -> None:
-        groups = groups_by_parameter(self._groups)
-        states: dict[str, dict[str, Any]] = defaultdict(dict)
+        by_name: dict[str, dict[str, Any]] = defaultdict(dict)
         for (name, key), value in entries.items():
-            if (parameter := self.parameters[name]) in groups:
-                states[name][key] = kept(key, value, parameter, groups[parameter])
-        for name, state in states.items():
-            self._optimizer_state(name)[self.parameters[name]] = nested(state)
+            by_name[name][key] = value
+        for name, own in by_name.items():
+            if (state := self._state_for(name)) is not None:
+                state.load(self.parameters[name], own)
+
+
+def state_of(job: TrainingJob, optimizer: torch.optim.Optimizer) -> OptimizerState:
+    """What an optimizer of a job keeps; a factor on the learning rates sets them for every step, whatever they were."""
+    return OptimizerState(optimizer, set_anew=() if job.learning_rate_factor is None else (RATE,))
 
 
 def _modules(

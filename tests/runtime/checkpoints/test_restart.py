@@ -1,5 +1,6 @@
 """Runs that write checkpoints, lose every holder of a layer, or their agent, and end as the uninterrupted one, audited."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -15,12 +16,13 @@ from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions
 from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.decisions import JobRequest, LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, FaultScript, fail_at
+from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.records.audit import AuditReport, audit
 from kintsugi.runtime.records.journal import Source
 from kintsugi.runtime.result import RunResult
-from tests.runtime.jobs import tiny_gpt
-from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run
+from tests.runtime.jobs import odd_job, tiny_gpt
+from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, request_for, run
 
 pytestmark = pytest.mark.processes
 
@@ -35,9 +37,9 @@ def reference() -> RunResult:
     return run(job, gpt_request(2, 3))
 
 
-def restartable(dp: int, pp: int, *, min_dp: int = 1) -> JobRequest:
+def restartable(dp: int, pp: int, *, min_dp: int = 1, make_job: Callable[[], TrainingJob] = job) -> JobRequest:
     """A request whose plans reckon with checkpoints."""
-    request = gpt_request(dp, pp, min_dp=min_dp)
+    request = request_for(make_job(), dp, pp, min_dp=min_dp)
     recovery = replace(request.profile.recovery, checkpoint_interval_seconds=600.0, checkpoint_read_bytes_per_second=1e9)
     return replace(
         request,
@@ -47,10 +49,15 @@ def restartable(dp: int, pp: int, *, min_dp: int = 1) -> JobRequest:
 
 
 def recorded(
-    folder: Path, request: JobRequest, *faults: Fault, checkpoints: CheckpointOptions = EVERY_TWO, num_steps: int = NUM_STEPS
+    folder: Path,
+    request: JobRequest,
+    *faults: Fault,
+    checkpoints: CheckpointOptions = EVERY_TWO,
+    num_steps: int = NUM_STEPS,
+    make_job: Callable[..., TrainingJob] = tiny_gpt,
 ) -> RunResult:
     """Train in a folder; nothing may be left but what is in it."""
-    own = partial(tiny_gpt, num_steps=num_steps)
+    own = partial(make_job, num_steps=num_steps)
     options = RunOptions.of(own(), folder, mtbf_seconds=3600.0, checkpoints=checkpoints)
     worker = WorkerOptions(faults=faults, run=options)
     with leaves_nothing(), Agent(own, request, LocalDecisions(), options=AgentOptions(worker=worker)) as agent:
@@ -168,6 +175,13 @@ def test_another_life_goes_on_under_another_plan(tmp_path, grid):
     assert result.losses[:3] == first.losses
     assert_same(result, reference())
     assert proven(tmp_path).undone == ()
+
+
+def test_another_life_goes_on_with_what_an_optimizer_keeps_in_its_groups(tmp_path):
+    averaging = partial(odd_job, "averaging")
+    recorded(tmp_path, restartable(2, 3, make_job=averaging), num_steps=3, make_job=averaging)
+    result = recorded(tmp_path, restartable(2, 2, make_job=averaging), make_job=averaging)
+    assert_same(result, run(partial(averaging, num_steps=NUM_STEPS), request_for(averaging(), 2, 3)))
 
 
 def test_a_life_that_has_nothing_left_to_train_ends_at_once(tmp_path):

@@ -50,7 +50,7 @@ def assert_equal(left, right) -> None:
             assert value == right[key]
 
 
-@pytest.mark.parametrize("make_job", [tiny_gpt, odd_job, partial(odd_job, "preconditioned")])
+@pytest.mark.parametrize("make_job", [tiny_gpt, odd_job, partial(odd_job, "preconditioned"), partial(odd_job, "averaging")])
 def test_a_checkpoint_of_one_plan_loads_under_any_other(tmp_path, make_job):
     job = make_job()
     whole = stepped(job, range(len(job.layers)))

@@ -19,8 +19,8 @@ from kintsugi.runtime.messages import Arm
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, Governance
 from kintsugi.runtime.result import RunResult
-from tests.runtime.jobs import slow_gpt, tiny_gpt
-from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run, run_slowly, survivors
+from tests.runtime.jobs import odd_job, slow_averaging, slow_gpt, tiny_gpt
+from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, request_for, run, run_slowly, survivors
 
 pytestmark = pytest.mark.processes
 
@@ -79,6 +79,21 @@ def test_a_lost_worker_comes_back(run_with):
     assert [(recovery.lost, recovery.joined) for recovery in result.recoveries] == [(["w03"], []), ([], ["w03"])]
     assert survivors(result).workers.count("w03") == 1
     assert all(counts == (1,) * 8 for counts in result.microbatches)
+
+
+def test_what_an_optimizer_keeps_in_its_groups_comes_back_too(tmp_path):
+    job = partial(odd_job, "averaging", num_steps=NUM_STEPS)
+    result = run_slowly(
+        tmp_path / "gate",
+        NUM_STEPS,
+        request_for(job(), 2, 2),
+        Inviting("w03", is_time=lambda agent: "w03" not in agent.alive),
+        fail_at(1, "w03"),
+        is_over=has_joined,
+        make_job=slow_averaging,
+    )
+    assert_same(result, run(job, request_for(job(), 2, 2)))
+    assert [(recovery.lost, recovery.joined) for recovery in result.recoveries] == [(["w03"], []), ([], ["w03"])]
 
 
 def test_new_workers_widen_the_job(run_with):

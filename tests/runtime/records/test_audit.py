@@ -137,6 +137,14 @@ def test_different_losses_of_one_step_are_found(scribe):
     assert any("has another loss of step 0" in problem for problem in audit(scribe.run).problems)
 
 
+def test_a_loss_that_is_no_number_is_the_same_in_all_journals(scribe):
+    scribe.begin(0, Source.START, 1)
+    scribe.pass_step(0)
+    scribe.commit(0, "w00", loss=float("nan"))
+    scribe.commit(0, "w01", loss=float("nan"))
+    assert audit(scribe.run).is_exact
+
+
 def test_journals_of_other_jobs_are_not_merged(scribe, tmp_path):
     whole_run(scribe)
     other = Scribe(tmp_path, replace(GEOMETRY, seed=6), life=2)

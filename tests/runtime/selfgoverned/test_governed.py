@@ -13,7 +13,7 @@ from kintsugi.core.errors import StateLostError
 from kintsugi.runtime.control.agent import Agent, Observer
 from kintsugi.runtime.control.decisions import LocalDecisions, ServiceDecisions
 from kintsugi.runtime.control.preparation import is_same_work
-from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
+from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
 from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.ring.messages import Agreement
@@ -29,9 +29,16 @@ SHORT_PATIENCE = RingOptions(heartbeat_seconds=0.2, heartbeat_timeout_seconds=3.
 
 
 def governed(
-    dp: int, pp: int, *faults: Fault, num_steps: int = NUM_STEPS, ring: RingOptions | None = None, observer: Observer | None = None
+    dp: int,
+    pp: int,
+    *faults: Fault,
+    num_steps: int = NUM_STEPS,
+    ring: RingOptions | None = None,
+    observer: Observer | None = None,
+    **patience: float,
 ) -> RunResult:
-    options = AgentOptions(governance=Governance.RING, worker=WorkerOptions(faults=faults, ring=ring or RingOptions()))
+    worker = WorkerOptions(faults=faults, ring=ring or RingOptions())
+    options = AgentOptions(governance=Governance.RING, worker=worker, **patience)
     job = partial(tiny_gpt, num_steps=num_steps)
     with leaves_nothing(), Agent(job, gpt_request(dp, pp, min_dp=1), LocalDecisions(), options=options, observer=observer) as agent:
         return agent.run()
@@ -90,10 +97,26 @@ class Thaw:
 
 
 def test_a_frozen_worker_that_returns_ends_itself():
+    """By the ring's protocol alone: the agent has more patience with stopped processes here than it lasts."""
     thaw = Thaw("w01")
-    result = governed(4, 1, fail_at(2, "w01", "backward", "freeze"), ring=SHORT_PATIENCE, observer=thaw)
+    strike = fail_at(2, "w01", "backward", "freeze")
+    result = governed(4, 1, strike, ring=SHORT_PATIENCE, observer=thaw, stopped_timeout_seconds=PATIENCE_SECONDS)
     assert_same(result, reference())
     assert thaw.exit_code == 0
+
+
+def test_the_agent_ends_a_member_that_is_stopped():
+    """The ring has more patience here than the agent with it."""
+    ring, strike = RingOptions(heartbeat_timeout_seconds=2 * PATIENCE_SECONDS), fail_at(2, "w01", "backward", "freeze")
+    result = governed(4, 1, strike, ring=ring, prepare_timeout_seconds=PATIENCE_SECONDS)
+    assert_same(result, reference())
+    assert [recovery.lost for recovery in result.recoveries] == [["w01"]]
+
+
+def test_a_worker_that_is_stopped_at_its_start_is_gone_on_without():
+    result = governed(4, 1, Fault(worker="w01", at=FaultPoint.START, how=FaultKind.FREEZE), start_timeout_seconds=PATIENCE_SECONDS)
+    assert_same(result, reference())
+    assert "w01" not in survivors(result).workers
 
 
 def test_workers_are_lost_one_by_one_down_to_one_and_the_service_accepts_it(tmp_path):

@@ -49,6 +49,33 @@ def run_with(tmp_path: Path) -> Callable[..., RunResult]:
     return governed
 
 
+class Replacing:
+    """Stops a worker's process, a member's or an arrival's, and has another one come in its place once it is gone."""
+
+    def __init__(self, worker: str, *, arrives: bool) -> None:
+        self.worker = worker
+        self.to_invite = arrives
+        self.is_stopped = False
+
+    def __call__(self, agent: Agent) -> None:
+        if not agent.losses or has_joined(agent):
+            return
+        is_here = self.worker in (*agent.alive, *agent.arriving)
+        if self.to_invite and not is_here:
+            agent.invite(self.worker)
+            self.to_invite = False
+        if not self.is_stopped:
+            agent.handle(self.worker).strike(signal.SIGSTOP)
+            self.is_stopped = self.to_invite = True
+
+
+@pytest.mark.parametrize(("worker", "arrives"), [("w03", False), ("w04", True)], ids=["member", "arrival"])
+def test_a_process_that_is_stopped_makes_way_for_another_one(run_with, worker, arrives):
+    result = run_with(gpt_request(2, 2), Replacing(worker, arrives=arrives))
+    assert_same(result, reference(), TOLERANCE)
+    assert [recovery.joined for recovery in result.recoveries if recovery.joined] == [[worker]]
+
+
 class Tide:
     """Strikes workers one after the other, and then has others come, each time once the job trains again."""
 

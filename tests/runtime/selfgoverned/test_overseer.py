@@ -1,14 +1,19 @@
 """What the agent says of workers that govern themselves."""
 
+import time
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
 
+from kintsugi.core.errors import UnavailableError
 from kintsugi.runtime.control.decider import Decider
 from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.control.fleet import Fleet
+from kintsugi.runtime.control.patience import Patience
+from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.control.roster import Roster
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.selfgoverned.overseer import Overseer
@@ -27,6 +32,18 @@ def decider(request) -> Iterator[Decider]:
     decider = Decider(request.param(), timeout_seconds=10.0)
     yield decider
     decider.close()
+
+
+@pytest.mark.parametrize("decider", [LocalDecisions], indirect=True)
+def test_who_does_not_start_is_named(decider):
+    options = AgentOptions(start_timeout_seconds=0.0)
+    fleet = Fleet(tiny_gpt, WorkerOptions())
+    fleet.handles = {"w01": SimpleNamespace(worker="w01", started_at=None, created_at=0.0)}
+    overseer = Overseer(gpt_request(1, 1), fleet, decider, options)
+    for require in (overseer._require_life, partial(Patience(options, fleet, Progress())._require_started, time.monotonic())):
+        with pytest.raises(UnavailableError, match="workers: w01 did not start within 0 s"):
+            require()
+    overseer.close()
 
 
 @pytest.mark.parametrize(

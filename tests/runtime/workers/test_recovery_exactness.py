@@ -10,7 +10,7 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import IdleWorker, Policy
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
 from kintsugi.runtime.result import RunResult
-from tests.runtime.jobs import NUM_MICROBATCHES, NUM_STEPS, frozen_job, odd_job, tiny_gpt
+from tests.runtime.jobs import NUM_MICROBATCHES, NUM_STEPS, drawing_job, frozen_job, odd_job, tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, request_for, run, survivors
 
 pytestmark = pytest.mark.processes
@@ -120,12 +120,18 @@ def test_two_workers_die_at_once():
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("optimizer", ["momentum", "stateless"])
+@pytest.mark.parametrize("optimizer", ["momentum", "stateless", "averaging"])
 def test_odd_models_are_mended_too(optimizer, policy):
     job = partial(odd_job, optimizer)
     costs = {"optimizer_bytes": 0} if optimizer == "stateless" else {}
     result = run(job, request_for(job(), 2, 3, policy, **costs), fail_at(1, "w05", "backward"), fail_at(3, "w00", "reduce"))
     assert_same(result, odd_reference(optimizer))
+
+
+def test_samples_that_draw_are_the_same_on_every_stage_and_in_a_step_that_is_run_again():
+    whole = run(drawing_job, request_for(drawing_job(), 1, 1))
+    request = request_for(drawing_job(), 2, 3, Policy.DYNAMIC_PARALLELISM)
+    assert_same(run(drawing_job, request, fail_at(1, "w05", "backward"), fail_at(3, "w00", "commit")), whole)
 
 
 def test_a_stage_with_nothing_to_train():
