@@ -1,11 +1,10 @@
 """Requests to one service: authorised, timed out, tried again, and its refusals as Kintsugi's own errors."""
 
-import json
 import os
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -13,10 +12,11 @@ import httpx2
 import stamina
 
 from kintsugi.client.patience import Patience
-from kintsugi.core.errors import InvalidInputError, KintsugiError, UnavailableError, error_from
+from kintsugi.core import codec
+from kintsugi.core.errors import PROBLEM_TYPE, InvalidInputError, KintsugiError, UnavailableError, error_from
 
-AWAY = frozenset({429, 502, 503, 504})
-"""What a service that restarts or has too much to do, or the proxy before it, answers."""
+T = TypeVar("T")
+
 LONGEST_PAUSE_SECONDS = 60.0
 """Before a retry, however long the service asks for."""
 TOKEN_VARIABLE = "KINTSUGI_TOKEN"  # noqa: S105 - the name of a variable
@@ -48,15 +48,19 @@ class Connection:
         self,
         method: str,
         path: str,
+        read: Callable[[httpx2.Response], T],
         *,
         parameters: Mapping[str, Any] | None = None,
         content: str | None = None,
         wait_seconds: float = 0.0,
-    ) -> httpx2.Response:
+    ) -> T:
         """The answer to one request, tried again while the service is away; a write carries one key through all attempts.
 
+        `read` makes the answer of a response; what it does not understand (`InvalidInputError`) somebody else said.
+
         Raises:
-            KintsugiError: the service refused, or did not answer any attempt.
+            UnavailableError: no attempt had an answer of the service's.
+            KintsugiError: the service refused.
         """
         headers = {} if content is None else {"Content-Type": "application/json", "Idempotency-Key": uuid4().hex}
         request = self._http.build_request(
@@ -66,7 +70,7 @@ class Connection:
             with attempt, _told(self._address):
                 response = self._http.send(request)
                 _require_answer(response, self._address)
-                return response
+                return _understood(read, response, self._address)
         raise AssertionError("the last attempt returns or raises")
 
     @contextmanager
@@ -120,7 +124,7 @@ def checked_address(url: str, field: str = "url") -> str:
 
 
 class AwayError(UnavailableError):
-    """No answer, or one that asks to come back later: worth another attempt."""
+    """No answer, one that asks to come back later, or one that is none of the service's: worth another attempt."""
 
     pause_seconds: float | None = None
     """What the service asks for before the next attempt."""
@@ -129,6 +133,16 @@ class AwayError(UnavailableError):
 def path_of(job: str, *parts: str) -> str:
     """The path of a job, or of what belongs to it."""
     return "/".join(("/v1/jobs", quote(job, safe=""), *parts))
+
+
+def answer_of(kind: type[T]) -> Callable[[httpx2.Response], T]:
+    """Reads what a response holds."""
+    return lambda response: codec.loads(kind, response.content)
+
+
+def newer_of(kind: type[T]) -> Callable[[httpx2.Response], T | None]:
+    """Reads what a response holds, or None from one that says that nothing newer came."""
+    return lambda response: None if response.status_code == httpx2.codes.NO_CONTENT else codec.loads(kind, response.content)
 
 
 def _pause(error: Exception) -> bool | float:
@@ -158,22 +172,36 @@ def _told(address: str) -> Iterator[None]:
     """Tells a broken or missing connection as the service's absence."""
     try:
         yield
-    except httpx2.TransportError as error:
+    except httpx2.RequestError as error:
         raise AwayError(f"the service at {address} does not answer: {str(error) or type(error).__name__}", field="url") from error
 
 
 def _require_answer(response: httpx2.Response, address: str) -> None:
-    if response.status_code in AWAY:
-        error = AwayError(f"the service at {address} cannot answer now", field="url")
-        asked = response.headers.get("Retry-After", "")
-        error.pause_seconds = float(asked) if asked.isdecimal() else None
-        raise error
-    if response.is_error:
-        raise _refusal(response)
+    """Raise what the service refused with; its own errors, and what others say in its place, are its absence."""
+    if not response.is_error:
+        return
+    refusal = _refusal(response)
+    if refusal is not None and response.is_client_error and response.status_code != httpx2.codes.TOO_MANY_REQUESTS:
+        raise refusal
+    why = "without a problem document of its own" if refusal is None else str(refusal)
+    error = AwayError(f"the service at {address} answers {response.status_code}: {why}", field="url")
+    asked = response.headers.get("Retry-After", "")
+    error.pause_seconds = float(asked) if asked.isdecimal() else None
+    raise error
 
 
-def _refusal(response: httpx2.Response) -> KintsugiError:
+def _refusal(response: httpx2.Response) -> KintsugiError | None:
+    """What the service refused with; None where it is not the service that speaks."""
     try:
-        return error_from(response.json()["error"])
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
-        return KintsugiError(f"the service answered {response.status_code} without a problem document", field="url")
+        document = response.json()
+        return error_from(document["error"]) if document["type"].startswith(PROBLEM_TYPE) else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _understood(read: Callable[[httpx2.Response], T], response: httpx2.Response, address: str) -> T:
+    try:
+        return read(response)
+    except InvalidInputError as error:
+        message = f"the service at {address} answers {response.status_code} with what is no answer of its own: {error}"
+        raise AwayError(message, field="url") from error
