@@ -1,7 +1,9 @@
 """The client speaks to the real application, retries what may be retried and raises Kintsugi's own errors."""
 
 import json
+import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
@@ -209,6 +211,25 @@ def test_an_error_of_the_services_own_may_pass_and_is_told(error):
     with failing, pytest.raises(UnavailableError, match=error.message):
         failing.plan("llama")
     assert len(requests) == AT_ONCE.attempts
+
+
+def test_who_hurries_is_not_kept_by_a_service_that_does_not_answer():
+    """It takes connections, what was asked before and what is asked now, and says nothing."""
+    patience = Patience(timeout_seconds=600.0)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as mute,
+        ThreadPoolExecutor() as threads,
+        Client(f"http://127.0.0.1:{mute.getsockname()[1]}", patience=patience) as client,
+    ):
+        before = threads.submit(client.plan, "llama")
+        connection, _ = mute.accept()
+        with connection, client.hurried(0.5):
+            assert connection.recv(1)
+            assert isinstance(before.exception(60), UnavailableError)
+            with pytest.raises(UnavailableError, match="does not answer"):
+                client.plan("llama")
+            with pytest.raises(UnavailableError, match="has had its time"):
+                client.plan("llama")
 
 
 def test_every_request_has_a_timeout_that_outlasts_the_wait():

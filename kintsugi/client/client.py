@@ -1,13 +1,15 @@
 """The client: one method per operation."""
 
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from math import ceil
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx2
 
-from kintsugi.client.connection import Connection, answer_of, newer_of, path_of
+from kintsugi.client.answers import answer_of, newer_of
+from kintsugi.client.connection import Connection, path_of
 from kintsugi.client.following import follow
 from kintsugi.client.generations import GenerationCalls
 from kintsugi.client.overlays import OverlayCalls
@@ -67,6 +69,14 @@ class Client(OverlayCalls, GenerationCalls):
     def close(self) -> None:
         """Close all connections."""
         self._connection.close()
+
+    def hurried(self, seconds: float) -> AbstractContextManager[None]:
+        """While this is entered, all requests of this client together get so many seconds.
+
+        Those that are under way get one half and are given up then, later ones what is left. Those that are given up raise
+        `UnavailableError`; events are told, but no plan is waited for that other events or an approval hold up.
+        """
+        return self._connection.hurried(seconds)
 
     def create_job(
         self,
@@ -233,9 +243,11 @@ class Client(OverlayCalls, GenerationCalls):
 
     def _answered(self, job: str, body: Any, brief: bool) -> Answer:
         for _ in range(ceil(LONGEST_COALESCING_SECONDS / GATHERING_SECONDS) + 1):
-            answer = self._submitted(job, body, GATHERING_SECONDS, brief)
+            answer = self._submitted(job, body, 0.0 if self._connection.is_hurried else GATHERING_SECONDS, brief)
             if isinstance(answer, Answer):
                 return answer  # events that were seen change nothing: asking again is waiting for their one answer
+            if self._connection.is_hurried:
+                raise UnavailableError(f"decides at {answer.decides_at}, which is not waited for", field="job", value=job)
         raise UnavailableError(f"did not decide about the events within {LONGEST_COALESCING_SECONDS:g} s", field="job", value=job)
 
     def _submitted(self, job: str, body: Any, wait_seconds: float, brief: bool) -> Answer | Pending:

@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx2
 
-from kintsugi.client.connection import AwayError, Connection
+from kintsugi.client.answers import AwayError
+from kintsugi.client.connection import Connection
 from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError, UnavailableError
 from kintsugi.core.news import News

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from kintsugi.client.connection import Connection, answer_of, path_of
+from kintsugi.client.answers import answer_of
+from kintsugi.client.connection import Connection, path_of
 from kintsugi.core import codec
 from kintsugi.core.leases import Contingency, ContingencyPage, LeaseClaim, LeaseRecord
 

@@ -2,7 +2,8 @@
 
 from typing import TypeVar
 
-from kintsugi.client.connection import Connection, answer_of, newer_of, path_of
+from kintsugi.client.answers import answer_of, newer_of
+from kintsugi.client.connection import Connection, path_of
 from kintsugi.core import codec
 from kintsugi.core.overlay import (
     Overlay,
