@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from kintsugi.core.errors import (
+    PROBLEM_TYPE,
     AccessError,
     ConflictError,
     ForbiddenError,
@@ -133,7 +134,7 @@ def _document(
     status: HTTPStatus, detail: str, error: Mapping[str, Any], instance: str, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
     document = {
-        "type": f"urn:kintsugi:problem:{error['code']}",
+        "type": f"{PROBLEM_TYPE}{error['code']}",
         "title": status.phrase,
         "status": int(status),
         "detail": _printable(detail),

@@ -1,16 +1,18 @@
 """Questions that store nothing: what a plan costs, and what would be decided if."""
 
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import reduce
+from typing import Any
 
 from api.decisions.planning import decide, require_fit
+from api.jobs.history import History
 from api.records import JobState
 from api.schemas import EstimateRequest, WhatIf, cluster_of
 from api.service import Service
 from estimator.estimate import estimate
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision, Estimate
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, told_as
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.membership import Event, EventKind, Membership
 from kintsugi.core.profile import Profile
@@ -48,10 +50,7 @@ def considered(request: WhatIf, service: Service) -> Decision:
 
 
 def _of_job(request: WhatIf, state: JobState, service: Service) -> Snapshot:
-    history = state.history
-    generation = history.generation
-    _check_alive(request, history.membership)
-    return service.snapshot(state, reduce(lambda past, event: past.after(event), _events(request, generation), history))
+    return service.snapshot(state, _after(request, state.history))
 
 
 def _described(request: WhatIf) -> Snapshot:
@@ -59,10 +58,17 @@ def _described(request: WhatIf) -> Snapshot:
     assert request.settings is not None
     cluster = cluster_of(request.cluster, request.workers, request.workers_per_host)
     before = _present(request, request.profile, request.settings, cluster)
-    membership = Membership.of(cluster)
-    _check_alive(request, membership)
-    membership = reduce(Membership.after, _events(request, 0), membership)
-    return replace(before, cluster=membership.cluster, alive=membership.alive, generation=1)
+    assert before.plan is not None
+    history = _after(request, History(membership=Membership.of(cluster)))
+    membership = history.membership
+    return replace(
+        before,
+        cluster=membership.cluster,
+        alive=membership.alive,
+        generation=1,
+        stateless=history.stateless(before.plan),
+        speeds_changed=not membership.cluster.is_as_fast_as(cluster, membership.alive),
+    )
 
 
 def _present(request: WhatIf, profile: Profile, settings: JobSettings, cluster: Cluster) -> Snapshot:
@@ -74,18 +80,33 @@ def _present(request: WhatIf, profile: Profile, settings: JobSettings, cluster: 
     return replace(present, plan=request.plan)
 
 
+def _after(request: WhatIf, history: History) -> History:
+    """The history once all that is asked about happened.
+
+    Raises:
+        NotFoundError: no such worker or host.
+        InvalidInputError: a worker fails that is not alive, or a name or a number is out of range.
+    """
+    _check_alive(request, history.membership)
+    for field, change in _changes(request):
+        with told_as(dict.fromkeys(("worker", "host", "speed_ratio"), field)):
+            history = history.after(Event(id="whatif", generation=history.generation, **change))
+    return history
+
+
 def _check_alive(request: WhatIf, membership: Membership) -> None:
     for index, worker in enumerate(request.fail):
         if worker in membership.cluster.by_id and worker not in membership.alive:
             raise InvalidInputError("is not alive any more", field=f"fail[{index}]", value=worker)
 
 
-def _events(request: WhatIf, generation: int) -> list[Event]:
-    failing = [Event(kind=EventKind.WORKER_FAILED, id=f"fail {w}", generation=generation, worker=w) for w in request.fail]
-    hosts = [Event(kind=EventKind.HOST_FAILED, id=f"fail {h}", generation=generation, host=h) for h in request.fail_hosts]
-    joining = [Event(kind=EventKind.WORKER_JOINED, id=f"join {w}", generation=generation, worker=w) for w in request.join]
-    slow = [
-        Event(kind=EventKind.STRAGGLER, id=f"slow {w}", generation=generation, worker=w, speed_ratio=ratio)
-        for w, ratio in request.slow.items()
-    ]
-    return [*failing, *hosts, *joining, *slow]
+def _changes(request: WhatIf) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What an event tells of each change, with the field of the request that asks about it."""
+    for index, worker in enumerate(request.fail):
+        yield f"fail[{index}]", {"kind": EventKind.WORKER_FAILED, "worker": worker}
+    for index, host in enumerate(request.fail_hosts):
+        yield f"fail_hosts[{index}]", {"kind": EventKind.HOST_FAILED, "host": host}
+    for index, worker in enumerate(request.join):
+        yield f"join[{index}]", {"kind": EventKind.WORKER_JOINED, "worker": worker}
+    for worker, speed_ratio in request.slow.items():
+        yield f"slow.{worker}", {"kind": EventKind.STRAGGLER, "worker": worker, "speed_ratio": speed_ratio}

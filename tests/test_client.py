@@ -1,7 +1,9 @@
 """The client speaks to the real application, retries what may be retried and raises Kintsugi's own errors."""
 
 import json
+import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
@@ -11,12 +13,14 @@ import pytest
 from starlette.testclient import TestClient
 
 from api.app import create_app
+from api.problems import problem_of
 from api.settings import Settings
 from kintsugi.client import Client, HeartbeatSender, Patience
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import (
     ConflictError,
+    ForbiddenError,
     InfeasibleError,
     InvalidInputError,
     KintsugiError,
@@ -142,11 +146,11 @@ def test_refusals_are_the_services_own_errors(client, job):
     assert invalid.value.field == "id"
 
 
-def test_a_write_is_tried_again_with_the_same_key(client):
-    done = httpx2.Response(200, json={"summary": None})
+def test_a_write_is_tried_again_with_the_same_key(client, job):
+    done = httpx2.Response(200, content=codec.dumps(client.plan("llama")))
     flaky, requests = answering(httpx2.ConnectError("refused"), httpx2.Response(503), done)
-    with flaky, pytest.raises(InvalidInputError):
-        flaky.post_event("llama", failed("a", 0, "w01"))
+    with flaky:
+        assert flaky.post_event("llama", failed("a", 0, "w01")) == client.plan("llama")
     assert len(requests) == 3
     assert len({request.headers["Idempotency-Key"] for request in requests}) == 1
     assert len({request.content for request in requests}) == 1
@@ -161,12 +165,71 @@ def test_patience_ends(failure):
     assert len(requests) == 3
 
 
-@pytest.mark.parametrize("status", [400, 404, 409, 500])
-def test_other_refusals_are_not_tried_again(status):
-    refusing, requests = answering(httpx2.Response(status, text="nothing that Kintsugi says"))
-    with refusing, pytest.raises(KintsugiError, match=str(status)):
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {"status_code": 500, "text": "boom"},
+        {"status_code": 507, "text": "disk full"},
+        {"status_code": 401, "json": {"detail": "who are you"}},
+        {"status_code": 403, "json": {"error": "forbidden"}},
+        {"status_code": 404, "json": {"type": "about:blank", "error": {"code": "not_found", "message": "no upstream"}}},
+        {"status_code": 302, "headers": {"Location": "http://login"}},
+        {"status_code": 200, "text": "<html>"},
+        {"status_code": 200, "json": {}},
+        {"status_code": 200, "headers": {"Content-Encoding": "gzip"}, "stream": httpx2.ByteStream(b"no gzip")},
+    ],
+    ids=lambda strange: f"{strange['status_code']}",
+)
+def test_an_answer_that_is_none_of_the_services_is_its_absence(client, job, strange):
+    away = [httpx2.Response(**strange) for _ in range(AT_ONCE.attempts)]
+    gone, requests = answering(*away)
+    with gone, pytest.raises(UnavailableError, match=rf"the service at http://service (answers {strange['status_code']}|does not)"):
+        gone.plan("llama")
+    assert len(requests) == AT_ONCE.attempts
+    back, _ = answering(httpx2.Response(**strange), httpx2.Response(200, content=codec.dumps(client.plan("llama"))))
+    with back:
+        assert back.plan("llama") == client.plan("llama")
+
+
+def refused(error: KintsugiError) -> httpx2.Response:
+    """As the service tells it."""
+    document = problem_of(error)
+    return httpx2.Response(document.status_code, content=document.body)
+
+
+@pytest.mark.parametrize("error", [InvalidInputError("is no name"), NotFoundError("is gone"), ForbiddenError("needs a scope")])
+def test_what_the_service_refused_is_not_tried_again(error):
+    refusing, requests = answering(refused(error))
+    with refusing, pytest.raises(type(error), match=error.message):
         refusing.plan("llama")
     assert len(requests) == 1
+
+
+@pytest.mark.parametrize("error", [KintsugiError("an unexpected error"), UnavailableError("the database does not answer")])
+def test_an_error_of_the_services_own_may_pass_and_is_told(error):
+    failing, requests = answering(*[refused(error)] * AT_ONCE.attempts)
+    with failing, pytest.raises(UnavailableError, match=error.message):
+        failing.plan("llama")
+    assert len(requests) == AT_ONCE.attempts
+
+
+def test_who_hurries_is_not_kept_by_a_service_that_does_not_answer():
+    """It takes connections, what was asked before and what is asked now, and says nothing."""
+    patience = Patience(timeout_seconds=600.0)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as mute,
+        ThreadPoolExecutor() as threads,
+        Client(f"http://127.0.0.1:{mute.getsockname()[1]}", patience=patience) as client,
+    ):
+        before = threads.submit(client.plan, "llama")
+        connection, _ = mute.accept()
+        with connection, client.hurried(0.5):
+            assert connection.recv(1)
+            assert isinstance(before.exception(60), UnavailableError)
+            with pytest.raises(UnavailableError, match="does not answer"):
+                client.plan("llama")
+            with pytest.raises(UnavailableError, match="has had its time"):
+                client.plan("llama")
 
 
 def test_every_request_has_a_timeout_that_outlasts_the_wait():
@@ -176,12 +239,6 @@ def test_every_request_has_a_timeout_that_outlasts_the_wait():
         served.plan_after("llama", 0, wait_seconds=50)
     short, long = (request.extensions["timeout"]["read"] for request in requests)
     assert (short, long) == (AT_ONCE.timeout_seconds, AT_ONCE.timeout_seconds + 50)
-
-
-def test_an_answer_that_is_no_plan_is_told():
-    strange, _ = answering(httpx2.Response(200, text="<html>"))
-    with strange, pytest.raises(InvalidInputError, match="JSON"):
-        strange.plan("llama")
 
 
 def test_a_url_that_is_none():
@@ -231,6 +288,19 @@ def test_a_stream_that_cannot_be_had_again_is_told():
         with pytest.raises(UnavailableError):
             next(stream)
     assert len(requests) == 1 + AT_ONCE.attempts
+
+
+def test_a_stream_of_somebody_else_is_taken_up_again():
+    page = httpx2.Response(200, headers={"Content-Type": "text/html"}, text="<html>")
+    client, _ = answering(page, httpx2.Response(500), streamed(BEGIN, news(1)))
+    with client, closing(client.follow("llama")) as stream:
+        assert next(stream).event.number == 1
+
+
+def test_what_a_stream_tells_is_not_left_out_where_it_is_not_understood():
+    client, _ = answering(streamed(BEGIN, ("event", "1", '{"what": "else"}')))
+    with client, closing(client.follow("llama")) as stream, pytest.raises(UnavailableError, match="what"):
+        next(stream)
 
 
 def test_plans_are_followed_by_generation(client, job):

@@ -4,7 +4,7 @@ from http import HTTPStatus
 from typing import Annotated
 
 import anyio
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from api.access.room import require_room_to_join
 from api.deps import (
@@ -84,6 +84,7 @@ async def post_events(
 async def list_events(
     job: JobPath,
     desk: DeskDep,
+    request: Request,
     *,
     cursor: Cursor = None,
     after: After = None,
@@ -91,7 +92,7 @@ async def list_events(
     limit: Limit = 100,
 ) -> Response:
     """Events of a job in the order of its log; behind `after`, with `wait_seconds`, as soon as there are any."""
-    return await LISTING.told(desk, job, cursor=cursor, after=after, wait_seconds=wait_seconds, limit=limit)
+    return await LISTING.told(desk, request, job, cursor=cursor, after=after, wait_seconds=wait_seconds, limit=limit)
 
 
 async def _waited(desk: Desk, job: str, longest: float | None) -> bool:

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fastapi import Response
+from fastapi import Request, Response
 
 from api.deps import Desk, reply
 from api.jobs.history import Entry
+from api.waiting.presence import while_there
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import EventPage, Report, ReportPage
 
@@ -22,7 +23,7 @@ class Listing:
     """From entries to a page that nothing follows yet."""
 
     async def told(
-        self, desk: Desk, job: str, *, cursor: str | None, after: int | None, wait_seconds: float, limit: int
+        self, desk: Desk, request: Request, job: str, *, cursor: str | None, after: int | None, wait_seconds: float, limit: int
     ) -> Response:
         """What is there; behind `after`, where that is nothing, as soon as there is something, or nothing after `wait_seconds`.
 
@@ -34,6 +35,6 @@ class Listing:
         desk.check_wait(wait_seconds)
         page = await desk.read(self.page, desk.service, job, cursor, limit, after)
         if page == self.last(()) and after is not None and wait_seconds > 0:
-            with desk.access.places.one():
+            with desk.access.places.one(), while_there(request):
                 page = self.last(await desk.streams.awaited(job, self.kind, after, limit, wait_seconds))
         return reply(page)

@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.access.callers import caller
 from api.access.listening import while_usable
@@ -20,6 +20,7 @@ from api.deps import (
 )
 from api.http.bodies import decoded, takes, tells
 from api.overlay.book import Page
+from api.waiting.presence import while_there
 from api.waiting.streams import EventStream
 from kintsugi.core import codec
 from kintsugi.core.overlay import (
@@ -53,7 +54,13 @@ Term = Annotated[int, Query(ge=0, le=LARGEST_GENERATION, description="Highest sc
     responses={**tells(Overlay), 204: {"description": "No newer overlay within `wait_seconds`"}, **READ_PROBLEMS},
 )
 async def get_overlay(
-    job: JobPath, desk: DeskDep, *, after_generation: AfterGeneration = None, wait_seconds: WaitSeconds = 0.0, term: Term = 0
+    job: JobPath,
+    desk: DeskDep,
+    request: Request,
+    *,
+    after_generation: AfterGeneration = None,
+    wait_seconds: WaitSeconds = 0.0,
+    term: Term = 0,
 ) -> Response:
     """What everybody is to bring about; with `after_generation` and `wait_seconds` as soon as it is newer than that.
 
@@ -63,7 +70,8 @@ async def get_overlay(
     page: Page | None = await desk.overlays.page(job, term)
     assert page is not None
     if after_generation is not None and page.overlay.generation <= after_generation:
-        with desk.access.places.one(), desk.metrics.waiting.track_inprogress():
+        page = None
+        with desk.access.places.one(), desk.metrics.waiting.track_inprogress(), while_there(request):
             page = await desk.overlays.awaited(job, after_generation, wait_seconds)
     return Response(status_code=HTTPStatus.NO_CONTENT) if page is None else answer(page)
 
@@ -96,7 +104,7 @@ async def get_heartbeats(job: JobPath, desk: DeskDep) -> Response:
 
 @router.get("/log", responses=tells(OverlayLog) | READ_PROBLEMS)
 async def get_log(
-    job: JobPath, desk: DeskDep, after: After = None, limit: Limit = 100, wait_seconds: WaitSeconds = 0.0
+    job: JobPath, desk: DeskDep, request: Request, *, after: After = None, limit: Limit = 100, wait_seconds: WaitSeconds = 0.0
 ) -> Response:
     """Lines of the log behind number `after`: whoever holds all of them can go on in the scheduler's place.
 
@@ -105,7 +113,7 @@ async def get_log(
     desk.check_wait(wait_seconds)
     log = await desk.read(desk.overlays.scheduler.log, job, after or 0, limit)
     if not log.entries and wait_seconds > 0:
-        with desk.access.places.one(), desk.metrics.waiting.track_inprogress():
+        with desk.access.places.one(), desk.metrics.waiting.track_inprogress(), while_there(request):
             page = await desk.overlays.page(job)
             if page.number == log.last_number:
                 await desk.overlays.awaited(job, page.overlay.generation, wait_seconds)

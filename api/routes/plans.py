@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from api.deps import (
     LARGEST_GENERATION,
@@ -20,6 +20,7 @@ from api.deps import (
 from api.http.bodies import tells
 from api.records import Told
 from api.storage.wording import Detail
+from api.waiting.presence import while_there
 from kintsugi.core.messages import Answer
 
 router = APIRouter(prefix="/v1/jobs/{job}", tags=["plans"])
@@ -40,6 +41,7 @@ AfterGeneration = Annotated[
 async def get_plan(
     job: JobPath,
     desk: DeskDep,
+    request: Request,
     *,
     after_generation: AfterGeneration = None,
     wait_seconds: WaitSeconds = 0.0,
@@ -52,7 +54,7 @@ async def get_plan(
     desk.check_wait(wait_seconds)
     told = await desk.read(desk.service.told, job)
     if after_generation is not None and told.decision.generation <= after_generation and wait_seconds > 0:
-        told = await _awaited(desk, job, after_generation, wait_seconds)
+        told = await _awaited(desk, request, job, after_generation, wait_seconds)
     if after_generation is not None and told.decision.generation <= after_generation:
         return Response(status_code=HTTPStatus.NO_CONTENT, headers={"ETag": etag(told)})
     return answer(job, told, detail)
@@ -64,8 +66,9 @@ async def get_plan_at(job: JobPath, generation: GenerationPath, desk: DeskDep, d
     return answer(job, await desk.read(desk.service.told, job, generation), detail)
 
 
-async def _awaited(desk: Desk, job: str, above: int, seconds: float) -> Told:
-    with desk.access.places.one(), desk.metrics.waiting.track_inprogress():
+async def _awaited(desk: Desk, request: Request, job: str, above: int, seconds: float) -> Told:
+    generation = above
+    with desk.access.places.one(), desk.metrics.waiting.track_inprogress(), while_there(request):
         generation = await desk.watch.wait(job, above, seconds)
     kept = desk.service.kept(job, generation)  # a thousand may wake at once: none takes a thread for it
     return kept if kept is not None else await desk.read(desk.service.told, job)

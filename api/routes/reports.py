@@ -2,7 +2,7 @@
 
 from http import HTTPStatus
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from api.deps import BODY_PROBLEMS, READ_PROBLEMS, After, Cursor, DeskDep, IdempotencyKey, JobPath, Limit, WaitSeconds, reply
 from api.http.bodies import ReportBody, takes, tells
@@ -40,6 +40,7 @@ async def post_report(job: JobPath, body: ReportBody, desk: DeskDep, idempotency
 async def list_reports(
     job: JobPath,
     desk: DeskDep,
+    request: Request,
     *,
     cursor: Cursor = None,
     after: After = None,
@@ -47,4 +48,4 @@ async def list_reports(
     limit: Limit = 100,
 ) -> Response:
     """Reports of a job in the order of its log; behind `after`, with `wait_seconds`, as soon as there are any."""
-    return await LISTING.told(desk, job, cursor=cursor, after=after, wait_seconds=wait_seconds, limit=limit)
+    return await LISTING.told(desk, request, job, cursor=cursor, after=after, wait_seconds=wait_seconds, limit=limit)

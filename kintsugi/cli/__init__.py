@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from kintsugi.cli.errors import error_line, flush_output, is_output_broken
+from kintsugi.cli.errors import error_line, flush_output, is_output_broken, open_output
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, KintsugiError
 from kintsugi.core.version import __version__
 
@@ -44,6 +44,7 @@ PYDANTIC_PREFIX = "Value error, "
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 success, 1 infeasible or worse than before, 2 usage or invalid input, 130 Ctrl-C."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    open_output()
     try:
         status = _status(given)
         flush_output()

@@ -20,14 +20,19 @@ def error_line(error: KintsugiError) -> str:
     return f"kintsugi: {error} (value: {short.repr(value)})"
 
 
+def open_output() -> None:
+    """Have a standard output where none is open: one that takes nothing, for `print` drops what it has no file for."""
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+
+
 def flush_output() -> None:
     """Bring what was printed to where it goes.
 
     Raises:
         OSError: it takes no more.
     """
-    if sys.stdout is not None:  # it is closed otherwise
-        sys.stdout.flush()
+    sys.stdout.flush()
 
 
 def is_output_broken() -> bool:

@@ -11,7 +11,6 @@ import typer
 
 from kintsugi.cli.output import Format, print_decision, print_json
 from kintsugi.cli.plan import (
-    ClusterFile,
     MaxDp,
     MaxPp,
     Microbatches,
@@ -48,7 +47,9 @@ def replan(
     pp: Annotated[int | None, typer.Option("--pp", help="Stages of the fault-free plan.")] = None,
     workers_per_host: WorkersPerHost = 1,
     plan: Annotated[Path | None, typer.Option("--plan", help="The plan that runs now (JSON).")] = None,
-    cluster: ClusterFile = None,
+    cluster: Annotated[
+        Path | None, typer.Option("--cluster", help="The workers as they are now, with their links and speeds (JSON).")
+    ] = None,
     fail: Annotated[list[str] | None, typer.Option("--fail", help="Pipeline/stage, or a worker's id.")] = None,
     fail_host: Annotated[list[str] | None, typer.Option("--fail-host", help="Number or id of a host.")] = None,
     join: Annotated[int, typer.Option("--join", help=f"So many workers join, to a job of at most {MOST_WORKERS:,}.", min=0)] = 0,
@@ -132,6 +133,7 @@ def _running_snapshot(profile: Path, settings: JobSettings, plan: Path, workers_
         plan=running,
         alive=alive,
         generation=running.generation + 1,
+        speeds_changed=cluster is not None,  # nothing says how fast its workers were when the plan was made
     )
 
 

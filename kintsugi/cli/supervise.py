@@ -8,7 +8,7 @@ import typer
 from kintsugi.cli import INFEASIBLE, INTERRUPTED
 from kintsugi.cli.logs import log_to_stderr
 from kintsugi.cli.terminal import terminal
-from kintsugi.runtime.supervising.supervision import EndReason, SupervisorPolicy, SupervisorState
+from kintsugi.runtime.supervising.supervision import TOLD_TO_END, SupervisorPolicy, SupervisorState
 from kintsugi.runtime.supervising.supervisor import Supervisor
 
 
@@ -37,4 +37,4 @@ def supervise(
         console.print(f"gave up: {record.stopped_because}")
     if record.state is SupervisorState.COMPLETED:
         return 0
-    return INTERRUPTED if any(attempt.reason is EndReason.STOPPED for attempt in record.own_attempts) else INFEASIBLE
+    return INTERRUPTED if record.stopped_because == TOLD_TO_END else INFEASIBLE

@@ -1,12 +1,14 @@
 """The client: one method per operation."""
 
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from math import ceil
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx2
 
+from kintsugi.client.answers import answer_of, newer_of
 from kintsugi.client.connection import Connection, path_of
 from kintsugi.client.following import follow
 from kintsugi.client.generations import GenerationCalls
@@ -36,7 +38,8 @@ class Client(OverlayCalls, GenerationCalls):
     """Talks to one service; a context manager. Writes carry idempotency keys, so that a retry never counts twice.
 
     Every method raises what the service refused with (`InvalidInputError`, `NotFoundError`, `StaleGenerationError`,
-    `InfeasibleError`, ...) and `UnavailableError` when no answer came after all attempts.
+    `InfeasibleError`, ...) and `UnavailableError` when no answer came after all attempts: none at all, an error of the service's
+    own, or one that is none of the service's, as of a proxy before it.
 
     Args:
         url: of the service.
@@ -66,6 +69,14 @@ class Client(OverlayCalls, GenerationCalls):
     def close(self) -> None:
         """Close all connections."""
         self._connection.close()
+
+    def hurried(self, seconds: float) -> AbstractContextManager[None]:
+        """While this is entered, all requests of this client together get so many seconds.
+
+        Those that are under way get one half and are given up then, later ones what is left. Those that are given up raise
+        `UnavailableError`; events are told, but no plan is waited for that other events or an approval hold up.
+        """
+        return self._connection.hurried(seconds)
 
     def create_job(
         self,
@@ -130,9 +141,7 @@ class Client(OverlayCalls, GenerationCalls):
     def events_after(self, job: str, number: int, *, wait_seconds: float = 0.0, limit: int = 100) -> EventPage:
         """The job's events above log number `number`, as soon as there are any; an empty page when none came in time."""
         parameters = {"after": number, "wait_seconds": wait_seconds, "limit": limit}
-        return _decoded(
-            EventPage, self._connection.send("GET", path_of(job, "events"), parameters=parameters, wait_seconds=wait_seconds)
-        )
+        return self._read(EventPage, path_of(job, "events"), parameters, wait_seconds=wait_seconds)
 
     def plan(self, job: str, *, brief: bool = False) -> Answer:
         """The latest plan."""
@@ -141,8 +150,8 @@ class Client(OverlayCalls, GenerationCalls):
     def plan_after(self, job: str, generation: int, *, wait_seconds: float = 0.0, brief: bool = False) -> Answer | None:
         """The latest plan once its generation is above `generation`; None when none came within `wait_seconds`."""
         parameters = {"after_generation": generation, "wait_seconds": wait_seconds, **_detail(brief)}
-        response = self._connection.send("GET", path_of(job, "plan"), parameters=parameters, wait_seconds=wait_seconds)
-        return None if response.status_code == httpx2.codes.NO_CONTENT else _decoded(Answer, response)
+        path = path_of(job, "plan")
+        return self._connection.send("GET", path, newer_of(Answer), parameters=parameters, wait_seconds=wait_seconds)
 
     def plan_at(self, job: str, generation: int, *, brief: bool = False) -> Answer:
         """The plan of one generation."""
@@ -159,9 +168,7 @@ class Client(OverlayCalls, GenerationCalls):
     def reports_after(self, job: str, number: int, *, wait_seconds: float = 0.0, limit: int = 100) -> ReportPage:
         """The job's reports above log number `number`, as soon as there are any; an empty page when none came in time."""
         parameters = {"after": number, "wait_seconds": wait_seconds, "limit": limit}
-        return _decoded(
-            ReportPage, self._connection.send("GET", path_of(job, "reports"), parameters=parameters, wait_seconds=wait_seconds)
-        )
+        return self._read(ReportPage, path_of(job, "reports"), parameters, wait_seconds=wait_seconds)
 
     def approve(self, job: str, generation: int, *, by: str, reason: str = "") -> ApprovalRecord:
         """Let a proposed plan count."""
@@ -236,31 +243,33 @@ class Client(OverlayCalls, GenerationCalls):
 
     def _answered(self, job: str, body: Any, brief: bool) -> Answer:
         for _ in range(ceil(LONGEST_COALESCING_SECONDS / GATHERING_SECONDS) + 1):
-            answer = self._submitted(job, body, GATHERING_SECONDS, brief)
+            answer = self._submitted(job, body, 0.0 if self._connection.is_hurried else GATHERING_SECONDS, brief)
             if isinstance(answer, Answer):
                 return answer  # events that were seen change nothing: asking again is waiting for their one answer
+            if self._connection.is_hurried:
+                raise UnavailableError(f"decides at {answer.decides_at}, which is not waited for", field="job", value=job)
         raise UnavailableError(f"did not decide about the events within {LONGEST_COALESCING_SECONDS:g} s", field="job", value=job)
 
     def _submitted(self, job: str, body: Any, wait_seconds: float, brief: bool) -> Answer | Pending:
         parameters = {"wait_seconds": wait_seconds, **_detail(brief)}
-        response = self._connection.send(
-            "POST", path_of(job, "events"), parameters=parameters, content=codec.dumps(body), wait_seconds=wait_seconds
+        path, content = path_of(job, "events"), codec.dumps(body)
+        return self._connection.send(
+            "POST", path, _answer_so_far, parameters=parameters, content=content, wait_seconds=wait_seconds
         )
-        return _decoded(Pending, response) if response.status_code == httpx2.codes.ACCEPTED else _decoded(Answer, response)
 
     def _judge(self, job: str, generation: int, body: Mapping[str, Any]) -> ApprovalRecord:
         return self._write(ApprovalRecord, path_of(job, "plans", str(generation), "approval"), body)
 
     def _read(self, kind: type[T], path: str, parameters: Mapping[str, Any] | None = None, *, wait_seconds: float = 0.0) -> T:
-        return _decoded(kind, self._connection.send("GET", path, parameters=parameters, wait_seconds=wait_seconds))
+        return self._connection.send("GET", path, answer_of(kind), parameters=parameters, wait_seconds=wait_seconds)
 
     def _write(self, kind: type[T], path: str, body: Any, parameters: Mapping[str, Any] | None = None) -> T:
-        return _decoded(kind, self._connection.send("POST", path, parameters=parameters, content=codec.dumps(body)))
+        return self._connection.send("POST", path, answer_of(kind), parameters=parameters, content=codec.dumps(body))
 
 
 def _detail(brief: bool) -> dict[str, str]:
     return {"detail": "brief"} if brief else {}
 
 
-def _decoded(kind: type[T], response: httpx2.Response) -> T:
-    return codec.loads(kind, response.content)
+def _answer_so_far(response: httpx2.Response) -> Answer | Pending:
+    return answer_of(Pending)(response) if response.status_code == httpx2.codes.ACCEPTED else answer_of(Answer)(response)

@@ -1,22 +1,28 @@
 """Requests to one service: authorised, timed out, tried again, and its refusals as Kintsugi's own errors."""
 
-import json
+import math
 import os
+import socket
 import ssl
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
+from weakref import WeakSet
 
 import httpx2
 import stamina
 
+from kintsugi.client.answers import AwayError, require_answer, understood
 from kintsugi.client.patience import Patience
-from kintsugi.core.errors import InvalidInputError, KintsugiError, UnavailableError, error_from
+from kintsugi.core.errors import InvalidInputError
 
-AWAY = frozenset({429, 502, 503, 504})
-"""What a service that restarts or has too much to do, or the proxy before it, answers."""
+T = TypeVar("T")
+
 LONGEST_PAUSE_SECONDS = 60.0
 """Before a retry, however long the service asks for."""
 TOKEN_VARIABLE = "KINTSUGI_TOKEN"  # noqa: S105 - the name of a variable
@@ -30,6 +36,8 @@ class Connection:
         self, url: str, *, token: str | None, ca_file: str | None, patience: Patience, transport: httpx2.BaseTransport | None
     ) -> None:
         self.patience = patience
+        self._deadline: float | None = None
+        self._streams: WeakSet[Any] = WeakSet()
         self._address = checked_address(url)
         token = token or os.environ.get(TOKEN_VARIABLE)
         self._http = httpx2.Client(
@@ -44,29 +52,52 @@ class Connection:
         """Close all connections."""
         self._http.close()
 
+    @property
+    def is_hurried(self) -> bool:
+        """Whether answers are worth only little time."""
+        return self._deadline is not None
+
+    @contextmanager
+    def hurried(self, seconds: float) -> Iterator[None]:
+        """All requests together get so many seconds: those under way one half, with no further attempt, later ones what is left."""
+        self._deadline = time.monotonic() + seconds
+        cutting = threading.Timer(seconds / 2.0, self._cut)
+        cutting.start()
+        try:
+            yield
+        finally:
+            self._deadline = None
+            cutting.cancel()
+            cutting.join()
+
     def send(
         self,
         method: str,
         path: str,
+        read: Callable[[httpx2.Response], T],
         *,
         parameters: Mapping[str, Any] | None = None,
         content: str | None = None,
         wait_seconds: float = 0.0,
-    ) -> httpx2.Response:
+    ) -> T:
         """The answer to one request, tried again while the service is away; a write carries one key through all attempts.
 
+        `read` makes the answer of a response; what it does not understand (`InvalidInputError`) somebody else said.
+
         Raises:
-            KintsugiError: the service refused, or did not answer any attempt.
+            UnavailableError: no attempt had an answer of the service's.
+            KintsugiError: the service refused.
         """
         headers = {} if content is None else {"Content-Type": "application/json", "Idempotency-Key": uuid4().hex}
         request = self._http.build_request(
-            method, path, params=_given(parameters), content=content, headers=headers, timeout=self._timeout(wait_seconds)
+            method, path, params=_given(parameters), content=content, headers=headers, extensions={"trace": self._note}
         )
         for attempt in self.attempts():
             with attempt, _told(self._address):
+                request.extensions["timeout"] = self._timeout(wait_seconds).as_dict()
                 response = self._http.send(request)
-                _require_answer(response, self._address)
-                return response
+                require_answer(response, self._address)
+                return understood(read, response, self._address)
         raise AssertionError("the last attempt returns or raises")
 
     @contextmanager
@@ -86,13 +117,13 @@ class Connection:
         ):
             if source.response.is_error:
                 source.response.read()
-            _require_answer(source.response, self._address)
+            require_answer(source.response, self._address)
             yield iter(source)
 
     def attempts(self) -> Any:
         """Context managers, one for each attempt, that swallow the service's absence until patience ends."""
         return stamina.retry_context(
-            on=_pause,
+            on=partial(self._pause, self._deadline),
             attempts=self.patience.attempts,
             timeout=None,
             wait_initial=self.patience.retry_seconds,
@@ -100,8 +131,34 @@ class Connection:
             wait_jitter=self.patience.retry_seconds,
         )
 
+    def _pause(self, deadline: float | None, error: Exception) -> bool | float:
+        """Whether another attempt may help, or after how many seconds; `deadline` is the one that the first attempt had."""
+        if not isinstance(error, AwayError) or self._deadline != deadline:
+            return False
+        pause_seconds = min(error.pause_seconds or 0.0, LONGEST_PAUSE_SECONDS)
+        if deadline is not None and time.monotonic() + pause_seconds >= deadline:
+            return False
+        return True if error.pause_seconds is None else pause_seconds
+
     def _timeout(self, wait_seconds: float = 0.0) -> httpx2.Timeout:
-        return httpx2.Timeout(self.patience.timeout_seconds + wait_seconds, connect=self.patience.connect_seconds)
+        deadline = self._deadline
+        left = math.inf if deadline is None else deadline - time.monotonic()
+        if left <= 0.0:
+            raise AwayError(f"the service at {self._address} has had its time to answer", field="url")
+        return httpx2.Timeout(
+            min(self.patience.timeout_seconds + wait_seconds, left), connect=min(self.patience.connect_seconds, left)
+        )
+
+    def _note(self, event: str, details: Mapping[str, Any]) -> None:
+        """Remember the connections that are made."""
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            self._streams.add(details["return_value"])
+
+    def _cut(self) -> None:
+        """Break all connections, so that nobody waits for an answer any longer: closing them alone wakes no thread."""
+        for stream in list(self._streams):
+            with suppress(OSError):
+                stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
 
 def checked_address(url: str, field: str = "url") -> str:
@@ -119,23 +176,9 @@ def checked_address(url: str, field: str = "url") -> str:
     return f"{parsed.scheme}://{parsed.netloc.decode()}"
 
 
-class AwayError(UnavailableError):
-    """No answer, or one that asks to come back later: worth another attempt."""
-
-    pause_seconds: float | None = None
-    """What the service asks for before the next attempt."""
-
-
 def path_of(job: str, *parts: str) -> str:
     """The path of a job, or of what belongs to it."""
     return "/".join(("/v1/jobs", quote(job, safe=""), *parts))
-
-
-def _pause(error: Exception) -> bool | float:
-    """Whether another attempt may help, or after how many seconds."""
-    if not isinstance(error, AwayError):
-        return False
-    return True if error.pause_seconds is None else min(error.pause_seconds, LONGEST_PAUSE_SECONDS)
 
 
 def _given(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -158,22 +201,5 @@ def _told(address: str) -> Iterator[None]:
     """Tells a broken or missing connection as the service's absence."""
     try:
         yield
-    except httpx2.TransportError as error:
+    except httpx2.RequestError as error:
         raise AwayError(f"the service at {address} does not answer: {str(error) or type(error).__name__}", field="url") from error
-
-
-def _require_answer(response: httpx2.Response, address: str) -> None:
-    if response.status_code in AWAY:
-        error = AwayError(f"the service at {address} cannot answer now", field="url")
-        asked = response.headers.get("Retry-After", "")
-        error.pause_seconds = float(asked) if asked.isdecimal() else None
-        raise error
-    if response.is_error:
-        raise _refusal(response)
-
-
-def _refusal(response: httpx2.Response) -> KintsugiError:
-    try:
-        return error_from(response.json()["error"])
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
-        return KintsugiError(f"the service answered {response.status_code} without a problem document", field="url")

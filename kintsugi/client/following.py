@@ -7,9 +7,10 @@ from typing import Any
 
 import httpx2
 
-from kintsugi.client.connection import AwayError, Connection
+from kintsugi.client.answers import AwayError
+from kintsugi.client.connection import Connection
 from kintsugi.core import codec
-from kintsugi.core.errors import UnavailableError
+from kintsugi.core.errors import InvalidInputError, UnavailableError
 from kintsugi.core.news import News
 
 BEGIN = "begin"
@@ -20,7 +21,7 @@ def follow(connection: Connection, path: str, parameters: Mapping[str, Any]) -> 
     """Everything that a stream tells, over as many connections as it takes, until the generator is closed.
 
     Raises:
-        UnavailableError: no connection could be had after all attempts in a row.
+        UnavailableError: no connection could be had after all attempts in a row, or what came over one is not understood.
         KintsugiError: the service refused.
     """
     last_id: str | None = None
@@ -28,10 +29,10 @@ def follow(connection: Connection, path: str, parameters: Mapping[str, Any]) -> 
         with ExitStack() as life:
             begin, messages = _opened(connection, path, parameters, last_id, life)
             last_id = begin.id
-            with suppress(UnavailableError):
+            with suppress(AwayError):
                 for message in _unbroken(messages):
                     last_id = message.id
-                    yield codec.loads(News, message.data)
+                    yield _news(message)
         time.sleep(connection.patience.retry_seconds)
 
 
@@ -54,5 +55,12 @@ def _unbroken(messages: Iterator[httpx2.ServerSentEvent]) -> Iterator[httpx2.Ser
     """The messages, with the end of a broken connection told as the service's absence."""
     try:
         yield from messages
-    except httpx2.TransportError as error:
-        raise UnavailableError("the stream broke", field="url") from error
+    except httpx2.RequestError as error:
+        raise AwayError("the stream broke", field="url") from error
+
+
+def _news(message: httpx2.ServerSentEvent) -> News:
+    try:
+        return codec.loads(News, message.data)
+    except InvalidInputError as error:  # leaving it out would lose it
+        raise UnavailableError(f"the stream tells what is no news: {error}", field="url") from error

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from kintsugi.client.answers import answer_of
 from kintsugi.client.connection import Connection, path_of
 from kintsugi.core import codec
 from kintsugi.core.leases import Contingency, ContingencyPage, LeaseClaim, LeaseRecord
@@ -20,7 +21,7 @@ class GenerationCalls:
             NotFoundError: there is no such job.
         """
         claim = codec.dumps(LeaseClaim(holder=holder, agreement=agreement))
-        return codec.loads(LeaseRecord, self._connection.send("POST", _lease(job, generation), content=claim).content)
+        return self._connection.send("POST", _lease(job, generation), answer_of(LeaseRecord), content=claim)
 
     def lease(self, job: str, generation: int, *, latest: bool = False) -> LeaseRecord:
         """What is held for a generation, or for the `latest` that is not before it.
@@ -29,12 +30,12 @@ class GenerationCalls:
             NotFoundError: nothing is, or there is no such job.
         """
         parameters = {"latest": "true"} if latest else {}
-        return codec.loads(LeaseRecord, self._connection.send("GET", _lease(job, generation), parameters=parameters).content)
+        return self._connection.send("GET", _lease(job, generation), answer_of(LeaseRecord), parameters=parameters)
 
     def contingencies(self, job: str, *, cursor: str | None = None, limit: int = 100) -> ContingencyPage:
         """A page of the decisions that were made ahead of the next generation."""
-        response = self._connection.send("GET", path_of(job, "contingencies"), parameters={"cursor": cursor, "limit": limit})
-        return codec.loads(ContingencyPage, response.content)
+        parameters = {"cursor": cursor, "limit": limit}
+        return self._connection.send("GET", path_of(job, "contingencies"), answer_of(ContingencyPage), parameters=parameters)
 
     def all_contingencies(self, job: str, generation: int) -> Iterator[Contingency]:
         """The decisions that were made ahead of a generation so far; none once it is decided."""

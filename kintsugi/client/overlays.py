@@ -2,8 +2,7 @@
 
 from typing import TypeVar
 
-import httpx2
-
+from kintsugi.client.answers import answer_of, newer_of
 from kintsugi.client.connection import Connection, path_of
 from kintsugi.core import codec
 from kintsugi.core.overlay import (
@@ -46,8 +45,7 @@ class OverlayCalls:
         """
         parameters = {"after_generation": after_generation, "wait_seconds": wait_seconds, "term": term}
         path = path_of(job, OVERLAY)
-        response = self._connection.send("GET", path, parameters=parameters, wait_seconds=wait_seconds)
-        return None if response.status_code == httpx2.codes.NO_CONTENT else codec.loads(Overlay, response.content)
+        return self._connection.send("GET", path, newer_of(Overlay), parameters=parameters, wait_seconds=wait_seconds)
 
     def overlay_heartbeat(self, job: str, heartbeat: OverlayHeartbeat) -> OverlayHeartbeatAnswer:
         """Tell that a worker lives; the answer tells of newer overlays."""
@@ -55,14 +53,13 @@ class OverlayCalls:
 
     def overlay_signs(self, job: str) -> OverlaySigns:
         """What was heard of each worker last."""
-        return codec.loads(OverlaySigns, self._connection.send("GET", path_of(job, OVERLAY, "heartbeats")).content)
+        return self._connection.send("GET", path_of(job, OVERLAY, "heartbeats"), answer_of(OverlaySigns))
 
     def overlay_log(self, job: str, *, after: int = 0, wait_seconds: float = 0.0, limit: int = 1_000) -> OverlayLog:
         """Lines of the overlay's log behind number `after`; none where none came within `wait_seconds`."""
         parameters = {"after": after, "wait_seconds": wait_seconds, "limit": limit}
         path = path_of(job, OVERLAY, "log")
-        response = self._connection.send("GET", path, parameters=parameters, wait_seconds=wait_seconds)
-        return codec.loads(OverlayLog, response.content)
+        return self._connection.send("GET", path, answer_of(OverlayLog), parameters=parameters, wait_seconds=wait_seconds)
 
     def _told(self, kind: type[T], path: str, body: OverlayEvent | OverlayHeartbeat) -> T:
-        return codec.loads(kind, self._connection.send("POST", path, content=codec.dumps(body)).content)
+        return self._connection.send("POST", path, answer_of(kind), content=codec.dumps(body))

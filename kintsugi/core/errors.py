@@ -24,6 +24,9 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, ClassVar, Self
 
+PROBLEM_TYPE = "urn:kintsugi:problem:"
+"""What the types of the service's problem documents begin with."""
+
 
 class KintsugiError(Exception):
     """Base of every error that Kintsugi raises on purpose."""

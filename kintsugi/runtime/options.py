@@ -112,4 +112,4 @@ class AgentOptions:
     max_idle_attempts: int = 3
     """Attempts in a row without a loss or a step between them after which the job stops."""
     decision_timeout_seconds: float = 300.0
-    """For the service to answer a failure; it may be restarting."""
+    """For the service to answer a failure; it may be restarting, or a proxy answer in its place. At a job's end it gets 6 s."""

@@ -66,14 +66,45 @@ def test_what_if_a_worker_ran_slower_is_what_its_straggler_event_gets(client, jo
     assert thought == done
 
 
+def uneven(*speed_ratios):
+    """A cluster of six workers, the first ones not as fast as the profile says."""
+    workers = [{"id": f"w{i:02d}", "host": f"h{i:02d}"} for i in range(6)]
+    for worker, speed_ratio in zip(workers, speed_ratios, strict=False):
+        worker["speed_ratio"] = speed_ratio
+    return {"schema_version": 1, "name": "uneven", "workers": workers}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"slow": {"w00": 1.0}},
+        {"slow": {f"w{i:02d}": 0.25 for i in range(6)}},
+        {"fail": ["w01"], "join": ["w01"]},
+        {"fail_hosts": ["h01"], "join": ["w01"]},
+        {"fail": ["w05"], "slow": {"w00": 0.5}},
+    ],
+    ids=["recovered", "all slower", "restarted", "restarted with its host", "lost, and one faster"],
+)
+def test_a_described_job_gets_what_a_stored_one_does(client, asked):
+    described = study(workers=None, cluster=uneven(0.25))
+    described.pop("workers_per_host", None)
+    assert client.post("/v1/jobs", json={**described, "id": "stored"}).status_code == 201
+    answers = [client.post("/v1/whatif", json=body).json() for body in ({"job": "stored", **asked}, {**described, **asked})]
+    for decision in answers:
+        decision["search"].pop("elapsed_seconds")
+    assert answers[0] == answers[1]
+
+
 @pytest.mark.parametrize(
     ("changes", "status", "field"),
     [
         ({"slow": {"w00": 0}}, 422, "slow.w00"),
-        ({"slow": {"w77": 0.5}}, 404, "worker"),
+        ({"slow": {"w00": 1e9}}, 422, "slow.w00"),
+        ({"slow": {"w77": 0.5}}, 404, "slow.w77"),
         ({"fail": ["w00", "w00"]}, 422, "fail[1]"),
-        ({"fail": ["w77"]}, 404, "worker"),
-        ({"fail_hosts": ["h77"]}, 404, "host"),
+        ({"fail": ["w00", "w77"]}, 404, "fail[1]"),
+        ({"fail_hosts": ["h77"]}, 404, "fail_hosts[0]"),
+        ({"join": ["w42", ""]}, 422, "join[1]"),
         ({"workers": None}, 422, "workers"),
         ({"profile": None}, 422, "profile"),
         ({"settings": None}, 422, "settings"),

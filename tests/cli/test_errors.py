@@ -51,6 +51,25 @@ def test_an_output_that_is_full_is_told_on_one_line(form):
     assert (done.returncode, done.stderr) == (1, told)
 
 
+@pytest.mark.parametrize(
+    "arguments", [["shards", "--input", str(SHARDS)], ["shards", "--input", str(SHARDS), "--format", "json"], ["--version"]]
+)
+def test_an_output_that_is_closed_is_told_on_one_line(arguments):
+    done = closed_to(arguments)
+    assert (done.returncode, done.stderr) == (1, "kintsugi: the output cannot be written: Bad file descriptor; send it elsewhere\n")
+
+
+def test_who_prints_nothing_needs_no_output(tmp_path):
+    done = closed_to(["supervise", str(tmp_path), "--", "true"])
+    assert done.returncode == 0
+
+
+def closed_to(arguments):
+    """Run with no standard output."""
+    command = ["bash", "-c", '"$@" >&-', "bash", sys.executable, "-m", "kintsugi.cli", *arguments]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+
+
 def test_who_stops_reading_is_told_nothing():
     with subprocess.Popen(
         [sys.executable, "-m", "kintsugi.cli", "shards", "--input", str(SHARDS), "--format", "json"],

@@ -62,6 +62,24 @@ def test_replan_goes_on_from_what_replan_printed(capsys, profile, tmp_path):
     assert known == {"w01", "w02", "w03", "w04", "w05", "w07", "w06"}  # w06 is the one that joins
 
 
+def test_workers_that_are_as_fast_as_the_others_again_are_planned_for(capsys, profile, tmp_path):
+    """A plan says nothing of speeds: where the cluster does, it is searched for a better one."""
+    common = ("--profile", profile, "--num-microbatches", "16")
+    clusters = {}
+    for name, speed_ratio in (("slow", 0.25), ("equal", 1.0)):
+        cluster = Cluster.uniform(6)
+        clusters[name] = str(tmp_path / f"{name}.json")
+        workers = (replace(cluster.workers[0], speed_ratio=speed_ratio), *cluster.workers[1:])
+        (tmp_path / f"{name}.json").write_text(codec.dumps(cluster.with_workers(workers)))
+    _, slow = run(capsys, "plan", *common, "--cluster", clusters["slow"])
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(slow))
+    _, best = run(capsys, "plan", *common, "--cluster", clusters["equal"])
+    assert best["estimate"]["iteration_seconds"] < slow["estimate"]["iteration_seconds"]
+    status, document = run(capsys, "replan", *common, "--plan", str(path), "--cluster", clusters["equal"])
+    assert (status, document["estimate"]["iteration_seconds"]) == (0, best["estimate"]["iteration_seconds"])
+
+
 def test_a_plan_that_names_a_worker_beyond_the_most_of_a_job_is_refused(capsys, profile, tmp_path):
     common = ("--profile", profile, "--num-microbatches", "16")
     _, first = run(capsys, "plan", *common, "--workers", "2")

@@ -110,16 +110,20 @@ class Decider:
         self._thread.submit(self._tell_measured, generation, measured)
 
     def close(self, ending: Ending | None = None) -> None:
-        """Tell what is left to tell, and at last how the job ended, if it did, as far as the source answers; end the thread."""
+        """Tell what is left to tell, and at last how the job ended, if it did, as far as the source answers; end the thread.
+
+        A source that does not answer gets a few seconds for all of it.
+        """
         self._is_closing.set()
-        self._thread.shutdown(wait=True, cancel_futures=True)
-        self._have_kept()
-        self._tell()
-        if self._pending is not None and self._pending.cancelled():
-            with suppress(KintsugiError):
-                self._decide_once()
-        if ending is not None and self.decisions:  # without decisions it never began, or its name is another job's
-            self._tell_ended(ending)
+        with self._source.hurried():
+            self._thread.shutdown(wait=True, cancel_futures=True)
+            self._have_kept()
+            self._tell()
+            if self._pending is not None and self._pending.cancelled():
+                with suppress(KintsugiError):
+                    self._decide_once()
+            if ending is not None and self.decisions:  # without decisions it never began, or its name is another job's
+                self._tell_ended(ending)
         self.wake.close()
         self._wake_sender.close()
 

@@ -1,7 +1,8 @@
 """Where the agent's decisions come from: the service, or the planner in this very process."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -36,6 +37,8 @@ _RESTAMPS = 10
 """How often events are told again because the job's generation moved on in between."""
 _LOOK_SECONDS = 5.0
 """How often it is looked whether a plan that waits for approval was refused."""
+_HURRIED_SECONDS = 6.0
+"""For all that a job has to ask and tell at its end; what is under way has half of it."""
 _APPROVAL_SECONDS = 86_400.0
 """How long an approval is waited for; jobs set shorter times (`Handling.approval_timeout_seconds`)."""
 
@@ -65,6 +68,9 @@ class Decisions(Protocol):
 
     def ended(self, ending: Ending) -> None:
         """The job is over; nothing is asked or told any more."""
+
+    def hurried(self) -> AbstractContextManager[None]:
+        """While this is entered, nobody else is waited for longer than a few seconds in all, in calls under way neither."""
 
 
 @runtime_checkable
@@ -130,6 +136,10 @@ class LocalDecisions:
     def ended(self, ending: Ending) -> None:
         """Nobody else knows of the job."""
 
+    def hurried(self) -> AbstractContextManager[None]:
+        """Nobody else is waited for."""
+        return nullcontext()
+
     def _take(self, event: Event) -> None:
         before = self._membership.alive
         self._membership = self._membership.after(event)
@@ -163,6 +173,7 @@ class ServiceDecisions:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._is_hurried = False
 
     def start(self, request: JobRequest) -> Decision:
         """Create the job, or get it again."""
@@ -202,7 +213,7 @@ class ServiceDecisions:
             InfeasibleError: its plan was refused.
         """
         deadline = time.monotonic() + _APPROVAL_SECONDS
-        while answer.status is PlanStatus.PROPOSED and time.monotonic() < deadline:
+        while answer.status is PlanStatus.PROPOSED and time.monotonic() < deadline and not self._is_hurried:
             newer = self._client.plan_after(self._job, answer.generation - 1, wait_seconds=_LOOK_SECONDS, brief=True)
             answer = newer or self._client.plan_at(self._job, answer.generation, brief=True)
         if answer.status in (PlanStatus.PROPOSED, PlanStatus.REFUSED):
@@ -233,3 +244,13 @@ class ServiceDecisions:
     def ended(self, ending: Ending) -> None:
         """Tell the service that nothing is to be planned or waited for any more."""
         self._client.end(self._job, ending.outcome, reason=ending.reason, by=ending.by)
+
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """No approval is waited for, and the service only so long."""
+        self._is_hurried = True
+        try:
+            with self._client.hurried(_HURRIED_SECONDS):
+                yield
+        finally:
+            self._is_hurried = False

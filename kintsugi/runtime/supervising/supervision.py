@@ -14,6 +14,7 @@ from kintsugi.runtime.layout import SUPERVISOR
 
 USAGE = 2
 """Exit code of invalid input, which no repetition mends."""
+TOLD_TO_END = "the supervisor was told to end"
 _SHELL_SIGNAL = 128
 
 
@@ -136,7 +137,7 @@ def verdict(record: SupervisorRecord, policy: SupervisorPolicy) -> dict[str, Any
     why = {
         EndReason.REFUSED: "its input is invalid, and would be again",
         EndReason.NOT_STARTED: f"{record.command[0]} cannot be started: {last.not_started_because}",
-        EndReason.STOPPED: "the supervisor was told to end",
+        EndReason.STOPPED: TOLD_TO_END,
     }.get(last.reason or EndReason.EXITED, "")
     if not why and record.num_restarts >= policy.max_restarts:
         why = f"{policy.max_restarts} restarts were allowed"

@@ -30,6 +30,7 @@ from kintsugi.runtime.layout import CHECKPOINTS, LATEST, SUPERVISOR, SUPERVISOR_
 from kintsugi.runtime.parent import end_with_parent
 from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.supervising.supervision import (
+    TOLD_TO_END,
     EndReason,
     SupervisedAttempt,
     SupervisorPolicy,
@@ -57,6 +58,7 @@ class Supervisor:
     environment: Mapping[str, str] = field(default_factory=dict)
     _stop_signal: int | None = None
     _process: subprocess.Popen[bytes] | None = None
+    """The command until it is buried."""
 
     @property
     def file(self) -> Path:
@@ -87,6 +89,10 @@ class Supervisor:
                 if record.state is not SupervisorState.WAITING:
                     return record
                 self._pause(idle_restarts(record.own_attempts))
+                if self._stop_signal is not None:
+                    record = replace(record, state=SupervisorState.FAILED, stopped_because=TOLD_TO_END)
+                    self._write(record)
+                    return record
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -145,6 +151,7 @@ class Supervisor:
             self._pass_on(self._stop_signal)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         _kill_group(process.pid)
+        self._process = None
         return process.wait()
 
     def _stop(self, number: int, _: FrameType | None) -> None:
@@ -153,8 +160,8 @@ class Supervisor:
         self._pass_on(signal.SIGKILL if is_second else number)
 
     def _pass_on(self, number: int) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(number)
+        if self._process is not None:
+            os.kill(self._process.pid, number)  # `send_signal` would bury it, were it over
 
     def _pause(self, num_idle: int) -> None:
         longest = self.policy.longest_pause_seconds

@@ -14,6 +14,7 @@ from kintsugi.core.codec import dumps
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.layout import SUPERVISOR
 from kintsugi.runtime.supervising.supervision import (
+    TOLD_TO_END,
     EndReason,
     SupervisedAttempt,
     SupervisorPolicy,
@@ -154,18 +155,58 @@ def test_nothing_of_an_attempt_is_left():
     wait_until(lambda: not is_running(stat))
 
 
+TELL = "pathlib.Path('pid.new').write_text(str(os.getpid())); os.rename('pid.new', 'pid')"
+"""A command's word that it runs."""
+
+
+def supervising(code: str, *options: str) -> subprocess.Popen[bytes]:
+    """`kintsugi supervise` of a line of Python, once it has said that it runs."""
+    command = [sys.executable, "-c", f"import os, pathlib, signal, sys; {TELL}; {code}"]
+    supervise = "import sys; from kintsugi.cli import main; sys.exit(main())"
+    supervisor = subprocess.Popen([sys.executable, "-c", supervise, "supervise", "run", *options, "--", *command])
+    wait_until(Path("pid").exists)
+    return supervisor
+
+
+def stat_of_command() -> Path:
+    return Path(f"/proc/{Path('pid').read_text()}/stat")
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)], ids=["killed", "Ctrl-C"])
 def test_the_command_ends_with_its_supervisor(number, code):
-    tell = "pathlib.Path('pid.new').write_text(str(os.getpid())); os.rename('pid.new', 'pid')"
-    command = [sys.executable, "-c", f"import os, pathlib, signal; {tell}; signal.pause()"]
-    supervise = "import sys; from kintsugi.cli import main; sys.exit(main())"
-    supervisor = subprocess.Popen([sys.executable, "-c", supervise, "supervise", "run", "--", *command])
-    wait_until(Path("pid").exists)
-    stat = Path(f"/proc/{Path('pid').read_text()}/stat")
+    supervisor = supervising("signal.pause()")
+    stat = stat_of_command()
     assert is_running(stat)
     supervisor.send_signal(number)
     assert supervisor.wait(timeout=20) == code
     wait_until(lambda: not is_running(stat))
+
+
+@pytest.mark.processes
+def test_who_is_told_to_end_in_a_pause_starts_nothing_any_more():
+    supervisor = supervising("sys.exit(1)", "--pause-seconds", "60")
+    wait_until(lambda: read_record(Path("run")).state is SupervisorState.WAITING)
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(timeout=20) == 130
+    record = read_record(Path("run"))
+    assert (record.state, record.stopped_because) == (SupervisorState.FAILED, TOLD_TO_END)
+    assert [attempt.reason for attempt in record.attempts] == [EndReason.EXITED]
+
+
+@pytest.mark.processes
+def test_who_is_told_to_end_when_the_command_just_did_writes_that_down():
+    supervisor = supervising("signal.pause()")
+    stat = stat_of_command()
+    supervisor.send_signal(signal.SIGSTOP)
+    os.kill(int(stat.parent.name), signal.SIGKILL)
+    wait_until(lambda: not is_running(stat))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
+        supervisor.send_signal(number)
+    assert supervisor.wait(timeout=20) == 130
+    record = read_record(Path("run"))
+    assert (record.state, record.stopped_because) == (SupervisorState.FAILED, TOLD_TO_END)
+    assert [attempt.reason for attempt in record.attempts] == [EndReason.STOPPED]
 
 
 def wait_until(condition) -> None:
