@@ -148,9 +148,7 @@ def test_another_model_is_refused():
 
 def test_an_optimizer_that_computes_the_loss_itself_is_refused():
     model = nn.Linear(2, 2)
-    with pytest.raises(
-        InvalidInputError, match=r"^optimizer: is LBFGS, whose step\(\) needs a closure: .* take another, as AdamW$"
-    ):
+    with pytest.raises(InvalidInputError, match=r"^optimizer: is LBFGS, whose step\(\) needs a closure: .* take another, as"):
         Coordinator(model, torch.optim.LBFGS(model.parameters()), service="http://127.0.0.1:1", job="job")
 
 
