@@ -22,20 +22,18 @@ from planner.pipelines.timetable import Timetable
 from planner.pipelines.zero_bubble import partitioner_for
 
 RELAXED_STEP, MARGIN = 1.01, 1.1
-SHORTEST_SECONDS = 1e-12
-"""Where searching for a time begins though forward and input passes take none: no doubling leaves 0."""
 """How exactly the least relaxed time is found, and how far above it tables go at first."""
 
+SHORTEST_SECONDS = 1e-12
+"""Where searching for a time begins though forward and input passes take none: no doubling leaves 0."""
 
 MOST_POLISHED = 64
-"""Workers up to which splits are polished."""
+"""Workers up to which splits are polished, and all numbers of pipelines may be pursued."""
+MOST_PURSUED = 48
 
 
 class EqualSearch:
     """Search for equal workers. Exact in pipeline time for each number of pipelines (up to the splits' own gaps)."""
-
-    most_pursued = 48
-    """Numbers of pipelines; what is left then has a closed-form bound."""
 
     floor_seconds = 0.0
     """No step is shorter, whatever is pursued."""
@@ -51,6 +49,12 @@ class EqualSearch:
         allowed = problem.allowed
         self._tails = least_tails(problem.costs.profile, allowed.dp, allowed.pp.start, problem.reduction_link)
         self._stepper = Stepper(problem.costs, problem.schedule, problem.link)
+
+    @property
+    def most_pursued(self) -> int:
+        """Numbers of pipelines, all in small jobs; what is left then has a closed-form bound."""
+        num_degrees = len(self._problem.allowed.dp)
+        return num_degrees if num_degrees <= MOST_POLISHED else MOST_PURSUED
 
     @property
     def tolerance(self) -> float:
