@@ -1,6 +1,7 @@
 """What the planning commands print: one JSON document, or tables."""
 
 import json
+import os
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -47,6 +48,18 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text)
     except OSError as error:
         raise InvalidInputError(f"cannot be written: {error.strerror}", field="output", value=str(path)) from error
+
+
+def require_writable(path: Path) -> None:
+    """Require that a file can be written there later, after work that should not be lost.
+
+    Raises:
+        InvalidInputError: its folder is not there, or it cannot be written.
+    """
+    if not path.parent.is_dir():
+        raise InvalidInputError("cannot be written: its folder is not there", field="output", value=str(path))
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InvalidInputError("cannot be written", field="output", value=str(path))
 
 
 def plan_document(decision: Decision) -> dict[str, Any]:

@@ -12,11 +12,12 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from kintsugi.cli.output import write_text
+from kintsugi.cli.output import require_writable, write_text
 from kintsugi.cli.terminal import terminal
 from kintsugi.core.codec import encode
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, told_as
 from kintsugi.core.profile import Profile
+from kintsugi.runtime.brought import require_importable
 from kintsugi.runtime.devices import job_on, precision_of, require_device
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob
@@ -37,6 +38,8 @@ def profile(
     """Measure a model's profile on this machine."""
     if device is not None:
         require_device(device)
+    if output is not None:
+        require_writable(output)
     dtype = None if precision is None else precision_of(precision)
     make_job = partial(job_on, load_job(job), device, dtype, recomputes_activations=recompute)
     measured = _measure(make_job, name or _default_name(job, output), repeats, workers, is_distinct=distinct)
@@ -64,6 +67,8 @@ def load_job(path: str) -> Callable[[], TrainingJob]:
     make_job = getattr(module, function_name, None)
     if not callable(make_job):
         raise InvalidInputError(f"module {module_name!r} has no function {function_name!r}", field="job", value=path)
+    with told_as({"make_job": "job"}):
+        require_importable(make_job)
     _require_job(make_job, path)
     checked: Callable[[], TrainingJob] = make_job
     return checked

@@ -74,6 +74,8 @@ class Ledger:
                 self.checkpoint()
                 left -= pause_seconds
                 continue
+            if due is not None and not self.steps_since:
+                left = self._train_periods(running, due, left, pause_seconds)
             possible = int(left / step + ROUNDING)
             count = possible if due is None else min(possible, due)
             self._commit(running, count)
@@ -81,17 +83,27 @@ class Ledger:
             if due is None or count < due:
                 return left
 
+    def _train_periods(self, running: Running, num_steps: int, seconds: float, pause_seconds: float) -> float:
+        """All but the last of the times that so many steps and their checkpoint fit into the seconds; what is left of these."""
+        period = num_steps * running.price.iteration_seconds + pause_seconds
+        times = max(0, int(seconds / period) - 1)
+        if times:
+            self._commit(running, times * num_steps)
+            self.spend(Account.CHECKPOINT, times * pause_seconds)
+            self.checkpoint()
+        return seconds - times * period
+
     def next_end(self, running: Running, pause_seconds: float) -> float:
         """How long the step or the checkpoint takes that comes next, in seconds."""
         return pause_seconds if self._steps_until_checkpoint(running) == 0 else running.price.iteration_seconds
 
     def _steps_until_checkpoint(self, running: Running) -> int | None:
-        """Complete steps until a checkpoint is due; None where none ever is."""
+        """Complete steps until a checkpoint is due, one at least after each; None where none ever is."""
         interval = running.checkpoint_interval_seconds
         if interval is None:
             return None
         missing = (interval - sum(self.since.values())) / running.price.iteration_seconds
-        return max(0, math.ceil(missing - ROUNDING))
+        return max(0 if self.steps_since else 1, math.ceil(missing - ROUNDING))
 
     def _commit(self, running: Running, count: int) -> None:
         for account, seconds in _parts(running.price):

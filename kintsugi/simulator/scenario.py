@@ -23,6 +23,9 @@ PROFILES = next(
 SHORTHANDS = {"mtbf": "mtbf_seconds", "duration": "duration_seconds", "microbatches": "settings.num_microbatches"}
 """Names that `varied` takes for longer ones."""
 
+MTBF = "mtbf_seconds"
+"""What `mtbf` stands for: no field of a scenario, but of how often all that may fail does."""
+
 INTERNAL = "folder"
 """The field that no scenario's file gives and nobody varies."""
 
@@ -141,27 +144,37 @@ def varied(scenario: Scenario, changes: dict[str, Any]) -> Scenario:
 
     Args:
         scenario: to change.
-        changes: values by dotted path, such as `spares`, `faults.repair_seconds`, `settings.num_microbatches`; `mtbf` is the
-            mean time between failures of the whole job at its beginning, in seconds.
+        changes: values by dotted path, such as `spares`, `faults.repair_seconds`, `settings.num_microbatches`, in any order;
+            `mtbf` is the mean time between failures of the whole job at its beginning, in seconds: other values of `faults` say
+            what kinds of failures these are.
 
     Raises:
-        InvalidInputError: there is no such field, it is named twice, it does not take the value, or it changes nothing under
-            the scenario's trace.
+        InvalidInputError: there is no such field, it is named twice, it does not take the value, or it changes nothing.
     """
     given: dict[str, str] = {}
     for name, value in changes.items():
         path = meant(name)
         if (other := given.setdefault(path, name)) != name:
             raise InvalidInputError(f"is {other}, which is varied too; leave one of them out", field="vary", value=name)
-        if scenario.trace is not None and path.partition(".")[0] in ("mtbf_seconds", "faults"):
-            raise InvalidInputError("changes nothing, for the trace says who fails and when", field=name, value=value)
-        if path == "mtbf_seconds":
-            checks.positive("mtbf", value)
-            faults = scenario.faults.scaled(float(value), scenario.num_workers, scenario.workers_per_host)
-            scenario = replace(scenario, faults=faults)
-        else:
+        _require_effect(scenario, name, path, value)
+        if path != MTBF:
             scenario = codec.decode(Scenario, _with(codec.encode(scenario), path.split("."), value, path))
-    return scenario
+    return scenario if MTBF not in given else _failing_every(scenario, changes[given[MTBF]])
+
+
+def _require_effect(scenario: Scenario, name: str, path: str, value: object) -> None:
+    if scenario.trace is not None and path.partition(".")[0] in (MTBF, "faults"):
+        raise InvalidInputError("changes nothing, for the trace says who fails and when", field=name, value=value)
+    if scenario.trace is None and path == "notice_seconds":
+        raise InvalidInputError("changes nothing without a trace, for no failure is announced", field=name, value=value)
+    if path == "settings.mtbf_seconds":
+        raise InvalidInputError("changes nothing, for policies know how often workers fail; vary mtbf", field=name, value=value)
+
+
+def _failing_every(scenario: Scenario, mtbf_seconds: Any) -> Scenario:
+    checks.positive("mtbf", mtbf_seconds)
+    faults = scenario.faults.scaled(float(mtbf_seconds), scenario.num_workers, scenario.workers_per_host)
+    return replace(scenario, faults=faults)
 
 
 def meant(name: str) -> str:

@@ -27,6 +27,8 @@ def with_argument(size):
 
 def no_job():
     return 5
+
+nameless = lambda: make_job()
 """
 
 
@@ -75,6 +77,7 @@ def run(*arguments):
         ("own_job:NOTHING", "has no function 'NOTHING'"),
         ("own_job:with_argument", "cannot be called without arguments"),
         ("own_job:no_job", "returns a int, not a TrainingJob"),
+        ("own_job:nameless", "cannot be given to worker processes"),
     ],
 )
 def test_what_is_no_job_is_refused(folder, calls, capsys, job, message):
@@ -144,6 +147,8 @@ def test_output_is_a_profile_file(folder, calls, capsys):
 def test_output_that_cannot_be_written_is_refused(folder, calls, capsys):
     assert run("own_job:make_job", "--output", folder / "absent" / "small.json") == 2
     assert "output: cannot be written" in capsys.readouterr().err
+    assert run("own_job:make_job", "--output", folder) == 2
+    assert calls == [], "nothing is measured in vain"
 
 
 @pytest.mark.parametrize("option", ["--repeats", "--workers"])

@@ -46,6 +46,24 @@ def test_an_interval_shorter_than_a_step_is_a_checkpoint_after_every_step():
     assert ledger.seconds[Account.CHECKPOINT] == 3.0
 
 
+@pytest.mark.parametrize("seconds", [0.0, 6.9, 7.1, 21.5, 27.5, 1e4, 1e4 + 6.5])
+def test_many_periods_at_once_are_as_many_one_by_one(seconds):
+    """Two steps of 2 s and a checkpoint of 3 s: a long stretch, and the same in short ones."""
+    at_once, bit_by_bit, left = Ledger(), Ledger(), 0.0
+    rest = at_once.train(running(interval=4.0), seconds, 3.0)
+    for part in (0.3 * seconds, 0.4 * seconds, 0.3 * seconds):
+        left = bit_by_bit.train(running(interval=4.0), left + part, 3.0)
+    assert (at_once.num_steps, at_once.steps_since) == (bit_by_bit.num_steps, bit_by_bit.steps_since)
+    assert at_once.shares() == pytest.approx(bit_by_bit.shares())
+    assert rest == pytest.approx(left)
+
+
+def test_the_longest_time_takes_no_longer_than_others():
+    ledger = Ledger()
+    assert ledger.train(running(interval=1e-12), 1e18, 0.0) < 1e3
+    assert ledger.num_steps == pytest.approx(5e17)
+
+
 def test_a_rollback_moves_time_and_takes_samples_back():
     ledger = Ledger()
     ledger.train(running(interval=4.0), 4.0 + 1.0 + 2.0, 1.0)

@@ -24,7 +24,7 @@ def test_every_committed_scenario_reads_its_profile_and_its_trace(name):
     assert all(0 <= i.at_seconds < scenario.duration_seconds or i.joined or i.speeds for i in incidents)
 
 
-def test_the_issues_scenarios_are_there():
+def test_the_scenarios_that_the_documents_tell_of_are_there():
     assert {"chameleon-32", "chameleon-32-tp8", "spot", "llama3-16k"} <= set(names())
     llama = load("llama3-16k")
     assert llama.num_workers * job_of(llama, ()).profile.tensor_parallel_degree == 16_384
@@ -73,9 +73,20 @@ def test_fields_are_varied_by_path():
     assert varied(scenario, {"duration": 60}).duration_seconds == 60
 
 
+def test_the_order_of_values_makes_no_difference():
+    """The mean time between failures is that of the job that all of them describe."""
+    changes = {"mtbf": 900.0, "num_workers": 64, "faults.host_mtbf_seconds": 1e6, "workers_per_host": 4}
+    first, second = (varied(load("chameleon-32"), dict(items)) for items in (changes.items(), reversed(changes.items())))
+    assert first == second
+    assert first.faults.mtbf_seconds(64, 4, 1.0) == pytest.approx(900.0)
+    assert first.faults.host_mtbf_seconds is not None
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
+        ({"settings.mtbf_seconds": 100.0}, "settings.mtbf_seconds"),
+        ({"notice_seconds": 100.0}, "notice_seconds"),
         ({"spare": 1}, "vary"),
         ({"spares.x": 1}, "vary"),
         ({"spares": -1}, "spares"),
