@@ -5,7 +5,7 @@ import re
 import pytest
 
 from api.metrics import Metrics
-from tests.api.requests import EVENTS, REPORTS, event, report
+from tests.api.requests import EVENTS, JOB, REPORTS, event, report
 
 UNITS = ("seconds", "bytes", "ratio")
 SCALED = ("millisecond", "microsecond", "minute", "hour", "kilobyte", "megabyte", "percent")
@@ -54,11 +54,14 @@ def states(client):
 
 
 def test_jobs_by_state(client, job):
-    assert states(client) == {"applied": 1.0, "decided": 0.0, "unplanned": 0.0}
+    assert states(client) == {"applied": 1.0, "decided": 0.0, "unplanned": 0.0, "ended": 0.0}
     client.post(EVENTS, json=event("a", 0, "w00"))
-    assert states(client) == {"applied": 0.0, "decided": 1.0, "unplanned": 0.0}
+    assert states(client) == {"applied": 0.0, "decided": 1.0, "unplanned": 0.0, "ended": 0.0}
     client.post(REPORTS, json=report(1))
-    assert states(client) == {"applied": 1.0, "decided": 0.0, "unplanned": 0.0}
+    assert states(client) == {"applied": 1.0, "decided": 0.0, "unplanned": 0.0, "ended": 0.0}
+    client.post(f"{JOB}/ending", json={"outcome": "completed"})
+    assert states(client) == {"applied": 0.0, "decided": 0.0, "unplanned": 0.0, "ended": 1.0}
+    assert 'kintsugi_endings_total{outcome="completed"} 1.0' in client.get("/metrics").text
 
 
 def test_events_without_a_plan_are_counted_by_reason(client, job):

@@ -11,9 +11,10 @@ import httpx2
 import pytest
 import trustme
 
-from api.access.tokens import SECRET, NewToken, Scope
+from api.access.tokens import SECRET, NewToken, Scope, TokenPage
 from kintsugi.cli import main
 from kintsugi.client import Client, Patience
+from kintsugi.client.answers import answer_of
 from kintsugi.core.errors import ForbiddenError, UnauthenticatedError, UnavailableError, error_from
 from kintsugi.runtime.train import train
 from tests.api.access.world import issued
@@ -137,7 +138,7 @@ def test_clients_speak_https_and_send_their_token(guarded):
     with Client(url, ca_file=authority, token=secrets["trainer"]) as client:
         assert client.jobs().jobs == ()
         with pytest.raises(ForbiddenError, match="administer"):
-            client._connection.send("GET", "/v1/tokens")
+            client._connection.send("GET", "/v1/tokens", answer_of(TokenPage))
     with Client(url, ca_file=authority) as stranger, pytest.raises(UnauthenticatedError, match="Bearer"):
         stranger.jobs()
     once = Patience(attempts=1)
