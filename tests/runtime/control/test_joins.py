@@ -57,7 +57,7 @@ class Inviting:
             for worker in self.left:
                 agent.invite(worker)
             self.left.clear()
-        for fault in [fault for fault in self.arm if fault.worker in agent.alive]:
+        for fault in [fault for fault in self.arm if fault.worker in (*agent.alive, *agent.arriving)]:
             agent.handle(fault.worker).send(Arm((fault,)))
             self.arm.remove(fault)
 
