@@ -81,6 +81,14 @@ def test_restarting_policies_take_the_fastest_grid_from_a_checkpoint(policy):
     assert response.pause_seconds == pytest.approx(DETECT + RESTART + READ)
 
 
+@pytest.mark.parametrize(("policy", "saves"), [(Varuna, True), (CheckpointRestart, True), (Parcae, False)])
+def test_what_grows_by_way_of_a_checkpoint_keeps_it(policy, saves):
+    response = policy(CASE).respond(snapshot(started(policy(CASE)).plan, [f"w{n:02d}" for n in range(8)]))
+    assert response.pause_seconds == pytest.approx(2.0 + DETECT + RESTART + READ if saves else DETECT + REGROUP)
+    assert response.saves is saves
+    assert not response.rolls_back
+
+
 def test_checkpoints_come_at_the_interval_that_loses_least():
     interval = started(CheckpointRestart(CASE)).checkpoint_interval_seconds
     best = min(range(5, 400), key=lambda t: expected_run_seconds(1.0, t, 2.0, RESTART, 3600.0))

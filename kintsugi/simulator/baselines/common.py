@@ -83,10 +83,11 @@ class Grids:
             running=self.running(found, snapshot), pause_seconds=restart_pause_seconds(self.job.profile), rolls_back=True
         )
 
-    def reach_seconds(self, snapshot: Snapshot, dp: int, pp: int) -> tuple[Found, float]:
-        """Another grid without a failure, and what getting there takes: a checkpoint first, so nothing is lost."""
+    def reach(self, snapshot: Snapshot, dp: int, pp: int) -> Response:
+        """Another grid without a failure: a checkpoint first, so nothing is lost."""
         found = self.arranged(snapshot, dp, pp, keeps_state=False)
-        return found, self.job.checkpoint_pause_seconds + restart_pause_seconds(self.job.profile)
+        pause = self.job.checkpoint_pause_seconds + restart_pause_seconds(self.job.profile)
+        return Response(running=self.running(found, snapshot), pause_seconds=pause, saves=True)
 
     def arranged(self, snapshot: Snapshot, dp: int, pp: int, *, keeps_state: bool) -> Found:
         """Equal pipelines on living workers."""
@@ -108,9 +109,9 @@ class Grids:
         seconds = grid_seconds(self.job.profile, self.job.settings, dp, pp)
         if seconds is None or seconds >= present.price.iteration_seconds:
             return stay(present, snapshot)
-        found, cost = self.reach_seconds(snapshot, dp, pp)
-        if is_worthwhile(present.price.iteration_seconds, seconds, cost, snapshot.settings.mtbf_seconds):
-            return Response(running=self.running(found, snapshot), pause_seconds=cost)
+        response = self.reach(snapshot, dp, pp)
+        if is_worthwhile(present.price.iteration_seconds, seconds, response.pause_seconds, snapshot.settings.mtbf_seconds):
+            return response
         return stay(present, snapshot)
 
     def present(self, snapshot: Snapshot) -> Running:
@@ -128,12 +129,11 @@ class LiveGrids(Grids):
     def move(self, snapshot: Snapshot, dp: int, pp: int) -> Response:
         """After a failure: what is missing moves from survivors that hold it."""
         try:
-            found = self.arranged(snapshot, dp, pp, keeps_state=True)
+            return self.reach(snapshot, dp, pp)
         except StateLostError:
             return super().move(snapshot, dp, pp)
-        return Response(running=self.running(found, snapshot), pause_seconds=found.estimate.reconfiguration_seconds)
 
-    def reach_seconds(self, snapshot: Snapshot, dp: int, pp: int) -> tuple[Found, float]:
+    def reach(self, snapshot: Snapshot, dp: int, pp: int) -> Response:
         """Another grid without a failure: the same way."""
         found = self.arranged(snapshot, dp, pp, keeps_state=True)
-        return found, found.estimate.reconfiguration_seconds
+        return Response(running=self.running(found, snapshot), pause_seconds=found.estimate.reconfiguration_seconds)
