@@ -211,6 +211,13 @@ def test_hot_spares_stand_in_until_they_are_used_up():
     assert (first.dp, len(first.idle_workers)) == (1, 2)  # without spares of the scenario a pipeline waits
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_hot_spares_begin_even_where_there_are_no_more_workers_than_spares(workers):
+    case = job(free_profile(recovery=RECOVERY), num_spares=2)
+    plan = started(HotSpares(case), workers, case).plan
+    assert (len(plan.workers), len(plan.idle_workers)) == (1, workers - 1)
+
+
 def test_equation_13_is_the_papers_for_equal_pipelines():
     profile = free_profile(4)
     cluster, plan = Cluster.uniform(12), grid_plan(4, [4, 4, 4], [6, 6, 6])
