@@ -34,6 +34,7 @@ def job(profile: Profile | None = None, **changes: object) -> Job:
         "checkpoint_pause_seconds": 0.0,
         "planning_seconds": 0.0,
         "fixed_mtbf_seconds": None,
+        "workers_per_failure": 1.0,
     }
     return Job(**{**values, **changes})
 

@@ -106,6 +106,13 @@ def test_parcae_moves_state_live_and_counts_on_preemptions():
     assert expected_pipelines(4, 1, 4, 1) == 0
 
 
+@pytest.mark.parametrize(("lost_at_once", "dp"), [(1.0, 6), (2.0, 5), (4.0, 4)])
+def test_parcae_leaves_workers_idle_for_as_many_as_it_expects_to_lose(lost_at_once, dp):
+    case = job(fixed_mtbf_seconds=Parcae(CASE).look_ahead_seconds, workers_per_failure=lost_at_once)
+    # Of 7 workers 4 to 7 pipelines of one take 2 * 0.12 s; the more of them wait, the more losses they make good.
+    assert Parcae(case).chosen(7) == (dp, 1)
+
+
 def test_recycle_reroutes_to_the_one_peer_that_is_left():
     response = after_losing(ReCycle(CASE), (0, 1))
     assert response.pause_seconds == pytest.approx(DETECT + REGROUP)

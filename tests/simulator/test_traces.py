@@ -1,10 +1,13 @@
 """Traces as the field writes them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.simulator.job import incidents_of, job_of
+from kintsugi.simulator.scenario import load
 from kintsugi.simulator.traces import read, shipped, written
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +47,13 @@ def test_who_goes_and_comes_in_one_moment_is_lost_and_joins_without_state(tmp_pa
     again = tmp_path / "again.csv"
     again.write_text(written(incidents))
     assert read(again) == incidents
+
+
+def test_policies_know_how_many_nodes_a_trace_loses_at_once(tmp_path):
+    path = lines(tmp_path, "0,add,a", "0,add,b", "0,add,c", "0,add,d", "1000,remove,a", "2000,remove,b", "2000,remove,c")
+    scenario = replace(load("spot"), trace=str(path))
+    assert job_of(scenario, incidents_of(scenario, 0)).workers_per_failure == pytest.approx(1.5)
+    assert job_of(scenario, ()).workers_per_failure == 1.0
 
 
 def test_counts_are_met_with_the_fewest_changes(tmp_path):
