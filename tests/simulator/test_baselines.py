@@ -41,7 +41,7 @@ READ = 4 * 0.5  # four layers of 100 MB of parameters and 400 MB of optimizer st
 CASE = job(free_profile(recovery=RECOVERY), checkpoint_pause_seconds=2.0)
 
 
-def snapshot(plan, alive, case=CASE, workers=8):
+def snapshot(plan, alive, case=CASE, workers=20):
     cluster = Cluster.uniform(workers)
     return Snapshot(
         profile=case.profile,
@@ -203,6 +203,37 @@ def test_bamboo_pays_for_redundant_passes_that_do_not_fit_into_bubbles():
     assert Bamboo(deep).depth == 3
     running = started(Bamboo(deep), workers=6, case=deep)
     assert [len(pipeline.stages) for pipeline in running.plan.pipelines] == [3, 3]
+
+
+def ranged(**ranges):
+    return job(free_profile(recovery=RECOVERY), first=None, settings=JobSettings(num_microbatches=8, ranges=Ranges(**ranges)))
+
+
+@pytest.mark.parametrize("policy", [Chameleon, Oobleck, ReCycle, Bamboo, Varuna, Parcae, CheckpointRestart, HotSpares])
+def test_all_keep_to_the_jobs_numbers_of_pipelines(policy):
+    case = ranged(max_dp=2)
+    assert started(policy(case), 20, case).plan.dp <= 2
+    case = ranged(min_dp=5, max_dp=5)
+    assert started(policy(case), 20, case).plan.dp == 5
+    with pytest.raises(InfeasibleError):
+        started(policy(case), 4, case)
+
+
+def test_oobleck_does_not_merge_below_the_jobs_number_of_pipelines():
+    case = ranged(min_dp=3, min_pp=2)
+    assert [len(pipeline.stages) for pipeline in started(Oobleck(case), 6, case).plan.pipelines] == [2, 2, 2]
+    with pytest.raises(InfeasibleError):
+        after_losing(Oobleck(case), (0, 1), workers=6, case=case)
+
+
+def test_bamboo_does_not_give_up_pipelines_that_the_job_asks_for():
+    case = ranged(min_dp=2, min_pp=2, max_pp=2)
+    policy = Bamboo(case)
+    assert [len(pipeline.stages) for pipeline in started(policy, 6, case).plan.pipelines] == [3, 3]
+    # For two whole pipelines there are no workers any more: what predecessors took over goes on.
+    assert [len(p.stages) for p in after_losing(policy, (0, 1), workers=6, case=case).running.plan.pipelines] == [2, 3]
+    with pytest.raises(InfeasibleError):
+        after_losing(policy, (0, 1), (0, 2), workers=6, case=case)
 
 
 def test_hot_spares_stand_in_until_they_are_used_up():
