@@ -52,6 +52,14 @@ class Faults:
             rate += num_workers / workers_per_host / self.host_mtbf_seconds
         return 1 / rate if rate else float("inf")
 
+    def workers_per_failure(self, workers_per_host: int) -> float:
+        """Workers that a failure takes in the mean."""
+        alone = 1 / self.worker_mtbf_seconds if self.worker_mtbf_seconds else 0.0
+        together = 1 / self.host_mtbf_seconds if self.host_mtbf_seconds else 0.0
+        if not alone + together:
+            return float(workers_per_host)
+        return (alone + together) / (alone + together / workers_per_host)
+
     def scaled(self, mtbf_seconds: float, num_workers: int, workers_per_host: int) -> "Faults":
         """The same kinds of failures, so often that a job on so many workers fails every `mtbf_seconds` in the mean."""
         rates = replace(self, num_failures=None)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import fmean
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.job import JobSettings
@@ -30,6 +31,8 @@ class Job:
     planning_seconds: float
     fixed_mtbf_seconds: float | None
     """Of a trace, or of a fixed number of failures; null: it follows from the workers that are left."""
+    workers_per_failure: float
+    """In the mean."""
 
     def __hash__(self) -> int:
         return id(self)
@@ -83,6 +86,7 @@ def job_of(scenario: Scenario, incidents: Sequence[Incident]) -> Job:
         checkpoint_pause_seconds=scenario.checkpoint_pause_seconds,
         planning_seconds=scenario.planning_seconds,
         fixed_mtbf_seconds=_fixed_mtbf_seconds(scenario, incidents),
+        workers_per_failure=_workers_per_failure(scenario, incidents),
     )
 
 
@@ -93,3 +97,11 @@ def _fixed_mtbf_seconds(scenario: Scenario, incidents: Sequence[Incident]) -> fl
     if scenario.faults.num_failures is not None:
         return scenario.duration_seconds / scenario.faults.num_failures
     return None
+
+
+def _workers_per_failure(scenario: Scenario, incidents: Sequence[Incident]) -> float:
+    """Of a trace: the mean over its losses."""
+    if scenario.trace is None:
+        return scenario.faults.workers_per_failure(scenario.workers_per_host)
+    lost = [len(incident.lost) for incident in incidents if incident.lost]
+    return fmean(lost) if lost else 1.0

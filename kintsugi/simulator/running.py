@@ -67,6 +67,8 @@ class Response:
     """From the incident until training goes on; 0: training is not disturbed."""
     rolls_back: bool = False
     """Whether everything since the last checkpoint is trained again."""
+    saves: bool = False
+    """Whether the pause begins with a checkpoint of all that was trained."""
 
 
 class Strategy(Protocol):

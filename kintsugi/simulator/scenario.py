@@ -57,7 +57,11 @@ class Scenario:
     settings: JobSettings
     """The mean time between failures in it is not used: it follows from `faults` and the workers that are left."""
     first: Grid | None = None
-    """The plan that every policy begins with, but Oobleck where it would leave workers idle; null leaves it to the policy."""
+    """The plan that policies begin with where there are workers for it; null leaves it to the policy.
+
+    Oobleck begins with another one where this one would leave workers idle, Bamboo with deeper pipelines, and hot spares, where
+    the scenario has no spares, with fewer pipelines.
+    """
     duration_seconds: float
     faults: Faults = field(default_factory=Faults)
     trace: str | None = None

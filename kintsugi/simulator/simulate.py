@@ -59,6 +59,8 @@ class _Run:
         self._held: Held | None = None
         self._pending: tuple[Advice, float] | None = None
         self._ask_at: float | None = None
+        self._save_at: float | None = None
+        """When the checkpoint that `pending` begins with is complete."""
         self._has_run = False
         """Whether there was a plan before that could have trained something: without one a start rolls nothing back."""
         self._now = 0.0
@@ -114,7 +116,7 @@ class _Run:
         begun = at - self._now
         if self._pending is not None:
             self._spend(Account.TRANSITION, at)
-            self._pending = None
+            self._pending = self._save_at = None
         elif self._held is None:
             self._spend(Account.STOPPED, at)
         else:
@@ -138,7 +140,10 @@ class _Run:
         )
 
     def _settle(self, at: float) -> None:
-        """End a transition that is over by then, and enter all complete steps."""
+        """Keep a transition's checkpoint and end a transition that are over by then, and enter all complete steps."""
+        if self._save_at is not None and self._save_at <= at:
+            self._ledger.checkpoint()
+            self._save_at = None
         if self._pending is not None and self._pending[1] <= at:
             advice, until = self._pending
             self._spend(Account.TRANSITION, until)
@@ -211,6 +216,8 @@ class _Run:
         self._num_transitions += 1
         self._choices[response.running.plan.policy.value] += 1
         self._pending = advice, at + pause
+        if response.saves:
+            self._save_at = at + min(pause, self._job.planning_seconds + self._job.checkpoint_pause_seconds)
 
     def _roll_back(self) -> None:
         self._ledger.roll_back()

@@ -61,11 +61,12 @@ def from_events(rows: Sequence[Sequence[str]]) -> tuple[Incident, ...]:
     A node that goes and comes in one moment is lost and joins: the one that comes has no state.
     """
     parsed = [_event(number, row) for number, row in enumerate(rows, 1)]
-    first, live, result, before = parsed[0][0], set[str](), [], 0.0
-    for now, group in groupby(parsed, key=lambda event: event[0]):
+    for number, (before, now) in enumerate(pairwise(moment for moment, _, _ in parsed), 2):
         if now < before:
-            raise InvalidInputError("goes back in time", field="trace", value=now)
-        before, started, gone = now, frozenset(live), set[str]()
+            raise InvalidInputError("goes back in time", field=f"trace line {number}", value=now)
+    first, live, result = parsed[0][0], set[str](), []
+    for now, group in groupby(parsed, key=lambda event: event[0]):
+        started, gone = frozenset(live), set[str]()
         for _, kind, node in group:
             _apply(live, kind, node, now)
             if kind == "remove":
@@ -123,7 +124,7 @@ def _require_order(moments: Sequence[datetime]) -> None:
             message = "must say how far from UTC it is on every line or on none"
             raise InvalidInputError(message, field=f"trace line {number}", value=now.isoformat())
         if now < before:
-            raise InvalidInputError("goes back in time", field="trace", value=now.isoformat())
+            raise InvalidInputError("goes back in time", field=f"trace line {number}", value=now.isoformat())
 
 
 def _sample(number: int, row: Sequence[str]) -> tuple[datetime, int]:

@@ -34,6 +34,7 @@ def job(profile: Profile | None = None, **changes: object) -> Job:
         "checkpoint_pause_seconds": 0.0,
         "planning_seconds": 0.0,
         "fixed_mtbf_seconds": None,
+        "workers_per_failure": 1.0,
     }
     return Job(**{**values, **changes})
 
@@ -44,6 +45,8 @@ class Flat:
 
     pause_seconds: float = 10.0
     rolls_back: bool = False
+    saves: bool = False
+    """Whether a change for workers that came begins with a checkpoint."""
     interval_seconds: float | None = None
     fewest: int = 1
     most: int = 4
@@ -57,10 +60,12 @@ class Flat:
         self.asked.append(snapshot)
         assert snapshot.plan is not None
         running = self._running(snapshot)
-        if len(running.plan.workers) == len(snapshot.plan.workers) and set(snapshot.plan.workers) <= set(snapshot.alive):
+        is_hit = not set(snapshot.plan.workers) <= set(snapshot.alive)
+        if len(running.plan.workers) == len(snapshot.plan.workers) and not is_hit:
             kept = replace(snapshot.plan, idle_workers=running.plan.idle_workers)
             return Response(running=replace(running, plan=kept), pause_seconds=0.0)
-        return Response(running=running, pause_seconds=self.pause_seconds, rolls_back=self.rolls_back)
+        saves = self.saves and not is_hit
+        return Response(running=running, pause_seconds=self.pause_seconds, rolls_back=self.rolls_back and not saves, saves=saves)
 
     def _running(self, snapshot: Snapshot) -> Running:
         if len(snapshot.alive) < self.fewest:

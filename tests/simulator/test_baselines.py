@@ -41,7 +41,7 @@ READ = 4 * 0.5  # four layers of 100 MB of parameters and 400 MB of optimizer st
 CASE = job(free_profile(recovery=RECOVERY), checkpoint_pause_seconds=2.0)
 
 
-def snapshot(plan, alive, case=CASE, workers=8):
+def snapshot(plan, alive, case=CASE, workers=20):
     cluster = Cluster.uniform(workers)
     return Snapshot(
         profile=case.profile,
@@ -81,6 +81,14 @@ def test_restarting_policies_take_the_fastest_grid_from_a_checkpoint(policy):
     assert response.pause_seconds == pytest.approx(DETECT + RESTART + READ)
 
 
+@pytest.mark.parametrize(("policy", "saves"), [(Varuna, True), (CheckpointRestart, True), (Parcae, False)])
+def test_what_grows_by_way_of_a_checkpoint_keeps_it(policy, saves):
+    response = policy(CASE).respond(snapshot(started(policy(CASE)).plan, [f"w{n:02d}" for n in range(8)]))
+    assert response.pause_seconds == pytest.approx(2.0 + DETECT + RESTART + READ if saves else DETECT + REGROUP)
+    assert response.saves is saves
+    assert not response.rolls_back
+
+
 def test_checkpoints_come_at_the_interval_that_loses_least():
     interval = started(CheckpointRestart(CASE)).checkpoint_interval_seconds
     best = min(range(5, 400), key=lambda t: expected_run_seconds(1.0, t, 2.0, RESTART, 3600.0))
@@ -96,6 +104,13 @@ def test_parcae_moves_state_live_and_counts_on_preemptions():
     assert expected_pipelines(9, 2, 4, 1) == 2  # the idle worker stands in
     assert expected_pipelines(8, 4, 2, 2) == pytest.approx(4 * 0.75**2)
     assert expected_pipelines(4, 1, 4, 1) == 0
+
+
+@pytest.mark.parametrize(("lost_at_once", "dp"), [(1.0, 6), (2.0, 5), (4.0, 4)])
+def test_parcae_leaves_workers_idle_for_as_many_as_it_expects_to_lose(lost_at_once, dp):
+    case = job(fixed_mtbf_seconds=Parcae(CASE).look_ahead_seconds, workers_per_failure=lost_at_once)
+    # Of 7 workers 4 to 7 pipelines of one take 2 * 0.12 s; the more of them wait, the more losses they make good.
+    assert Parcae(case).chosen(7) == (dp, 1)
 
 
 def test_recycle_reroutes_to_the_one_peer_that_is_left():
@@ -190,6 +205,37 @@ def test_bamboo_pays_for_redundant_passes_that_do_not_fit_into_bubbles():
     assert [len(pipeline.stages) for pipeline in running.plan.pipelines] == [3, 3]
 
 
+def ranged(**ranges):
+    return job(free_profile(recovery=RECOVERY), first=None, settings=JobSettings(num_microbatches=8, ranges=Ranges(**ranges)))
+
+
+@pytest.mark.parametrize("policy", [Chameleon, Oobleck, ReCycle, Bamboo, Varuna, Parcae, CheckpointRestart, HotSpares])
+def test_all_keep_to_the_jobs_numbers_of_pipelines(policy):
+    case = ranged(max_dp=2)
+    assert started(policy(case), 20, case).plan.dp <= 2
+    case = ranged(min_dp=5, max_dp=5)
+    assert started(policy(case), 20, case).plan.dp == 5
+    with pytest.raises(InfeasibleError):
+        started(policy(case), 4, case)
+
+
+def test_oobleck_does_not_merge_below_the_jobs_number_of_pipelines():
+    case = ranged(min_dp=3, min_pp=2)
+    assert [len(pipeline.stages) for pipeline in started(Oobleck(case), 6, case).plan.pipelines] == [2, 2, 2]
+    with pytest.raises(InfeasibleError):
+        after_losing(Oobleck(case), (0, 1), workers=6, case=case)
+
+
+def test_bamboo_does_not_give_up_pipelines_that_the_job_asks_for():
+    case = ranged(min_dp=2, min_pp=2, max_pp=2)
+    policy = Bamboo(case)
+    assert [len(pipeline.stages) for pipeline in started(policy, 6, case).plan.pipelines] == [3, 3]
+    # For two whole pipelines there are no workers any more: what predecessors took over goes on.
+    assert [len(p.stages) for p in after_losing(policy, (0, 1), workers=6, case=case).running.plan.pipelines] == [2, 3]
+    with pytest.raises(InfeasibleError):
+        after_losing(policy, (0, 1), (0, 2), workers=6, case=case)
+
+
 def test_hot_spares_stand_in_until_they_are_used_up():
     case = job(free_profile(recovery=RECOVERY), num_spares=1, checkpoint_pause_seconds=2.0)
     policy = HotSpares(case)
@@ -201,6 +247,13 @@ def test_hot_spares_stand_in_until_they_are_used_up():
     assert lost.rolls_back
     first = started(HotSpares(CASE)).plan
     assert (first.dp, len(first.idle_workers)) == (1, 2)  # without spares of the scenario a pipeline waits
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_hot_spares_begin_even_where_there_are_no_more_workers_than_spares(workers):
+    case = job(free_profile(recovery=RECOVERY), num_spares=2)
+    plan = started(HotSpares(case), workers, case).plan
+    assert (len(plan.workers), len(plan.idle_workers)) == (1, workers - 1)
 
 
 def test_equation_13_is_the_papers_for_equal_pipelines():

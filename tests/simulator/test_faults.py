@@ -94,6 +94,19 @@ def test_the_jobs_mean_time_follows_from_workers_and_hosts():
 
 
 @pytest.mark.parametrize(
+    ("faults", "workers"),
+    [
+        (Faults(worker_mtbf_seconds=DAY), 1.0),
+        (Faults(host_mtbf_seconds=DAY), 4.0),
+        (Faults(num_failures=3), 4.0),
+        (Faults(worker_mtbf_seconds=DAY, host_mtbf_seconds=DAY / 4), 2.5),
+    ],
+)
+def test_failures_of_hosts_take_all_their_workers(faults, workers):
+    assert faults.workers_per_failure(4) == pytest.approx(workers)
+
+
+@pytest.mark.parametrize(
     ("changes", "field"),
     [
         ({"worker_mtbf_seconds": 0.0}, "worker_mtbf_seconds"),

@@ -125,6 +125,15 @@ def test_checkpoints_pause_and_a_rollback_repeats_what_came_after():
     assert outcome.num_rollbacks == 1
 
 
+@pytest.mark.parametrize(("lost_at", "kept"), [(12.5, 0), (20, 3), (31, 3)])
+def test_the_checkpoint_that_a_change_begins_with_counts_once_it_is_complete(lost_at, kept):
+    policy = Flat(rolls_back=True, saves=True)
+    outcome = run([at(10, joined=["w04"]), at(lost_at, lost=["w01"])], policy, 3, lost_at + 1, checkpoint_pause_seconds=2.0)
+    # 3 steps of 4 s to 12 s, the checkpoint to 14 s, 9 s of transition to 21 s, 3 steps of 3 s to 30 s.
+    assert outcome.num_samples == kept * SAMPLES
+    assert outcome.num_rollbacks == 1
+
+
 def test_too_few_workers_stop_the_job_until_others_come():
     outcome = run([at(31, lost=["w01"]), at(35, joined=["w09"])], Flat(fewest=4), duration=200.0)
     # Without checkpoints all is lost; stopped to 35 s, and restarted by 35 + 60 s: an arrival needs no detection.

@@ -1,10 +1,13 @@
 """Traces as the field writes them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.simulator.job import incidents_of, job_of
+from kintsugi.simulator.scenario import load
 from kintsugi.simulator.traces import read, shipped, written
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +30,11 @@ def test_events_begin_at_zero_and_those_of_one_moment_are_one(tmp_path):
     ]
 
 
+def test_a_trace_may_begin_before_its_own_zero(tmp_path):
+    path = lines(tmp_path, "-5000,add,a", "-1000,add,b", "1000,add,c")
+    assert [(i.at_seconds, i.joined) for i in read(path)] == [(0.0, ("a",)), (4.0, ("b",)), (6.0, ("c",))]
+
+
 def test_who_comes_and_goes_in_one_moment_was_never_there(tmp_path):
     path = lines(tmp_path, "0,add,a", "1000,add,b", "1000,remove,b", "2000,add,c")
     assert [i.joined for i in read(path)] == [("a",), ("c",)]
@@ -39,6 +47,13 @@ def test_who_goes_and_comes_in_one_moment_is_lost_and_joins_without_state(tmp_pa
     again = tmp_path / "again.csv"
     again.write_text(written(incidents))
     assert read(again) == incidents
+
+
+def test_policies_know_how_many_nodes_a_trace_loses_at_once(tmp_path):
+    path = lines(tmp_path, "0,add,a", "0,add,b", "0,add,c", "0,add,d", "1000,remove,a", "2000,remove,b", "2000,remove,c")
+    scenario = replace(load("spot"), trace=str(path))
+    assert job_of(scenario, incidents_of(scenario, 0)).workers_per_failure == pytest.approx(1.5)
+    assert job_of(scenario, ()).workers_per_failure == 1.0
 
 
 def test_counts_are_met_with_the_fewest_changes(tmp_path):
@@ -58,12 +73,12 @@ def test_counts_are_met_with_the_fewest_changes(tmp_path):
         (["0,add,a", "x,add,b"], "trace line 2", "is no"),
         (["0,add,a", "0,add,a"], "trace", "although it is there"),
         (["0,add,a", "1,remove,b"], "trace", "not there"),
-        (["9,add,a", "1,add,b"], "trace", "back in time"),
+        (["9,add,a", "9,add,b", "1,add,c"], "trace line 3", "back in time"),
         (["2021-12-11, 11:00:00, many"], "trace line 1", "is no"),
         (["2021-12-11, 11:00:00, -1"], "trace line 1", "is no"),
-        (["2021-12-11, 11:00:00, 2", "2021-12-10, 11:00:00, 3"], "trace", "back in time"),
-        (["2021-12-11, 11:00:00, 0", "2021-12-11, 10:00:00, 5"], "trace", "back in time"),
-        (["2021-12-11, 11:00:00, 5", "2021-12-11, 12:00:00, 5", "2021-12-11, 11:30:00, 4"], "trace", "back in time"),
+        (["2021-12-11, 11:00:00, 2", "2021-12-10, 11:00:00, 3"], "trace line 2", "back in time"),
+        (["2021-12-11, 11:00:00, 0", "2021-12-11, 10:00:00, 5"], "trace line 2", "back in time"),
+        (["2021-12-11, 11:00:00, 5", "2021-12-11, 12:00:00, 5", "2021-12-11, 11:30:00, 4"], "trace line 3", "back in time"),
         (["2021-12-11, 11:00:00, 5", "2021-12-11, 11:10:00+00:00, 4"], "trace line 2", "on every line or on none"),
         (["0,add,a", "nan,add,b", "5,add,c"], "trace line 2", "is no"),
         (["0,add,a", "inf,add,b"], "trace line 2", "is no"),

@@ -18,7 +18,7 @@ from kintsugi.core.decision import Estimate
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Snapshot
 from kintsugi.core.plan import Pipeline, Plan, Policy, Stage
-from kintsugi.simulator.baselines.common import LiveGrids, first_grid, is_hit, is_worthwhile
+from kintsugi.simulator.baselines.common import LiveGrids, allowed_dp, first_grid, is_hit, is_worthwhile, require_pipelines
 from kintsugi.simulator.baselines.constants import BAMBOO_DEPTH_RATIO, BAMBOO_HIDES_FORWARD
 from kintsugi.simulator.running import Response, Running
 from kintsugi.simulator.transitions import Survivors, finished, grid_seconds, priced
@@ -40,8 +40,10 @@ class Bamboo(LiveGrids):
             failover = self._taken_over(snapshot)
         except InfeasibleError:
             return super().respond(snapshot)
-        dp, pp = self.chosen(len(snapshot.alive))
-        anew = self.move(snapshot, dp, pp) if dp else failover
+        try:
+            anew = self.move(snapshot, *self.chosen(len(snapshot.alive)))
+        except InfeasibleError:
+            return failover
         times = failover.running.price.iteration_seconds, anew.running.price.iteration_seconds
         is_better = is_worthwhile(*times, anew.pause_seconds - failover.pause_seconds, snapshot.settings.mtbf_seconds)
         return anew if is_better and not anew.rolls_back else failover
@@ -51,21 +53,23 @@ class Bamboo(LiveGrids):
         return self.chosen(num_workers)
 
     def chosen(self, num_workers: int) -> tuple[int, int]:
-        """As many full pipelines as there are workers for.
+        """As many full pipelines as there are workers for and the job allows.
 
         Raises:
-            InfeasibleError: there are workers for none.
+            InfeasibleError: there are workers for fewer than the job allows.
         """
-        dp = min(num_workers // self.depth, self.job.settings.num_microbatches)
-        if not dp:
-            raise InfeasibleError(f"a pipeline needs {self.depth} workers", field="workers", value=num_workers)
-        return dp, self.depth
+        allowed = allowed_dp(self.job, num_workers)
+        if num_workers < allowed[0] * self.depth:
+            message = f"{allowed[0]} pipelines of {self.depth} stages need {allowed[0] * self.depth} workers"
+            raise InfeasibleError(message, field="workers", value=num_workers)
+        return min(num_workers // self.depth, allowed[-1]), self.depth
 
     @cached_property
     def depth(self) -> int:
         """Stages of a pipeline."""
         profile, settings = self.job.profile, replace(self.job.settings, num_microbatches=1)
-        needed = self.job.first.pp if self.job.first is not None else first_grid(self.job, profile.num_layers)[1]
+        enough = profile.num_layers * settings.ranges.min_dp
+        needed = self.job.first.pp if self.job.first is not None else first_grid(self.job, enough)[1]
         depth = min(math.ceil(self.depth_ratio * needed), profile.num_layers)
         while depth < profile.num_layers and grid_seconds(profile, settings, 1, depth) is None:
             depth += 1
@@ -82,8 +86,7 @@ class Bamboo(LiveGrids):
         holding = Survivors.of(snapshot).holding
         crews = [taken_over(pipeline.stages, holding, self.depth) for pipeline in snapshot.plan.pipelines]
         whole = [stages for stages in crews if stages is not None]
-        if not whole:
-            raise InfeasibleError("no pipeline is left", field="alive", value=len(snapshot.alive))
+        require_pipelines(self.job, len(whole))
         pipelines = _shared(whole, self.job.settings.num_microbatches)
         bare = Plan(generation=snapshot.generation, schedule=snapshot.plan.schedule, pipelines=pipelines)
         plan = finished(bare, snapshot, Policy.DATA_REROUTING)

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 
 from estimator.estimate import estimate
 from kintsugi.core.decision import Estimate
-from kintsugi.core.errors import StateLostError
+from kintsugi.core.errors import InfeasibleError, StateLostError
 from kintsugi.core.job import Snapshot
 from kintsugi.core.plan import IdleWorker, Plan, Policy
 from kintsugi.simulator.job import Job
 from kintsugi.simulator.running import Response, Running, StepPrice
 from kintsugi.simulator.transitions import NOT_USED, Survivors, fastest_grid, grid, grid_seconds, restart_pause_seconds
+from planner.arranging.degrees import degrees
 from planner.policies.found import Found
 
 
@@ -41,6 +42,26 @@ def first_grid(job: Job, num_workers: int) -> tuple[int, int]:
     if job.first is not None and job.first.dp * job.first.pp <= num_workers:
         return job.first.dp, job.first.pp
     return fastest_grid(job, num_workers)
+
+
+def allowed_dp(job: Job, num_workers: int) -> range:
+    """Numbers of pipelines that a job allows on so many workers, one at least.
+
+    Raises:
+        InfeasibleError: there are too few workers for the fewest.
+    """
+    return degrees(job.settings.ranges, num_workers, job.profile.num_layers, job.settings.num_microbatches).dp
+
+
+def require_pipelines(job: Job, dp: int) -> None:
+    """Refuse fewer pipelines than the job allows.
+
+    Raises:
+        InfeasibleError: there are fewer, or none.
+    """
+    if dp < job.settings.ranges.min_dp:
+        message = f"the job asks for {job.settings.ranges.min_dp} pipelines at least"
+        raise InfeasibleError(message, field="dp", value=dp)
 
 
 @dataclass(frozen=True)
@@ -83,10 +104,11 @@ class Grids:
             running=self.running(found, snapshot), pause_seconds=restart_pause_seconds(self.job.profile), rolls_back=True
         )
 
-    def reach_seconds(self, snapshot: Snapshot, dp: int, pp: int) -> tuple[Found, float]:
-        """Another grid without a failure, and what getting there takes: a checkpoint first, so nothing is lost."""
+    def reach(self, snapshot: Snapshot, dp: int, pp: int) -> Response:
+        """Another grid without a failure: a checkpoint first, so nothing is lost."""
         found = self.arranged(snapshot, dp, pp, keeps_state=False)
-        return found, self.job.checkpoint_pause_seconds + restart_pause_seconds(self.job.profile)
+        pause = self.job.checkpoint_pause_seconds + restart_pause_seconds(self.job.profile)
+        return Response(running=self.running(found, snapshot), pause_seconds=pause, saves=True)
 
     def arranged(self, snapshot: Snapshot, dp: int, pp: int, *, keeps_state: bool) -> Found:
         """Equal pipelines on living workers."""
@@ -108,9 +130,9 @@ class Grids:
         seconds = grid_seconds(self.job.profile, self.job.settings, dp, pp)
         if seconds is None or seconds >= present.price.iteration_seconds:
             return stay(present, snapshot)
-        found, cost = self.reach_seconds(snapshot, dp, pp)
-        if is_worthwhile(present.price.iteration_seconds, seconds, cost, snapshot.settings.mtbf_seconds):
-            return Response(running=self.running(found, snapshot), pause_seconds=cost)
+        response = self.reach(snapshot, dp, pp)
+        if is_worthwhile(present.price.iteration_seconds, seconds, response.pause_seconds, snapshot.settings.mtbf_seconds):
+            return response
         return stay(present, snapshot)
 
     def present(self, snapshot: Snapshot) -> Running:
@@ -128,12 +150,11 @@ class LiveGrids(Grids):
     def move(self, snapshot: Snapshot, dp: int, pp: int) -> Response:
         """After a failure: what is missing moves from survivors that hold it."""
         try:
-            found = self.arranged(snapshot, dp, pp, keeps_state=True)
+            return self.reach(snapshot, dp, pp)
         except StateLostError:
             return super().move(snapshot, dp, pp)
-        return Response(running=self.running(found, snapshot), pause_seconds=found.estimate.reconfiguration_seconds)
 
-    def reach_seconds(self, snapshot: Snapshot, dp: int, pp: int) -> tuple[Found, float]:
+    def reach(self, snapshot: Snapshot, dp: int, pp: int) -> Response:
         """Another grid without a failure: the same way."""
         found = self.arranged(snapshot, dp, pp, keeps_state=True)
-        return found, found.estimate.reconfiguration_seconds
+        return Response(running=self.running(found, snapshot), pause_seconds=found.estimate.reconfiguration_seconds)

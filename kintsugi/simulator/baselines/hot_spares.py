@@ -26,14 +26,22 @@ class HotSpares(Grids):
     def first(self, num_workers: int) -> tuple[int, int]:
         """The scenario's grid beside its spares; without any, fewer pipelines, so that there are some."""
         if self.job.num_spares:
-            return first_grid(self.job, num_workers - self.job.num_spares)
+            return first_grid(self.job, self._working(num_workers))
         dp, pp = first_grid(self.job, num_workers)
-        return max(1, dp - self.waiting_pipelines), pp
+        return self._beside_waiting(dp), pp
 
     def chosen(self, num_workers: int) -> tuple[int, int]:
         """After a restart: the fastest grid that leaves spares again, if any does."""
-        dp, pp = fastest_grid(self.job, max(1, num_workers - self.job.num_spares))
-        return (dp, pp) if self.job.num_spares else (max(1, dp - self.waiting_pipelines), pp)
+        dp, pp = fastest_grid(self.job, self._working(num_workers))
+        return (dp, pp) if self.job.num_spares else (self._beside_waiting(dp), pp)
+
+    def _working(self, num_workers: int) -> int:
+        """Workers beside the scenario's spares; one where there are no more than spares."""
+        return max(1, num_workers - self.job.num_spares)
+
+    def _beside_waiting(self, dp: int) -> int:
+        """Pipelines that work while others wait: no fewer than the job allows."""
+        return min(dp, max(self.job.settings.ranges.min_dp, dp - self.waiting_pipelines))
 
     def respond(self, snapshot: Snapshot) -> Response:
         """Spares for dead slots as long as there are enough; a larger grid only where spares are left beside it."""

@@ -1,7 +1,8 @@
 """Oobleck: pipeline templates (Jang et al., SOSP 2023).
 
 For every length from the shortest that fits memory to the longest that the job allows there is a template: the split of the
-layers with the shortest pipeline. A job begins with at least f + 1 pipelines that use all workers. A pipeline that loses workers
+layers with the shortest pipeline. A job begins with at least f + 1 pipelines, as far as its range and its workers allow them,
+that use all workers. A pipeline that loses workers
 takes the template of its new length; below the shortest it borrows workers of the longest pipeline, and where nobody can lend it
 merges with the shortest other one. Micro-batches follow the pipelines' times. Workers keep their order, and copy the layers
 that they lack from replicas. Other pipelines are never arranged anew; when workers join, all are, if that pays.
@@ -16,7 +17,7 @@ from estimator.costs import Costs
 from kintsugi.core.errors import InfeasibleError, StateLostError
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.plan import Pipeline, Plan, Policy, Stage
-from kintsugi.simulator.baselines.common import is_hit, is_worthwhile, stay, with_idle
+from kintsugi.simulator.baselines.common import allowed_dp, is_hit, is_worthwhile, require_pipelines, stay, with_idle
 from kintsugi.simulator.baselines.constants import OOBLECK_FAULT_TOLERANCE
 from kintsugi.simulator.baselines.templates import Template, distributed, pipeline_seconds, template
 from kintsugi.simulator.job import Job
@@ -61,6 +62,7 @@ class Oobleck:
     def _recover(self, snapshot: Snapshot) -> Response:
         lengths = self.lengths(len(snapshot.alive))
         crews = regrouped(_crews(snapshot), lengths)
+        require_pipelines(self.job, len(crews))
         plan = finished(self._named(crews, snapshot), snapshot, Policy.DYNAMIC_PARALLELISM)
         price = priced(plan, snapshot)
         pause = migration_pause_seconds(snapshot, plan)
@@ -120,8 +122,9 @@ class Oobleck:
         costs = Costs(snapshot.profile, snapshot.cluster)
         best: tuple[float, Arrangement] | None = None
         lengths = self.lengths(len(snapshot.alive))
-        most = min(len(snapshot.alive) // lengths[0], self.job.settings.num_microbatches)
-        for dp in range(min(self.fault_tolerance + 1, most), most + 1):
+        allowed = allowed_dp(self.job, len(snapshot.alive))
+        most = min(len(snapshot.alive) // lengths[0], allowed[-1])
+        for dp in range(max(allowed[0], min(self.fault_tolerance + 1, most)), most + 1):
             sizes = [min(lengths[-1], (len(snapshot.alive) + dp - 1 - index) // dp) for index in range(dp)]
             arrangement = self._arranged(sizes, snapshot.alive, costs)
             if arrangement is not None and (best is None or arrangement.seconds < best[0]):

@@ -2,7 +2,7 @@
 
 Equal pipelines. Of all grids the one with the most liveput is taken: its throughput, expected over the preemptions of the
 look-ahead, which strike at random and end the pipeline they hit unless an idle worker stands in. State moves live from workers
-that hold it. Its forecast of availability is read as: preemptions come at their mean rate.
+that hold it. Its forecast of availability is read as: workers are lost at their mean rate.
 """
 
 from dataclasses import dataclass
@@ -50,14 +50,14 @@ class Parcae(LiveGrids):
     def _search(self, num_workers: int) -> tuple[int, int]:
         settings, profile = self.job.settings, self.job.profile
         allowed = degrees(settings.ranges, num_workers, profile.num_layers, settings.num_microbatches)
-        preempted = self.look_ahead_seconds / self.job.mtbf_seconds(num_workers)
+        preempted = self.look_ahead_seconds / self.job.mtbf_seconds(num_workers) * self.job.workers_per_failure
         best: tuple[float, int, int] | None = None
         for pp in allowed.pp:
-            dp = min(num_workers // pp, allowed.dp[-1])
-            seconds = grid_seconds(profile, settings, dp, pp) if dp >= allowed.dp[0] else None
-            if seconds is not None:
-                liveput = expected_pipelines(num_workers, dp, pp, preempted) / dp / seconds
-                best = max(best or (0.0, 0, 0), (liveput, dp, pp))
+            for dp in range(allowed.dp[0], min(num_workers // pp, allowed.dp[-1]) + 1):
+                seconds = grid_seconds(profile, settings, dp, pp)
+                if seconds is not None:
+                    liveput = expected_pipelines(num_workers, dp, pp, preempted) / dp / seconds
+                    best = max(best or (0.0, 0, 0), (liveput, dp, pp))
         if best is None:
             raise InfeasibleError("no grid of equal pipelines fits the ranges and memory", field="workers", value=num_workers)
         return best[1], best[2]
