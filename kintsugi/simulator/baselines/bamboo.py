@@ -18,7 +18,7 @@ from kintsugi.core.decision import Estimate
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Snapshot
 from kintsugi.core.plan import Pipeline, Plan, Policy, Stage
-from kintsugi.simulator.baselines.common import LiveGrids, allowed_dp, first_grid, is_hit, is_worthwhile, require_pipelines
+from kintsugi.simulator.baselines.common import LiveGrids, allowed_dp, first_grid, is_hit, is_worthwhile
 from kintsugi.simulator.baselines.constants import BAMBOO_DEPTH_RATIO, BAMBOO_HIDES_FORWARD
 from kintsugi.simulator.running import Response, Running
 from kintsugi.simulator.transitions import Survivors, finished, grid_seconds, priced
@@ -53,16 +53,14 @@ class Bamboo(LiveGrids):
         return self.chosen(num_workers)
 
     def chosen(self, num_workers: int) -> tuple[int, int]:
-        """As many full pipelines as there are workers for and the job allows.
+        """As many full pipelines as there are workers for and the job allows, be they fewer than it asks for: they are deeper.
 
         Raises:
-            InfeasibleError: there are workers for fewer than the job allows.
+            InfeasibleError: there are workers for none.
         """
-        allowed = allowed_dp(self.job, num_workers)
-        if num_workers < allowed[0] * self.depth:
-            message = f"{allowed[0]} pipelines of {self.depth} stages need {allowed[0] * self.depth} workers"
-            raise InfeasibleError(message, field="workers", value=num_workers)
-        return min(num_workers // self.depth, allowed[-1]), self.depth
+        if num_workers < self.depth:
+            raise InfeasibleError(f"a pipeline needs {self.depth} workers", field="workers", value=num_workers)
+        return min(num_workers // self.depth, allowed_dp(self.job, num_workers)[-1]), self.depth
 
     @cached_property
     def depth(self) -> int:
@@ -86,7 +84,8 @@ class Bamboo(LiveGrids):
         holding = Survivors.of(snapshot).holding
         crews = [taken_over(pipeline.stages, holding, self.depth) for pipeline in snapshot.plan.pipelines]
         whole = [stages for stages in crews if stages is not None]
-        require_pipelines(self.job, len(whole))
+        if not whole:
+            raise InfeasibleError("no pipeline is left", field="alive", value=len(snapshot.alive))
         pipelines = _shared(whole, self.job.settings.num_microbatches)
         bare = Plan(generation=snapshot.generation, schedule=snapshot.plan.schedule, pipelines=pipelines)
         plan = finished(bare, snapshot, Policy.DATA_REROUTING)
