@@ -37,22 +37,28 @@ class Memory:
     def __init__(self):
         self.written: list[tuple[str, int]] = []
         self.away = False
+        self.asked: set[tuple[str | None, int]] = set()
+        """Of which job, or of all, behind which number."""
+        self.num_refused = 0
 
     def write(self, job):
         self.written.append((job, 1 + sum(name == job for name, _ in self.written)))
 
     def end(self):
         if self.away:
+            self.num_refused += 1
             raise UnavailableError("away")
         return len(self.written)
 
     def after(self, position, limit):
         self.end()
+        self.asked.add((None, position))
         chosen = list(enumerate(self.written, start=1))[position : position + limit]
         return [self._line(job, number, place) for place, (job, number) in chosen]
 
     def of_job(self, job, number, limit):
         self.end()
+        self.asked.add((job, number))
         return [self._line(job, n, n) for name, n in self.written if name == job and n > number][:limit]
 
     def _line(self, job, number, place):
@@ -81,6 +87,11 @@ async def running(memory, heartbeat_seconds=60.0):
             tail.close()
 
 
+async def until(condition):
+    while not condition():
+        await anyio.sleep(0.01)
+
+
 async def told(streams, job, place, count):
     """Ids of events, in order, once there are so many."""
     ids = []
@@ -106,15 +117,14 @@ async def test_past_and_present_are_told_once_and_in_order():
         everything = 2 * PAGE + 5 + WINDOW_LINES + 50
         tasks.start_soon(hear, "all", None, 0, everything)
         tasks.start_soon(hear, "a", "a", 3, everything // 2 + 1 - 3)
-        await anyio.wait_all_tasks_blocked()
+        await until(lambda: memory.asked >= {("a", PAGE + 3), (None, 2 * PAGE + 5)})
         for number in range(2 * PAGE + 5, everything):
             memory.write("ab"[number % 2])
             if number % 97 == 0:
                 streams.tail.poke()
                 await anyio.lowlevel.checkpoint()
         streams.tail.poke()
-        while len(heard) < 2:
-            await anyio.sleep(0.01)
+        await until(lambda: len(heard) == 2)
     assert heard["all"] == [f"{job}-{number}" for job, number in memory.written]
     assert heard["a"] == [f"a-{number}" for number in range(4, everything // 2 + 2)]
 
@@ -148,14 +158,13 @@ async def test_a_database_that_returns_is_read_on():
             heard.extend(await told(streams, "a", Place(number=0), 1))
 
         tasks.start_soon(hear)
-        await anyio.wait_all_tasks_blocked()
+        await until(lambda: ("a", 0) in memory.asked)
         memory.away = True
         memory.write("a")
         streams.tail.poke()
-        await anyio.wait_all_tasks_blocked()
+        await until(lambda: memory.num_refused)
         memory.away = False
-        while not heard:
-            await anyio.sleep(0.01)
+        await until(lambda: heard)
     assert heard == ["a-1"]
 
 
