@@ -78,6 +78,11 @@ class Client(OverlayCalls, GenerationCalls):
         """
         return self._connection.hurried(seconds)
 
+    @property
+    def is_hurried(self) -> bool:
+        """Whether `hurried` is entered."""
+        return self._connection.is_hurried
+
     def create_job(
         self,
         *,
@@ -243,10 +248,10 @@ class Client(OverlayCalls, GenerationCalls):
 
     def _answered(self, job: str, body: Any, brief: bool) -> Answer:
         for _ in range(ceil(LONGEST_COALESCING_SECONDS / GATHERING_SECONDS) + 1):
-            answer = self._submitted(job, body, 0.0 if self._connection.is_hurried else GATHERING_SECONDS, brief)
+            answer = self._submitted(job, body, 0.0 if self.is_hurried else GATHERING_SECONDS, brief)
             if isinstance(answer, Answer):
                 return answer  # events that were seen change nothing: asking again is waiting for their one answer
-            if self._connection.is_hurried:
+            if self.is_hurried:
                 raise UnavailableError(f"decides at {answer.decides_at}, which is not waited for", field="job", value=job)
         raise UnavailableError(f"did not decide about the events within {LONGEST_COALESCING_SECONDS:g} s", field="job", value=job)
 

@@ -1,8 +1,8 @@
 """Where the agent's decisions come from: the service, or the planner in this very process."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -173,7 +173,6 @@ class ServiceDecisions:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._is_hurried = False
 
     def start(self, request: JobRequest) -> Decision:
         """Create the job, or get it again."""
@@ -213,7 +212,7 @@ class ServiceDecisions:
             InfeasibleError: its plan was refused.
         """
         deadline = time.monotonic() + _APPROVAL_SECONDS
-        while answer.status is PlanStatus.PROPOSED and time.monotonic() < deadline and not self._is_hurried:
+        while answer.status is PlanStatus.PROPOSED and time.monotonic() < deadline and not self._client.is_hurried:
             newer = self._client.plan_after(self._job, answer.generation - 1, wait_seconds=_LOOK_SECONDS, brief=True)
             answer = newer or self._client.plan_at(self._job, answer.generation, brief=True)
         if answer.status in (PlanStatus.PROPOSED, PlanStatus.REFUSED):
@@ -245,12 +244,6 @@ class ServiceDecisions:
         """Tell the service that nothing is to be planned or waited for any more."""
         self._client.end(self._job, ending.outcome, reason=ending.reason, by=ending.by)
 
-    @contextmanager
-    def hurried(self) -> Iterator[None]:
+    def hurried(self) -> AbstractContextManager[None]:
         """No approval is waited for, and the service only so long."""
-        self._is_hurried = True
-        try:
-            with self._client.hurried(_HURRIED_SECONDS):
-                yield
-        finally:
-            self._is_hurried = False
+        return self._client.hurried(_HURRIED_SECONDS)
