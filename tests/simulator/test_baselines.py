@@ -232,6 +232,8 @@ def test_bamboos_pipelines_are_deeper_and_therefore_fewer():
     assert [len(pipeline.stages) for pipeline in started(policy, 6, case).plan.pipelines] == [3, 3]
     assert [len(pipeline.stages) for pipeline in started(policy, 5, case).plan.pipelines] == [3]
     assert [len(p.stages) for p in after_losing(policy, (0, 1), workers=6, case=case).running.plan.pipelines] == [2, 3]
+    case = ranged(min_dp=5)
+    assert Bamboo(case).chosen(4) == (2, 2), "fewer workers than pipelines that the job asks for"
 
 
 def test_hot_spares_stand_in_until_they_are_used_up():

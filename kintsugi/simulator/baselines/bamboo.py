@@ -18,7 +18,7 @@ from kintsugi.core.decision import Estimate
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Snapshot
 from kintsugi.core.plan import Pipeline, Plan, Policy, Stage
-from kintsugi.simulator.baselines.common import LiveGrids, allowed_dp, first_grid, is_hit, is_worthwhile
+from kintsugi.simulator.baselines.common import LiveGrids, first_grid, is_hit, is_worthwhile
 from kintsugi.simulator.baselines.constants import BAMBOO_DEPTH_RATIO, BAMBOO_HIDES_FORWARD
 from kintsugi.simulator.running import Response, Running
 from kintsugi.simulator.transitions import Survivors, finished, grid_seconds, priced
@@ -60,7 +60,9 @@ class Bamboo(LiveGrids):
         """
         if num_workers < self.depth:
             raise InfeasibleError(f"a pipeline needs {self.depth} workers", field="workers", value=num_workers)
-        return min(num_workers // self.depth, allowed_dp(self.job, num_workers)[-1]), self.depth
+        settings = self.job.settings
+        most = min(settings.ranges.max_dp or settings.num_microbatches, settings.num_microbatches)
+        return min(num_workers // self.depth, most), self.depth
 
     @cached_property
     def depth(self) -> int:

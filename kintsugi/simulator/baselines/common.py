@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 
 from estimator.estimate import estimate
 from kintsugi.core.decision import Estimate
-from kintsugi.core.errors import InfeasibleError, StateLostError
+from kintsugi.core.errors import StateLostError
 from kintsugi.core.job import Snapshot
 from kintsugi.core.plan import IdleWorker, Plan, Policy
 from kintsugi.simulator.job import Job
 from kintsugi.simulator.running import Response, Running, StepPrice
 from kintsugi.simulator.transitions import NOT_USED, Survivors, fastest_grid, grid, grid_seconds, restart_pause_seconds
-from planner.arranging.degrees import degrees
 from planner.policies.found import Found
 
 
@@ -42,26 +41,6 @@ def first_grid(job: Job, num_workers: int) -> tuple[int, int]:
     if job.first is not None and job.first.dp * job.first.pp <= num_workers:
         return job.first.dp, job.first.pp
     return fastest_grid(job, num_workers)
-
-
-def allowed_dp(job: Job, num_workers: int) -> range:
-    """Numbers of pipelines that a job allows on so many workers, one at least.
-
-    Raises:
-        InfeasibleError: there are too few workers for the fewest.
-    """
-    return degrees(job.settings.ranges, num_workers, job.profile.num_layers, job.settings.num_microbatches).dp
-
-
-def require_pipelines(job: Job, dp: int) -> None:
-    """Refuse fewer pipelines than the job allows.
-
-    Raises:
-        InfeasibleError: there are fewer, or none.
-    """
-    if dp < job.settings.ranges.min_dp:
-        message = f"the job asks for {job.settings.ranges.min_dp} pipelines at least"
-        raise InfeasibleError(message, field="dp", value=dp)
 
 
 @dataclass(frozen=True)

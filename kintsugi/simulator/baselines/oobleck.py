@@ -17,13 +17,14 @@ from estimator.costs import Costs
 from kintsugi.core.errors import InfeasibleError, StateLostError
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.plan import Pipeline, Plan, Policy, Stage
-from kintsugi.simulator.baselines.common import allowed_dp, is_hit, is_worthwhile, require_pipelines, stay, with_idle
+from kintsugi.simulator.baselines.common import is_hit, is_worthwhile, stay, with_idle
 from kintsugi.simulator.baselines.constants import OOBLECK_FAULT_TOLERANCE
 from kintsugi.simulator.baselines.templates import Template, distributed, pipeline_seconds, template
 from kintsugi.simulator.job import Job
 from kintsugi.simulator.running import Response, Running, StepPrice
 from kintsugi.simulator.transitions import Survivors, finished, grid, migration_pause_seconds, priced, restart_pause_seconds
 from planner.arranging.arrangement import Arrangement, PipelineShape
+from planner.arranging.degrees import degrees
 from planner.arranging.request import Request
 from planner.placing.placement import Holdings
 from planner.policies.found import Found
@@ -62,7 +63,9 @@ class Oobleck:
     def _recover(self, snapshot: Snapshot) -> Response:
         lengths = self.lengths(len(snapshot.alive))
         crews = regrouped(_crews(snapshot), lengths)
-        require_pipelines(self.job, len(crews))
+        fewest = self.job.settings.ranges.min_dp
+        if len(crews) < fewest:
+            raise InfeasibleError(f"the job asks for {fewest} pipelines at least", field="dp", value=len(crews))
         plan = finished(self._named(crews, snapshot), snapshot, Policy.DYNAMIC_PARALLELISM)
         price = priced(plan, snapshot)
         pause = migration_pause_seconds(snapshot, plan)
@@ -122,7 +125,8 @@ class Oobleck:
         costs = Costs(snapshot.profile, snapshot.cluster)
         best: tuple[float, Arrangement] | None = None
         lengths = self.lengths(len(snapshot.alive))
-        allowed = allowed_dp(self.job, len(snapshot.alive))
+        settings = self.job.settings
+        allowed = degrees(settings.ranges, len(snapshot.alive), self.job.profile.num_layers, settings.num_microbatches).dp
         most = min(len(snapshot.alive) // lengths[0], allowed[-1])
         for dp in range(max(allowed[0], min(self.fault_tolerance + 1, most)), most + 1):
             sizes = [min(lengths[-1], (len(snapshot.alive) + dp - 1 - index) // dp) for index in range(dp)]
