@@ -58,7 +58,7 @@ class OverlayWorker:
     state_bytes: int | None = None
     """What it holds, or is to fetch."""
     shard_bytes: int | None = None
-    """Smallest shard in which it fetches."""
+    """Of a shard in which it fetches, at most."""
     gradient_bytes: int | None = None
     """What it adds to each reduction; null where it did not say: as much as its state."""
 
@@ -142,11 +142,23 @@ class Replication:
     """The overlay's generation when it was planned; the sources take their copy at the boundary at which that one takes effect."""
     state_bytes: int
     shard_bytes: int
+    """Of the largest shard: they are equal but for a byte."""
     shares: tuple[ReplicationShare, ...]
     makespan_seconds: float
     """Predicted, from the boundary to the last byte (equation 2)."""
     lower_bound_seconds: float
     """No division of the state over these links can be faster."""
+
+    @property
+    def num_shards(self) -> int:
+        """Into which the state is cut."""
+        return -(-self.state_bytes // self.shard_bytes)
+
+    def byte_range(self, share: ReplicationShare, num_bytes: int) -> tuple[int, int]:
+        """First byte of a share, and the first one behind it, of a state that has `num_bytes`."""
+        firsts = (share.first_shard, share.first_shard + share.num_shards)
+        begin, end = (first * num_bytes // self.num_shards for first in firsts)
+        return begin, end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +247,7 @@ class OverlayEvent:
     neighbors: tuple[str, ...] = ()
     state_bytes: int | None = None
     shard_bytes: int | None = None
-    """Smallest shard: the state is cut into multiples of it (the divisibility chain of theorem 1)."""
+    """Of a shard, at most: the state is cut into equal ones (the atomic size, first of the divisibility chain of theorem 1)."""
     alpha_seconds: float | None = None
     beta_seconds_per_byte: float | None = None
     step: int | None = None

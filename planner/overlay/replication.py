@@ -8,7 +8,7 @@ from planner.overlay.pricing import alpha, beta
 from planner.overlay.synchronization import counting, listening_links
 from planner.overlay.topology import find_worker, in_state, links_of
 from planner.sharding.exact import assign_shards
-from planner.sharding.problem import Neighbor, ShardProblem
+from planner.sharding.problem import ExactTimes, Neighbor, ShardProblem
 
 
 def replicated(overlay: Overlay, generation: int) -> Overlay:
@@ -37,23 +37,24 @@ def _planned(overlay: Overlay, joiner: str, generation: int) -> Replication | No
     assert worker is not None
     if not sources or len(sources) < len(wanted) or not all(link.is_measured for link in wanted) or not worker.state_bytes:
         return None
-    shard_bytes = worker.shard_bytes or worker.state_bytes
+    num_shards = -(-worker.state_bytes // (worker.shard_bytes or worker.state_bytes))
+    shard_bytes = -(-worker.state_bytes // num_shards)
     problem = ShardProblem(
-        num_shards=-(-worker.state_bytes // shard_bytes),
+        num_shards=num_shards,
         shard_bytes=shard_bytes,
         min_shards_per_neighbor=0,
         neighbors=tuple(_neighbor(overlay, *source) for source in sources),
     )
-    answer = assign_shards(problem)
-    return Replication(
+    plan = Replication(
         joiner=joiner,
         generation=generation,
         state_bytes=worker.state_bytes,
         shard_bytes=shard_bytes,
-        shares=_shares(problem.neighbors, answer.counts, 0),
-        makespan_seconds=answer.makespan_seconds,
-        lower_bound_seconds=divisible_seconds(problem.neighbors, worker.state_bytes),
+        shares=_shares(problem.neighbors, assign_shards(problem).counts, 0),
+        makespan_seconds=0.0,
+        lower_bound_seconds=0.0,
     )
+    return _priced(plan, problem.neighbors)
 
 
 def _without_lost(overlay: Overlay, known: Replication) -> Replication | None:
@@ -69,22 +70,21 @@ def _without_lost(overlay: Overlay, known: Replication) -> Replication | None:
         return None
     shares = [share for share in known.shares if share.source in holders]
     for share in lost:
-        shares += _redistributed(overlay, known, share, shares, {source: holders[source] for source in left})
+        so_far = replace(known, shares=tuple(shares))
+        shares += _redistributed(overlay, so_far, share, {source: holders[source] for source in left})
     if not lost:
         return known
-    neighbors = [_neighbor(overlay, source, holders[source]) for source in dict.fromkeys(left)]
-    ends = [one.arrival_seconds(_num_bytes(shares, one.id, known.shard_bytes)) for one in neighbors]
-    bound = divisible_seconds(neighbors, known.state_bytes)
-    return replace(known, shares=tuple(shares), makespan_seconds=max(ends), lower_bound_seconds=bound)
+    neighbors = tuple(_neighbor(overlay, source, holders[source]) for source in dict.fromkeys(left))
+    return _priced(replace(known, shares=tuple(shares)), neighbors)
 
 
 def _redistributed(
-    overlay: Overlay, known: Replication, lost: ReplicationShare, shares: Sequence[ReplicationShare], left: dict[str, OverlayLink]
+    overlay: Overlay, known: Replication, lost: ReplicationShare, left: dict[str, OverlayLink]
 ) -> tuple[ReplicationShare, ...]:
     neighbors = []
     for source, link in left.items():
         one = _neighbor(overlay, source, link)
-        busy = _num_bytes(shares, source, known.shard_bytes) * one.beta_seconds_per_byte
+        busy = _num_bytes(known, source) * one.beta_seconds_per_byte
         neighbors.append(replace(one, ready_seconds=one.ready_seconds + busy))
     problem = ShardProblem(
         num_shards=lost.num_shards, shard_bytes=known.shard_bytes, min_shards_per_neighbor=0, neighbors=tuple(neighbors)
@@ -137,8 +137,17 @@ def _holders(overlay: Overlay) -> tuple[str, ...]:
     return in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING)
 
 
-def _num_bytes(shares: Sequence[ReplicationShare], source: str, shard_bytes: int) -> int:
-    return shard_bytes * sum(share.num_shards for share in shares if share.source == source)
+def _priced(plan: Replication, neighbors: tuple[Neighbor, ...]) -> Replication:
+    """With the makespan of the very bytes that each source sends, in exact arithmetic, and the bound on any."""
+    bytewise = ShardProblem(num_shards=plan.state_bytes, shard_bytes=1, min_shards_per_neighbor=0, neighbors=neighbors)
+    told = ExactTimes.of(bytewise).assignment([_num_bytes(plan, one.id) for one in neighbors])
+    bound = divisible_seconds(neighbors, plan.state_bytes)
+    return replace(plan, makespan_seconds=told.makespan_seconds, lower_bound_seconds=bound)
+
+
+def _num_bytes(plan: Replication, source: str) -> int:
+    ranges = (plan.byte_range(share, plan.state_bytes) for share in plan.shares if share.source == source)
+    return sum(end - begin for begin, end in ranges)
 
 
 def _shares(neighbors: Sequence[Neighbor], counts: Sequence[int], first: int) -> tuple[ReplicationShare, ...]:

@@ -29,7 +29,7 @@ from kintsugi.runtime.overlay.addresses import own_host, urls_of
 from kintsugi.runtime.overlay.admission import Application, admit
 from kintsugi.runtime.overlay.committed import Committed
 from kintsugi.runtime.overlay.deadline import Deadline
-from kintsugi.runtime.overlay.flat_state import Schedule, expected_bytes, smallest_vector_bytes
+from kintsugi.runtime.overlay.flat_state import Schedule, atomic_shard_bytes, expected_bytes
 from kintsugi.runtime.overlay.greeting import Identity
 from kintsugi.runtime.overlay.heard import HeardScheduler
 from kintsugi.runtime.overlay.links import Links
@@ -110,7 +110,7 @@ class Coordinator:
             neighbors=neighbors,
             max_neighbors=self.options.max_neighbors,
             state_bytes=state_bytes,
-            shard_bytes=smallest_vector_bytes(model),
+            shard_bytes=atomic_shard_bytes(model, state_bytes),
             gradient_bytes=self.trained.vector_bytes,
         )
         exits.forget_exit_event()

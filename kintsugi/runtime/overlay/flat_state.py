@@ -25,6 +25,8 @@ _STATE = "optimizer."
 """Begins the keys of a parameter's optimizer state."""
 _STEPS, _SCHEDULES, _OPTIMIZER = "steps", "schedules[]", "optimizer[]"
 _LEAST_SHARD_BYTES = 256
+_LEAST_SHARDS = 1_024
+"""Of a state that is not small: however large its vectors, all neighbours can send of it as their links allow."""
 _WAY_OUT = "train the same in the same way, or name another job"
 _NEED_MEMORY = {"fused", "capturable"}
 """What torch's optimizers refuse to do with tensors without memory."""
@@ -159,10 +161,13 @@ def expected_bytes(
     return tensors if optimizer.state else tensors + _unborn_bytes(optimizer)
 
 
-def smallest_vector_bytes(model: nn.Module) -> int:
-    """Of the smallest trained tensor with a dimension: what a shard should not be smaller than (section III-A)."""
-    sizes = [_num_bytes(one) for one in model.parameters() if one.requires_grad and one.dim()]
-    return max(min(sizes, default=1), _LEAST_SHARD_BYTES)
+def atomic_shard_bytes(model: nn.Module, state_bytes: int) -> int:
+    """The size of a shard: of the smallest vector, such as biases and norms; matrices consist of rows (section III-A).
+
+    At most so much that a state of `state_bytes` has 1,024 shards, and at least 256 bytes: to cut finer is not worth it.
+    """
+    rows = [one.shape[-1] * one.element_size() for one in model.parameters() if one.requires_grad and one.dim()]
+    return max(min([*rows, state_bytes // _LEAST_SHARDS]), _LEAST_SHARD_BYTES)
 
 
 def _unborn_bytes(optimizer: torch.optim.Optimizer) -> int:

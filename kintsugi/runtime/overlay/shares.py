@@ -9,10 +9,7 @@ def share_ranges(replication: Replication, num_bytes: int) -> dict[str, Ranges]:
 
     A joining worker may not know how much an optimizer that has not stepped yet will keep.
     """
-    num_shards = -(-replication.state_bytes // replication.shard_bytes)
     found: dict[str, Ranges] = {}
     for share in replication.shares:
-        begin = share.first_shard * num_bytes // num_shards
-        end = (share.first_shard + share.num_shards) * num_bytes // num_shards
-        found[share.source] = united(found.get(share.source, ()), ((begin, end),))
+        found[share.source] = united(found.get(share.source, ()), (replication.byte_range(share, num_bytes),))
     return found

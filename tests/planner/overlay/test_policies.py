@@ -149,6 +149,35 @@ def test_shards_are_assigned_as_well_as_by_trying_all(told):
     assert replication.makespan_seconds == brute_force(problem).makespan_seconds <= single_source(problem).makespan_seconds
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.sampled_from([1e-8, 2e-8, 8e-8]), min_size=2, max_size=4),
+    st.integers(1, 2**30),
+    st.integers(1, 2**30),
+    st.booleans(),
+)
+def test_the_makespan_is_that_of_the_bytes_that_are_sent(betas, state_bytes, shard_bytes, is_one_lost):
+    names = [f"w{index:02}" for index in range(len(betas))]
+    world = mesh(*names)
+    world.join("w09", *names, state_bytes=state_bytes, shard_bytes=shard_bytes)
+    for name, beta_seconds_per_byte in zip(names, betas, strict=True):
+        world.measure(name, "w09", beta=beta_seconds_per_byte)
+    if is_one_lost:
+        world.tell("link_disconnected", link=(names[-1], "w09"))
+    (plan,) = world.overlay.replications
+    sent = dict.fromkeys((share.source for share in plan.shares), 0)
+    for share in plan.shares:
+        begin, end = plan.byte_range(share, state_bytes)
+        assert (end - begin) - plan.shard_bytes * share.num_shards in range(-share.num_shards, 1)
+        sent[share.source] += end - begin
+    assert sum(sent.values()) == state_bytes
+    ends = [
+        neighbor(name, betas[int(name[1:])], ready_seconds(world.overlay, name), 0.01).arrival_seconds(num_bytes)
+        for name, num_bytes in sent.items()
+    ]
+    assert plan.makespan_seconds == pytest.approx(max(ends), rel=1e-12)
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 5), st.floats(0, 5), st.floats(0.01, 3) | st.just(0.0)), min_size=1, max_size=5),
     st.integers(1, 50),

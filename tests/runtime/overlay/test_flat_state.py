@@ -121,6 +121,23 @@ def test_the_size_of_a_state_is_known_of_updates_that_only_devices_capture():
     assert flat_state.expected_bytes(model, capturable, (), Replicated.EVERYTHING) == expected
 
 
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [
+        (nn.Linear(2048, 2048, bias=False), 8192),
+        (nn.Linear(2048, 2048, bias=False).bfloat16(), 4096),
+        (nn.Sequential(nn.Linear(2048, 2048), nn.LayerNorm(1024)), 4096),
+        (nn.Linear(2048, 1), 256),
+        (nn.ParameterList([nn.Parameter(torch.zeros(2**22))]), 16384),
+        (nn.ParameterList([nn.Parameter(torch.zeros(()))]), 16384),
+    ],
+    ids=["rows", "half", "norms", "least", "one vector", "none"],
+)
+def test_a_shard_has_the_size_of_the_smallest_vector_where_the_state_has_enough_of_them(model, size):
+    assert flat_state.atomic_shard_bytes(model, 2**24) == size
+    assert flat_state.atomic_shard_bytes(model, 1) == 256
+
+
 def test_only_what_is_trained_is_reduced_and_sent():
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 2))
     model[0].requires_grad_(False)

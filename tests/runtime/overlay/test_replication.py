@@ -13,15 +13,17 @@ from kintsugi.core.errors import CommunicationError, InvalidInputError
 from kintsugi.core.overlay import Replication, ReplicationShare
 from kintsugi.runtime.overlay.arrival import Arrival
 from kintsugi.runtime.overlay.committed import Sum
+from kintsugi.runtime.overlay.flat_state import atomic_shard_bytes, expected_bytes
 from kintsugi.runtime.overlay.following import FORGOTTEN
 from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
-from kintsugi.runtime.overlay.options import OverlayOptions
+from kintsugi.runtime.overlay.options import OverlayOptions, Replicated
 from kintsugi.runtime.overlay.ranges import Ranges, length, stretches, tail, united, within, without
 from kintsugi.runtime.overlay.shares import share_ranges
 from kintsugi.runtime.overlay.snapshot import Snapshot
 from kintsugi.runtime.overlay.sources import GONE, OPEN, SEAL, SHARD, Sources, keys
 from planner.overlay.topology import empty_overlay
 from restorer.packing import PackedState
+from tests.planner.overlay.world import mesh
 
 ranges = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda pair: tuple(sorted(pair))), max_size=4)
 
@@ -69,6 +71,20 @@ def test_shares_cover_whatever_the_state_really_has(counts, shard_bytes, num_byt
     shares = share_ranges(replication(sum(counts) * shard_bytes, shard_bytes, *counts), num_bytes)
     assert members(part for several in shares.values() for part in several) == set(range(num_bytes))
     assert sum(length(several) for several in shares.values()) == num_bytes
+
+
+@pytest.mark.parametrize("sizes", [[1024], [1024, 1536]])
+def test_all_neighbors_send_of_a_model_without_any_bias(sizes):
+    model = torch.nn.Sequential(*(torch.nn.Linear(1024, size, bias=False) for size in sizes))
+    state_bytes = expected_bytes(model, torch.optim.SGD(model.parameters(), 0.1), (), Replicated.EVERYTHING)
+    names = ["w00", "w01", "w02"]
+    world = mesh(*names)
+    world.join("w03", *names, state_bytes=state_bytes, shard_bytes=atomic_shard_bytes(model, state_bytes))
+    for name in names:
+        world.measure(name, "w03", beta=8e-8)
+    (plan,) = world.overlay.replications
+    assert set(share_ranges(plan, state_bytes)) == set(names)
+    assert plan.makespan_seconds < 1.01 * plan.lower_bound_seconds
 
 
 def state(*, is_trained: bool = True) -> PackedState:
