@@ -1,7 +1,10 @@
 """How long a worker's steps take, and how much of that is synchronising; told to all workers as one small sum."""
 
+import hashlib
 import time
+from array import array
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
@@ -12,7 +15,7 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.synchronization.policies import Observation
 
 WINDOW_STEPS = 10
-RATE_TOLERANCE_RATIO = 1e-9
+_NUM_MARKS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,17 +33,21 @@ class Totals:
     """Workers with a full view since the last change."""
     num_done: float = 0.0
     """Workers that train no further."""
-    learning_rate: float = 0.0
-    squared_learning_rate: float = 0.0
+    rate_marks: tuple[float, ...] = (0.0,) * _NUM_MARKS
+    """A digest of all learning rates, in whole numbers below 65,536. Shape [8]."""
+    squared_rate_marks: tuple[float, ...] = (0.0,) * _NUM_MARKS
 
     def tensor(self) -> Tensor:
         """As numbers to be summed."""
-        return torch.tensor([getattr(self, name) for name in _NAMES], dtype=torch.float64)
+        plain = [getattr(self, name) for name in _NAMES]
+        return torch.tensor([*plain, *self.rate_marks, *self.squared_rate_marks], dtype=torch.float64)
 
     @classmethod
     def of(cls, total: Tensor) -> Self:
         """From the sum."""
-        return cls(**dict(zip(_NAMES, total.tolist(), strict=True)))
+        numbers = total.tolist()
+        plain, marks, squared = numbers[: len(_NAMES)], numbers[len(_NAMES) : -_NUM_MARKS], numbers[-_NUM_MARKS:]
+        return cls(**dict(zip(_NAMES, plain, strict=True)), rate_marks=tuple(marks), squared_rate_marks=tuple(squared))
 
     def observation(self, strategy: str) -> Observation:
         """What a policy is asked about, from the sum over all workers' reports."""
@@ -55,23 +62,27 @@ class Totals:
             is_settled=self.num_settled == count,
         )
 
-    def require_one_learning_rate(self) -> None:
-        """Require that all workers step alike, which equal replicas depend on.
+    def require_one_learning_rate(self, rates: Sequence[float]) -> None:
+        """Require that all workers step alike, which equal replicas depend on: whole numbers are equal where their spread is 0.
+
+        Args:
+            rates: this worker's, by parameter group.
 
         Raises:
             InvalidInputError: they do not; all workers find the same.
         """
-        spread = self.num_workers * self.squared_learning_rate - self.learning_rate**2
-        if spread > RATE_TOLERANCE_RATIO * self.learning_rate**2:
+        pairs = zip(self.rate_marks, self.squared_rate_marks, strict=True)
+        if any(int(self.num_workers) * int(squared) != int(mark) ** 2 for mark, squared in pairs):
             raise InvalidInputError(
-                "the workers' learning rates differ: schedulers count each worker's own steps; give `learning_rate` as a "
-                "function of the steps that the workers agree on",
+                f"the workers' learning rates or numbers of parameter groups differ, {list(rates)} by group here: give all workers "
+                "the same groups, and since schedulers count each worker's own steps, `learning_rate` as a function of the steps "
+                "that the workers agree on",
                 field="learning_rate",
-                value=self.learning_rate / self.num_workers,
+                value=list(rates),
             )
 
 
-_NAMES = tuple(field.name for field in fields(Totals))
+_NAMES = tuple(field.name for field in fields(Totals) if not field.name.endswith("rate_marks"))
 
 
 class Monitor:
@@ -102,17 +113,24 @@ class Monitor:
         self._ended_at, self._applied_seconds = now, 0.0
         self._num_steps += 1
 
-    def report(self, num_steps: int, learning_rate: float, *, is_done: bool = False) -> Totals:
-        """What this worker tells the others."""
+    def report(self, num_steps: int, rates: Sequence[float], *, is_done: bool = False) -> Totals:
+        """What this worker, whose parameter groups have these learning rates, tells the others."""
+        marks = _marks(rates)
         totals = Totals(
             num_steps=num_steps,
             steps_since_change=self._num_steps,
             num_settled=float(len(self._steps) == self._window_steps),
             num_done=float(is_done),
-            learning_rate=learning_rate,
-            squared_learning_rate=learning_rate**2,
+            rate_marks=marks,
+            squared_rate_marks=tuple(mark**2 for mark in marks),
         )
         if not self._steps:
             return totals
         whole, own = (sum(values) / len(self._steps) for values in zip(*self._steps, strict=True))
         return replace(totals, step_seconds=whole, own_seconds=own)
+
+
+def _marks(rates: Sequence[float]) -> tuple[float, ...]:
+    """128 bits of the SHA-256 of the rates: sums of such numbers and of their squares are exact for over a million workers."""
+    digest = hashlib.sha256(array("d", rates).tobytes()).digest()
+    return tuple(float(mark) for mark in array("H", digest[: 2 * _NUM_MARKS]))

@@ -1,7 +1,7 @@
 """The drop-in wrapper of a torch optimizer: synchronises replicas by a strategy that may change at any step."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -65,7 +65,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
         Raises:
             CommunicationError: a worker is gone.
             InvalidInputError: strategies have the same name, the policy may choose one that is not given, a count or a limit is
-                none, or the optimizer has parameters of several types.
+                none, or the optimizer has parameters of several types, or in other groups than the others'.
         """
         candidates = _strategies(strategy)
         self._strategies = {candidate.name: candidate for candidate in candidates}
@@ -220,6 +220,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
     def _learn(self, state: dict[str, Any], *, has_all_to_learn: bool) -> None:
         """Take the strategy of a member, and all else that it has where this worker joins or is behind."""
         if has_all_to_learn:
+            _require_same_groups(self._inner, state["optimizer"])
             self._replica.load(state["model"])
             self._inner.load_state_dict(state["optimizer"])
             self._replica.num_steps = state["num_steps"]
@@ -265,6 +266,13 @@ class SynchronizedOptimizer(WrappingOptimizer):
         self._rounds = None
         if not strategy.is_synchronous:
             self._rounds = Rounds(self._replica.transport, lambda is_done: self._replica.report(is_done=is_done), self._round_steps)
+
+
+def _require_same_groups(optimizer: torch.optim.Optimizer, arrived: Mapping[str, Any]) -> None:
+    own, theirs = ([len(group["params"]) for group in groups] for groups in (optimizer.param_groups, arrived["param_groups"]))
+    if own != theirs:
+        message = f"has parameter groups of {own} tensors here and of {theirs} with the others; give all workers the same groups"
+        raise InvalidInputError(message, field="optimizer", value=own)
 
 
 def _strategies(given: Strategy | Sequence[Strategy]) -> list[Strategy]:

@@ -140,7 +140,7 @@ class Replica:
         self._update = _Update(model, gradients, matches_synchronous)
         if self._reporting is not None:
             agreed = Totals.of(self._reporting.wait())
-            agreed.require_one_learning_rate()
+            agreed.require_one_learning_rate(self._rates())
             if self.has_commit_point:
                 self._transport.begin_sum(torch.zeros(1)).wait()
             self.agreed, self._reporting, self._committed = agreed, None, self.num_steps
@@ -176,11 +176,16 @@ class Replica:
             num_steps: that it has taken then; the present number by default.
             is_done: whether it trains no further.
         """
-        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        if (rate := self._scheduled_rate()) is not None:
-            rates = [rate]
-        weighed = sum(rate * (1 + index) for index, rate in enumerate(rates))
-        return self.monitor.report(self.num_steps if num_steps is None else num_steps, weighed, is_done=is_done)
+        return self.monitor.report(self.num_steps if num_steps is None else num_steps, self._rates(), is_done=is_done)
+
+    def _rates(self) -> list[float]:
+        """The learning rates of this step, by parameter group.
+
+        Raises:
+            InvalidInputError: the scheduled one is no finite number.
+        """
+        rate = self._scheduled_rate()
+        return [float(group["lr"]) if rate is None else rate for group in self.optimizer.param_groups]
 
     def _scheduled_rate(self) -> float | None:
         """The learning rate of this step; null where the optimizer's own holds.

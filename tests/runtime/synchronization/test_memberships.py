@@ -13,9 +13,10 @@ from kintsugi.runtime.synchronization import (
     SynchronousSGD,
     WorkerCountPolicy,
 )
+from kintsugi.runtime.synchronization.monitor import Totals
 from tests.runtime.synchronization.workers import backward, crew, flat, is_equal, model_of, together, train_step
 
-NUM_NUMBERS = 9
+NUM_NUMBERS = len(Totals().tensor())
 """In a report."""
 
 

@@ -1,5 +1,6 @@
 """Strategies keep real replicas together: over gloo groups and connections of their own, with threads as workers."""
 
+import math
 import threading
 
 import pytest
@@ -250,6 +251,59 @@ def test_learning_rates_that_differ_are_refused_before_anything_is_touched():
         return torch.equal(before, flat(model))
 
     assert crew(2, main) == [True, True]
+
+
+def two_groups(model):
+    return torch.optim.SGD([{"params": model[:2].parameters()}, {"params": model[2:].parameters()}], lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("rates", "schedule"),
+    [
+        (((0.1, 0.1), (0.2, 0.05)), None),
+        (((0.1, 0.2), (0.2, 0.1)), None),
+        (((0.1, 0.2), (0.1, math.nextafter(0.2, 1))), None),
+        (((0.1, 0.1), (0.3,)), None),
+        (((0.1, 0.1), (0.1,)), lambda _: 0.1),
+    ],
+    ids=["one weighed sum", "other order", "last bit", "fewer groups", "fewer groups on a schedule"],
+)
+def test_learning_rates_of_all_groups_are_compared(rates, schedule):
+    def main(rank, link):
+        model, own = model_of(), rates[rank]
+        optimizer = SynchronizedOptimizer(
+            two_groups(model), SynchronousSGD(), link.transport("all", rank, 2), learning_rate=schedule
+        )
+        if len(own) == 1:
+            optimizer.param_groups[0]["params"] += optimizer.param_groups.pop()["params"]
+        for group, rate in zip(optimizer.param_groups, own, strict=True):
+            group["lr"] = rate
+        before = flat(model)
+        backward(model, optimizer, 0, rank, 2)
+        with pytest.raises(
+            InvalidInputError, match=r"learning_rate: .* groups differ.*give all workers the same groups"
+        ) as refused:
+            optimizer.step()
+        optimizer.close()
+        assert refused.value.value == list(own)
+        return torch.equal(before, flat(model))
+
+    assert crew(2, main) == [True, True]
+
+
+def test_a_worker_with_other_parameter_groups_is_refused():
+    def main(rank, link):
+        model, transport = model_of(rank), link.transport("all", rank, 2)
+        before = flat(model)
+        if rank == 0:
+            SynchronizedOptimizer(two_groups(model), SynchronousSGD(), transport).close()
+            return
+        with pytest.raises(InvalidInputError, match=r"optimizer: .*\[6\] tensors here and of \[2, 4\] .*give all workers the same"):
+            SynchronizedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), SynchronousSGD(), transport)
+        transport.close()
+        assert torch.equal(before, flat(model))
+
+    crew(2, main)
 
 
 def test_names_of_strategies_are_told_apart():
