@@ -1,7 +1,8 @@
 """The ways of bringing a state to a joiner that are compared, each as sends along ways of the overlay.
 
 Single source is Elan's (and EDL+'s), multi-source Autoscaling's: even parts from every node along shortest ways, whether or not
-a node on the way holds the same bytes. Even, greedy and brute-force shards come from the joiner's neighbours.
+a node on the way holds the same bytes. Even, greedy and brute-force shards come from the joiner's neighbours; those of brute
+force are larger, so that what it finds is no lower bound of what greedy does.
 """
 
 from collections.abc import Callable, Sequence
