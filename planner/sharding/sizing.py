@@ -30,9 +30,10 @@ def search_shard_size(
 ) -> SizedAssignment:
     """A shard size between the smallest and the largest layer, by bisection (edge paper, Algorithm 1).
 
-    The makespan is not monotonic in the size, so this is a heuristic, as published: it goes to smaller sizes after every
-    improvement and to larger ones after every failure. The paper wants the size to divide the state and yet tries sizes
-    that do not; the last shard then counts as a whole one, as Algorithm 2 prices it.
+    The makespan is not monotonic in the size, so this is a heuristic: it goes to smaller sizes after every improvement and to
+    larger ones after every failure. The paper wants the size to divide the state and yet tries sizes that do not; the last
+    shard then counts as a whole one, as Algorithm 2 prices it. Otherwise than there, the state is cut as a whole rather than
+    tensor by tensor (line 5), and neighbours that send nothing do not count (theta in line 8).
 
     Args:
         layer_bytes: sizes of the state's tensors.
@@ -61,7 +62,7 @@ def divisibility_chain(layer_bytes: Sequence[int], min_shards: int) -> tuple[int
     """Shard sizes `s_1, 2 s_1, 4 s_1, ...` that divide the state into at least `min_shards` shards, ascending.
 
     `s_1`, the atomic size, is that of the smallest tensor, or its greatest divisor that divides the state (multi-party
-    paper, section III-A). Empty where even atomic shards are too few.
+    paper, section III-A). Shards may span tensors. Empty where even atomic shards are too few.
 
     Raises:
         InvalidInputError: there is no layer, or one without bytes.

@@ -16,7 +16,7 @@ LAYERS = st.lists(st.integers(1, 60), min_size=1, max_size=6)
 
 
 def published_search(layer_bytes, neighbors):
-    """Algorithm 1 of the edge paper, line by line, with Algorithm 2 in place; returns sizes in the order of trial, and the best."""
+    """Algorithm 1 of the edge paper, the state cut as a whole, with Algorithm 2 in place; returns sizes as tried, and the best."""
     low, high, best, tried = min(layer_bytes), max(layer_bytes), (float("inf"), None), []
     while low <= high:
         size = (low + high) // 2
