@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kintsugi.core.cluster import Cluster as Cluster
     from kintsugi.runtime.checkpoints.recording import CheckpointOptions as CheckpointOptions
     from kintsugi.runtime.faults import fail_at as fail_at
-    from kintsugi.runtime.models import Layer as Layer
+    from kintsugi.runtime.layer import Layer as Layer
     from kintsugi.runtime.models import TrainingJob as TrainingJob
     from kintsugi.runtime.overlay.coordinator import Coordinator as Coordinator
     from kintsugi.runtime.overlay.exits import capture_exit_event as capture_exit_event
@@ -24,7 +24,7 @@ _EXPORTS = {
     "Client": "kintsugi.client",
     "Cluster": "kintsugi.core.cluster",
     "Coordinator": "kintsugi.runtime.overlay.coordinator",
-    "Layer": "kintsugi.runtime.models",
+    "Layer": "kintsugi.runtime.layer",
     "OverlayOptions": "kintsugi.runtime.overlay.options",
     "TrainingJob": "kintsugi.runtime.models",
     "capture_exit_event": "kintsugi.runtime.overlay.exits",

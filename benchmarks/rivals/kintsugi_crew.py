@@ -12,8 +12,9 @@ from benchmarks.rivals.model import BATCH, NUM_LAYERS, Square, optimizer, width_
 from kintsugi.core.job import Ranges
 from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.attempt import Phase
+from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.measuring.profiler import profile_job
-from kintsugi.runtime.models import Activations, Batch, Layer, NamedParameters, TrainingJob
+from kintsugi.runtime.models import Activations, Batch, NamedParameters, TrainingJob
 from kintsugi.runtime.train import train
 
 NUM_REPLICAS = 3

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kintsugi.runtime.gpt import GptShape, gpt_layers
-from kintsugi.runtime.models import Activations, Batch, Layer, NamedParameters
+from kintsugi.runtime.layer import Layer
+from kintsugi.runtime.models import Activations, Batch, NamedParameters
 
 NUM_CLASSES = 10
 _GROUPS = 4

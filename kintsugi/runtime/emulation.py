@@ -12,7 +12,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from kintsugi.runtime.models import Activations, Batch, Layer, NamedParameters, TrainingJob
+from kintsugi.runtime.layer import Layer
+from kintsugi.runtime.models import Activations, Batch, NamedParameters, TrainingJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.mixed_precision import mixed_precision_adamw
-from kintsugi.runtime.models import Layer, NamedParameters, TrainingJob
+from kintsugi.runtime.models import NamedParameters, TrainingJob
 from kintsugi.runtime.tokens import RandomTokens, token_loss
 
 NUM_BYTES = 256

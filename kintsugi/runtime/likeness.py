@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kintsugi.runtime.models import Layer, ModelShape, NamedParameters, TrainingJob, canonical_name, optimizer_for
+from kintsugi.runtime.layer import Layer
+from kintsugi.runtime.models import ModelShape, NamedParameters, TrainingJob, canonical_name, optimizer_for
 from restorer.packing import type_name
 from restorer.transport import TensorSpec
 

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.brought import built, followed_without_values, optimizer_of, output_tensors, scalar_loss, stacked
 from kintsugi.runtime.given import function, gradient_limit, real_type
+from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.recomputation import recomputed
 from kintsugi.runtime.sampler import Sampler
 from kintsugi.runtime.ties import own_name, owner_of, require_ties
@@ -34,25 +35,6 @@ class Dataset(Sized, Protocol):
 
     def __getitem__(self, index: int) -> Mapping[str, Any]:
         """One sample."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """One layer of the model, the unit that stages are cut at.
-
-    `build` makes the module; its `forward` takes the tensors that the layer before it returned (none for the first layer)
-    and, as keywords, the fields of the micro-batch named in `inputs`: tokens, masks, whatever skips stages. It returns
-    a tensor or a tuple of tensors.
-    """
-
-    name: str
-    build: Callable[[], nn.Module]
-    inputs: tuple[str, ...] = ()
-    tied: Mapping[str, str] = field(default_factory=dict)
-    """Own parameter name -> `layer.parameter` whose value it shares (an earlier or later layer's own parameter).
-
-    A parameter that a module has under several names is called by the first of them here; the tie goes for all of them.
-    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

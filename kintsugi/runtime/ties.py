@@ -1,14 +1,11 @@
 """Parameters that layers share: whose own a parameter is, and that ties name parameters that there are."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from kintsugi.core.errors import InvalidInputError, some
-
-if TYPE_CHECKING:
-    from kintsugi.runtime.models import Layer
+from kintsugi.runtime.layer import Layer
 
 Parameters = Mapping[str, Tensor]
 """A layer's parameters by their names in its module; one that has several stands there under each, the first is its own."""
@@ -30,7 +27,7 @@ def own_name(parameter: str, owner: str) -> str:
     return parameter[len(owner) + 1 :]
 
 
-def require_ties(layers: Sequence["Layer"], parameters: Sequence[Parameters]) -> None:
+def require_ties(layers: Sequence[Layer], parameters: Sequence[Parameters]) -> None:
     """Refuse ties of parameters that are not there, or that cannot be one.
 
     Args:
@@ -50,7 +47,7 @@ def require_ties(layers: Sequence["Layer"], parameters: Sequence[Parameters]) ->
             _require_alike(layer, name, own[name], by_layer[owner][own_name(target, owner)])
 
 
-def _require_unambiguous(layer: "Layer", own: Parameters, layers: Collection[str]) -> None:
+def _require_unambiguous(layer: Layer, own: Parameters, layers: Collection[str]) -> None:
     for name in _first_names(own).values():
         canonical = f"{layer.name}.{name}"
         if name not in layer.tied and (other := owner_of(canonical, layers)) != layer.name:
@@ -61,7 +58,7 @@ def _require_unambiguous(layer: "Layer", own: Parameters, layers: Collection[str
             )
 
 
-def _require_there(layer: "Layer", name: str, parameters: Parameters, owner: str) -> None:
+def _require_there(layer: Layer, name: str, parameters: Parameters, owner: str) -> None:
     if name not in parameters:
         known = f"it has {some(parameters)}" if parameters else "it has none"
         raise InvalidInputError(
@@ -86,7 +83,7 @@ def _first_names(parameters: Parameters) -> dict[int, str]:
     return first
 
 
-def _require_alike(layer: "Layer", name: str, own: Tensor, owners: Tensor) -> None:
+def _require_alike(layer: Layer, name: str, own: Tensor, owners: Tensor) -> None:
     target = layer.tied[name]
     if own.shape != owners.shape:
         why = f"are of different shapes, {tuple(own.shape)} and {tuple(owners.shape)}"

@@ -14,8 +14,9 @@ from torch.nn import functional
 
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.gpt import GptShape, gpt_job
+from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.llama import LlamaShape
-from kintsugi.runtime.models import Activations, Batch, Dataset, Layer, NamedParameters, TrainingJob, sampler_of
+from kintsugi.runtime.models import Activations, Batch, Dataset, NamedParameters, TrainingJob, sampler_of
 from kintsugi.runtime.ties import owner_of
 from tests.builders import FREE, layer, profile_of
 

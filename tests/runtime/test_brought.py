@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.runtime.brought import finite_factor, require_announced
+from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.measuring.sweeper import Sweeper
-from kintsugi.runtime.models import Layer, NamedParameters, TrainingJob, build_layer, collate, loss_of, model_shape, run_layer
+from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, collate, loss_of, model_shape, run_layer
 from kintsugi.runtime.train import train
 from kintsugi.runtime.workers.state import ModelState
 from restorer.transport import TensorSpec

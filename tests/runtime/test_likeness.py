@@ -6,8 +6,9 @@ from functools import partial
 import pytest
 import torch
 
+from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.likeness import Pattern, differences, traits
-from kintsugi.runtime.models import Layer, NamedParameters, TrainingJob, model_shape
+from kintsugi.runtime.models import NamedParameters, TrainingJob, model_shape
 from tests.runtime.jobs import Exit, Mixer, Vectors, odd_job, stateless, tiny_gpt
 
 

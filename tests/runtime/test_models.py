@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.models import (
-    Layer,
     TrainingJob,
     batch_of,
     build_layer,

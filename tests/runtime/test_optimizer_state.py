@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from kintsugi.core.decision import StateKind
+from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.measuring.profiler import profile_layers
 from kintsugi.runtime.mixed_precision import mixed_precision_adamw
-from kintsugi.runtime.models import Layer, TrainingJob
+from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.optimizer_state import OptimizerState, flat, groups_by_parameter, kept, nested
 from kintsugi.runtime.overlay import flat_state
 from kintsugi.runtime.overlay.options import Replicated

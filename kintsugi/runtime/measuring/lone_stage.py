@@ -20,10 +20,11 @@ from estimator.program import Action, ActionKind
 from estimator.schedule import order
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Pipeline, Plan, Schedule, Stage
+from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.measuring.allocator import MemoryMeter, Section
 from kintsugi.runtime.measuring.footprint import what_follows
 from kintsugi.runtime.measuring.marks import Marks
-from kintsugi.runtime.models import Activations, Batch, Dataset, Layer, TrainingJob, model_shape
+from kintsugi.runtime.models import Activations, Batch, Dataset, TrainingJob, model_shape
 from kintsugi.runtime.ties import owner_of
 from kintsugi.runtime.workers.executor import ActionHook, Executor
 from kintsugi.runtime.workers.state import ModelState

@@ -12,11 +12,12 @@ from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.profile import LayerMeasurement, LayerProfile, Profile, Provenance, ProvenanceKind
 from kintsugi.runtime.devices import require_device
+from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.measuring.machine import description, device_name, device_of, driver_of
 from kintsugi.runtime.measuring.probe import probe
 from kintsugi.runtime.measuring.selection import distinct_job, distinct_layers, whole
 from kintsugi.runtime.measuring.sweeper import Samples, Sweeper
-from kintsugi.runtime.models import Layer, TrainingJob, model_shape
+from kintsugi.runtime.models import TrainingJob, model_shape
 from kintsugi.runtime.ties import owner_of
 from restorer.packing import type_name
 from restorer.transport import TensorSpec

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from kintsugi.runtime.models import Layer, TrainingJob, model_shape
+from kintsugi.runtime.layer import Layer
+from kintsugi.runtime.models import TrainingJob, model_shape
 from kintsugi.runtime.ties import owner_of
 from restorer.transport import TensorSpec
 

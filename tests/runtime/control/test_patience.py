@@ -19,8 +19,9 @@ from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.control.patience import Patience
 from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.faults import Fault, FaultPoint
+from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.messages import StepDone
-from kintsugi.runtime.models import Layer, TrainingJob
+from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import gpt_request, leaves_nothing

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from kintsugi.runtime.emulation import mean_square
+from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.measuring.allocator import MemoryMeter, Section
 from kintsugi.runtime.measuring.footprint import footprints
-from kintsugi.runtime.models import Layer, TrainingJob, build_layer, collate, model_shape
+from kintsugi.runtime.models import TrainingJob, build_layer, collate, model_shape
 
 MIB = 2**20
 WIDTH = MIB // 4

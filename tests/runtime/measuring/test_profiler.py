@@ -14,11 +14,12 @@ from kintsugi.core.profile import LinkCost, Network, Profile, ProvenanceKind, Re
 from kintsugi.runtime import emulation
 from kintsugi.runtime.emulation import EmulatedTimes, emulated_job, mean_square, sgd
 from kintsugi.runtime.gpt import GptShape, adamw, gpt_job
+from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.measuring import machine, marks, profiler
 from kintsugi.runtime.measuring.machine import memory_bytes
 from kintsugi.runtime.measuring.probe import Probed
 from kintsugi.runtime.measuring.profiler import profile_job
-from kintsugi.runtime.models import Layer, TrainingJob
+from kintsugi.runtime.models import TrainingJob
 
 LINK = LinkCost(alpha_seconds=1e-4, beta_seconds_per_byte=1e-9)
 PROBED = Probed(

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from kintsugi.runtime.gpt import gpt2_medium_job
+from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.llama import llama2_7b_job
 from kintsugi.runtime.measuring.selection import distinct_job, distinct_layers, whole
 from kintsugi.runtime.measuring.sweeper import Sweeper
-from kintsugi.runtime.models import Layer, TrainingJob, model_shape
+from kintsugi.runtime.models import TrainingJob, model_shape
 from tests.runtime.jobs import odd_job, stateless, tiny_gpt
 
 

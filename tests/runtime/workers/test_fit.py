@@ -9,7 +9,8 @@ from torch import nn
 
 from kintsugi.core.decision import StateKind
 from kintsugi.runtime.checkpoints.snapshots import layer_entries, layer_part, read_layers, write_part
-from kintsugi.runtime.models import Layer, NamedParameters, TrainingJob
+from kintsugi.runtime.layer import Layer
+from kintsugi.runtime.models import NamedParameters, TrainingJob
 from kintsugi.runtime.optimizer_state import are_alike, kind_of
 from kintsugi.runtime.workers.fit import UPDATED_BY
 from kintsugi.runtime.workers.state import ModelState
