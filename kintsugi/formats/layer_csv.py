@@ -74,6 +74,8 @@ def _rows(text: str) -> list[dict[str | None, Any]]:
         raise InvalidInputError(f"is no CSV: {error}, after line {reader.line_num}", field="file") from error
     if missing := [column for column in COLUMNS if column not in (reader.fieldnames or ())]:
         raise InvalidInputError(f"has no column {missing[0]}; needed are {', '.join(COLUMNS)}", field="file")
+    if not rows:
+        raise InvalidInputError("has no layers: there is nothing below its header", field="file")
     return rows
 
 

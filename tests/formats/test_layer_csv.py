@@ -83,8 +83,9 @@ def test_a_file_that_is_no_csv_is_refused_with_its_line():
 def test_a_file_of_another_form_is_refused():
     with pytest.raises(InvalidInputError, match="no column mem_required"):
         read("0,h,1,2", header="layer_index,layer_name,forward,backward\n")
-    with pytest.raises(InvalidInputError):
+    with pytest.raises(InvalidInputError, match="nothing below its header") as refused:
         read()
+    assert refused.value.field == "file"
 
 
 def test_the_share_of_activations_is_a_share():
