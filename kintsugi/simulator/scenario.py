@@ -28,6 +28,7 @@ MTBF = "mtbf_seconds"
 
 INTERNAL = "folder"
 """The field that no scenario's file gives and nobody varies."""
+HERE = "."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ class Scenario:
     """Training stands still for so long whenever a checkpoint is taken."""
     planning_seconds: float = 0.0
     """From detection to the decision, under every policy."""
-    folder: str = field(default=".", metadata={HIDDEN: True})
+    folder: str = field(default=HERE, metadata={HIDDEN: True})
     """Where relative paths start; set by `load`."""
 
     def __post_init__(self) -> None:
@@ -135,7 +136,10 @@ def load(name: str) -> Scenario:
     path = PROFILES / "scenarios" / f"{name}.json" if name in known else Path(name)
     if not path.is_file():
         raise InvalidInputError(f"is neither a file nor one of {', '.join(known)}", field="scenario", value=name)
-    return replace(codec.load(Scenario, path), folder=os.fspath(path.parent))
+    loaded = codec.load(Scenario, path)
+    if loaded.folder != HERE:
+        raise InvalidInputError("is no field of a file: relative paths start where it lies", field=INTERNAL, value=loaded.folder)
+    return replace(loaded, folder=os.fspath(path.parent))
 
 
 def names() -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.simulator.job import incidents_of, job_of
 from kintsugi.simulator.scenario import load, names, varied
@@ -109,6 +110,14 @@ def test_where_a_scenario_lies_is_none_of_its_fields(tmp_path):
     with pytest.raises(InvalidInputError, match=r"known fields: .*planning_seconds") as caught:
         load(str(tmp_path / "bad.json"))
     assert "folder" not in caught.value.message
+
+
+def test_a_file_cannot_say_where_it_lies(tmp_path):
+    path = tmp_path / "moved.json"
+    path.write_text(codec.dumps({**codec.encode(load("chameleon-32")), "folder": "/elsewhere"}))
+    with pytest.raises(InvalidInputError, match="start where it lies") as caught:
+        load(str(path))
+    assert (caught.value.field, caught.value.value) == ("folder", "/elsewhere")
 
 
 @pytest.mark.parametrize("values", ["1,1", "1,1.0", "0..2,1", "null,null"])
