@@ -27,10 +27,9 @@ from kintsugi.runtime.control.recovery import RecoveryTimeline
 from kintsugi.runtime.gpt import GptShape, gpt_job
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.options import AgentOptions, Governance
-from kintsugi.runtime.processes import WorkerHandle, preload
+from kintsugi.runtime.processes import PLANNER, WorkerHandle, preload
 from kintsugi.runtime.records.compare import difference
 from kintsugi.runtime.result import RunResult
-from kintsugi.runtime.selfgoverned.governor import PLANNER
 from kintsugi.runtime.train import train
 
 ASKED_SECONDS = {8: 0.150, 16: 0.350}

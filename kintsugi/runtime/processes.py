@@ -21,10 +21,14 @@ from kintsugi.runtime.messages import FromWorker, ToWorker
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.reach import Address
-from kintsugi.runtime.workers.worker import worker_main
+from kintsugi.runtime.workers.entry import worker_main
 
 # The last but one is what main modules of jobs import, which every worker imports again; the last readies all of it.
 _PRELOAD = ["torch", "torch._dynamo", "kintsugi.runtime.workers.worker", "kintsugi.runtime.train", "kintsugi.runtime.workers.warm"]
+
+
+PLANNER = "kintsugi.runtime.selfgoverned.warm"
+"""For fork servers to load: what workers that plan by themselves need, with the planner's compiled loops."""
 
 
 def preload(module: str) -> None:

@@ -29,11 +29,10 @@ from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, Governance
 from kintsugi.runtime.placement import placed, workers_per_device
-from kintsugi.runtime.processes import preload
+from kintsugi.runtime.processes import PLANNER, preload
 from kintsugi.runtime.records.tracing import TraceOptions
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.run_lock import RunLock
-from kintsugi.runtime.selfgoverned.governor import PLANNER
 from planner.replan import replan
 
 

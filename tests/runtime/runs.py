@@ -24,7 +24,6 @@ from kintsugi.runtime.faults import Fault
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.result import RunResult
-from kintsugi.runtime.selfgoverned.governor import PLANNER
 from restorer.rounds import colour_rounds
 from tests.builders import grid_plan
 from tests.runtime.jobs import NUM_MICROBATCHES, held_gpt, profile_for, slow_gpt, tiny_gpt
@@ -33,7 +32,8 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 60.0
 LISTENING = "0A"
 
-for module in (PLANNER, "tests.runtime.jobs"):  # one fork server serves all tests of a process, whoever governs their workers
+# one fork server serves all tests of a process, whoever governs their workers
+for module in (processes.PLANNER, "tests.runtime.jobs"):
     processes.preload(module)
 
 

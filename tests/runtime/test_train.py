@@ -1,5 +1,8 @@
 """What `kintsugi.train` refuses before anything starts."""
 
+import subprocess
+import sys
+
 import pytest
 
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at, require_struck
@@ -59,3 +62,8 @@ def test_degrees_are_refused_by_their_own_names(degrees, field):
 def test_a_fault_names_what_there_is(wrong, field, known):
     with refuses(field, wrong[field], known):
         fail_at(5, "w01", **wrong)
+
+
+def test_who_starts_workers_loads_nothing_that_they_alone_need():
+    code = "import sys, kintsugi.runtime.train\nsys.exit('torch.distributed.checkpoint' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)

@@ -16,11 +16,10 @@ from kintsugi.runtime.control.fleet import Fleet
 from kintsugi.runtime.control.recovery import RecoveryTimeline
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, Governance
-from kintsugi.runtime.processes import WorkerHandle, preload
+from kintsugi.runtime.processes import PLANNER, WorkerHandle, preload
 from kintsugi.runtime.result import RunResult
-from kintsugi.runtime.selfgoverned.governor import PLANNER, self_governed_main
 from kintsugi.runtime.selfgoverned.overseer import Overseer
-from kintsugi.runtime.workers.worker import worker_main
+from kintsugi.runtime.workers.entry import self_governed_main, worker_main
 
 STOP_SECONDS = 2.0
 """For workers whose job is done to end by themselves."""

@@ -10,7 +10,7 @@ from kintsugi.runtime.messages import FromWorker, Stop
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.processes import WorkerHandle, WorkerMain, forkserver
-from kintsugi.runtime.workers.worker import worker_main
+from kintsugi.runtime.workers.entry import worker_main
 
 _AWAY_SECONDS = 1.0
 """Longer than this between two looks at the workers, and the agent itself was away."""

@@ -16,6 +16,7 @@ from kintsugi.runtime.control.preparation import is_same_work
 from kintsugi.runtime.messages import Delivered, Failed, FromWorker, Heartbeat, Published, Ready, Started, Stop, ToWorker
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import WorkerOptions
+from kintsugi.runtime.processes import PLANNER
 from kintsugi.runtime.reach import Address
 from kintsugi.runtime.ring.links import listener
 from kintsugi.runtime.ring.messages import Agreement, Joiner
@@ -45,25 +46,22 @@ from kintsugi.runtime.selfgoverned.words import (
     Stays,
     ToGovernor,
 )
+from kintsugi.runtime.workers import worker as trainer
 from kintsugi.runtime.workers.commit import CommitRecord
 from kintsugi.runtime.workers.listener import leave
-from kintsugi.runtime.workers.worker import worker_main
 from planner.contingency import fingerprint
-
-PLANNER = "kintsugi.runtime.selfgoverned.warm"
-"""For fork servers to load: workers that plan by themselves then have the planner's compiled loops."""
 
 _SWITCH_SECONDS = 0.0005
 """For which a thread may keep the interpreter from others: a message passes every worker of the ring three times, and each of them
 may be in the middle of its step."""
 
 
-def self_governed_main(worker: str, connection: Connection, make_job: Callable[[], TrainingJob], options: WorkerOptions) -> None:
-    """Entry point of a worker process that governs itself; returns when the agent says so or is gone."""
+def live(worker: str, connection: Connection, make_job: Callable[[], TrainingJob], options: WorkerOptions) -> None:
+    """The life of a worker process that governs itself; returns when the agent says so or is gone."""
     sys.setswitchinterval(_SWITCH_SECONDS)
     governor = Governor(worker, connection, options)
     governor.start()
-    worker_main(worker, governor.inward, make_job, options, governor.permit)
+    trainer.live(worker, governor.inward, make_job, options, governor.permit)
 
 
 class Governor:

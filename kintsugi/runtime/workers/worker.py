@@ -58,14 +58,14 @@ from kintsugi.runtime.workers.wiring import Wiring, own_job
 from restorer.groups import Groups
 
 
-def worker_main(
+def live(
     worker: str,
     connection: Line,
     make_job: Callable[[], TrainingJob],
     options: WorkerOptions,
     permit: Permit = anything,
 ) -> None:
-    """Entry point of a worker process; returns when the agent says so or is gone. `permit` is asked before a step is applied."""
+    """The life of a worker process; returns when the agent says so or is gone. `permit` is asked before a step is applied."""
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(options.num_threads)
