@@ -2,7 +2,7 @@
 
 The number of pipelines is within one of the original; workers are partitioned over them; micro-batches are shared out in
 proportion to workers; layers are split evenly, and every way to hand out the remaining ones is tried. What the paper
-leaves open is read in its favour: all partitions are enumerated, up to a number.
+leaves open is read in its favour: partitions are enumerated, the most even ones first, all of them or the first `MOST_CANDIDATES`.
 """
 
 import math
@@ -57,12 +57,12 @@ def algorithm_1(
 
 
 def _partitions(total: int, parts: int, allowed: range) -> Iterator[tuple[int, ...]]:
-    """All multisets of `parts` lengths that sum to `total`, longest first, the most even ones last."""
+    """All multisets of `parts` lengths that sum to `total`, the longest length of each first; the most even ones come first."""
     if parts == 1:
         if total in allowed:
             yield (total,)
         return
-    for first in range(min(allowed[-1], total - (parts - 1) * allowed[0]), -(-total // parts) - 1, -1):
+    for first in range(-(-total // parts), min(allowed[-1], total - (parts - 1) * allowed[0]) + 1):
         yield from ((first, *rest) for rest in _partitions(total - first, parts - 1, range(allowed[0], first + 1)))
 
 

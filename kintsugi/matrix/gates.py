@@ -1,7 +1,7 @@
 """The quality gates: a suite whose cells do not pass all of them proves nothing (ECRL, section 5.9)."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kintsugi.matrix.cell import Cell, Part, Suite, Variant
 from kintsugi.matrix.record import CellRecord
@@ -11,6 +11,8 @@ from kintsugi.runtime.supervising.supervision import EndReason
 CLOCK_TOLERANCE = 0.01
 """By what share of the wall time its parts may come out too long: they are read from several processes' clocks."""
 RESTARTING = (Variant.BLOCKING, Variant.OVERLAPPED)
+COMPARED = (Variant.REFERENCE, *RESTARTING)
+"""Without one of these a suite proves nothing."""
 
 Check = Callable[[Results, CellRecord], Iterator[str]]
 
@@ -59,8 +61,18 @@ def _gates(results: Results, cells: list[Cell]) -> tuple[Gate, ...]:
     faults = {name: [f"{r.cell.name}: {fault}" for r in known for fault in check(results, r)] for name, check in CHECKS.items()}
     reasons = {entry.cell: entry.reason for entry in results.manifest.entries}
     missing = [cell for cell in cells if cell not in results.records]
+    faults["steps complete"] += [
+        f"{name}: was not asked for, and the suite is not accepted without it" for name in _left_out(cells)
+    ]
     faults["artifacts"] += [f"{cell.name}: has no record {reasons[cell]}".rstrip() for cell in missing]
     return tuple(Gate(name, tuple(found)) for name, found in faults.items())
+
+
+def _left_out(cells: list[Cell]) -> list[str]:
+    """Names of the cells that a suite of the matrix lacks, seed by seed."""
+    needed = (replace(cell, variant=variant).name for cell in cells if cell.part is Part.MATRIX for variant in COMPARED)
+    own = {cell.name for cell in cells}
+    return [name for name in dict.fromkeys(needed) if name not in own]
 
 
 def _complete(_: Results, record: CellRecord) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Who takes a dead slot's micro-batches: living holders of its layers, by estimated load."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle
 
 from estimator.costs import Costs
 from estimator.estimate import priced
@@ -11,8 +12,8 @@ from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Plan, Policy, Route, Slot, Stage
 from restorer.rounds import colour_rounds, fastest_rounds
 
-Choose = Callable[[Stage, Sequence[str], int], str]
-"""The worker for a stage of a micro-batch, of those who hold it; the last argument counts from 0 for every slot."""
+Choose = Callable[[Stage, Sequence[str]], str]
+"""The worker for a stage of the next micro-batch, of those who hold it."""
 
 
 def reroute(plan: Plan, living: Collection[str], costs: Costs) -> tuple[Plan, Estimate]:
@@ -32,7 +33,7 @@ def reroute(plan: Plan, living: Collection[str], costs: Costs) -> tuple[Plan, Es
         InfeasibleError: no living worker holds all layers of a dead slot.
     """
     holders = _holders_of_dead_slots(plan, living)
-    spreads = dict.fromkeys(_routes(plan, holders, choose) for choose in (_by_load(plan, holders, costs), _evenly))
+    spreads = dict.fromkeys(_routes(plan, holders, choose) for choose in (_by_load(plan, holders, costs), _evenly()))
     options: list[tuple[Plan, Estimate, Passes]] = []
     for routes in spreads:
         option = _rerouted(plan, living, routes, costs)
@@ -48,7 +49,7 @@ def reroute_evenly(plan: Plan, living: Collection[str], costs: Costs) -> tuple[P
     Raises:
         InfeasibleError: no living worker holds all layers of a dead slot.
     """
-    result = _rerouted(plan, living, _routes(plan, _holders_of_dead_slots(plan, living), _evenly), costs)
+    result = _rerouted(plan, living, _routes(plan, _holders_of_dead_slots(plan, living), _evenly()), costs)
     return result, priced(result, costs)
 
 
@@ -82,9 +83,9 @@ def _holders_of_dead_slots(plan: Plan, living: Collection[str]) -> dict[Slot, tu
 
 def _routes(plan: Plan, holders: dict[Slot, tuple[str, ...]], choose: Choose) -> tuple[Route, ...]:
     return tuple(
-        Route(microbatch=microbatch, pipeline=slot.pipeline, stage=slot.stage, worker=choose(_stage(plan, slot), workers, turn))
+        Route(microbatch=microbatch, pipeline=slot.pipeline, stage=slot.stage, worker=choose(_stage(plan, slot), workers))
         for slot, workers in holders.items()
-        for turn, microbatch in enumerate(plan.microbatches_of(slot.pipeline))
+        for microbatch in plan.microbatches_of(slot.pipeline)
     )
 
 
@@ -102,7 +103,7 @@ def _by_load(plan: Plan, holders: Mapping[Slot, Sequence[str]], costs: Costs) ->
     }
     passes: dict[range, list[float]] = {}
 
-    def choose(stage: Stage, workers: Sequence[str], _: int) -> str:
+    def choose(stage: Stage, workers: Sequence[str]) -> str:
         if stage.layers not in passes:
             passes[stage.layers] = [_seconds(costs, worker, stage) for worker in workers]
         ends = [load[worker] + seconds for worker, seconds in zip(workers, passes[stage.layers], strict=True)]
@@ -119,9 +120,14 @@ def _seconds(costs: Costs, worker: str, stage: Stage) -> float:
     return times.forward_seconds + times.backward_seconds
 
 
-def _evenly(_: Stage, workers: Sequence[str], turn: int) -> str:
-    """Chooses holders in turn (the paper's even spread)."""
-    return workers[turn % len(workers)]
+def _evenly() -> Choose:
+    """Chooses holders in turn, over all dead slots of the same layers (the paper's even spread)."""
+    turns: dict[range, Iterator[str]] = {}
+
+    def choose(stage: Stage, workers: Sequence[str]) -> str:
+        return next(turns.setdefault(stage.layers, cycle(workers)))
+
+    return choose
 
 
 def _rerouted(plan: Plan, living: Collection[str], routes: tuple[Route, ...], costs: Costs) -> Plan:

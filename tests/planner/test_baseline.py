@@ -54,6 +54,16 @@ def test_the_baseline_is_never_faster_in_pipeline_time(dp):
     assert decision.estimate.pipeline_seconds <= pipeline * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("most", [1, 40])
+def test_of_more_partitions_than_are_tried_the_most_even_ones_are(monkeypatch, most):
+    """Of 26 workers and 6 or 7 pipelines of equal layers, the most even partition is the fastest."""
+    profile, workers = uniform_profile(12), tuple(worker.id for worker in Cluster.uniform(26).workers)
+    costs, job = Costs(profile, Cluster.uniform(26)), JobSettings(num_microbatches=52, ranges=Ranges(min_dp=6, max_dp=7, max_pp=12))
+    seconds = algorithm_1(costs, job, workers, 6).seconds
+    monkeypatch.setattr("planner.baseline.MOST_CANDIDATES", most)
+    assert algorithm_1(costs, job, workers, 6).seconds == seconds
+
+
 def test_no_candidate_within_the_ranges():
     job = JobSettings(num_microbatches=8, ranges=Ranges(min_pp=4, max_pp=4))
     with pytest.raises(InfeasibleError, match="Algorithm 1"):

@@ -158,6 +158,18 @@ def test_oobleck_takes_the_template_of_the_new_length():
     assert response.pause_seconds == pytest.approx(DETECT + REGROUP)
 
 
+@pytest.mark.parametrize(("num_microbatches", "memory_bytes"), [(4, 4_900_000_000), (8, 5_100_000_000)])
+def test_oobleck_has_templates_that_fit_any_share_of_the_micro_batches(num_microbatches, memory_bytes):
+    """Stages of two layers fit with 4 pipelines' share, not with 3 pipelines'; of one and three layers they fit with either."""
+    layers = {"activation_bytes": 10**9, "temporary_bytes": 1}
+    profile = uniform_profile(4, layer_changes=layers, memory_bytes=memory_bytes, recovery=RECOVERY)
+    settings = JobSettings(num_microbatches=num_microbatches, ranges=Ranges(min_pp=2))
+    case = job(profile, first=Grid(dp=4, pp=2), settings=settings)
+    response = after_losing(Oobleck(case), (0, 1), (1, 1), workers=8, case=case)
+    assert not response.rolls_back
+    assert [len(pipeline.stages[0].layers) for pipeline in response.running.plan.pipelines] == [1, 1, 1]
+
+
 def test_oobleck_borrows_then_merges_then_gives_up():
     lengths = range(3, 7)
     assert regrouped([["a", "b"], ["c", "d", "e", "f", "g"]], lengths) == [["a", "b", "g"], ["c", "d", "e", "f"]]

@@ -2,8 +2,9 @@
 
 The number of pipelines stays within one of the present one; rerouting is judged by equation 13, which hides nothing in bubbles, and
 its transition as nothing; a new arrangement by the pipelines' time (equations 10 and 11) and its migration. What is carried out
-is priced like every other policy's: the even spread with the better of whole and split backward passes, reductions in coloured
-rounds, migration after the matching. A plan that is asymmetric already is judged by equation 13 with its own stages.
+is priced like every other policy's: the even spread with the better of whole and split backward passes, and reductions in coloured
+rounds; new arrangements with reductions in the order that is through first, and migration after the matching. A plan that is
+asymmetric already is judged by equation 13 with its own stages.
 """
 
 from collections import Counter
@@ -36,7 +37,10 @@ class Chameleon(LiveGrids):
     name: str = "chameleon"
 
     def respond(self, snapshot: Snapshot) -> Response:
-        """By equation 8 with the paper's estimates; from the last checkpoint where neither is possible."""
+        """By equation 8 with the paper's estimates; where neither is possible, the fastest grid.
+
+        Its state moves from the living where they have all of it, and comes from the last checkpoint only where they have not.
+        """
         assert snapshot.plan is not None
         if not is_hit(snapshot) and {idle.worker for idle in snapshot.plan.idle_workers} >= set(Survivors.of(snapshot).empty):
             return stay(self.present(snapshot), snapshot)

@@ -1,9 +1,9 @@
 """Oobleck: pipeline templates (Jang et al., SOSP 2023).
 
 For every length from the shortest that fits memory to the longest that the job allows there is a template: the split of the
-layers with the shortest pipeline. A job begins with at least f + 1 pipelines, as far as its range and its workers allow them,
-that use all workers. A pipeline that loses workers
-takes the template of its new length; below the shortest it borrows workers of the longest pipeline, and where nobody can lend it
+layers with the shortest pipeline that fits memory whatever its share of the micro-batches. A job begins with at least f + 1
+pipelines, as far as its range and its workers allow them, that use all workers. A pipeline that loses workers takes the template of
+its new length; below the shortest it borrows workers of the longest pipeline, and where nobody can lend it
 merges with the shortest other one. Micro-batches follow the pipelines' times. Workers keep their order, and copy the layers
 that they lack from replicas. Other pipelines are never arranged anew; when workers join, all are, if that pays.
 """
@@ -107,18 +107,21 @@ class Oobleck:
 
     def _template(self, length: int) -> Template | None:
         if length not in self._templates:
-            self._templates[length] = template(self.job.profile, self._own, length)
+            self._templates[length] = template(self.job.profile, self._own(length), length)
         return self._templates[length]
 
     @cached_property
     def _templates(self) -> dict[int, Template | None]:
         return {}
 
-    @cached_property
-    def _own(self) -> JobSettings:
-        """Settings of one pipeline: its share of the micro-batches in the beginning."""
+    def _own(self, length: int) -> JobSettings:
+        """Settings of one pipeline: its share of the micro-batches in the beginning, and more than it has workers.
+
+        Further ones need no more memory (GPipe apart): a template fits whatever share its pipeline has once others are gone.
+        """
+        total = self.job.settings.num_microbatches
         dp = self.job.first.dp if self.job.first is not None else self.fault_tolerance + 1
-        return replace(self.job.settings, num_microbatches=max(1, self.job.settings.num_microbatches // dp))
+        return replace(self.job.settings, num_microbatches=min(total, max(length + 1, total // dp)))
 
     def _instantiated(self, snapshot: Snapshot, *, keeps_state: bool) -> Found:
         """The fastest combination: for every number of pipelines, lengths that differ by one at most."""

@@ -1,5 +1,6 @@
 """Rerouting is never worse than the paper's even spread, nor than without split backward passes, whatever fails."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from estimator.rerouted import rerouted_schedules, touched_pipelines
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Pipeline, Plan, Policy, Route, Schedule
-from planner.policies.rerouting import reroute
+from planner.policies.rerouting import reroute, reroute_evenly
 from restorer.rounds import colour_rounds
 from tests.builders import FREE, grid_plan, layer, profile_of, uniform_profile
 
@@ -54,16 +55,16 @@ def mended(plan: Plan, living: list[str], costs: Costs) -> Plan:
 
 
 def even_spread(plan: Plan, living: list[str], costs: Costs) -> Plan:
-    """Section IV-A of the paper: the holders of a dead slot's layers take its micro-batches in turn."""
-    routes = []
+    """Section IV-A of the paper: each micro-batch of a dead slot goes to the holder that was given the fewest of these layers."""
+    routes: list[Route] = []
+    given: Counter[tuple[range, str]] = Counter()
     for p, pipeline in enumerate(plan.pipelines):
         for s, stage in enumerate(pipeline.stages):
             holders = [w for w in plan.workers if w in living and plan.holds(w, stage)]
-            if stage.worker not in living:
-                routes += [
-                    Route(microbatch=m, pipeline=p, stage=s, worker=holders[turn % len(holders)])
-                    for turn, m in enumerate(plan.microbatches_of(p))
-                ]
+            for m in plan.microbatches_of(p) if stage.worker not in living else ():
+                least = min(holders, key=lambda holder, layers=stage.layers: given[layers, holder])
+                given[stage.layers, least] += 1
+                routes.append(Route(microbatch=m, pipeline=p, stage=s, worker=least))
     pipelines = tuple(
         Pipeline(
             num_microbatches=pipeline.num_microbatches,
@@ -82,6 +83,19 @@ def test_never_worse_than_the_even_spread(failure):
     found = estimate(mended(plan, living, costs), costs.profile, costs.cluster).iteration_seconds
     even = estimate(even_spread(plan, living, costs), costs.profile, costs.cluster).iteration_seconds
     assert found <= even * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dp", "microbatches", "num_dead", "shares"),
+    [(8, 8, 2, [3, 3, 3, 3, 2, 2]), (8, 2, 3, [2, 1, 1, 1, 1]), (8, 8, 1, [2, 1, 1, 1, 1, 1, 1]), (16, 4, 4, [2] * 4 + [1] * 8)],
+)
+def test_the_even_spread_is_even_over_all_dead_slots_of_a_stage(dp, microbatches, num_dead, shares):
+    """Every holder has N_m F / (N_dp - F) micro-batches more (equation 13), rounded."""
+    plan = grid_plan(8, [4] * dp, [microbatches] * dp)
+    dead = {pipeline.stages[1].worker for pipeline in plan.pipelines[:num_dead]}
+    living = [worker for worker in plan.workers if worker not in dead]
+    rerouted, _ = reroute_evenly(plan, living, Costs(uniform_profile(8), Cluster.uniform(4 * dp)))
+    assert sorted(Counter(route.worker for route in rerouted.routes).values(), reverse=True) == shares
 
 
 def test_reductions_that_get_in_each_others_way_take_the_order_that_is_through_first():
