@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import assume, given, settings
@@ -96,6 +97,33 @@ def test_the_even_spread_is_even_over_all_dead_slots_of_a_stage(dp, microbatches
     living = [worker for worker in plan.workers if worker not in dead]
     rerouted, _ = reroute_evenly(plan, living, Costs(uniform_profile(8), Cluster.uniform(4 * dp)))
     assert sorted(Counter(route.worker for route in rerouted.routes).values(), reverse=True) == shares
+
+
+@pytest.mark.parametrize(
+    ("dp", "pp", "dead"),
+    [
+        (4, 2, ["w00", "w03"]),
+        (4, 3, ["w01", "w05"]),
+        (4, 4, ["w01", "w06"]),
+        (4, 4, ["w00", "w05"]),
+        (4, 4, ["w00", "w04"]),
+        (5, 2, ["w01", "w02"]),
+    ],
+)
+def test_what_two_lost_workers_leave_is_shared_out_as_well_as_it_can_be(dp, pp, dead):
+    """All ways to share it out are priced; one that looks at each holder's load alone is up to 14 % longer."""
+    plan = grid_plan(pp, [pp] * dp, [2] * dp)
+    costs = Costs(uniform_profile(pp), Cluster.uniform(dp * pp))
+    found, price = reroute(plan, [worker for worker in plan.workers if worker not in dead], costs)
+    holders = [[w for w in found.workers if found.holds(w, plan.pipelines[r.pipeline].stages[r.stage])] for r in found.routes]
+    ways = (tuple(map(_taken_by, found.routes, takers)) for takers in product(*holders))
+    options = (replace(found, routes=routes, rounds=()) for routes in ways)
+    coloured = (option.amended(rounds=colour_rounds(option, costs.profile)) for option in options)
+    assert price.iteration_seconds == pytest.approx(min(priced(option, costs).iteration_seconds for option in coloured))
+
+
+def _taken_by(route: Route, worker: str) -> Route:
+    return replace(route, worker=worker)
 
 
 def test_reductions_that_get_in_each_others_way_take_the_order_that_is_through_first():

@@ -1,0 +1,99 @@
+"""Ways to share the micro-batches of dead slots out among the living holders of their layers."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import cycle
+
+from estimator.costs import Costs
+from kintsugi.core.layout import Stage
+from kintsugi.core.plan import Plan, Route, Slot
+
+Holders = Mapping[Slot, Sequence[str]]
+"""Living holders of the layers of every dead slot, in slot order."""
+
+Routes = tuple[Route, ...]
+"""By slot and micro-batch."""
+
+Gift = tuple[Slot, int]
+"""A dead slot, and one of its micro-batches."""
+
+Rank = Callable[[float, float], tuple[float, ...]]
+"""What a holder is chosen by, the least first: seconds of passes that it would have, and that its pipeline would have taken in."""
+
+
+def spreads(plan: Plan, holders: Holders, costs: Costs) -> tuple[Routes, ...]:
+    """Those that are worth a price, without repetition: none of them is the best for every plan.
+
+    Micro-batches go one by one to the holder that would be through first. Of several, to the one whose pipeline has taken in
+    least: what is taken in at several stages of a pipeline adds up on its own micro-batches' way. Or to the holder whose
+    pipeline has taken in least anyway, micro-batch by micro-batch. Or evenly, as the paper has it (section IV-A).
+    """
+    by_slot = list(_gifts(plan, holders))
+    found = (
+        _ranked(plan, holders, costs, by_slot, lambda end, _: (end,)),
+        _ranked(plan, holders, costs, by_slot, lambda end, taken: (end, taken)),
+        _ranked(plan, holders, costs, sorted(by_slot, key=_turn(plan)), lambda end, taken: (taken, end)),
+        even_spread(plan, holders),
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def even_spread(plan: Plan, holders: Holders) -> Routes:
+    """To holders in turn, over all dead slots of the same layers (Zhou et al., section IV-A)."""
+    turns: dict[range, Iterator[str]] = {}
+    return tuple(
+        _route(slot, microbatch, next(turns.setdefault(_stage(plan, slot).layers, cycle(holders[slot]))))
+        for slot, microbatch in _gifts(plan, holders)
+    )
+
+
+def _gifts(plan: Plan, holders: Holders) -> Iterator[Gift]:
+    for slot in holders:
+        for microbatch in plan.microbatches_of(slot.pipeline):
+            yield slot, microbatch
+
+
+def _turn(plan: Plan) -> Callable[[Gift], int]:
+    """The place of a micro-batch in its own pipeline."""
+    return lambda gift: gift[1] - plan.microbatches_of(gift[0].pipeline)[0]
+
+
+def _ranked(plan: Plan, holders: Holders, costs: Costs, gifts: Iterable[Gift], rank: Rank) -> Routes:
+    """Each micro-batch in turn to the holder of the least rank; ties go to slot order."""
+    load = _own_loads(plan, holders, costs)
+    taken = [0.0] * len(plan.pipelines)
+    takers: dict[Gift, str] = {}
+    for slot, microbatch in gifts:
+        stage = _stage(plan, slot)
+
+        def ranked(worker: str, stage: Stage = stage) -> tuple[float, ...]:
+            seconds = _seconds(costs, worker, stage)
+            return rank(load[worker] + seconds, taken[plan.pipeline_of[worker]] + seconds)
+
+        worker = takers[slot, microbatch] = min(holders[slot], key=ranked)
+        seconds = _seconds(costs, worker, stage)
+        load[worker] += seconds
+        taken[plan.pipeline_of[worker]] += seconds
+    return tuple(_route(*gift, takers[gift]) for gift in _gifts(plan, holders))
+
+
+def _own_loads(plan: Plan, holders: Holders, costs: Costs) -> dict[str, float]:
+    """What each holder computes of its own pipeline, in seconds."""
+    return {
+        worker: plan.pipelines[plan.pipeline_of[worker]].num_microbatches
+        * sum(_seconds(costs, worker, stage) for stage in plan.stages_of[worker])
+        for workers in holders.values()
+        for worker in workers
+    }
+
+
+def _stage(plan: Plan, slot: Slot) -> Stage:
+    return plan.pipelines[slot.pipeline].stages[slot.stage]
+
+
+def _route(slot: Slot, microbatch: int, worker: str) -> Route:
+    return Route(microbatch=microbatch, pipeline=slot.pipeline, stage=slot.stage, worker=worker)
+
+
+def _seconds(costs: Costs, worker: str, stage: Stage) -> float:
+    times = costs.stage(worker, stage.layer_start, stage.layer_stop)
+    return times.forward_seconds + times.backward_seconds
