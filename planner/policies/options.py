@@ -87,7 +87,7 @@ def rerouting(case: Case) -> Candidate:
     """
     require_state(case.plan, case.survivors)
     plan, price = reroute(case.plan, case.survivors, case.costs)
-    text = "living replicas take the micro-batches of the dead slots and nothing moves"
+    text = "living replicas take the micro-batches of the dead slots"
     rerouted = _rerouted(case, plan, price, rerouting_seconds(case.snapshot.profile.recovery), text)
     if len(case.survivors) < len(case.plan.workers):
         return rerouted
@@ -108,7 +108,8 @@ def _rerouted(case: Case, plan: Plan, price: Estimate, transition_seconds: float
     migration = _migration(case, plan) if is_sharded else Migration()
     price = _after(case, price, transition_seconds + migration.makespan_seconds)
     plan = plan.amended(policy=Policy.DATA_REROUTING, generation=case.snapshot.generation, idle_workers=_idle(case, plan))
-    return Candidate(Policy.DATA_REROUTING, plan, price, migration, text)
+    moves = "nothing moves" if migration == Migration() else "shards of optimizer state alone move"
+    return Candidate(Policy.DATA_REROUTING, plan, price, migration, f"{text} and {moves}")
 
 
 def substitution(case: Case) -> Candidate:
@@ -137,7 +138,7 @@ def dynamic(case: Case, found: list[Found]) -> Candidate:
     require_state(case.plan, case.sources)
     best = arrangement(case, Holdings(case.plan, case.survivors, case.leaving), Policy.DYNAMIC_PARALLELISM)
     found.append(best)
-    text = "a new arrangement of the workers that are left outweighs its migration"
+    text = "a new arrangement of the workers that are left"
     return Candidate(Policy.DYNAMIC_PARALLELISM, best.plan, best.estimate, best.migration, text)
 
 

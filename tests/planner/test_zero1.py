@@ -27,6 +27,10 @@ def decide(profile, policy):
     return plan, replan(snapshot_of(profile, cluster, 16, plan=plan, lost=["w03"], policy=policy))
 
 
+def why(decision):
+    return next(other.reason for other in decision.alternatives if other.policy is decision.policy)
+
+
 @pytest.mark.parametrize("policy", [Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM])
 def test_only_the_lost_shards_come_from_the_checkpoint_and_that_is_priced(policy):
     plan, decision = decide(profile_of(), policy)
@@ -43,6 +47,7 @@ def test_a_second_copy_moves_between_workers():
     _, decision = decide(profile_of(copies=2, recovery=RECOVERY), Policy.DATA_REROUTING)
     assert decision.migration.from_checkpoint == ()
     assert decision.migration.total_bytes >= 4 * SHARD_BYTES
+    assert why(decision).endswith("and shards of optimizer state alone move")
 
 
 def test_without_copies_and_checkpoints_a_loss_is_lost_state():
@@ -54,6 +59,7 @@ def test_without_copies_and_checkpoints_a_loss_is_lost_state():
 def test_whole_replicas_reroute_without_moving_anything():
     _, decision = decide(profile_of(sharding=OptimizerSharding.NONE), Policy.DATA_REROUTING)
     assert decision.migration.transfers == decision.migration.from_checkpoint == ()
+    assert why(decision).endswith("and nothing moves")
 
 
 def test_copies_take_memory():
