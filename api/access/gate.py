@@ -84,7 +84,7 @@ class _Passage:
         """What to answer in the application's place; None where it may answer itself."""
         try:
             _refuse_secrets_in_url(self._scope)
-            if self._access.is_enforced and not self._need.is_open:
+            if not self._need.is_open and await self._access.asks_for_tokens():
                 await self._authenticate()
                 self._access.requests.take(self._token.id if self._token else "")
                 self._authorize()
