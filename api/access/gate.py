@@ -91,7 +91,8 @@ class _Passage:
             else:
                 if is_loopback(self._access.settings.host) and not self._access.is_enforced:
                     require_own_name(self._scope, self._access.settings.trusted_proxies)
-                self._access.requests.take(neighbourhood(self._address))
+                if not self._need.is_probe:
+                    self._access.requests.take(neighbourhood(self._address))
         except UnauthenticatedError as error:
             return sessions.to_login(self._scope) if self._is_page() else self._problem(error)
         except KintsugiError as error:

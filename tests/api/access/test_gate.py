@@ -222,6 +222,18 @@ def test_too_many_requests_are_told_when_to_come_again(database_url):
         assert world.ask("GET", "/v1/jobs", "own reader").status_code == 200
 
 
+@pytest.mark.parametrize("require_tokens", ["always", "never"])
+def test_probes_are_answered_however_much_is_asked(database_url, require_tokens):
+    issued(database_url, NewToken(name="any"))
+    settings = Settings(
+        database_url=database_url, require_tokens=require_tokens, max_requests_per_second=0.001, max_request_burst=1
+    )
+    with TestClient(create_app(settings)) as client:
+        for path in ("/healthz", "/readyz"):
+            assert [client.get(path).status_code for _ in range(3)] == [200] * 3
+        assert [client.get("/login").status_code for _ in range(2)] == [200, 429]
+
+
 def test_guessing_is_slowed_down_without_locking_out_who_has_a_token(database_url):
     with guarded(database_url, max_failed_sign_ins_per_minute=3) as world:
         statuses = [world.client.get("/v1/jobs").status_code for _ in range(5)]
