@@ -44,9 +44,12 @@ def require_current(database: Database) -> None:
     """
     with database.reading() as connection:
         version = _version(connection)
+    if version is None:
+        raise InvalidInputError("is empty; kintsugi serve brings it up to date", field="database_url")
     if version != HEAD:
-        message = "is empty" if version is None else f"is of version {version}, this program reads {HEAD}"
-        raise InvalidInputError(f"{message}; kintsugi serve brings it up to date", field="database_url", value=version)
+        way_out = "read it with the kintsugi that made it, or a copy that kintsugi serve has upgraded for good"
+        message = f"is of version {version}, this program reads {HEAD}; {way_out}"
+        raise InvalidInputError(message, field="database_url", value=version)
 
 
 def require_unchanged(database: Database) -> None:
