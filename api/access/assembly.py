@@ -1,17 +1,20 @@
 """Access control put together: one for each application."""
 
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
+from anyio.to_thread import run_sync
 
 from api.access.addresses import is_loopback
 from api.access.audit import Auditor
 from api.access.limits import Buckets, Places
-from api.access.tokens import NewToken, Scope
-from api.access.vault import Vault
+from api.access.tokens import IssuedToken, NewToken, Scope
+from api.access.vault import CACHED_SECONDS, Vault
 from api.settings import Settings
 from api.storage.database import Database
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, UnavailableError
 
 NOTED_PER_SECOND, NOTED_AT_ONCE = 1.0, 1_000
 """Refusals in the audit log: whoever floods the service with requests must not fill its disk."""
@@ -34,7 +37,9 @@ class Access:
     """Refusals of one token, or of all who have none, that go into the audit log."""
     places: Places
     is_enforced: bool
-    """Whether requests need tokens; `open` looks whether there are any."""
+    """Whether requests need tokens, as far as is known; once they do they always do."""
+    looked_at: float = 0.0
+    """When it was last looked whether there are any."""
 
     def open(self) -> None:
         """Find out whether tokens are needed, and warn where they can be read on their way.
@@ -50,6 +55,22 @@ class Access:
         self.is_enforced = tokens_are_needed(self.settings, self.vault)
         if self.is_enforced and are_readable_on_the_way(self.settings):
             structlog.get_logger("kintsugi.api").warning("tokens travel unencrypted", host=self.settings.host, way_out=ENCRYPT)
+
+    def issue(self, new: NewToken) -> IssuedToken:
+        """A new token; from then on this process asks for tokens, unless it never does."""
+        issued = self.vault.issue(new)
+        self.is_enforced = self.settings.require_tokens != "never"
+        return issued
+
+    async def asks_for_tokens(self) -> bool:
+        """Whether requests need tokens; the first that another process issues is noticed within `CACHED_SECONDS`."""
+        may_begin = not self.is_enforced and self.settings.require_tokens != "never"
+        if may_begin and time.monotonic() - self.looked_at >= CACHED_SECONDS:
+            self.looked_at = time.monotonic()
+            with suppress(UnavailableError):
+                if await run_sync(self.vault.has_any):
+                    self.is_enforced = True
+        return self.is_enforced
 
 
 def access_of(settings: Settings, database: Database) -> Access:

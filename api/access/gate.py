@@ -84,14 +84,15 @@ class _Passage:
         """What to answer in the application's place; None where it may answer itself."""
         try:
             _refuse_secrets_in_url(self._scope)
-            if self._access.is_enforced and not self._need.is_open:
+            if not self._need.is_open and await self._access.asks_for_tokens():
                 await self._authenticate()
                 self._access.requests.take(self._token.id if self._token else "")
                 self._authorize()
             else:
                 if is_loopback(self._access.settings.host) and not self._access.is_enforced:
                     require_own_name(self._scope, self._access.settings.trusted_proxies)
-                self._access.requests.take(neighbourhood(self._address))
+                if not self._need.is_probe:
+                    self._access.requests.take(neighbourhood(self._address))
         except UnauthenticatedError as error:
             return sessions.to_login(self._scope) if self._is_page() else self._problem(error)
         except KintsugiError as error:

@@ -17,19 +17,22 @@ class Need:
     """Whether a token for one job is not enough."""
     is_open: bool = False
     """Whether it needs no token at all."""
+    is_probe: bool = False
+    """Whether nobody is told to come again later: who restarts the service by the answers would do so where others ask too much."""
     is_audited: bool = False
     """Whether it goes into the audit log when it is done, and not only when it is refused."""
 
 
 OPEN = Need(is_open=True)
+PROBE = Need(is_open=True, is_probe=True)
 LOOK = Need()
 """Shows what the token may see, whatever that is."""
 REPORT = Need(scope=Scope.REPORT, is_audited=True)
 ADMINISTRATION = Need(scope=Scope.ADMINISTER, all_jobs=True)
 
 RULES: dict[tuple[str, str], Need] = {
-    ("GET", "/healthz"): OPEN,
-    ("GET", "/readyz"): OPEN,
+    ("GET", "/healthz"): PROBE,
+    ("GET", "/readyz"): PROBE,
     ("GET", "/login"): OPEN,
     ("POST", "/login"): OPEN,
     ("POST", "/logout"): OPEN,

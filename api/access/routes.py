@@ -33,9 +33,11 @@ MOST_FORM_BYTES = 4_000
 async def issue_token(body: NewTokenBody, desk: DeskDep) -> Response:
     """Issue a token; its secret is shown in this answer and never again.
 
+    Where nobody needed a token so far everybody does from here on, unless `KINTSUGI_REQUIRE_TOKENS` is `never`.
+
     There is no `Idempotency-Key`: an answer that is lost leaves a token whose secret nobody knows, to be revoked.
     """
-    issued = await desk.read(desk.access.vault.issue, body)
+    issued = await desk.read(desk.access.issue, body)
     return reply(issued, HTTPStatus.CREATED, {"Location": f"/v1/tokens/{issued.token.id}", "Cache-Control": "no-store"})
 
 

@@ -126,7 +126,7 @@ async def stream(job: JobPath, desk: DeskDep) -> EventStream:
     """The overlay, and every newer one as it comes, as server-sent events; some may be overtaken unseen."""
     await desk.overlays.page(job)
     messages = desk.overlays.messages(job, desk.settings.stream_heartbeat_seconds)
-    return EventStream(while_usable(messages, caller().token, desk.access.vault), desk.access.places)
+    return EventStream(while_usable(messages, caller().token, desk.access), desk.access.places)
 
 
 def answer(page: Page) -> Response:

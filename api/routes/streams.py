@@ -73,7 +73,7 @@ async def stream_job(
 
 def _stream(desk: Desk, job: str | None, place: Place, selection: Selection) -> EventStream:
     messages = desk.streams.messages(job, place, selection)
-    return EventStream(while_usable(messages, caller().token, desk.access.vault), desk.access.places)
+    return EventStream(while_usable(messages, caller().token, desk.access), desk.access.places)
 
 
 def _end_of(desk: Desk, job: str) -> int:

@@ -11,6 +11,8 @@ from kintsugi.core.errors import InvalidInputError
 LOCK_SECONDS = 10.0
 """How long a writer waits for another one."""
 STATEMENT_SECONDS = 30.0
+IDLE_SECONDS = LOCK_SECONDS / 2
+"""How long PostgreSQL waits for the next statement of a writer, with its locks held; those who wait for them wait longer."""
 CONNECT_SECONDS = 5
 
 READING = "kintsugi_reading"
@@ -55,6 +57,7 @@ def _postgresql(url: URL, read_only: bool) -> Engine:
         url = url.set(drivername="postgresql+psycopg")
     arguments = {name: value for name, value in given.items() if name not in url.query}
     engine = create_engine(url, connect_args=arguments, pool_timeout=LOCK_SECONDS, pool_pre_ping=True, hide_parameters=True)
+    event.listen(engine, "begin", _bound_idling)
     return engine.execution_options(postgresql_readonly=True) if read_only else engine
 
 
@@ -80,6 +83,12 @@ def _configure_reading(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
     for pragma in (f"busy_timeout={int(LOCK_SECONDS * 1000)}", "query_only=ON"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _bound_idling(connection: Connection) -> None:
+    """A process that is stopped as it writes loses its locks; one that reads holds none, and may plan meanwhile."""
+    if not connection.get_execution_options().get(READING):
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {int(IDLE_SECONDS * 1000)}")
 
 
 def _begin(connection: Connection) -> None:

@@ -32,7 +32,7 @@ from api.storage.statements import (
 )
 from api.storage.stored import Appointment, Document, StoredDecision, StoredJob, WriteKey
 from api.storage.tables import CONTINGENCIES, DECISIONS, DOCUMENTS, ENDINGS, JOBS, LOG
-from api.storage.upgrade import require_current, upgrade
+from api.storage.upgrade import require_current, require_unchanged, upgrade
 from kintsugi.core import codec
 from kintsugi.core.checks import LARGEST_INTEGER
 from kintsugi.core.ending import Ending
@@ -82,13 +82,12 @@ class Store:
         self._database.close()
 
     def ping(self) -> None:
-        """Read something.
+        """Read which version the database is of.
 
         Raises:
-            UnavailableError: the database does not answer.
+            UnavailableError: it is not this program's any more, or does not answer.
         """
-        with self._database.reading() as connection:
-            connection.execute(select(JOBS.c.id).limit(1))
+        require_unchanged(self._database)
 
     def create(self, job: StoredJob, documents: Sequence[Document], decision: StoredDecision, key: WriteKey | None) -> None:
         """Store a job with its first decision.

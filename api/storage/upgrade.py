@@ -7,7 +7,7 @@ from sqlalchemy import Connection, column, func, inspect, select, table
 from api.storage.database import Database
 from api.storage.engines import POSTGRESQL
 from api.storage.tables import METADATA
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, UnavailableError
 
 HEAD = "0002"
 """The version that this code works with: that of the newest file in `api/storage/migrations/versions`."""
@@ -44,9 +44,25 @@ def require_current(database: Database) -> None:
     """
     with database.reading() as connection:
         version = _version(connection)
+    if version is None:
+        raise InvalidInputError("is empty; kintsugi serve brings it up to date", field="database_url")
     if version != HEAD:
-        message = "is empty" if version is None else f"is of version {version}, this program reads {HEAD}"
-        raise InvalidInputError(f"{message}; kintsugi serve brings it up to date", field="database_url", value=version)
+        way_out = "read it with the kintsugi that made it, or a copy that kintsugi serve has upgraded for good"
+        message = f"is of version {version}, this program reads {HEAD}; {way_out}"
+        raise InvalidInputError(message, field="database_url", value=version)
+
+
+def require_unchanged(database: Database) -> None:
+    """Require the schema to be of version `HEAD` still, as it was when it was opened; quick enough for a probe.
+
+    Raises:
+        UnavailableError: a process of another version upgraded it, or a backup took its place; or it does not answer.
+    """
+    with database.reading() as connection:
+        version = connection.execute(select(_VERSIONS.c.version_num)).scalar_one_or_none()
+    if version != HEAD:
+        message = f"is of version {version} by now, and this process works with {HEAD}: all on one database must be of one version"
+        raise UnavailableError(message, field="database_url", value=version)
 
 
 def _version(connection: Connection) -> str | None:

@@ -20,12 +20,15 @@ from api.access.assembly import tokens_are_needed
 from api.access.certificates import check_certificate
 from api.access.vault import Vault
 from api.app import create_app
+from api.http.connections import Descriptors, PromptProtocol, allow_most
 from api.settings import Settings
 from api.storage.store import Store
 from kintsugi.core.errors import InvalidInputError, UnavailableError
 from planner.warmup import warm_up
 
 BACKLOG = 2_048
+TICKS_PER_SECOND = 10
+"""Of uvicorn's server."""
 STOPPED_SHORT = 1
 LEAVING_SECONDS = 10.0
 """Beyond the time that requests have to finish: what is left of a stopping service then is a search without end."""
@@ -72,9 +75,11 @@ def serve(
     logs.configure(settings)
     check_certificate(settings)
     _check_database(settings)
+    allow_most()
     app, listener = create_app(settings), _listener(settings)
     config = uvicorn.Config(
         app,
+        http=PromptProtocol,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -113,6 +118,7 @@ class _Server(uvicorn.Server):
         self._warming = warming
         self._app = app
         self._address = address
+        self._descriptors = Descriptors()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and say where."""
@@ -120,6 +126,12 @@ class _Server(uvicorn.Server):
         if self.started:
             print(f"kintsugi: listening on {self._address}", file=sys.stderr, flush=True)
             self._warming.start()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second; whether to stop."""
+        if counter % TICKS_PER_SECOND == 0:
+            self._descriptors.look()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer those who wait, then stop; in the end without threads that do not come back."""

@@ -2,12 +2,14 @@
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx2
@@ -68,6 +70,72 @@ def test_a_search_without_end_does_not_keep_the_service_from_ending(tmp_path: Pa
                 assert asked.exception(processes.STOP_SECONDS) is not None
         finally:
             process.kill()
+
+
+HOLDING = """
+import resource, sys
+from api.http import connections
+from kintsugi.cli import main
+seconds, *limits = sys.argv.pop(1).split()
+connections.HEAD_SECONDS = float(seconds)
+if limits:
+    resource.setrlimit(resource.RLIMIT_NOFILE, tuple(map(int, limits)))
+main()
+"""
+
+
+@contextmanager
+def holding(folder: Path, bounds: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """The service with other bounds on its connections: seconds for a head, then how many descriptors at first and at most."""
+    arguments = ["serve", "--port", "0", "--database-url", f"sqlite:///{folder}/held.sqlite3", "--log-format", "json"]
+    environment = {**os.environ, "KINTSUGI_PLANS_AHEAD": "false"}
+    program = [sys.executable, "-c", HOLDING, bounds, *arguments]
+    with subprocess.Popen(program, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            yield process, processes.announced(process.stderr.fileno())
+        finally:
+            process.kill()
+
+
+def connected(url: str) -> socket.socket:
+    """A connection that waits for half a minute, not longer."""
+    return socket.create_connection((httpx2.URL(url).host, httpx2.URL(url).port), timeout=30)
+
+
+def test_a_request_that_never_comes_to_its_end_holds_no_connection(tmp_path: Path):
+    question, half = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /v1/jobs HTTP/1.1\r\nHost: loc"
+    with holding(tmp_path, "0.2") as (_, url):
+        for first in (b"", half):
+            with connected(url) as silent:
+                silent.sendall(first)
+                assert silent.recv(100) == b""
+        with connected(url) as second:
+            second.sendall(question)
+            answer = b""
+            while not answer.endswith(b'{"status":"ok"}'):
+                answer += second.recv(10_000)
+            second.sendall(half)
+            assert second.recv(100) == b""
+
+
+def test_who_waits_for_an_answer_keeps_the_connection(tmp_path: Path):
+    with holding(tmp_path, "0.2") as (_, url), Client(url, patience=Patience(attempts=1)) as client:
+        client.create_job(job="a", profile=uniform_profile(4), workers=6, settings=SETTINGS)
+        assert client.plan_after("a", 0, wait_seconds=1) is None
+
+
+def test_as_many_connections_are_taken_as_the_system_allows_and_then_it_is_told(tmp_path: Path):
+    with holding(tmp_path, "600 100 150") as (process, url), ExitStack() as held:
+        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (150, 150)
+        for _ in range(200):
+            held.enter_context(connected(url))
+        assert process.stderr is not None
+        told = next(line for line in process.stderr if b"no descriptor is left" in line)
+        assert json.loads(told)["limit"] == 150
+        held.close()
+        with httpx2.Client(transport=httpx2.HTTPTransport(retries=10)) as http:
+            assert http.get(f"{url}/healthz").status_code == 200
 
 
 def test_after_a_kill_everything_is_there_and_the_next_event_is_answered(tmp_path: Path):

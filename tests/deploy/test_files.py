@@ -155,6 +155,10 @@ def test_pods_are_probed_where_the_service_answers_and_have_time_to_drain():
     assert f"USER {pod['securityContext']['runAsUser']}" in DOCKERFILE
 
 
+def test_pods_of_two_versions_never_share_the_database():
+    assert of_kind("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+
+
 def test_pods_are_found_by_service_budget_and_each_other():
     deployment = of_kind("Deployment")["spec"]
     labels = deployment["template"]["metadata"]["labels"]

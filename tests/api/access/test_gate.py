@@ -15,7 +15,7 @@ from api.access.targets import Target, operations_of, target_of
 from api.access.tokens import NewToken, redacted
 from api.app import create_app
 from api.settings import Settings
-from kintsugi.core.errors import ForbiddenError, InvalidInputError, TooManyRequestsError
+from kintsugi.core.errors import ForbiddenError, InvalidInputError, TooManyRequestsError, UnavailableError
 from tests.api.access.world import OTHER, OWN, guarded, issued
 from tests.api.requests import event, new_job
 
@@ -222,6 +222,18 @@ def test_too_many_requests_are_told_when_to_come_again(database_url):
         assert world.ask("GET", "/v1/jobs", "own reader").status_code == 200
 
 
+@pytest.mark.parametrize("require_tokens", ["always", "never"])
+def test_probes_are_answered_however_much_is_asked(database_url, require_tokens):
+    issued(database_url, NewToken(name="any"))
+    settings = Settings(
+        database_url=database_url, require_tokens=require_tokens, max_requests_per_second=0.001, max_request_burst=1
+    )
+    with TestClient(create_app(settings)) as client:
+        for path in ("/healthz", "/readyz"):
+            assert [client.get(path).status_code for _ in range(3)] == [200] * 3
+        assert [client.get("/login").status_code for _ in range(2)] == [200, 429]
+
+
 def test_guessing_is_slowed_down_without_locking_out_who_has_a_token(database_url):
     with guarded(database_url, max_failed_sign_ins_per_minute=3) as world:
         statuses = [world.client.get("/v1/jobs").status_code for _ in range(5)]
@@ -325,6 +337,37 @@ def test_when_tokens_are_needed(database_url, changes, has_token, expected):
     with TestClient(app) as client:
         assert client.get("/v1/jobs").status_code == (401 if expected else 200)
         assert client.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize(("require_tokens", "status"), [("auto", 401), ("never", 200)])
+def test_the_first_token_closes_the_service_that_issues_it_at_once(database_url, require_tokens, status):
+    with TestClient(create_app(Settings(database_url=database_url, require_tokens=require_tokens))) as client:
+        assert client.get("/v1/jobs").status_code == 200
+        secret = client.post("/v1/tokens", json={"name": "admin", "scope": "administer"}).json()["secret"]
+        assert client.get("/v1/jobs").status_code == status
+        assert client.post("/v1/tokens", json={"name": "other"}).status_code == (401 if status == 401 else 201)
+        assert client.get("/v1/jobs", headers={"Authorization": f"Bearer {secret}"}).status_code == 200
+
+
+@pytest.mark.parametrize(("require_tokens", "status"), [("auto", 401), ("never", 200)])
+def test_the_first_token_of_another_process_closes_a_running_service(database_url, require_tokens, status, monkeypatch):
+    monkeypatch.setattr("api.access.assembly.CACHED_SECONDS", 0.0)
+    with TestClient(create_app(Settings(database_url=database_url, require_tokens=require_tokens))) as client:
+        assert client.get("/v1/jobs").status_code == 200
+        issued(database_url, NewToken(name="any"))
+        assert client.get("/v1/jobs").status_code == status
+        assert client.get("/healthz").status_code == 200
+
+
+def test_a_database_that_is_away_neither_opens_nor_closes(database_url, monkeypatch):
+    def away():
+        raise UnavailableError("the database is away")
+
+    with TestClient(create_app(Settings(database_url=database_url))) as client:
+        access = client.app.state.desk.access
+        monkeypatch.setattr("api.access.assembly.CACHED_SECONDS", 0.0)
+        monkeypatch.setattr(access.vault, "has_any", away)
+        assert client.get("/v1/jobs").status_code == 200
 
 
 def test_the_gate_sees_the_route_that_the_application_takes(world):

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from api.access.assembly import access_of
 from api.access.listening import while_usable
 from api.access.tokens import NewToken
-from api.access.vault import Vault
+from api.settings import Settings
 from api.storage.database import Database
 from kintsugi.core.errors import UnavailableError
 
@@ -15,18 +16,24 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def vault(database_url):
+def access(database_url):
     with closing(Database(database_url)) as database:
-        yield Vault(database)
+        yield access_of(Settings(database_url=database_url), database)
+
+
+@pytest.fixture
+def vault(access):
+    return access.vault
 
 
 @pytest.fixture
 def always_asked(monkeypatch):
     """Nothing of what was found is believed any longer than that."""
-    monkeypatch.setattr("api.access.listening.CACHED_SECONDS", 0.0)
+    for module in ("listening", "assembly"):
+        monkeypatch.setattr(f"api.access.{module}.CACHED_SECONDS", 0.0)
 
 
-async def heard(vault, token, meanwhile=lambda: None):
+async def heard(access, token, meanwhile=lambda: None):
     """What of four messages is heard where something happens after the second."""
     closed = []
 
@@ -39,30 +46,34 @@ async def heard(vault, token, meanwhile=lambda: None):
         finally:
             closed.append(True)
 
-    told = [int(message) async for message in while_usable(messages(), token, vault)]
+    told = [int(message) async for message in while_usable(messages(), token, access)]
     assert closed
     return told
 
 
-async def test_a_usable_token_and_none_hear_everything(vault, always_asked):
-    assert await heard(vault, vault.issue(NewToken(name="x")).token) == [0, 1, 2, 3]
-    assert await heard(vault, None) == [0, 1, 2, 3]
+async def test_a_usable_token_and_none_where_none_is_needed_hear_everything(access, vault, always_asked):
+    assert await heard(access, None) == [0, 1, 2, 3]
+    assert await heard(access, vault.issue(NewToken(name="x")).token) == [0, 1, 2, 3]
 
 
-async def test_a_revoked_token_hears_nothing_more(vault, always_asked):
+async def test_who_has_none_hears_nothing_more_once_there_is_one(access, vault, always_asked):
+    assert await heard(access, None, lambda: vault.issue(NewToken(name="x"))) == [0, 1]
+
+
+async def test_a_revoked_token_hears_nothing_more(access, vault, always_asked):
     token = vault.issue(NewToken(name="x")).token
-    assert await heard(vault, token, lambda: vault.revoke(token.id)) == [0, 1]
+    assert await heard(access, token, lambda: vault.revoke(token.id)) == [0, 1]
 
 
-async def test_an_expired_token_hears_nothing_more(vault):
+async def test_an_expired_token_hears_nothing_more(access, vault):
     token = vault.issue(NewToken(name="x", expires_in_seconds=60)).token
-    assert await heard(vault, token) == [0, 1, 2, 3]
-    assert await heard(vault, replace(token, expires_at=token.created_at)) == []
+    assert await heard(access, token) == [0, 1, 2, 3]
+    assert await heard(access, replace(token, expires_at=token.created_at)) == []
 
 
-async def test_a_database_that_is_away_takes_nobodys_token(vault, always_asked, monkeypatch):
+async def test_a_database_that_is_away_takes_nobodys_token(access, vault, always_asked, monkeypatch):
     def away(_):
         raise UnavailableError("the database is away")
 
     token = vault.issue(NewToken(name="x")).token
-    assert await heard(vault, token, lambda: monkeypatch.setattr(vault, "token", away)) == [0, 1, 2, 3]
+    assert await heard(access, token, lambda: monkeypatch.setattr(vault, "token", away)) == [0, 1, 2, 3]

@@ -39,7 +39,8 @@ CHECKS = [
 def address(tmp_path_factory):
     """Of a running service that has the job of the examples."""
     url = f"sqlite:///{tmp_path_factory.mktemp('fuzz')}/kintsugi.sqlite3"
-    settings = Settings(database_url=url, plans_ahead=False, max_wait_seconds=0.01, max_simulation_seconds=1.0)
+    bounds = {"max_wait_seconds": 0.01, "max_simulation_seconds": 1.0}
+    settings = Settings(database_url=url, plans_ahead=False, require_tokens="never", **bounds)  # it is asked to issue tokens
     with served(create_app(settings)) as address:
         job = {**new_job(), "id": PARAMETERS["job"]}
         assert httpx2.post(f"{address}/v1/jobs", json=job, timeout=60.0).status_code == 201

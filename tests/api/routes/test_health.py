@@ -1,8 +1,11 @@
 """Probes tell the truth, and metrics count what happened."""
 
+import pytest
+from sqlalchemy import create_engine, text
 from starlette.testclient import TestClient
 
 from api.app import create_app
+from api.storage.upgrade import HEAD
 from tests.api.requests import EVENTS, event
 
 
@@ -20,6 +23,31 @@ def test_a_database_that_went_away_is_told(settings, tmp_path):
         assert response.status_code == 503
         assert response.json()["error"]["code"] == "unavailable"
         assert client.get("/healthz").status_code == 200
+
+
+@pytest.fixture
+def other_version(database_url, request):
+    """The database is of another version for as long as the test takes."""
+    set_version(database_url, request.param)
+    yield request.param
+    set_version(database_url, HEAD)
+
+
+def set_version(url, version):
+    engine = create_engine(url)
+    try:
+        with engine.begin() as connection:
+            connection.execute(text("update alembic_version set version_num = :version"), {"version": version})
+    finally:
+        engine.dispose()
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("other_version", ["0001", "9999"], indirect=True)
+def test_a_process_of_another_version_than_its_database_is_not_ready(client, other_version):
+    response = client.get("/readyz")
+    assert response.status_code == 503
+    assert (response.json()["error"]["field"], response.json()["error"]["value"]) == ("database_url", other_version)
 
 
 def test_metrics_count_events_decisions_and_requests(client, job):

@@ -12,6 +12,7 @@ from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 import api.storage.migrations
+from api.storage.store import Store
 from api.storage.tables import KEPT, METADATA
 from api.storage.upgrade import HEAD
 from kintsugi.core.errors import InvalidInputError
@@ -69,6 +70,17 @@ def test_what_an_earlier_version_stored_is_there_after_an_upgrade(empty_url, mon
         assert connection.execute(text("select version_num from alembic_version")).scalar_one() == HEAD
         assert connection.execute(text("select id from jobs")).scalars().all() == ["j"]
         assert connection.execute(text("select count(*) from endings")).scalar_one() == 0
+
+
+def test_who_only_reads_what_an_earlier_version_made_is_not_told_to_upgrade_it(empty_url):
+    prepare(empty_url)
+    do(empty_url, "update alembic_version set version_num = '0001'")
+    store = Store(empty_url, read_only=True)
+    try:
+        with pytest.raises(InvalidInputError, match="read it with the kintsugi that made it, or a copy"):
+            store.open()
+    finally:
+        store.close()
 
 
 def test_tables_of_other_programs_are_left_alone(empty_url):

@@ -1,11 +1,18 @@
-"""Two services in processes of their own on one PostgreSQL: one log, waiting at either, and one of them killed as it writes."""
+"""Processes on one PostgreSQL: one log, waiting at either, and one of them killed, or stopped, as it writes."""
 
+import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sqlalchemy import text
 
 from api.replay import Replay
+from api.storage.database import Database
+from api.storage.engines import IDLE_SECONDS
+from api.storage.positions import ONE_BY_ONE
 from api.storage.store import Store
 from kintsugi.client import Client
 from kintsugi.core.errors import StaleGenerationError, UnavailableError
@@ -13,6 +20,7 @@ from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind
 from tests.builders import uniform_profile
 from tests.databases import POSTGRESQL
+from tests.processes import STOP_SECONDS
 from tests.services import service
 
 pytestmark = [
@@ -95,3 +103,53 @@ def test_two_services_write_one_log_and_one_goes_on_when_the_other_is_killed(dat
         assert [entry for entry in Replay(store, "job") if entry.differences] == []
     finally:
         store.close()
+
+
+WRITING = """
+import sys
+from api.storage import engines
+from api.storage.database import Database
+from api.storage.positions import ONE_BY_ONE
+from kintsugi.core.errors import UnavailableError
+engines.IDLE_SECONDS = 0.2
+database = Database(sys.argv[1])
+try:
+    with database.writing() as connection:
+        connection.execute(ONE_BY_ONE)
+        print("holds", flush=True)
+        input()
+        connection.execute(ONE_BY_ONE)
+except UnavailableError:
+    with database.writing() as connection:
+        connection.execute(ONE_BY_ONE)
+    print("goes on", flush=True)
+"""
+
+
+def test_a_writer_that_is_stopped_holds_up_the_others_for_a_moment_and_goes_on_once_it_can(database_url):
+    program = [sys.executable, "-c", WRITING, database_url]
+    database = Database(database_url)
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "holds\n"
+            process.send_signal(signal.SIGSTOP)
+            with database.writing() as connection:
+                connection.execute(ONE_BY_ONE)
+            process.send_signal(signal.SIGCONT)
+            told, _ = process.communicate("\n", STOP_SECONDS)
+            assert told == "goes on\n"
+        finally:
+            process.kill()
+            database.close()
+
+
+def test_who_only_reads_may_take_its_time(database_url):
+    """A decision is made within a read, and may take longer than a writer may pause."""
+    database, asked = Database(database_url), text("SHOW idle_in_transaction_session_timeout")
+    try:
+        with database.writing() as connection:
+            assert connection.execute(asked).scalar_one() == f"{IDLE_SECONDS:g}s"
+        with database.reading() as connection:
+            assert connection.execute(asked).scalar_one() == "0"
+    finally:
+        database.close()

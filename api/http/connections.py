@@ -1,0 +1,87 @@
+"""Connections of clients, before they have asked for anything: for how long, and how many."""
+
+import errno
+import os
+import resource
+import time
+from asyncio import BaseTransport, TimerHandle
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import structlog
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_SECONDS = 10.0
+"""How long the head of a request may take, from its first byte, or that of the first from the beginning of the connection."""
+SILENCE_SECONDS = 60.0
+"""Between two lines about the same lack."""
+
+
+class PromptProtocol(HttpToolsProtocol):
+    """Closes connections on which a request begins and does not come to the end of its head."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._patience: TimerHandle | None = None
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Somebody is there, and is to say what for."""
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Whatever comes while nothing is asked for begins a request."""
+        if self._patience is None and (self.cycle is None or self.cycle.response_complete):
+            self._expect_head()
+        super().data_received(data)
+
+    def on_headers_complete(self) -> None:
+        """The head is there; the rest is the application's."""
+        self._forget()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing comes any more."""
+        self._forget()
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        self._patience = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _forget(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+
+def allow_most() -> None:
+    """Let this process have as many descriptors, one for each connection, as its administrator allows."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # where there is no bound some systems have one all the same
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+class Descriptors:
+    """Says in the log when none is left: connections are reset then, and nothing else tells why."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._told: float | None = None
+
+    def look(self) -> None:
+        """Try whether there is one more."""
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._tell()
+
+    def _tell(self) -> None:
+        now = self._clock()
+        if self._told is None or now - self._told >= SILENCE_SECONDS:
+            self._told = now
+            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            structlog.get_logger("kintsugi.api").error(
+                "no descriptor is left: new connections are reset", limit=limit, way_out="raise `ulimit -n`, or see who connects"
+            )
