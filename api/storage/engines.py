@@ -30,7 +30,7 @@ def engine_of(url: str, *, read_only: bool = False) -> Engine:
         InvalidInputError: the URL cannot be used; of a read-only one also where there is no such file.
     """
     try:
-        parsed = make_url(url)
+        parsed = _parsed(url)
         make = {SQLITE: _sqlite, POSTGRESQL: _postgresql}.get(parsed.get_backend_name())
         if make is None:
             raise ArgumentError(f"{parsed.get_backend_name()} is neither SQLite nor PostgreSQL")
@@ -43,6 +43,14 @@ def engine_of(url: str, *, read_only: bool = False) -> Engine:
             f"is no database URL that can be used ({error}); try sqlite:///kintsugi.sqlite3 or postgresql+psycopg://user@host/name"
         )
         raise InvalidInputError(message, field="database_url") from error
+
+
+def _parsed(url: str) -> URL:
+    try:
+        return make_url(url)
+    except ValueError as error:  # which shows what may belong to a password
+        reason = "its port is no number; in user and password write @ as %40, : as %3A and / as %2F"
+        raise ArgumentError(reason) from error
 
 
 def _postgresql(url: URL, read_only: bool) -> Engine:

@@ -229,6 +229,56 @@ def test_settings_that_cannot_be(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+SERVE, TOKEN = ["serve", "--port", "0"], ["token", "list"]
+
+
+@pytest.mark.parametrize(
+    ("command", "setting", "message"),
+    [
+        (SERVE, "TRUSTED_PROXIES=10.0.0.5", 'such as ["10.0.0.5/32"]'),
+        (SERVE, 'TRUSTED_PROXIES=["10.0.0.5/8"]', "write 10.0.0.0/8 for all of it, 10.0.0.5/32 for one"),
+        (SERVE, 'WEBHOOK_NETWORKS=["10.0.0.x"]', "'10.0.0.x' is no network"),
+        (SERVE, "OTEL_ENDPOINT=foo", "http://127.0.0.1:4318/v1/traces"),
+        (SERVE, "MAX_REQUESTS_PER_SECOND=1e-320", "0.001"),
+        (TOKEN, "PORT=abc", "integer"),
+        (["replay"], "PORT=abc", "integer"),
+    ],
+)
+def test_a_variable_that_cannot_be_is_named_by_every_command(command, setting, message, capsys, monkeypatch):
+    name, value = setting.split("=")
+    monkeypatch.setenv(f"KINTSUGI_{name}", value)
+    told = refusal(command, capsys)
+    assert told.startswith(f"kintsugi: KINTSUGI_{name}: ")
+    assert message in told
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"": "{path}"}, "KINTSUGI_OVERLAY_LOG_JOB: is needed too"),
+        ({"": "{path}/nothing", "_JOB": "llama"}, "KINTSUGI_OVERLAY_LOG: cannot be read"),
+        ({"": "{path}/bytes", "_JOB": "llama"}, "KINTSUGI_OVERLAY_LOG: cannot be read"),
+        ({"": "{path}/text", "_JOB": "llama"}, "KINTSUGI_OVERLAY_LOG: is no such log"),
+    ],
+)
+def test_the_log_of_another_scheduler_that_cannot_be_is_told(settings, message, tmp_path, capsys, monkeypatch):
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    (tmp_path / "text").write_text("nothing\n")
+    for name, value in settings.items():
+        monkeypatch.setenv(f"KINTSUGI_OVERLAY_LOG{name}", value.format(path=tmp_path))
+    assert message in refusal([*SERVE, "--database-url", f"sqlite:///{tmp_path}/kintsugi.sqlite3"], capsys)
+
+
+def refusal(arguments, capsys):
+    """What a command says that ends before it does anything."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    return told
+
+
 def test_help_is_there_without_heavy_imports():
     code = "import sys\nfrom kintsugi.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\nprint(sorted(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -72,3 +72,10 @@ def test_a_database_that_cannot_be_used_is_refused_by_name(url):
     with pytest.raises(InvalidInputError) as caught:
         Database(url)
     assert caught.value.field == "database_url"
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:secret@host:abc/x", "postgresql://u:a@b:secret@host/x"])
+def test_a_port_that_is_no_number_is_told_without_the_password(url):
+    with pytest.raises(InvalidInputError, match="port is no number") as caught:
+        Database(url)
+    assert "secret" not in str(caught.value)
