@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from api import garbage, logs
-from api.access.assembly import tokens_are_needed
+from api.access.assembly import adopt_workers, tokens_are_needed
 from api.access.certificates import check_certificate
 from api.access.vault import Vault
 from api.app import create_app
@@ -142,7 +142,9 @@ def _check_database(settings: Settings) -> None:
     try:
         store.open()
         overlays_of(settings, store.database).restore(settings)
-        tokens_are_needed(settings, Vault(store.database))
+        vault = Vault(store.database)
+        adopt_workers(settings, vault)
+        tokens_are_needed(settings, vault)
     finally:
         store.close()
 

@@ -259,6 +259,7 @@ def test_a_variable_that_cannot_be_is_named_by_every_command(command, setting, m
         ({"": "{path}/nothing", "_JOB": "llama"}, "KINTSUGI_OVERLAY_LOG: cannot be read"),
         ({"": "{path}/bytes", "_JOB": "llama"}, "KINTSUGI_OVERLAY_LOG: cannot be read"),
         ({"": "{path}/text", "_JOB": "llama"}, "KINTSUGI_OVERLAY_LOG: is no such log"),
+        ({"_TOKEN": "guessed"}, "KINTSUGI_OVERLAY_LOG_TOKEN: is no token"),
     ],
 )
 def test_the_log_of_another_scheduler_that_cannot_be_is_told(settings, message, tmp_path, capsys, monkeypatch):
