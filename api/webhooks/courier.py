@@ -8,6 +8,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
+from structlog.contextvars import bound_contextvars
 
 from api.metrics import Metrics
 from api.webhooks.collector import Collector
@@ -102,10 +103,12 @@ class Courier:
         }
         try:
             attempt = await sender.send(parcel.url, headers, parcel.body)
-            pause_seconds = await run_sync(self._settle, parcel, attempt)
+            with bound_contextvars(job=parcel.job, generation=parcel.generation):
+                pause_seconds = await run_sync(self._settle, parcel, attempt)
             await anyio.sleep(min(pause_seconds, LOOK_SECONDS))
         except KintsugiError as error:
-            self._log.warning("cannot settle a delivery; it is sent again", delivery=parcel.message_id, reason=error.message)
+            message = "cannot settle a delivery; it is sent again"
+            self._log.warning(message, job=parcel.job, delivery=parcel.message_id, reason=error.message)
         finally:
             self._busy.discard((parcel.job, parcel.webhook))
             self._stirred.set()

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -199,6 +200,20 @@ def test_sigterm_answers_those_who_wait_and_ends_well(tmp_path: Path):
                 pass
             assert process.terminate() == 0
             assert waiting.result(30) is None
+
+
+def test_each_line_of_a_stop_is_an_object_and_a_request_that_is_called_off_shows_no_traceback(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("KINTSUGI_SHUTDOWN_SECONDS", "1")
+    head = "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n"
+    with processes.service(tmp_path / "kintsugi.sqlite3", "--log-format", "json") as running:
+        address = urlsplit(running.url)
+        with socket.create_connection((address.hostname, address.port)) as half:
+            half.sendall(f"{head}Expect: 100-continue\r\n\r\n{{".encode())
+            assert half.recv(100).startswith(b"HTTP/1.1 100 ")
+            assert running.terminate() == 0
+        (line,) = map(json.loads, running.process.stderr)
+    assert (line["logger"], line["level"]) == ("uvicorn.error", "error")
+    assert "Cancel 1 running task" in line["event"]
 
 
 def test_a_port_that_is_taken_is_told(tmp_path: Path):
