@@ -72,10 +72,24 @@ def _sqlite(url: URL, read_only: bool) -> Engine:
     assert url.database is not None
     if read_only and not Path(url.database).exists():
         raise InvalidInputError("there is no such file", field="database_url", value=url.database)
+    if "uri" not in url.query:  # which says all this in SQLite's own words
+        _check_file(url, Path(url.database))
     engine = create_engine(url, pool_timeout=LOCK_SECONDS, hide_parameters=True)
     event.listen(engine, "connect", _configure_reading if read_only else _configure)
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def _check_file(url: URL, path: Path) -> None:
+    reason, value = "", str(path)
+    if url.query:
+        reason, value = "has parameters that SQLite would not heed; leave out what stands behind the ?", ", ".join(url.query)
+    elif path.is_dir():
+        reason = "is a folder; name a file in it"
+    elif not path.parent.is_dir():
+        reason = "lies in a folder that is not there; make it, or name another file"
+    if reason:
+        raise InvalidInputError(reason, field="database_url", value=value)
 
 
 def _configure(connection: Any, _record: Any) -> None:
