@@ -35,7 +35,7 @@ from api.routes import (
     streams,
     webhooks,
 )
-from api.settings import Settings
+from api.settings import Settings, settings_of
 from kintsugi.core.version import __version__
 
 ROUTERS = (
@@ -65,9 +65,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """The service as an ASGI application; its database is opened when it starts.
 
     Raises:
-        InvalidInputError: the database URL cannot be used.
+        InvalidInputError: the database URL, or another setting, cannot be used.
     """
-    parts = assembled(settings or Settings())
+    parts = assembled(settings or settings_of())
 
     def lifespan(_: FastAPI) -> AbstractAsyncContextManager[None]:
         return parts.running()

@@ -7,6 +7,7 @@ import structlog
 from anyio.to_thread import run_sync
 
 from api.jobs.clock import seconds_between
+from api.outages import Outage
 from api.storage.agenda import Agenda
 from kintsugi.core.errors import KintsugiError, UnavailableError
 
@@ -41,14 +42,16 @@ class Deadlines:
 
     async def run(self) -> None:
         """Log deadlines as they pass."""
+        outage = Outage("look for deadlines")
         while not self._closed:
             self._earlier = anyio.Event()
             try:
                 for job in await run_sync(self._agenda.due, self._now()):
                     await self._log_one(job)
                 self._next_at = await run_sync(self._agenda.next_at)
+                outage.is_over()
             except UnavailableError as error:
-                self._log.warning("cannot look for deadlines", reason=error.message)
+                outage.goes_on(error)
             with anyio.move_on_after(self._pause_seconds()):
                 await self._earlier.wait()
 

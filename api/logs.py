@@ -1,8 +1,10 @@
 """Structured logs on standard error."""
 
+import asyncio
 import logging
 import re
 import sys
+from contextlib import suppress
 
 import structlog
 
@@ -20,7 +22,7 @@ def job_context(path: str) -> dict[str, str | int]:
 
 
 def configure(settings: Settings) -> None:
-    """Send structured logs to standard error, as lines for people or as JSON."""
+    """Send structured logs to standard error, as lines for people or as JSON; what libraries warn of, too."""
     rendering: list[structlog.typing.Processor] = (
         [
             structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
@@ -40,3 +42,18 @@ def configure(settings: Settings) -> None:
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
+    root = logging.getLogger()
+    root.handlers = [*(other for other in root.handlers if not isinstance(other, _Libraries)), _Libraries(logging.WARNING)]
+    logging.captureWarnings(True)
+
+
+class _Libraries(logging.Handler):
+    """Writes what libraries log by Python's own means as our own lines are written."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line; not that a request was called off because the service stops: how many are is said once."""
+        if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):
+            return
+        level = min(record.levelno // 10 * 10, logging.CRITICAL)  # one that structlog knows
+        with suppress(OSError, ValueError):  # whoever logs goes on where nobody reads
+            structlog.get_logger().log(level, record.getMessage(), logger=record.name, exc_info=record.exc_info)

@@ -1,20 +1,75 @@
 """The service's settings, from arguments or `KINTSUGI_` environment variables."""
 
-from ipaddress import IPv4Network, IPv6Network
+import json
+from ipaddress import IPv4Network, IPv6Network, ip_interface
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, BeforeValidator, Field, HttpUrl, SecretStr, TypeAdapter, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from kintsugi.core.cluster import MOST_WORKERS
+from kintsugi.core.errors import InvalidInputError
 from planner.contingency import PAIR_WORK
+
+PREFIX = "KINTSUGI_"
+
+
+def settings_of(**given: Any) -> "Settings":
+    """The settings that are given, not None, and those of the environment.
+
+    Raises:
+        InvalidInputError: one cannot be; its field is the argument's name, or the variable's.
+    """
+    given = {name: value for name, value in given.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        field = name if name in given else f"{PREFIX}{name.upper()}"
+        reason = first.get("ctx", {}).get("error", first["msg"])  # an error of our own as it is, without pydantic's words
+        raise InvalidInputError(str(reason), field=field, value=first["input"]) from error
+
+
+def _networks(given: object) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Networks from a sequence, or from the text of a JSON list."""
+    try:
+        items = json.loads(given) if isinstance(given, str) else given
+    except ValueError:
+        items = None
+    if not isinstance(items, list | tuple):
+        raise ValueError('must be a JSON list of networks, such as ["10.0.0.5/32"]')
+    return tuple(_network(str(item)) for item in items)
+
+
+def _network(text: str) -> IPv4Network | IPv6Network:
+    try:
+        interface = ip_interface(text)
+    except ValueError as error:
+        raise ValueError(f'{text!r} is no network; write a JSON list such as ["10.0.0.5/32"]') from error
+    address, network = interface.ip, interface.network
+    if address != network.network_address:
+        message = f"{text} has bits beyond its network; write {network} for all of it, {address}/{address.max_prefixlen} for one"
+        raise ValueError(message)
+    return network
+
+
+def _http(given: str) -> str:
+    try:
+        TypeAdapter(HttpUrl).validate_python(given)
+    except ValidationError as error:
+        raise ValueError("must be an HTTP address such as http://127.0.0.1:4318/v1/traces") from error
+    return given
+
+
+Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, BeforeValidator(_networks)]
 
 
 class Settings(BaseSettings):
     """Every setting of the service."""
 
-    model_config = SettingsConfigDict(env_prefix="KINTSUGI_", extra="forbid", use_attribute_docstrings=True, frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", use_attribute_docstrings=True, frozen=True)
 
     database_url: str = "sqlite:///kintsugi.sqlite3"
     """SQLAlchemy URL of the database; by default a SQLite file in the working directory."""
@@ -54,11 +109,11 @@ class Settings(BaseSettings):
     """PEM file of the certificate, with those between it and its authority; the service then speaks HTTPS alone."""
     tls_key: Path | None = None
     """PEM file of the certificate's private key, without a password."""
-    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    trusted_proxies: Networks = ()
     """Proxies such as `["10.0.0.5/32"]` whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed; nobody else's are."""
     sign_in_hours: float = Field(default=12.0, gt=0, le=8_760)
     """How long a browser stays signed in to the dashboard."""
-    max_requests_per_second: float = Field(default=2_000.0, gt=0)
+    max_requests_per_second: float = Field(default=2_000.0, ge=0.001)
     """Requests of one token, or of one address where no token is asked for; more are answered with 429."""
     max_request_burst: float = Field(default=10_000.0, ge=1)
     """Requests that one of them may send at once after a silence."""
@@ -72,7 +127,7 @@ class Settings(BaseSettings):
     """Clients that listen to streams, or wait for plans, events or reports, at the same time; more are answered with 429."""
     keep_audit_days: int = Field(default=400, ge=1, le=36_500)
     """How long the audit log remembers."""
-    webhook_networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    webhook_networks: Networks = ()
     """Private networks that webhooks may be sent to, such as `["10.0.0.0/8"]`; link-local addresses never are."""
     webhook_timeout_seconds: float = Field(default=10.0, gt=0, le=60)
     """Longest wait for a webhook's receiver."""
@@ -84,7 +139,7 @@ class Settings(BaseSettings):
     """How long deliveries that were made or given up are shown."""
     shutdown_seconds: int = Field(default=10, ge=1, le=3_600)
     """How long a stopping service lets requests finish."""
-    otel_endpoint: str | None = None
+    otel_endpoint: Annotated[str, AfterValidator(_http)] | None = None
     """Where OpenTelemetry spans go, OTLP over HTTP, such as `http://127.0.0.1:4318/v1/traces`; null makes none."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe message that is logged."""

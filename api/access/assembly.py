@@ -47,11 +47,7 @@ class Access:
         Raises:
             InvalidInputError: they are, and there is none; or the one of the settings is none by its form.
         """
-        if self.settings.overlay_log_token is not None:
-            job = self.settings.overlay_log_job
-            self.vault.adopt(
-                self.settings.overlay_log_token.get_secret_value(), NewToken(name="workers", scope=Scope.REPORT, job=job)
-            )
+        adopt_workers(self.settings, self.vault)
         self.is_enforced = tokens_are_needed(self.settings, self.vault)
         if self.is_enforced and are_readable_on_the_way(self.settings):
             structlog.get_logger("kintsugi.api").warning("tokens travel unencrypted", host=self.settings.host, way_out=ENCRYPT)
@@ -93,6 +89,17 @@ def access_of(settings: Settings, database: Database) -> Access:
         places=Places(settings.max_waiting_clients),
         is_enforced=are_always_needed(settings),
     )
+
+
+def adopt_workers(settings: Settings, vault: Vault) -> None:
+    """Accept the token that the workers of another scheduler's job use, where the settings name one.
+
+    Raises:
+        InvalidInputError: it is none by its form.
+    """
+    if settings.overlay_log_token is not None:
+        new = NewToken(name="workers", scope=Scope.REPORT, job=settings.overlay_log_job)
+        vault.adopt(settings.overlay_log_token.get_secret_value(), new)
 
 
 def are_readable_on_the_way(settings: Settings) -> bool:

@@ -17,6 +17,7 @@ from anyio.to_thread import run_sync
 from sqlalchemy import delete, func, insert, select
 
 from api.http.cursors import Cursors
+from api.outages import Outage
 from api.storage.database import Database
 from api.storage.tables import AUDIT
 from api.webhooks.moments import text_of, utc_now
@@ -97,6 +98,7 @@ class Auditor:
 
     async def run(self) -> None:
         """Write what was added until `close`; a database that is away is tried again."""
+        outage = Outage("write the audit log")
         while not self._closing.is_set():
             await self._something.wait()
             with anyio.move_on_after(FLUSH_SECONDS):
@@ -104,8 +106,9 @@ class Auditor:
             self._something = anyio.Event()
             try:
                 await run_sync(self.write)
+                outage.is_over()
             except KintsugiError as error:
-                self._log.warning("the audit log cannot be written", reason=error.message, unwritten=len(self._unwritten))
+                outage.goes_on(error)
                 self._something.set()
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ class Vault:
         """
         token_id = id_in(secret)
         if token_id is None:
-            raise InvalidInputError("is no token; `kintsugi token create` prints one", field="overlay_log_token")
+            raise InvalidInputError("is no token; `kintsugi token create` prints one", field="KINTSUGI_OVERLAY_LOG_TOKEN")
         with self._database.reading() as connection:
             is_known = connection.execute(select(TOKENS.c.id).where(TOKENS.c.id == token_id)).first() is not None
         if not is_known:

@@ -13,8 +13,10 @@ from api.settings import Settings
 from api.waiting.streams import RETRY_MILLISECONDS
 from api.waiting.watch import Turns, Watch
 from kintsugi.core import codec
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError
 from kintsugi.core.overlay import OverlayEntry, OverlayEvent
+
+SETTING = "KINTSUGI_OVERLAY_LOG"
 
 
 class OverlayDesk:
@@ -30,18 +32,21 @@ class OverlayDesk:
         """Go on from the copy of another scheduler's log, where the settings name one; before anybody is served.
 
         Raises:
-            InvalidInputError: it cannot be read, or lines are missing.
+            InvalidInputError: it cannot be read, is no such log, or lines are missing.
         """
         path = settings.overlay_log
         if path is None:
             return
         if settings.overlay_log_job is None:
-            raise InvalidInputError("is needed with overlay_log", field="overlay_log_job")
+            raise InvalidInputError(f"is needed too: {SETTING} is the log of one job", field=f"{SETTING}_JOB")
         try:
             lines = path.read_text().splitlines()
-        except OSError as error:
-            raise InvalidInputError(f"cannot be read: {error}", field="overlay_log", value=str(path)) from error
-        self.scheduler.restore(settings.overlay_log_job, (codec.loads(OverlayEntry, line) for line in lines))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInputError(f"cannot be read: {error}", field=SETTING, value=str(path)) from error
+        try:
+            self.scheduler.restore(settings.overlay_log_job, (codec.loads(OverlayEntry, line) for line in lines))
+        except (InvalidInputError, ConflictError, NotFoundError) as error:
+            raise InvalidInputError(f"is no such log: {error}", field=SETTING, value=str(path)) from error
 
     async def post(self, job: str, event: OverlayEvent) -> Page:
         """Take an event down, and tell everybody once it is durable.

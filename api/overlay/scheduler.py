@@ -71,7 +71,7 @@ class Scheduler:
             if entry.number <= number:
                 continue
             if entry.number != number + 1:
-                raise InvalidInputError(f"lines behind {number} are missing", field="overlay_log", value=entry.number)
+                raise InvalidInputError(f"lines behind {number} are missing", field="number", value=entry.number)
             before = empty_overlay(job) if page is None else page.overlay
             page = Page.of(entry.number, negotiate(before, entry.event, entry.at, self._planner))
             self.book.append(job, entry, page)

@@ -1,8 +1,10 @@
 """Transactions on the SQL database, and what its failures mean."""
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from threading import local
 from typing import Any
 
@@ -12,12 +14,14 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
 
 from api.spans import span
-from api.storage.engines import POSTGRESQL, READING, engine_of
+from api.storage.engines import POSTGRESQL, READING, SQLITE, engine_of
 from kintsugi.core.errors import ConflictError, InvalidInputError, KintsugiError, UnavailableError
 
 SERIALIZATION_FAILURES = frozenset({"40001", "40P01"})
 """PostgreSQL gave up one of two transactions that were in each other's way."""
 DISK_FULL = "53100"
+LITTLE_ROOM_BYTES = 65_536
+"""Where a disk has less left, what SQLite calls an I/O error is that the files beside the database cannot grow."""
 
 
 class OvertakenError(ConflictError):
@@ -41,6 +45,8 @@ class Database:
 
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         self._engine = engine_of(url, read_only=read_only)
+        file = self._engine.url.database if self._engine.dialect.name == SQLITE else None
+        self._folder = None if file is None else Path(file).parent
         options: dict[str, Any] = {READING: True}
         if self._engine.dialect.name == POSTGRESQL:
             options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -53,7 +59,7 @@ class Database:
         SQLite maps a file beside the database (`-shm`), and writes where the disk has no room for it.
         """
         if isinstance(self._engine.pool, QueuePool) and self._engine.dialect.name != POSTGRESQL:
-            with ExitStack() as stack, _translated():
+            with ExitStack() as stack, _translated(self._folder):
                 for _ in range(self._engine.pool.size()):
                     stack.enter_context(self._engine.connect())
 
@@ -71,7 +77,7 @@ class Database:
         if self._own.reading is not None:
             yield self._own.reading
             return
-        with _translated(), span("store.read"), self._reading.connect() as connection:
+        with _translated(self._folder), span("store.read"), self._reading.connect() as connection:
             self._own.reading = connection
             try:
                 yield connection
@@ -87,27 +93,36 @@ class Database:
             StorageFullError: there is no room for what was written.
             UnavailableError: the database does not answer; whether it wrote is not known where it fell silent at the end.
         """
-        with _translated(), span("store.write"), self._engine.begin() as connection:
+        with _translated(self._folder), span("store.write"), self._engine.begin() as connection:
             yield connection
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translated(folder: Path | None) -> Iterator[None]:
     try:
         yield
     except IntegrityError as error:
         raise OvertakenError("another writer was first; try again") from error
     except (DBAPIError, PoolTimeoutError) as error:
-        raise _meaning(error) from error
+        raise _meaning(error, folder) from error
 
 
-def _meaning(error: DBAPIError | PoolTimeoutError) -> KintsugiError:
+def _meaning(error: DBAPIError | PoolTimeoutError, folder: Path | None) -> KintsugiError:
     reason = getattr(error, "orig", None) or error
     state = getattr(reason, "sqlstate", None)
     if state in SERIALIZATION_FAILURES:
         return OvertakenError("another writer was in the way; try again")
-    if state == DISK_FULL or getattr(reason, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+    code = getattr(reason, "sqlite_errorcode", 0) & 0xFF  # the rest says where it happened
+    if state == DISK_FULL or code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(folder)):
         return StorageFullError(f"the database's disk is full ({reason}); make room and try again", field="database_url")
     if isinstance(error, DataError):
         return InvalidInputError(f"holds what the database cannot store: {reason}", field="text")
-    return UnavailableError(f"the database does not answer: {reason}", field="database_url")
+    way_out = "; its folder must be there, and both must be open to the service" if code == sqlite3.SQLITE_CANTOPEN else ""
+    return UnavailableError(f"the database does not answer: {reason}{way_out}", field="database_url")
+
+
+def _is_full(folder: Path | None) -> bool:
+    try:
+        return folder is not None and shutil.disk_usage(folder).free < LITTLE_ROOM_BYTES
+    except OSError:
+        return False

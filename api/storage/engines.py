@@ -32,7 +32,7 @@ def engine_of(url: str, *, read_only: bool = False) -> Engine:
         InvalidInputError: the URL cannot be used; of a read-only one also where there is no such file.
     """
     try:
-        parsed = make_url(url)
+        parsed = _parsed(url)
         make = {SQLITE: _sqlite, POSTGRESQL: _postgresql}.get(parsed.get_backend_name())
         if make is None:
             raise ArgumentError(f"{parsed.get_backend_name()} is neither SQLite nor PostgreSQL")
@@ -45,6 +45,14 @@ def engine_of(url: str, *, read_only: bool = False) -> Engine:
             f"is no database URL that can be used ({error}); try sqlite:///kintsugi.sqlite3 or postgresql+psycopg://user@host/name"
         )
         raise InvalidInputError(message, field="database_url") from error
+
+
+def _parsed(url: str) -> URL:
+    try:
+        return make_url(url)
+    except ValueError as error:  # which shows what may belong to a password
+        reason = "its port is no number; in user and password write @ as %40, : as %3A and / as %2F"
+        raise ArgumentError(reason) from error
 
 
 def _postgresql(url: URL, read_only: bool) -> Engine:
@@ -67,10 +75,24 @@ def _sqlite(url: URL, read_only: bool) -> Engine:
     assert url.database is not None
     if read_only and not Path(url.database).exists():
         raise InvalidInputError("there is no such file", field="database_url", value=url.database)
+    if "uri" not in url.query:  # which says all this in SQLite's own words
+        _check_file(url, Path(url.database))
     engine = create_engine(url, pool_timeout=LOCK_SECONDS, hide_parameters=True)
     event.listen(engine, "connect", _configure_reading if read_only else _configure)
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def _check_file(url: URL, path: Path) -> None:
+    reason, value = "", str(path)
+    if url.query:
+        reason, value = "has parameters that SQLite would not heed; leave out what stands behind the ?", ", ".join(url.query)
+    elif path.is_dir():
+        reason = "is a folder; name a file in it"
+    elif not path.parent.is_dir():
+        reason = "lies in a folder that is not there; make it, or name another file"
+    if reason:
+        raise InvalidInputError(reason, field="database_url", value=value)
 
 
 def _configure(connection: Any, _record: Any) -> None:

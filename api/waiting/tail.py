@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import anyio
-import structlog
 from anyio.to_thread import run_sync
 
+from api.outages import Outage
 from api.waiting.feed import Feed, Line
 from kintsugi.core.errors import UnavailableError
 
@@ -62,6 +62,7 @@ class Tail:
         self._somebody = anyio.Event()
         self._poked = anyio.Event()
         self._closed = False
+        self._outage = Outage("look for new entries")
 
     @property
     def is_closed(self) -> bool:
@@ -121,9 +122,10 @@ class Tail:
         try:
             lines = await run_sync(self._feed.after, position, PAGE)
         except UnavailableError as error:
-            structlog.get_logger("kintsugi.api").warning("cannot look for new entries", reason=error.message)
+            self._outage.goes_on(error)
             await anyio.sleep(POLL_SECONDS)
             return
+        self._outage.is_over()
         for line in lines:
             self._position = line.number
             self._hand_out(line)

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
-import structlog
 from anyio.to_thread import run_sync
 
+from api.outages import Outage
 from kintsugi.core.errors import UnavailableError
 
 POLL_SECONDS = 0.1
@@ -85,6 +85,7 @@ class Watch:
 
     async def run(self) -> None:
         """Look for plans that other processes made, as long as somebody waits."""
+        outage = Outage("look for new plans")
         while not self._closed:
             await self._somebody.wait()
             await anyio.sleep(POLL_SECONDS)
@@ -94,7 +95,8 @@ class Watch:
             try:
                 latest = await run_sync(self._latest, list(self._watched))
             except UnavailableError as error:
-                structlog.get_logger("kintsugi.api").warning("cannot look for new plans", reason=error.message)
+                outage.goes_on(error)
                 continue
+            outage.is_over()
             for job, generation in latest.items():
                 self.tell(job, generation)

@@ -8,8 +8,10 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
+from structlog.contextvars import bound_contextvars
 
 from api.metrics import Metrics
+from api.outages import Outage
 from api.webhooks.collector import Collector
 from api.webhooks.guard import Guard
 from api.webhooks.hooks import DeliveryStatus
@@ -26,6 +28,8 @@ MOST_AT_ONCE = 16
 """Deliveries that one process sends at the same time, each to another webhook."""
 LOOK_SECONDS = 0.2
 """How often news and deliveries that are due are looked for."""
+LONGEST_LOOK_SECONDS = 10.0
+"""How seldom that becomes while the database is away."""
 LEASE_MARGIN_SECONDS = 5.0
 """Beyond the longest attempt: how long others wait for a process that may have ended in the middle of one."""
 LAST_SECONDS = 2.0
@@ -44,6 +48,7 @@ class Courier:
         self._metrics = metrics
         self._manners = manners
         self._log = structlog.get_logger("kintsugi.api")
+        self._outage = Outage("look for deliveries")
         self._closed = False
         self._stirred = anyio.Event()
         self._busy: set[tuple[str, str]] = set()
@@ -63,7 +68,7 @@ class Courier:
         ):
             while not self._closed:
                 await self._round(sender, tasks)
-                with anyio.move_on_after(LOOK_SECONDS):
+                with anyio.move_on_after(self._outage.pause_seconds(LOOK_SECONDS, LONGEST_LOOK_SECONDS)):
                     await self._stirred.wait()
             tasks.cancel_scope.deadline = anyio.current_time() + LAST_SECONDS
 
@@ -71,11 +76,14 @@ class Courier:
         if not self._closed:
             self._stirred = anyio.Event()
         try:
-            for parcel in await run_sync(self._found, frozenset(self._busy)):
-                self._busy.add((parcel.job, parcel.webhook))
-                tasks.start_soon(self._deliver, sender, parcel)
+            parcels = await run_sync(self._found, frozenset(self._busy))
         except KintsugiError as error:
-            self._log.warning("cannot look for deliveries", reason=error.message)
+            self._outage.goes_on(error)
+            return
+        self._outage.is_over()
+        for parcel in parcels:
+            self._busy.add((parcel.job, parcel.webhook))
+            tasks.start_soon(self._deliver, sender, parcel)
 
     def _found(self, busy: frozenset[tuple[str, str]]) -> list[Parcel]:
         """What is to be sent now, one delivery of each webhook that is not busy, leased to this process."""
@@ -102,10 +110,12 @@ class Courier:
         }
         try:
             attempt = await sender.send(parcel.url, headers, parcel.body)
-            pause_seconds = await run_sync(self._settle, parcel, attempt)
+            with bound_contextvars(job=parcel.job, generation=parcel.generation):
+                pause_seconds = await run_sync(self._settle, parcel, attempt)
             await anyio.sleep(min(pause_seconds, LOOK_SECONDS))
         except KintsugiError as error:
-            self._log.warning("cannot settle a delivery; it is sent again", delivery=parcel.message_id, reason=error.message)
+            message = "cannot settle a delivery; it is sent again"
+            self._log.warning(message, job=parcel.job, delivery=parcel.message_id, reason=error.message)
         finally:
             self._busy.discard((parcel.job, parcel.webhook))
             self._stirred.set()

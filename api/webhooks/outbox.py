@@ -1,5 +1,6 @@
 """What is on its way: news that are put down once for every webhook, leased to one sender at a time, and settled."""
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,6 +47,12 @@ class Parcel:
     def message_id(self) -> str:
         """The same at every attempt, and of no other delivery."""
         return f"{self.job}.{self.webhook}.{self.event}"
+
+    @property
+    def generation(self) -> int:
+        """Of the job when it happened."""
+        generation: int = json.loads(self.body)["data"]["generation"]
+        return generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from api.differences import Difference
 from api.replay import Replay, Replayed
-from api.settings import Settings
+from api.settings import settings_of
 from api.storage.store import Store
 from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.terminal import styled, terminal
@@ -44,7 +44,7 @@ def replay(
     """Replay the logs of jobs; exit 1 where anything comes out differently."""
     if generation is not None and job is None:
         raise InvalidInputError("says which decision of a job; name it by --job", field="generation", value=generation)
-    store = Store(database_url or Settings().database_url, read_only=True)
+    store = Store(database_url or settings_of().database_url, read_only=True)
     try:
         store.open()
         replays = [Replay(store, name, generation=generation) for name in ([job] if job is not None else _jobs(store))]

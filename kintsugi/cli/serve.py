@@ -7,21 +7,21 @@ import sys
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import structlog
 import typer
 import uvicorn
 from fastapi import FastAPI
-from pydantic import ValidationError
 
 from api import garbage, logs
-from api.access.assembly import tokens_are_needed
+from api.access.assembly import adopt_workers, tokens_are_needed
 from api.access.certificates import check_certificate
 from api.access.vault import Vault
 from api.app import create_app
 from api.http.connections import Descriptors, PromptProtocol, allow_most
-from api.settings import Settings
+from api.overlay.assembly import overlays_of
+from api.settings import Settings, settings_of
 from api.storage.store import Store
 from kintsugi.core.errors import InvalidInputError, UnavailableError
 from planner.warmup import warm_up
@@ -63,7 +63,7 @@ def serve(
     answer, it writes `kintsugi: listening on http://HOST:PORT` to standard error. Beyond loopback it starts only where a token
     was made with `kintsugi token create`.
     """
-    settings = _settings(
+    settings = settings_of(
         host=host,
         port=port,
         database_url=database_url,
@@ -148,19 +148,15 @@ def _leave() -> None:
     os._exit(STOPPED_SHORT)
 
 
-def _settings(**given: Any) -> Settings:
-    try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InvalidInputError(first["msg"], field=".".join(map(str, first["loc"])), value=first["input"]) from error
-
-
 def _check_database(settings: Settings) -> None:
+    """Open it as the service will, so that what cannot be is told before anything listens."""
     store = Store(settings.database_url)
     try:
         store.open()
-        tokens_are_needed(settings, Vault(store.database))
+        overlays_of(settings, store.database).restore(settings)
+        vault = Vault(store.database)
+        adopt_workers(settings, vault)
+        tokens_are_needed(settings, vault)
     finally:
         store.close()
 

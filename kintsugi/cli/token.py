@@ -9,7 +9,7 @@ from rich.table import Table
 
 from api.access.tokens import LONGEST_LIFE_SECONDS, IssuedToken, NewToken, Scope, Token
 from api.access.vault import Vault
-from api.settings import Settings
+from api.settings import settings_of
 from api.storage.database import Database
 from api.storage.store import Store
 from api.storage.upgrade import require_current, upgrade
@@ -91,7 +91,7 @@ def _seconds(expires_in_days: float | None) -> float | None:
 
 
 def _url(given: str | None) -> str:
-    return given or Settings().database_url
+    return given or settings_of().database_url
 
 
 def _has_job(url: str, job: str) -> bool:

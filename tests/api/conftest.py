@@ -29,6 +29,14 @@ def _quiet() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+@pytest.fixture
+def talkative() -> Iterator[None]:
+    """Everything is logged."""
+    logs.configure(Settings(log_level="debug"))
+    yield
+    logs.configure(Settings(log_level="error", log_format="json"))
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgreSql]:
     """One server for the whole session, started when the first test wants it."""

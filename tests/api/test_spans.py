@@ -10,10 +10,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from starlette.testclient import TestClient
 
-from api import logs
 from api.app import create_app
 from api.logs import job_context
-from api.settings import Settings
 from api.spans import SPANS
 from tests.api.requests import EVENTS, event, new_job
 
@@ -70,13 +68,6 @@ def test_spans_arrive_over_http(settings):
         span.name for request in received for own in request.resource_spans for scope in own.scope_spans for span in scope.spans
     ]
     assert {"POST /v1/jobs", "plan", "store.write"} <= set(names)
-
-
-@pytest.fixture
-def talkative():
-    logs.configure(Settings(log_level="debug"))
-    yield
-    logs.configure(Settings(log_level="error", log_format="json"))
 
 
 @pytest.mark.usefixtures("talkative")

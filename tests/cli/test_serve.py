@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -269,6 +270,20 @@ def test_sigterm_answers_those_who_wait_and_ends_well(tmp_path: Path):
             assert waiting.result(30) is None
 
 
+def test_each_line_of_a_stop_is_an_object_and_a_request_that_is_called_off_shows_no_traceback(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("KINTSUGI_SHUTDOWN_SECONDS", "1")
+    head = "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n"
+    with processes.service(tmp_path / "kintsugi.sqlite3", "--log-format", "json") as running:
+        address = urlsplit(running.url)
+        with socket.create_connection((address.hostname, address.port)) as half:
+            half.sendall(f"{head}Expect: 100-continue\r\n\r\n{{".encode())
+            assert half.recv(100).startswith(b"HTTP/1.1 100 ")
+            assert running.terminate() == 0
+        (line,) = map(json.loads, running.process.stderr)
+    assert (line["logger"], line["level"]) == ("uvicorn.error", "error")
+    assert "Cancel 1 running task" in line["event"]
+
+
 def test_a_port_that_is_taken_is_told(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -295,6 +310,57 @@ def test_settings_that_cannot_be(arguments, message, capsys):
         main(["serve", *arguments])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+SERVE, TOKEN = ["serve", "--port", "0"], ["token", "list"]
+
+
+@pytest.mark.parametrize(
+    ("command", "setting", "message"),
+    [
+        (SERVE, "TRUSTED_PROXIES=10.0.0.5", 'such as ["10.0.0.5/32"]'),
+        (SERVE, 'TRUSTED_PROXIES=["10.0.0.5/8"]', "write 10.0.0.0/8 for all of it, 10.0.0.5/32 for one"),
+        (SERVE, 'WEBHOOK_NETWORKS=["10.0.0.x"]', "'10.0.0.x' is no network"),
+        (SERVE, "OTEL_ENDPOINT=foo", "http://127.0.0.1:4318/v1/traces"),
+        (SERVE, "MAX_REQUESTS_PER_SECOND=1e-320", "0.001"),
+        (TOKEN, "PORT=abc", "integer"),
+        (["replay"], "PORT=abc", "integer"),
+    ],
+)
+def test_a_variable_that_cannot_be_is_named_by_every_command(command, setting, message, capsys, monkeypatch):
+    name, value = setting.split("=")
+    monkeypatch.setenv(f"KINTSUGI_{name}", value)
+    told = refusal(command, capsys)
+    assert told.startswith(f"kintsugi: KINTSUGI_{name}: ")
+    assert message in told
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"": "{path}"}, "KINTSUGI_OVERLAY_LOG_JOB: is needed too"),
+        ({"": "{path}/nothing", "_JOB": "llama"}, "KINTSUGI_OVERLAY_LOG: cannot be read"),
+        ({"": "{path}/bytes", "_JOB": "llama"}, "KINTSUGI_OVERLAY_LOG: cannot be read"),
+        ({"": "{path}/text", "_JOB": "llama"}, "KINTSUGI_OVERLAY_LOG: is no such log"),
+        ({"_TOKEN": "guessed"}, "KINTSUGI_OVERLAY_LOG_TOKEN: is no token"),
+    ],
+)
+def test_the_log_of_another_scheduler_that_cannot_be_is_told(settings, message, tmp_path, capsys, monkeypatch):
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    (tmp_path / "text").write_text("nothing\n")
+    for name, value in settings.items():
+        monkeypatch.setenv(f"KINTSUGI_OVERLAY_LOG{name}", value.format(path=tmp_path))
+    assert message in refusal([*SERVE, "--database-url", f"sqlite:///{tmp_path}/kintsugi.sqlite3"], capsys)
+
+
+def refusal(arguments, capsys):
+    """What a command says that ends before it does anything."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    return told
 
 
 def test_help_is_there_without_heavy_imports():

@@ -113,6 +113,15 @@ def test_nothing_listens_beyond_this_machine_without_a_token(tmp_path):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.processes
+def test_the_token_of_a_jobs_workers_is_enough_for_a_scheduler_beyond_this_machine(tmp_path, monkeypatch):
+    new = NewToken(name="workers", scope=Scope.REPORT, job="llama")
+    monkeypatch.setenv("KINTSUGI_OVERLAY_LOG_JOB", "llama")
+    monkeypatch.setenv("KINTSUGI_OVERLAY_LOG_TOKEN", issued(f"sqlite:///{tmp_path}/first.sqlite3", new)["workers"])
+    with service(tmp_path / "second.sqlite3", "--host", "0.0.0.0") as running:
+        assert running.url.startswith("http://0.0.0.0:")
+
+
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
     """A service over HTTPS with few requests for each token; its URL, its authority's file, and how to get a token."""

@@ -72,3 +72,22 @@ def test_a_database_that_cannot_be_used_is_refused_by_name(url):
     with pytest.raises(InvalidInputError) as caught:
         Database(url)
     assert caught.value.field == "database_url"
+
+
+def test_a_file_that_cannot_be_is_refused_by_name(tmp_path):
+    for url, message in (
+        (f"sqlite:///{tmp_path}", "is a folder; name a file in it"),
+        (f"sqlite:///{tmp_path}/nope/x.sqlite3", "lies in a folder that is not there"),
+        (f"sqlite:///{tmp_path}/x.sqlite3?mode=ro", r"leave out what stands behind the \?"),
+    ):
+        with pytest.raises(InvalidInputError, match=message) as caught:
+            Database(url)
+        assert caught.value.field == "database_url"
+        assert caught.value.value == ("mode" if "?" in url else url.removeprefix("sqlite:///"))
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:secret@host:abc/x", "postgresql://u:a@b:secret@host/x"])
+def test_a_port_that_is_no_number_is_told_without_the_password(url):
+    with pytest.raises(InvalidInputError, match="port is no number") as caught:
+        Database(url)
+    assert "secret" not in str(caught.value)

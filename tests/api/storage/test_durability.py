@@ -1,6 +1,7 @@
 """What was acknowledged stays: through full disks, databases that go away, and writers that are in each other's way."""
 
 import os
+import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -144,6 +145,21 @@ def test_a_full_disk_is_told_and_nothing_that_was_told_before_is_lost(small_disk
         assert client.get("/readyz").status_code == 200
         post(client, len(acknowledged), acknowledged)
     assert_whole(url, "llama", acknowledged)
+
+
+@pytest.mark.parametrize("left_bytes", [0, 16_384])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_disk_that_is_full_at_the_start_is_told(small_disk, is_new, left_bytes):
+    url = f"sqlite:///{small_disk}/kintsugi.sqlite3"
+    if not is_new:
+        prepare(url)
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(shutil.disk_usage(small_disk).free - left_bytes))
+    with pytest.raises(StorageFullError, match="make room"), opened(url):
+        pass
+    ballast.unlink()
+    with opened(url):
+        pass
 
 
 def post(client, number, acknowledged):

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
+import structlog
 from cloudevents.core.bindings.http import HTTPMessage, from_http_event
 from cloudevents.core.formats.json import JSONFormat
 from standardwebhooks import Webhook as Verifier
@@ -65,6 +66,16 @@ def test_a_new_plan_is_told_as_a_signed_cloud_event(client, job):
     assert (data["job"], data["generation"], data["policy"]) == ("llama", 1, answer["decision"]["policy"])
     assert client.get(data["plan"]).json()["decision"]["reason"] == data["reason"]
     assert (delivery["status"], delivery["attempts"], delivery["last_status"]) == ("delivered", 1, 204)
+
+
+@pytest.mark.usefixtures("talkative")
+def test_the_log_says_whose_delivery_it_was(client, job):
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines, receiver() as site:
+        add(client, site.url)
+        client.post(EVENTS, json=event("a", 0, "w00"))
+        settled(client, 1)
+    (line,) = [line for line in lines if line["event"] == "webhook"]
+    assert (line["job"], line["generation"], line["outcome"]) == ("llama", 1, "delivered")
 
 
 def test_the_end_of_a_job_is_told(client, job):

@@ -1,0 +1,45 @@
+"""What fails again and again while the database is away: told at first, now and then while it lasts, and when it is over."""
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from kintsugi.core.errors import KintsugiError
+
+REMINDER_SECONDS = 60.0
+"""How often it is told that an outage lasts."""
+MOST_DOUBLINGS = 30
+
+
+class Outage:
+    """Of one thing that is tried until the service stops; used by one thread.
+
+    Args:
+        what: what is tried, behind "cannot" and "can".
+        clock: seconds.
+    """
+
+    def __init__(self, what: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._what = what
+        self._clock = clock
+        self._attempts = 0
+        self._told_at = float("-inf")
+        self._log = structlog.get_logger("kintsugi.api")
+
+    def goes_on(self, error: KintsugiError) -> None:
+        """Another attempt failed."""
+        self._attempts += 1
+        if self._clock() - self._told_at >= REMINDER_SECONDS:
+            self._told_at = self._clock()
+            self._log.warning(f"cannot {self._what}", reason=error.message, attempts=self._attempts)
+
+    def is_over(self) -> None:
+        """An attempt succeeded."""
+        if self._attempts:
+            self._log.warning(f"can {self._what} again", failed_attempts=self._attempts)
+            self._attempts, self._told_at = 0, float("-inf")
+
+    def pause_seconds(self, first: float, longest: float) -> float:
+        """The pause until the next attempt: `first` while all is well, twice as long after each failure, up to `longest`."""
+        return min(longest, first * 2.0 ** min(self._attempts, MOST_DOUBLINGS))
