@@ -1,4 +1,7 @@
-"""The mean of all workers' gradients, summed in buckets beside the backward pass; the gradients themselves stay as they are."""
+"""The mean of all workers' gradients, summed in buckets beside the backward pass; the gradients themselves stay as they are.
+
+The last bucket waits for the step: it tells all workers whether one of them changed gradients that were summed already.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +25,8 @@ class Bucket:
     """What is summed, in host memory."""
     parts: tuple[Tensor, ...]
     """Views of `flat` in the parameters' shapes."""
+    changed: Tensor
+    """View of `flat`: whether a worker changed gradients after the backward pass; told by the last bucket alone. Shape [1]."""
     missing: set[int]
     """Parameters whose gradients are not there yet."""
     summing: Summing | None = None
@@ -31,7 +36,8 @@ class Bucket:
 class GradientSum:
     """One step's reduction: begun bucket by bucket as gradients come, in one order on all workers.
 
-    As gradients come last layer first, so do buckets. A bucket is begun once its own and all earlier ones are complete.
+    As gradients come last layer first, so do buckets. A bucket is begun once its own and all earlier ones are complete; the last
+    one, which the end of the backward pass alone completes, in `wait`.
     """
 
     parameters: Sequence[nn.Parameter]
@@ -43,6 +49,8 @@ class GradientSum:
     _passes: list[int] = field(init=False)
     num_begun: int = field(default=0, init=False)
     """Buckets whose sum is under way or over, in order."""
+    _seen: dict[int, tuple[Tensor | None, int]] = field(default_factory=dict, init=False)
+    """Gradients that are complete, and how often each had been changed until then; by number of the parameter."""
     _failure: CommunicationError | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -67,24 +75,39 @@ class GradientSum:
                 value=self._passes[number],
             )
         if self._passes[number] == self.num_backwards:
+            self._seen[number] = _mark(self.parameters[number].grad)
             self._bucket_of[number].missing.discard(number)
-            self._begin_complete()
+            self._begin_complete(self.buckets[:-1])
 
     def wait(self) -> list[Tensor]:
         """All means, by parameter; begins what is not yet. What has no gradient counts as zero.
 
         Raises:
             CommunicationError: a worker is gone. The workers' own gradients are untouched.
+            InvalidInputError: a worker changed gradients after the backward pass; all workers find the same.
         """
-        for bucket in self.buckets:
-            bucket.missing.clear()
-        self._begin_complete()
+        self.begin_rest()
         if self._failure is not None:
             raise self._failure
         means: dict[int, Tensor] = {}
         for bucket in self.buckets:
             means.update(self.settled(bucket))
+        if self.buckets[-1].changed.item() != 0:
+            changed = self._changed()
+            raise InvalidInputError(
+                f"a worker changed gradients after the backward pass, beside which they are summed ({len(changed)} of them here): "
+                "scale them down by `max_grad_norm`, not in the script",
+                field="gradients",
+                value=changed,
+            )
         return [means[number] for number in range(len(self.parameters))]
+
+    def begin_rest(self) -> None:
+        """The backward passes are over: begin what is not yet."""
+        for bucket in self.buckets:
+            bucket.missing.clear()
+        self.buckets[-1].changed.fill_(bool(self._changed()))
+        self._begin_complete(self.buckets)
 
     def settled(self, bucket: Bucket) -> dict[int, Tensor]:
         """Wait for the mean of one bucket that was begun; by number of the parameter."""
@@ -97,13 +120,19 @@ class GradientSum:
         for bucket in self.buckets:
             bucket.missing, bucket.summing = set(bucket.parameters), None
         self._passes = [0] * len(self.parameters)
+        self._seen.clear()
         self.num_begun = 0
 
-    def _begin_complete(self) -> None:
+    def _changed(self) -> list[int]:
+        """Numbers of the parameters whose gradients are others now than when they were complete."""
+        now = ((number, *_mark(self.parameters[number].grad)) for number in self._seen)
+        return [number for number, grad, version in now if grad is not self._seen[number][0] or version != self._seen[number][1]]
+
+    def _begin_complete(self, buckets: Sequence[Bucket]) -> None:
         """A worker's loss is told by `wait`: a backward pass is no place to handle it."""
         try:
-            while self._failure is None and self.num_begun < len(self.buckets) and not self.buckets[self.num_begun].missing:
-                self._begin(self.buckets[self.num_begun])
+            while self._failure is None and self.num_begun < len(buckets) and not buckets[self.num_begun].missing:
+                self._begin(buckets[self.num_begun])
                 self.num_begun += 1
         except CommunicationError as error:
             self._failure = error
@@ -116,6 +145,11 @@ class GradientSum:
             else:
                 part.copy_(gradient)
         bucket.summing = self.transport.begin_mean(bucket.flat)
+
+
+def _mark(gradient: Tensor | None) -> tuple[Tensor | None, int]:
+    """The gradient, and how often it was changed in place; changes through `.data` are not seen."""
+    return gradient, 0 if gradient is None else gradient._version
 
 
 def _cut(parameters: Sequence[nn.Parameter], bucket_bytes: int) -> list[list[int]]:
@@ -134,6 +168,7 @@ def _cut(parameters: Sequence[nn.Parameter], bucket_bytes: int) -> list[list[int
 
 def _empty_bucket(parameters: Sequence[nn.Parameter], numbers: Sequence[int]) -> Bucket:
     sizes = [parameters[number].numel() for number in numbers]
-    flat = torch.zeros(sum(sizes), dtype=parameters[numbers[0]].dtype)
-    parts = tuple(part.view(parameters[number].shape) for part, number in zip(torch.split(flat, sizes), numbers, strict=True))
-    return Bucket(tuple(numbers), flat, parts, set(numbers))
+    flat = torch.zeros(sum(sizes) + 1, dtype=parameters[numbers[0]].dtype)
+    *pieces, changed = torch.split(flat, [*sizes, 1])
+    parts = tuple(piece.view(parameters[number].shape) for piece, number in zip(pieces, numbers, strict=True))
+    return Bucket(tuple(numbers), flat, parts, changed, set(numbers))

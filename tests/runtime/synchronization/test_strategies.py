@@ -17,6 +17,7 @@ from kintsugi.runtime.synchronization import (
 )
 from kintsugi.runtime.synchronization.caching import ModelCache, cached_model
 from kintsugi.runtime.synchronization.exchange import Kind
+from tests.core.refusals import refuses
 from tests.runtime.synchronization.workers import backward, crew, flat, is_equal, model_of, samples, train_step
 
 NUM_STEPS = 12
@@ -101,6 +102,61 @@ def test_a_pass_too_many_is_refused():
     with pytest.raises(InvalidInputError, match="num_backwards"):
         backward(model, optimizer, 1)
     optimizer.close()
+
+
+def halved(parameter):
+    parameter.grad = parameter.grad / 2
+
+
+@pytest.mark.parametrize("bucket_bytes", [300, 2**20], ids=["several buckets", "one bucket"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-6),
+        lambda model: halved(model[4].bias),
+        lambda model: model.zero_grad(),
+    ],
+    ids=["all in place", "one replaced", "all gone"],
+)
+def test_gradients_that_one_worker_changes_after_they_were_summed_are_refused_by_all(change, bucket_bytes):
+    def main(rank, link):
+        model = model_of()
+        optimizer = SynchronizedOptimizer(adam(model), SynchronousSGD(), link.transport("all", rank, 2), bucket_bytes=bucket_bytes)
+        train_step(model, optimizer, 0, rank, 2)
+        before = flat(model)
+        backward(model, optimizer, 1, rank, 2)
+        if rank == 1:
+            change(model)
+        with refuses("gradients", fragment="by `max_grad_norm`, not in the script"):
+            optimizer.step()
+        optimizer.close()
+        return torch.equal(before, flat(model))
+
+    assert crew(2, main) == [True, True]
+
+
+def test_a_gradient_scaler_is_refused_where_gradients_are_summed_before_it_scales_them_back():
+    model = model_of()
+    optimizer = SynchronizedOptimizer(adam(model), SynchronousSGD(), PeerTransport.alone())
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    before = flat(model)
+    scaler.scale(model(samples()[0]).sum()).backward()
+    with refuses("gradients", "GradScaler", "train in bfloat16, without it"):
+        scaler.step(optimizer)
+    assert torch.equal(before, flat(model))
+    optimizer.close()
+
+
+def test_a_gradient_scaler_scales_what_a_worker_applies_alone():
+    model, reference = model_of(), model_of()
+    optimizer = SynchronizedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), ModelAveraging(), PeerTransport.alone())
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(model(samples()[0]).sum()).backward()
+    scaler.step(optimizer)
+    optimizer.finish()
+    reference(samples()[0]).sum().backward()
+    torch.optim.SGD(reference.parameters(), lr=0.1).step()
+    assert torch.allclose(flat(model), flat(reference), rtol=1e-12)
 
 
 def test_model_averaging_is_repeatable_and_ends_with_equal_replicas():
