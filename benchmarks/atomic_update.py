@@ -111,6 +111,7 @@ class PipelinedUpdate:
         for number, mean in self._gradients.settled(bucket).items():
             gradient = self._parameters[number].grad
             assert gradient is not None
+            assert mean is not None
             gradient.copy_(mean)
         optimizer.step()
 

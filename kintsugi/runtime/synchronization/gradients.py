@@ -25,6 +25,8 @@ class Bucket:
     """What is summed, in host memory."""
     parts: tuple[Tensor, ...]
     """Views of `flat` in the parameters' shapes."""
+    present: Tensor
+    """View of `flat`: which parameters have a gradient on some worker, more than zero. Shape [parameters]."""
     changed: Tensor
     """View of `flat`: whether a worker changed gradients after the backward pass; told by the last bucket alone. Shape [1]."""
     missing: set[int]
@@ -79,8 +81,10 @@ class GradientSum:
             self._bucket_of[number].missing.discard(number)
             self._begin_complete(self.buckets[:-1])
 
-    def wait(self) -> list[Tensor]:
-        """All means, by parameter; begins what is not yet. What has no gradient counts as zero.
+    def wait(self) -> list[Tensor | None]:
+        """All means, by parameter; begins what is not yet.
+
+        What has no gradient on some workers counts as zero there, and what has none on any has no mean: no update then.
 
         Raises:
             CommunicationError: a worker is gone. The workers' own gradients are untouched.
@@ -89,7 +93,7 @@ class GradientSum:
         self.begin_rest()
         if self._failure is not None:
             raise self._failure
-        means: dict[int, Tensor] = {}
+        means: dict[int, Tensor | None] = {}
         for bucket in self.buckets:
             means.update(self.settled(bucket))
         if self.buckets[-1].changed.item() != 0:
@@ -109,11 +113,15 @@ class GradientSum:
         self.buckets[-1].changed.fill_(bool(self._changed()))
         self._begin_complete(self.buckets)
 
-    def settled(self, bucket: Bucket) -> dict[int, Tensor]:
+    def settled(self, bucket: Bucket) -> dict[int, Tensor | None]:
         """Wait for the mean of one bucket that was begun; by number of the parameter."""
         assert bucket.summing is not None
         bucket.summing.wait()
-        return dict(zip(bucket.parameters, bucket.parts, strict=True))
+        present = bucket.present.tolist()
+        return {
+            number: part if is_present else None
+            for number, part, is_present in zip(bucket.parameters, bucket.parts, present, strict=True)
+        }
 
     def renew(self) -> None:
         """Begin the next step's sum with what comes next; the means of the last one are gone."""
@@ -138,8 +146,9 @@ class GradientSum:
             self._failure = error
 
     def _begin(self, bucket: Bucket) -> None:
-        for number, part in zip(bucket.parameters, bucket.parts, strict=True):
+        for number, part, present in zip(bucket.parameters, bucket.parts, bucket.present, strict=True):
             gradient = self.parameters[number].grad
+            present.fill_(gradient is not None)
             if gradient is None:
                 part.zero_()
             else:
@@ -168,7 +177,7 @@ def _cut(parameters: Sequence[nn.Parameter], bucket_bytes: int) -> list[list[int
 
 def _empty_bucket(parameters: Sequence[nn.Parameter], numbers: Sequence[int]) -> Bucket:
     sizes = [parameters[number].numel() for number in numbers]
-    flat = torch.zeros(sum(sizes) + 1, dtype=parameters[numbers[0]].dtype)
-    *pieces, changed = torch.split(flat, [*sizes, 1])
+    flat = torch.zeros(sum(sizes) + len(sizes) + 1, dtype=parameters[numbers[0]].dtype)
+    *pieces, present, changed = torch.split(flat, [*sizes, len(sizes), 1])
     parts = tuple(piece.view(parameters[number].shape) for piece, number in zip(pieces, numbers, strict=True))
-    return Bucket(tuple(numbers), flat, parts, changed, set(numbers))
+    return Bucket(tuple(numbers), flat, parts, present, changed, set(numbers))

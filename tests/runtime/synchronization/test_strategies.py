@@ -104,6 +104,55 @@ def test_a_pass_too_many_is_refused():
     optimizer.close()
 
 
+def partly_trained(rank: int, size: int, wrapped) -> torch.nn.Module:
+    """A parameter that the loss never sees, and a layer that is frozen after three steps, both with weight decay."""
+    model = model_of()
+    model.unused = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    optimizer = wrapped(torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1))
+    for step in range(6):
+        model[0].weight.requires_grad_(step < 3)
+        inputs, targets = samples()
+        optimizer.zero_grad()
+        (model[:5](inputs[rank::size]) - targets[rank::size]).square().mean().backward()
+        optimizer.step()
+    return model
+
+
+def test_a_parameter_that_has_a_gradient_on_no_worker_stays_as_it_is():
+    def main(rank, link):
+        transport = link.transport("all", rank, 2)
+        made = []
+
+        def wrapped(inner):
+            made.append(SynchronizedOptimizer(inner, SynchronousSGD(), transport, bucket_bytes=300))
+            return made[0]
+
+        model = partly_trained(rank, 2, wrapped)
+        made[0].finish()
+        return model
+
+    models, reference = crew(2, main), partly_trained(0, 1, lambda inner: inner)
+    assert is_equal(models)
+    assert torch.equal(models[0].unused, torch.ones(3, dtype=torch.float64))
+    assert torch.allclose(flat(models[0]), flat(reference), rtol=1e-12, atol=1e-14)
+
+
+def test_a_gradient_that_one_worker_alone_has_counts_as_zero_on_the_others():
+    def main(rank, link):
+        model = torch.nn.ParameterList([torch.zeros(2), torch.zeros(2)])
+        optimizer = SynchronizedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=1.0), SynchronousSGD(), link.transport("all", rank, 2)
+        )
+        (model[0] + 3 * model[1] if rank == 1 else model[0]).sum().backward()
+        optimizer.step()
+        optimizer.finish()
+        return model
+
+    models = crew(2, main)
+    assert is_equal(models)
+    assert flat(models[0]).tolist() == [-1.0, -1.0, -1.5, -1.5]
+
+
 def halved(parameter):
     parameter.grad = parameter.grad / 2
 
