@@ -1,6 +1,6 @@
 """The mean of all workers' gradients, summed in buckets beside the backward pass; the gradients themselves stay as they are.
 
-The last bucket waits for the step: it tells all workers whether one of them changed gradients that were summed already.
+The last bucket waits for the step: it tells all workers whether one of them has gradients that cannot be summed so.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,12 @@ from kintsugi.core.errors import CommunicationError, InvalidInputError
 from kintsugi.runtime.synchronization.transport import Summing, Transport
 
 BUCKET_BYTES = 4 * 2**20
+_CHANGED = (
+    "a worker changed gradients after the backward pass, beside which they are summed ({count} of them here): scale them down by "
+    "`max_grad_norm`, not in the script"
+)
+_SPARSE = "a worker has sparse gradients, which are not summed ({count} of them here): say sparse=False of its nn.Embedding"
+_REFUSALS = (_CHANGED, _SPARSE)
 
 
 @dataclass(slots=True)
@@ -27,8 +33,8 @@ class Bucket:
     """Views of `flat` in the parameters' shapes."""
     present: Tensor
     """View of `flat`: which parameters have a gradient on some worker, more than zero. Shape [parameters]."""
-    changed: Tensor
-    """View of `flat`: whether a worker changed gradients after the backward pass; told by the last bucket alone. Shape [1]."""
+    refused: Tensor
+    """View of `flat`: what some worker is to be refused for, more than zero; the last bucket alone tells. Shape [refusals]."""
     missing: set[int]
     """Parameters whose gradients are not there yet."""
     summing: Summing | None = None
@@ -88,7 +94,7 @@ class GradientSum:
 
         Raises:
             CommunicationError: a worker is gone. The workers' own gradients are untouched.
-            InvalidInputError: a worker changed gradients after the backward pass; all workers find the same.
+            InvalidInputError: a worker changed gradients after the backward pass, or has sparse ones; all workers find the same.
         """
         self.begin_rest()
         if self._failure is not None:
@@ -96,21 +102,15 @@ class GradientSum:
         means: dict[int, Tensor | None] = {}
         for bucket in self.buckets:
             means.update(self.settled(bucket))
-        if self.buckets[-1].changed.item() != 0:
-            changed = self._changed()
-            raise InvalidInputError(
-                f"a worker changed gradients after the backward pass, beside which they are summed ({len(changed)} of them here): "
-                "scale them down by `max_grad_norm`, not in the script",
-                field="gradients",
-                value=changed,
-            )
+        for refused, message, numbers in zip(self.buckets[-1].refused.tolist(), _REFUSALS, self._refused(), strict=True):
+            if refused:
+                raise InvalidInputError(message.format(count=len(numbers)), field="gradients", value=numbers)
         return [means[number] for number in range(len(self.parameters))]
 
     def begin_rest(self) -> None:
         """The backward passes are over: begin what is not yet."""
         for bucket in self.buckets:
             bucket.missing.clear()
-        self.buckets[-1].changed.fill_(bool(self._changed()))
         self._begin_complete(self.buckets)
 
     def settled(self, bucket: Bucket) -> dict[int, Tensor | None]:
@@ -131,10 +131,11 @@ class GradientSum:
         self._seen.clear()
         self.num_begun = 0
 
-    def _changed(self) -> list[int]:
-        """Numbers of the parameters whose gradients are others now than when they were complete."""
+    def _refused(self) -> tuple[list[int], list[int]]:
+        """Numbers of the parameters whose gradients are others now than when they were complete, and of those with sparse ones."""
         now = ((number, *_mark(self.parameters[number].grad)) for number in self._seen)
-        return [number for number, grad, version in now if grad is not self._seen[number][0] or version != self._seen[number][1]]
+        changed = [n for n, gradient, version in now if gradient is not self._seen[n][0] or version != self._seen[n][1]]
+        return changed, [n for n, parameter in enumerate(self.parameters) if _is_sparse(parameter.grad)]
 
     def _begin_complete(self, buckets: Sequence[Bucket]) -> None:
         """A worker's loss is told by `wait`: a backward pass is no place to handle it."""
@@ -149,16 +150,23 @@ class GradientSum:
         for number, part, present in zip(bucket.parameters, bucket.parts, bucket.present, strict=True):
             gradient = self.parameters[number].grad
             present.fill_(gradient is not None)
-            if gradient is None:
+            if gradient is None or _is_sparse(gradient):
                 part.zero_()
             else:
                 part.copy_(gradient)
+        if bucket is self.buckets[-1]:
+            for refused, numbers in zip(bucket.refused, self._refused(), strict=True):
+                refused.fill_(bool(numbers))
         bucket.summing = self.transport.begin_mean(bucket.flat)
 
 
 def _mark(gradient: Tensor | None) -> tuple[Tensor | None, int]:
     """The gradient, and how often it was changed in place; changes through `.data` are not seen."""
     return gradient, 0 if gradient is None else gradient._version
+
+
+def _is_sparse(gradient: Tensor | None) -> bool:
+    return gradient is not None and gradient.layout != torch.strided
 
 
 def _cut(parameters: Sequence[nn.Parameter], bucket_bytes: int) -> list[list[int]]:
@@ -177,7 +185,7 @@ def _cut(parameters: Sequence[nn.Parameter], bucket_bytes: int) -> list[list[int
 
 def _empty_bucket(parameters: Sequence[nn.Parameter], numbers: Sequence[int]) -> Bucket:
     sizes = [parameters[number].numel() for number in numbers]
-    flat = torch.zeros(sum(sizes) + len(sizes) + 1, dtype=parameters[numbers[0]].dtype)
-    *pieces, present, changed = torch.split(flat, [*sizes, len(sizes), 1])
+    flat = torch.zeros(sum(sizes) + len(sizes) + len(_REFUSALS), dtype=parameters[numbers[0]].dtype)
+    *pieces, present, refused = torch.split(flat, [*sizes, len(sizes), len(_REFUSALS)])
     parts = tuple(piece.view(parameters[number].shape) for piece, number in zip(pieces, numbers, strict=True))
-    return Bucket(tuple(numbers), flat, parts, present, changed, set(numbers))
+    return Bucket(tuple(numbers), flat, parts, present, refused, set(numbers))

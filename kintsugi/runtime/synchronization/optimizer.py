@@ -65,7 +65,8 @@ class SynchronizedOptimizer(WrappingOptimizer):
         Raises:
             CommunicationError: a worker is gone.
             InvalidInputError: strategies have the same name, the policy may choose one that is not given, a count or a limit is
-                none, or the optimizer has parameters of several types, or in other groups than the others'.
+                none, or the optimizer's step needs a closure, or it has parameters of several types, or in other groups than the
+                others'.
         """
         candidates = _strategies(strategy)
         self._strategies = {candidate.name: candidate for candidate in candidates}
@@ -124,7 +125,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
 
         Raises:
             CommunicationError: a worker is gone. Nothing was touched: `adopt` a new membership, and call this again.
-            InvalidInputError: the workers' learning rates differ, or gradients were scaled or changed that are summed already.
+            InvalidInputError: the workers' learning rates differ, or gradients are sparse, or were changed once they were summed.
         """
         self._require_unscaled()
         loss = None

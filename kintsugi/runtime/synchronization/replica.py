@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError, ReconfigurationError
-from kintsugi.runtime.brought import finite_factor
+from kintsugi.runtime.brought import finite_factor, require_plain_steps
 from kintsugi.runtime.synchronization.gradients import BUCKET_BYTES, GradientSum
 from kintsugi.runtime.synchronization.membership import record_of
 from kintsugi.runtime.synchronization.monitor import Monitor, Totals
@@ -47,8 +47,9 @@ class Replica:
         """See `SynchronizedOptimizer` for the arguments.
 
         Raises:
-            InvalidInputError: there are no parameters, or of several types.
+            InvalidInputError: there are no parameters, or of several types, or the optimizer's step needs a closure.
         """
+        require_plain_steps(optimizer)
         self.optimizer = optimizer
         self.parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         dtypes = {str(parameter.dtype) for parameter in self.parameters}
@@ -100,7 +101,7 @@ class Replica:
 
         Raises:
             CommunicationError: a worker is gone.
-            InvalidInputError: a worker changed gradients after the backward pass.
+            InvalidInputError: a worker changed gradients after the backward pass, or has sparse ones.
         """
         return self.gradients.wait()
 

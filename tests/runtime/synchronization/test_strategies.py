@@ -176,10 +176,29 @@ def test_gradients_that_one_worker_changes_after_they_were_summed_are_refused_by
         backward(model, optimizer, 1, rank, 2)
         if rank == 1:
             change(model)
-        with refuses("gradients", fragment="by `max_grad_norm`, not in the script"):
-            optimizer.step()
+        for _ in range(2):
+            with refuses("gradients", fragment="by `max_grad_norm`, not in the script"):
+                optimizer.step()
         optimizer.close()
         return torch.equal(before, flat(model))
+
+    assert crew(2, main) == [True, True]
+
+
+@pytest.mark.parametrize("num_sparse", [1, 2])
+def test_sparse_gradients_of_any_worker_are_refused_by_all(num_sparse):
+
+    def main(rank, link):
+        table = torch.nn.Embedding(6, 2, sparse=rank < num_sparse)
+        optimizer = SynchronizedOptimizer(
+            torch.optim.SGD(table.parameters(), lr=0.1), SynchronousSGD(), link.transport("all", rank, 2)
+        )
+        before = flat(table)
+        table(torch.tensor([rank, 2])).sum().backward()
+        with refuses("gradients", fragment="a worker has sparse gradients, which are not summed"):
+            optimizer.step()
+        optimizer.close()
+        return torch.equal(before, flat(table))
 
     assert crew(2, main) == [True, True]
 
