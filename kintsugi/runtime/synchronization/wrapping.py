@@ -38,3 +38,8 @@ class WrappingOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Of the optimizer within."""
         self._inner.zero_grad(set_to_none=set_to_none)
+
+
+def within(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer that another one wraps; itself where it wraps none."""
+    return optimizer._inner if isinstance(optimizer, WrappingOptimizer) else optimizer
