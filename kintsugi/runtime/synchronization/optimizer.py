@@ -29,7 +29,7 @@ from kintsugi.runtime.synchronization.wrapping import WrappingOptimizer
 class SynchronizedOptimizer(WrappingOptimizer):
     """A torch optimizer whose `step` keeps this worker's model together with those of the others.
 
-    All workers construct it at once, and all of them go through the same memberships. Learning-rate schedulers, `state_dict`
+    All workers construct it at once, and all of them go through the same memberships. Learning-rate schedulers, hooks, `state_dict`
     and `zero_grad` see the optimizer within.
     """
 

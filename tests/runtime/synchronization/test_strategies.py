@@ -350,6 +350,25 @@ def test_schedulers_and_checkpoints_see_the_optimizer_within():
     other.close()
 
 
+def test_hooks_are_those_of_the_optimizer_within():
+    model, called = model_of(), []
+    within = adam(model)
+    optimizer = SynchronizedOptimizer(within, SynchronousSGD(), PeerTransport.alone())
+    names = ("step_pre", "step_post", "state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post")
+    handles = [
+        getattr(optimizer, f"register_{name}_hook")(lambda seen, *_, name=name: called.append((name, seen is within)))
+        for name in names
+    ]
+    train_step(model, optimizer, 0)
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert called == [(name, True) for name in names]
+    for handle in handles:
+        handle.remove()
+    train_step(model, optimizer, 1)
+    assert len(called) == len(names)
+    optimizer.close()
+
+
 def test_the_learning_rate_may_be_a_function_of_the_step():
     models = trained(SynchronousSGD, 2, learning_rate=lambda step: 0.02 / (1 + step))
     reference = model_of()
