@@ -80,6 +80,8 @@ class PipelinedUpdate:
 
     def step(self) -> None:
         """Wait until all buckets are applied."""
+        self._gradients.begin_rest()
+        self._queue_begun()
         self._queue.join()
         self._num_queued = 0
         self._gradients.renew()
@@ -93,6 +95,9 @@ class PipelinedUpdate:
 
     def _ready(self, number: int, _: Tensor) -> None:
         self._gradients.ready(number)
+        self._queue_begun()
+
+    def _queue_begun(self) -> None:
         while self._num_queued < self._gradients.num_begun:
             self._queue.put(self._num_queued)
             self._num_queued += 1
@@ -106,6 +111,7 @@ class PipelinedUpdate:
         for number, mean in self._gradients.settled(bucket).items():
             gradient = self._parameters[number].grad
             assert gradient is not None
+            assert mean is not None
             gradient.copy_(mean)
         optimizer.step()
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.checkpoints.snapshots import Entries
 from kintsugi.runtime.optimizer_state import are_alike, kind_of
+from kintsugi.runtime.synchronization.wrapping import WrappingOptimizer, within
 from kintsugi.runtime.values import from_plain, to_plain
 
 _MODEL, _OPTIMIZER, _SCHEDULER, _GROUPS, _KIND = "model", "optimizer", "scheduler", "groups", "kind"
@@ -32,7 +33,7 @@ def entries_of(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: St
         InvalidInputError: the optimizer or the scheduler keeps what is neither plain nor a tensor.
     """
     entries: Entries = {f"{_MODEL}|{name}": value for name, value in model.state_dict().items()}
-    entries |= {_KIND: kind_of(optimizer)} | _described(_OPTIMIZER, optimizer)
+    entries |= {_KIND: kind_of(within(optimizer))} | _described(_OPTIMIZER, optimizer)
     return entries if scheduler is None else entries | _described(_SCHEDULER, scheduler)
 
 
@@ -42,7 +43,7 @@ def load(entries: Entries, model: nn.Module, optimizer: torch.optim.Optimizer, s
     Raises:
         InvalidInputError: it is of another kind of optimizer.
     """
-    _require_alike(entries.get(_KIND), kind_of(optimizer))
+    _require_alike(entries.get(_KIND), kind_of(within(optimizer)))
     model.load_state_dict({name.partition("|")[2]: v for name, v in entries.items() if name.startswith(f"{_MODEL}|")})
     is_earlier = _GROUPS in entries
     optimizer.load_state_dict(_earlier_optimizer(entries) if is_earlier else _read(_OPTIMIZER, entries))
@@ -51,7 +52,8 @@ def load(entries: Entries, model: nn.Module, optimizer: torch.optim.Optimizer, s
 
 
 def _require_alike(was: str | None, now: str) -> None:
-    if was is not None and not are_alike(was, now):
+    """Of a wrapped optimizer earlier versions told the wrapper's kind, which says nothing about the one within."""
+    if was is not None and WrappingOptimizer.__name__ not in was.split() and not are_alike(was, now):
         before, own = was.partition(" ")[0], now.partition(" ")[0]
         raise InvalidInputError(
             f"is {own}, and the checkpoint is of {before}: take that, or a new folder", field=_OPTIMIZER, value=own

@@ -18,12 +18,14 @@ from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.checkpoints.snapshots import read_part
 from kintsugi.runtime.layout import RECORDS
 from kintsugi.runtime.plain import PlainRun
-from kintsugi.runtime.plain_state import load
+from kintsugi.runtime.plain_state import entries_of, load
 from kintsugi.runtime.processes import forkserver
 from kintsugi.runtime.records.audit import audit
 from kintsugi.runtime.records.journal import Source
 from kintsugi.runtime.supervising.supervision import EndReason, SupervisorPolicy, SupervisorState
 from kintsugi.runtime.supervising.supervisor import Supervisor
+from kintsugi.runtime.synchronization import PeerTransport, SynchronizedOptimizer, SynchronousSGD
+from tests.core.refusals import refuses
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "plain_ddp.py")
 
@@ -118,6 +120,20 @@ def test_another_kind_of_optimizer_does_not_go_on(tmp_path):
     model, _, _ = script()
     with pytest.raises(InvalidInputError, match="optimizer: is SGD, and the checkpoint is of AdamW: take that, or a new folder"):
         run.restore(model, torch.optim.SGD(model.parameters(), lr=1.0))
+
+
+def test_the_optimizer_within_goes_on_and_no_other_kind():
+    """Checkpoints of earlier versions say of a wrapped one that it is wrapped, and go on all the same."""
+    model, inner, _ = script()
+    wrapped = SynchronizedOptimizer(inner, SynchronousSGD(), PeerTransport.alone())
+    entries = entries_of(model, wrapped, None)
+    load(entries, model, inner, None)
+    load(entries | {"kind": "SynchronizedOptimizer WrappingOptimizer"}, model, wrapped, None)
+    wrapped.close()
+    other = SynchronizedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), SynchronousSGD(), PeerTransport.alone())
+    with refuses("optimizer", "SGD", "is SGD, and the checkpoint is of AdamW: take that, or a new folder"):
+        load(entries, model, other, None)
+    other.close()
 
 
 LINEAR = torch.optim.lr_scheduler.LinearLR

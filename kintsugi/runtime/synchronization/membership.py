@@ -1,6 +1,7 @@
 """What workers tell each other when a membership begins: who knows the model, who is how far, and who has it all to learn."""
 
 import io
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -8,7 +9,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.synchronization.transport import Transport
+from kintsugi.runtime.values import from_plain, to_plain
 from kintsugi.runtime.workers.commit import CommitRecord, StepStatus, resolve
 
 _NONE = -1
@@ -107,13 +110,26 @@ def broadcast(transport: Transport, source: int, content: Mapping[str, Any]) -> 
 
     Raises:
         CommunicationError: a worker is gone.
+        InvalidInputError: the content holds what is neither plain nor a tensor; all workers find the same.
     """
-    packed = torch.zeros(0, dtype=torch.uint8)
-    if transport.rank == source:
-        stream = io.BytesIO()
-        torch.save(dict(content), stream)
-        packed = torch.frombuffer(bytearray(stream.getvalue()), dtype=torch.uint8)
+    packed = _packed(content) if transport.rank == source else torch.zeros(0, dtype=torch.uint8)
     size = int(transport.begin_sum(torch.tensor([len(packed)])).wait())
     told = packed if transport.rank == source else torch.zeros(size, dtype=torch.uint8)
     transport.begin_sum(told).wait()
-    return torch.load(io.BytesIO(told.numpy().tobytes()), weights_only=True)
+    text, tensors, refusal = torch.load(io.BytesIO(told.numpy().tobytes()), weights_only=True)
+    if refusal is not None:
+        raise InvalidInputError(refusal["message"], field=refusal["field"])
+    return {name: from_plain(value, tensors) for name, value in json.loads(text).items()}
+
+
+def _packed(content: Mapping[str, Any]) -> Tensor:
+    """A text and the tensors that it numbers, or why there are none. Shape [bytes]."""
+    tensors: list[Tensor] = []
+    text, refusal = "", None
+    try:
+        text = json.dumps({name: to_plain(value, name, tensors) for name, value in content.items()})
+    except InvalidInputError as error:
+        tensors, refusal = [], {"message": error.message, "field": error.field}
+    stream = io.BytesIO()
+    torch.save((text, tensors, refusal), stream)
+    return torch.frombuffer(bytearray(stream.getvalue()), dtype=torch.uint8)

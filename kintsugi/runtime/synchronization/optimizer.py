@@ -29,7 +29,7 @@ from kintsugi.runtime.synchronization.wrapping import WrappingOptimizer
 class SynchronizedOptimizer(WrappingOptimizer):
     """A torch optimizer whose `step` keeps this worker's model together with those of the others.
 
-    All workers construct it at once, and all of them go through the same memberships. Learning-rate schedulers, `state_dict`
+    All workers construct it at once, and all of them go through the same memberships. Learning-rate schedulers, hooks, `state_dict`
     and `zero_grad` see the optimizer within.
     """
 
@@ -65,7 +65,8 @@ class SynchronizedOptimizer(WrappingOptimizer):
         Raises:
             CommunicationError: a worker is gone.
             InvalidInputError: strategies have the same name, the policy may choose one that is not given, a count or a limit is
-                none, or the optimizer has parameters of several types, or in other groups than the others'.
+                none, or the optimizer's step needs a closure, or it has parameters of several types, or in other groups than the
+                others'.
         """
         candidates = _strategies(strategy)
         self._strategies = {candidate.name: candidate for candidate in candidates}
@@ -111,6 +112,11 @@ class SynchronizedOptimizer(WrappingOptimizer):
         """Of the present membership."""
         return self._replica.transport.num_workers
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Asked by torch's GradScaler: whether it is to call `step` whatever the gradients are, with its scale as an attribute."""
+        return self._strategy.keeps_replicas_equal
+
     def __repr__(self) -> str:
         return f"SynchronizedOptimizer({self.strategy}, {self.num_workers} workers, {self._inner!r})"
 
@@ -119,8 +125,9 @@ class SynchronizedOptimizer(WrappingOptimizer):
 
         Raises:
             CommunicationError: a worker is gone. Nothing was touched: `adopt` a new membership, and call this again.
-            InvalidInputError: the workers' learning rates differ.
+            InvalidInputError: the workers' learning rates differ, or gradients are sparse, or were changed once they were summed.
         """
+        self._require_unscaled()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -182,6 +189,11 @@ class SynchronizedOptimizer(WrappingOptimizer):
         self._strategy.abandon(self._replica)
         self._replica.transport.abort()
         self._replica.transport.close()
+
+    def _require_unscaled(self) -> None:
+        if vars(self).pop("found_inf", None) is not None:
+            message = "gradients come from a GradScaler, and are summed before it scales them back; train in bfloat16, without it"
+            raise InvalidInputError(message, field="gradients", value="GradScaler")
 
     def _gradient_ready(self, number: int, _: nn.Parameter | Tensor) -> None:
         if self._strategy.is_synchronous:

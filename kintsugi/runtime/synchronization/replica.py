@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError, ReconfigurationError
-from kintsugi.runtime.brought import finite_factor
+from kintsugi.runtime.brought import finite_factor, require_plain_steps
 from kintsugi.runtime.synchronization.gradients import BUCKET_BYTES, GradientSum
 from kintsugi.runtime.synchronization.membership import record_of
 from kintsugi.runtime.synchronization.monitor import Monitor, Totals
@@ -27,7 +27,7 @@ class _Update:
     """What a step is about to do."""
 
     model: Tensor | None
-    gradients: Sequence[Tensor] | None
+    gradients: Sequence[Tensor | None] | None
     matches_synchronous: bool
 
 
@@ -47,8 +47,9 @@ class Replica:
         """See `SynchronizedOptimizer` for the arguments.
 
         Raises:
-            InvalidInputError: there are no parameters, or of several types.
+            InvalidInputError: there are no parameters, or of several types, or the optimizer's step needs a closure.
         """
+        require_plain_steps(optimizer)
         self.optimizer = optimizer
         self.parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         dtypes = {str(parameter.dtype) for parameter in self.parameters}
@@ -93,11 +94,14 @@ class Replica:
         """Overwrite all parameters."""
         _overwrite(self.parameters, model)
 
-    def mean_gradients(self) -> list[Tensor]:
+    def mean_gradients(self) -> list[Tensor | None]:
         """The mean of all workers' gradients, by parameter; most of it was summed beside the backward pass.
+
+        None where no worker has a gradient, as in torch: such a parameter is not updated.
 
         Raises:
             CommunicationError: a worker is gone.
+            InvalidInputError: a worker changed gradients after the backward pass, or has sparse ones.
         """
         return self.gradients.wait()
 
@@ -119,7 +123,7 @@ class Replica:
             self._reporting = self._transport.begin_sum(self.report(num_steps=self.num_steps + 1).tensor())
 
     def apply(
-        self, *, model: Tensor | None = None, gradients: Sequence[Tensor] | None = None, matches_synchronous: bool = False
+        self, *, model: Tensor | None = None, gradients: Sequence[Tensor | None] | None = None, matches_synchronous: bool = False
     ) -> None:
         """Let the optimizer step, from another model or by other gradients where they are given.
 
@@ -226,7 +230,7 @@ class Replica:
         return self.noise.ratio(num_workers) if update.matches_synchronous else 1.0
 
     @contextmanager
-    def _lent(self, gradients: Sequence[Tensor] | None) -> Iterator[None]:
+    def _lent(self, gradients: Sequence[Tensor | None] | None) -> Iterator[None]:
         """Other gradients for the time being; this worker's own are not copied and stay its own."""
         if gradients is None:
             yield
@@ -234,7 +238,7 @@ class Replica:
         own = [parameter.grad for parameter in self.parameters]
         try:
             for parameter, gradient in zip(self.parameters, gradients, strict=True):
-                parameter.grad = gradient.to(parameter.device)
+                parameter.grad = None if gradient is None else gradient.to(parameter.device)
             yield
         finally:
             for parameter, kept in zip(self.parameters, own, strict=True):

@@ -4,13 +4,17 @@ from typing import Any
 
 import torch
 
+_HOOKS = ("_optimizer_step_", "_optimizer_state_dict_", "_optimizer_load_state_dict_")
+"""What torch's names of an optimizer's hooks begin with: dictionaries that its `register_` methods add to."""
+
 
 class WrappingOptimizer(torch.optim.Optimizer):
-    """Shares groups and state with the optimizer within, so that schedulers and checkpoints see that one."""
+    """Shares groups, state and hooks with the optimizer within, so that schedulers, checkpoints and hooks see that one."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         """Not torch's own `__init__`, which would make groups and state of its own."""
         self._inner = optimizer
+        self.__dict__ |= {name: hooks for name, hooks in vars(optimizer).items() if name.startswith(_HOOKS)}
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]  # an attribute there
@@ -38,3 +42,8 @@ class WrappingOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Of the optimizer within."""
         self._inner.zero_grad(set_to_none=set_to_none)
+
+
+def within(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer that another one wraps; itself where it wraps none."""
+    return optimizer._inner if isinstance(optimizer, WrappingOptimizer) else optimizer

@@ -47,6 +47,12 @@ def test_what_is_no_strategy_is_refused(strategy):
         SynchronizedOptimizer(inner, strategy, None)
 
 
+def test_an_optimizer_that_computes_the_loss_itself_is_refused():
+    inner = torch.optim.LBFGS(model_of().parameters())
+    with refuses("optimizer", "LBFGS", "whose step() needs a closure"):
+        SynchronizedOptimizer(inner, SynchronousSGD(), None)
+
+
 @pytest.mark.parametrize(
     ("make", "field"),
     [

@@ -1,5 +1,8 @@
 """Steps are atomic, an interrupted one is taken again by the workers that are left, and workers join in the middle."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +17,7 @@ from kintsugi.runtime.synchronization import (
     WorkerCountPolicy,
 )
 from kintsugi.runtime.synchronization.monitor import Totals
+from tests.core.refusals import refuses
 from tests.runtime.synchronization.workers import backward, crew, flat, is_equal, model_of, together, train_step
 
 NUM_NUMBERS = len(Totals().tensor())
@@ -188,6 +192,41 @@ def test_workers_that_join_follow_the_strategy_and_the_policy_of_the_others():
     told = [[(switch.step, switch.after) for switch in switches] for _, switches, _ in outcomes]
     assert told == [[(5, "model_averaging"), (10, "synchronous_sgd")]] * 2 + [[(10, "synchronous_sgd")]]
     assert is_equal([model for model, _, _ in outcomes])
+
+
+def test_a_learning_rate_may_be_a_numpy_number_of_64_bits():
+    """As a schedule by NumPy's functions leaves it; workers that join have the same bits."""
+
+    def main(rank, link):
+        model = model_of(rank)
+        inner = torch.optim.SGD(model.parameters(), lr=np.float64(0.1))
+        optimizer = SynchronizedOptimizer(inner, SynchronousSGD(), link.transport("of 2", rank, 2)) if rank < 2 else None
+        if optimizer is not None:
+            train_step(model, optimizer, 0, rank, 2)
+            inner.param_groups[0]["lr"] = 0.1 * np.cos(0.3)
+            optimizer.adopt(link.transport("of 3", rank, 3))
+        else:
+            optimizer = SynchronizedOptimizer(inner, SynchronousSGD(), link.transport("of 3", rank, 3))
+        train_step(model, optimizer, 1, rank, 3)
+        optimizer.finish()
+        return model, inner.param_groups[0]["lr"]
+
+    outcomes = crew(3, main)
+    assert is_equal([model for model, _ in outcomes])
+    assert {float(rate) for _, rate in outcomes} == {0.1 * math.cos(0.3)}
+
+
+def test_what_cannot_go_on_in_another_worker_is_refused_by_all_of_them():
+    """With a number of 32 bits NumPy computes in 32, and torch with a plain one in 64."""
+
+    def main(rank, link):
+        inner = torch.optim.SGD(model_of().parameters(), lr=np.float32(0.1))
+        transport = link.transport("both", rank, 2)
+        with refuses("optimizer", fragment="holds a float32, which cannot go on in another process; keep plain values and tensors"):
+            SynchronizedOptimizer(inner, SynchronousSGD(), transport)
+        transport.close()
+
+    crew(2, main)
 
 
 def test_a_job_shrinks_to_one_worker_and_goes_on():

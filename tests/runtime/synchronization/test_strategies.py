@@ -17,6 +17,7 @@ from kintsugi.runtime.synchronization import (
 )
 from kintsugi.runtime.synchronization.caching import ModelCache, cached_model
 from kintsugi.runtime.synchronization.exchange import Kind
+from tests.core.refusals import refuses
 from tests.runtime.synchronization.workers import backward, crew, flat, is_equal, model_of, samples, train_step
 
 NUM_STEPS = 12
@@ -101,6 +102,129 @@ def test_a_pass_too_many_is_refused():
     with pytest.raises(InvalidInputError, match="num_backwards"):
         backward(model, optimizer, 1)
     optimizer.close()
+
+
+def partly_trained(rank: int, size: int, wrapped) -> torch.nn.Module:
+    """A parameter that the loss never sees, and a layer that is frozen after three steps, both with weight decay."""
+    model = model_of()
+    model.unused = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    optimizer = wrapped(torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1))
+    for step in range(6):
+        model[0].weight.requires_grad_(step < 3)
+        inputs, targets = samples()
+        optimizer.zero_grad()
+        (model[:5](inputs[rank::size]) - targets[rank::size]).square().mean().backward()
+        optimizer.step()
+    return model
+
+
+def test_a_parameter_that_has_a_gradient_on_no_worker_stays_as_it_is():
+    def main(rank, link):
+        transport = link.transport("all", rank, 2)
+        made = []
+
+        def wrapped(inner):
+            made.append(SynchronizedOptimizer(inner, SynchronousSGD(), transport, bucket_bytes=300))
+            return made[0]
+
+        model = partly_trained(rank, 2, wrapped)
+        made[0].finish()
+        return model
+
+    models, reference = crew(2, main), partly_trained(0, 1, lambda inner: inner)
+    assert is_equal(models)
+    assert torch.equal(models[0].unused, torch.ones(3, dtype=torch.float64))
+    assert torch.allclose(flat(models[0]), flat(reference), rtol=1e-12, atol=1e-14)
+
+
+def test_a_gradient_that_one_worker_alone_has_counts_as_zero_on_the_others():
+    def main(rank, link):
+        model = torch.nn.ParameterList([torch.zeros(2), torch.zeros(2)])
+        optimizer = SynchronizedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=1.0), SynchronousSGD(), link.transport("all", rank, 2)
+        )
+        (model[0] + 3 * model[1] if rank == 1 else model[0]).sum().backward()
+        optimizer.step()
+        optimizer.finish()
+        return model
+
+    models = crew(2, main)
+    assert is_equal(models)
+    assert flat(models[0]).tolist() == [-1.0, -1.0, -1.5, -1.5]
+
+
+def halved(parameter):
+    parameter.grad = parameter.grad / 2
+
+
+@pytest.mark.parametrize("bucket_bytes", [300, 2**20], ids=["several buckets", "one bucket"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-6),
+        lambda model: halved(model[4].bias),
+        lambda model: model.zero_grad(),
+    ],
+    ids=["all in place", "one replaced", "all gone"],
+)
+def test_gradients_that_one_worker_changes_after_they_were_summed_are_refused_by_all(change, bucket_bytes):
+    def main(rank, link):
+        model = model_of()
+        optimizer = SynchronizedOptimizer(adam(model), SynchronousSGD(), link.transport("all", rank, 2), bucket_bytes=bucket_bytes)
+        train_step(model, optimizer, 0, rank, 2)
+        before = flat(model)
+        backward(model, optimizer, 1, rank, 2)
+        if rank == 1:
+            change(model)
+        for _ in range(2):
+            with refuses("gradients", fragment="by `max_grad_norm`, not in the script"):
+                optimizer.step()
+        optimizer.close()
+        return torch.equal(before, flat(model))
+
+    assert crew(2, main) == [True, True]
+
+
+@pytest.mark.parametrize("num_sparse", [1, 2])
+def test_sparse_gradients_of_any_worker_are_refused_by_all(num_sparse):
+
+    def main(rank, link):
+        table = torch.nn.Embedding(6, 2, sparse=rank < num_sparse)
+        optimizer = SynchronizedOptimizer(
+            torch.optim.SGD(table.parameters(), lr=0.1), SynchronousSGD(), link.transport("all", rank, 2)
+        )
+        before = flat(table)
+        table(torch.tensor([rank, 2])).sum().backward()
+        with refuses("gradients", fragment="a worker has sparse gradients, which are not summed"):
+            optimizer.step()
+        optimizer.close()
+        return torch.equal(before, flat(table))
+
+    assert crew(2, main) == [True, True]
+
+
+def test_a_gradient_scaler_is_refused_where_gradients_are_summed_before_it_scales_them_back():
+    model = model_of()
+    optimizer = SynchronizedOptimizer(adam(model), SynchronousSGD(), PeerTransport.alone())
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    before = flat(model)
+    scaler.scale(model(samples()[0]).sum()).backward()
+    with refuses("gradients", "GradScaler", "train in bfloat16, without it"):
+        scaler.step(optimizer)
+    assert torch.equal(before, flat(model))
+    optimizer.close()
+
+
+def test_a_gradient_scaler_scales_what_a_worker_applies_alone():
+    model, reference = model_of(), model_of()
+    optimizer = SynchronizedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), ModelAveraging(), PeerTransport.alone())
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(model(samples()[0]).sum()).backward()
+    scaler.step(optimizer)
+    optimizer.finish()
+    reference(samples()[0]).sum().backward()
+    torch.optim.SGD(reference.parameters(), lr=0.1).step()
+    assert torch.allclose(flat(model), flat(reference), rtol=1e-12)
 
 
 def test_model_averaging_is_repeatable_and_ends_with_equal_replicas():
@@ -224,6 +348,25 @@ def test_schedulers_and_checkpoints_see_the_optimizer_within():
     assert other.defaults["lr"] == 0.01
     optimizer.close()
     other.close()
+
+
+def test_hooks_are_those_of_the_optimizer_within():
+    model, called = model_of(), []
+    within = adam(model)
+    optimizer = SynchronizedOptimizer(within, SynchronousSGD(), PeerTransport.alone())
+    names = ("step_pre", "step_post", "state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post")
+    handles = [
+        getattr(optimizer, f"register_{name}_hook")(lambda seen, *_, name=name: called.append((name, seen is within)))
+        for name in names
+    ]
+    train_step(model, optimizer, 0)
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert called == [(name, True) for name in names]
+    for handle in handles:
+        handle.remove()
+    train_step(model, optimizer, 1)
+    assert len(called) == len(names)
+    optimizer.close()
 
 
 def test_the_learning_rate_may_be_a_function_of_the_step():
