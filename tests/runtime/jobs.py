@@ -307,14 +307,29 @@ class Drawing:
         return {**sample, "values": sample["values"] + drawn, "drawn": drawn}
 
 
+class DrawingMixer(Mixer):
+    """Its initial values are drawn from NumPy's generator, and every pass draws from that and from Python's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noise = nn.Parameter(torch.from_numpy(np.random.standard_normal(WIDTH)))
+
+    def forward(self, hidden: Tensor, residual: Tensor, *, mask: Tensor) -> tuple[Tensor, Tensor]:
+        drawn = hidden * (0.5 + random.random()) + self.noise * float(np.random.random())
+        return super().forward(drawn, residual, mask=mask)
+
+
 def squared_error_of_drawn(outputs: Activations, batch: Batch) -> Tensor:
-    """Against what the samples drew, and with dropout of its own."""
-    return functional.dropout((outputs[0] - batch["drawn"]).square(), 0.1).mean()
+    """Against what the samples drew, with dropout and weights of its own."""
+    weight = 0.5 + random.random() + float(np.random.random())
+    return functional.dropout((outputs[0] - batch["drawn"]).square(), 0.1).mean() * weight
 
 
 def drawing_job() -> TrainingJob:
-    """The odd job, on samples that draw their input and what is to be told of it."""
-    return replace(odd_job(), dataset=Drawing(Vectors(100)), loss=squared_error_of_drawn)
+    """The odd job, on samples that draw their input and what is to be told of it; some layers and the loss draw, too."""
+    job = odd_job()
+    layers = [replace(layer, build=DrawingMixer) if layer.name in ("mixer2", "mixer4") else layer for layer in job.layers]
+    return replace(job, layers=layers, dataset=Drawing(Vectors(100)), loss=squared_error_of_drawn)
 
 
 @dataclass

@@ -128,7 +128,7 @@ def test_odd_models_are_mended_too(optimizer, policy):
     assert_same(result, odd_reference(optimizer))
 
 
-def test_samples_that_draw_are_the_same_on_every_stage_and_in_a_step_that_is_run_again():
+def test_what_samples_layers_and_losses_draw_is_the_same_on_every_stage_and_in_a_step_that_is_run_again():
     whole = run(drawing_job, request_for(drawing_job(), 1, 1))
     request = request_for(drawing_job(), 2, 3, Policy.DYNAMIC_PARALLELISM)
     assert_same(run(drawing_job, request, fail_at(1, "w05", "backward"), fail_at(3, "w00", "commit")), whole)
