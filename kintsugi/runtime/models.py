@@ -11,7 +11,15 @@ from torch import Tensor, nn
 
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.runtime.brought import built, followed_without_values, optimizer_of, output_tensors, scalar_loss, stacked
+from kintsugi.runtime.brought import (
+    built,
+    followed_without_values,
+    optimizer_of,
+    output_tensors,
+    scalar_loss,
+    stacked,
+    with_own_memory,
+)
 from kintsugi.runtime.given import function, gradient_limit, real_type
 from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.recomputation import recomputed
@@ -145,7 +153,7 @@ def build_layer(job: TrainingJob, index: int) -> nn.Module:
     """The module of layer `index` with its initial values, the same in every process."""
     seed_generators(job, 0, index)
     layer = job.layers[index]
-    return built(layer.name, layer.build).to(device=job.device, dtype=job.dtype)
+    return with_own_memory(built(layer.name, layer.build).to(device=job.device, dtype=job.dtype))
 
 
 def batch_of(job: TrainingJob, sampler: Sampler, step: int, microbatch: int) -> dict[str, Tensor]:

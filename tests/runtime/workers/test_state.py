@@ -5,9 +5,11 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
+from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.models import TrainingJob, canonical_name
 from kintsugi.runtime.workers.state import ModelState
 from tests.runtime.jobs import odd_job, tiny_gpt, twice_named_job
@@ -161,6 +163,28 @@ def test_staging_and_giving_up_changes_nothing(job):
     assert {name: id(parameter) for name, parameter in held.modules[last.start].named_parameters()} == objects
     again = held.rebuilt(last, {})
     assert_equal(exported(again, last), {place: truth[place] for place in truth if place[0] in last})
+
+
+class Expanded(nn.Module):
+    """One number stands for many in its tensors, as `expand` has it; a parameter and a whole-numbered buffer of another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(1, 1, dtype=torch.float64).expand(3, 2))
+        self.frozen = nn.Parameter(torch.full((1,), 2.0).expand(4), requires_grad=False)
+        self.register_buffer("position", torch.arange(4).unsqueeze(0).expand(2, -1))
+        self.register_buffer("again", self.position)
+
+
+def test_state_that_arrives_for_expanded_tensors_has_room():
+    job = replace(odd_job(), layers=[Layer(name="expanded", build=Expanded)])
+    whole = trained(job, range(1))
+    truth = copied(exported(whole, range(1)))
+    truth[0, StateKind.PARAMETER]["expanded.position", "buffer"].view(-1)[1] = 7
+    moved = ModelState(job, {}, {}).rebuilt([0], truth)
+    assert_equal(exported(moved, range(1)), truth)
+    assert moved.modules[0].again is moved.modules[0].position
+    assert len(set(moved.parameters["expanded.gain"].flatten().tolist())) == 6, "each is trained as the one that it is"
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "averaging"])
