@@ -332,6 +332,29 @@ def drawing_job() -> TrainingJob:
     return replace(job, layers=layers, dataset=Drawing(Vectors(100)), loss=squared_error_of_drawn)
 
 
+class Langevin(torch.optim.Optimizer):
+    """Descends by the gradient and by noise, from torch's generator and from Python's."""
+
+    def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad, alpha=group["lr"]).add_(torch.randn_like(parameter), alpha=0.01 * random.random())
+
+
+def langevin(parameters: NamedParameters) -> torch.optim.Optimizer:
+    return Langevin([p for _, p in parameters], lr=0.05)
+
+
+def langevin_job() -> TrainingJob:
+    """The odd job without ties, under an optimizer that draws."""
+    job = odd_job()
+    return replace(job, layers=[replace(layer, tied={}) for layer in job.layers], optimizer=langevin)
+
+
 @dataclass
 class Slow:
     """A data set that takes its time until a gate opens, so that there are steps left when something has happened."""

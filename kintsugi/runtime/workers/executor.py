@@ -248,7 +248,7 @@ class Executor:
                     if parameter.grad is not None:
                         parameter.grad.mul_(scale)
         self.state.set_learning_rate(record.step)
-        self.state.update()
+        self.state.update(record.step)
         self.status = StepStatus(step=record.step + 1, last_record=record)
         self._recorder.committed(record)
 

@@ -40,7 +40,7 @@ def stepped(job: TrainingJob, layers: range) -> ModelState:
     for parameter in state.parameters.values():
         if parameter.requires_grad:
             parameter.grad = torch.randn_like(parameter)
-    state.update()
+    state.update(0)
     return state
 
 
