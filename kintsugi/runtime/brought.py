@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from kintsugi.core.errors import InvalidInputError, KintsugiError
 from restorer.transport import TensorSpec
@@ -119,6 +120,23 @@ def _require_dense(name: str, module: nn.Module) -> None:
                 field="layers",
                 value=key,
             )
+
+
+def with_own_memory(module: nn.Module) -> nn.Module:
+    """A module, each number of whose parameters and buffers has memory of its own: of what is expanded, one stands for many.
+
+    The values stay. Nothing could be copied into such a tensor, as state that arrives is, nor could it be updated in place.
+    """
+    for tensor in (*module.parameters(), *module.buffers()):
+        if _is_expanded(tensor):
+            tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
+    return module
+
+
+def _is_expanded(tensor: Tensor) -> bool:
+    if is_lazy(tensor) or tensor.layout is not torch.strided:  # neither has strides
+        return False
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 def output_tensors(output: object, name: str) -> tuple[Tensor, ...]:

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.runtime.brought import built, followed_without_values, optimizer_of, output_tensors, scalar_loss, stacked
+from kintsugi.runtime.brought import (
+    built,
+    followed_without_values,
+    optimizer_of,
+    output_tensors,
+    scalar_loss,
+    stacked,
+    with_own_memory,
+)
 from kintsugi.runtime.given import function, gradient_limit, real_type
 from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.recomputation import recomputed
@@ -127,12 +135,14 @@ def sampler_of(job: TrainingJob) -> Sampler:
 
 
 def seed_generators(job: TrainingJob, *parts: int) -> None:
-    """Seed what layers draw from with `seed_for`: the generators of the CPU and of the job's device.
+    """Seed what a job draws from with `seed_for`: Python's generator, NumPy's, and torch's of the CPU and of the job's device.
 
-    No others: `torch.manual_seed` takes a stack trace for every kind of device that was not used yet, which takes longer than a
-    small layer, and a step seeds once for every layer of every micro-batch.
+    No others of torch: `torch.manual_seed` takes a stack trace for every kind of device that was not used yet, which takes longer
+    than a small layer, and a step seeds once for every layer of every micro-batch.
     """
     seed, device = seed_for(job, *parts), torch.device(job.device)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.init()
@@ -143,29 +153,19 @@ def build_layer(job: TrainingJob, index: int) -> nn.Module:
     """The module of layer `index` with its initial values, the same in every process."""
     seed_generators(job, 0, index)
     layer = job.layers[index]
-    return built(layer.name, layer.build).to(device=job.device, dtype=job.dtype)
+    return with_own_memory(built(layer.name, layer.build).to(device=job.device, dtype=job.dtype))
 
 
 def batch_of(job: TrainingJob, sampler: Sampler, step: int, microbatch: int) -> dict[str, Tensor]:
     """The fields of a micro-batch of a step, which depend on nothing else.
 
-    The generators of torch are left as its samples leave them, for they are seeded again before every layer; those of Python and
-    NumPy, of which layers may draw, as they were.
+    The generators are left as its samples leave them, for they are seeded again before every layer.
 
     Raises:
         InvalidInputError: its samples cannot be stacked.
     """
-    place = (3, step, microbatch)
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        seed_generators(job, *place)
-        random.seed(seed_for(job, *place))
-        np.random.seed(seed_for(job, *place) % 2**32)
-        samples = [job.dataset[index] for index in sampler.indices(step, microbatch)]
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-    return collate(samples, job.device)
+    seed_generators(job, 3, step, microbatch)
+    return collate([job.dataset[index] for index in sampler.indices(step, microbatch)], job.device)
 
 
 def collate(samples: Sequence[Mapping[str, Any]], device: str) -> dict[str, Tensor]:
@@ -196,17 +196,25 @@ def run_layer(layer: Layer, module: nn.Module, activations: Activations, batch: 
     return output_tensors(module(*activations, **{name: batch[name] for name in layer.inputs}), layer.name)
 
 
-def train_layer(job: TrainingJob, index: int, module: nn.Module, activations: Activations, batch: Batch) -> Activations:
+def train_layer(
+    job: TrainingJob, index: int, module: nn.Module, activations: Activations, batch: Batch, *, step: int, microbatch: int
+) -> Activations:
     """One layer's forward pass before a backward pass, which computes it again where the job says so.
+
+    What it draws depends on step, micro-batch and layer alone; what the loss draws after the last layer does so, too.
 
     Raises:
         InvalidInputError: the layer asks for a field that the data set does not give.
     """
     layer = job.layers[index]
+
+    def run(own: Activations) -> Activations:
+        seed_generators(job, 2, step, microbatch, index)
+        return run_layer(layer, module, own, batch)
+
     if not job.recomputes_activations:
-        return run_layer(layer, module, activations, batch)
-    device = torch.device(job.device)
-    return recomputed(lambda own: run_layer(layer, module, own, batch), activations, module=module, name=layer.name, device=device)
+        return run(activations)
+    return recomputed(run, activations, module=module, name=layer.name, device=torch.device(job.device))
 
 
 def loss_of(job: TrainingJob, outputs: Activations, batch: Batch) -> Tensor:

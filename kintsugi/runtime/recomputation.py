@@ -5,9 +5,7 @@ call of autograd, and the weight part of a split backward pass is one call per o
 again stays for as long as the graph asks for it, so that both parts together compute it once.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
@@ -31,29 +29,6 @@ class _EnoughError(Exception):
     """Everything that was saved is there again; what the module computes after it nobody needs."""
 
 
-@dataclass(frozen=True, slots=True)
-class _RandomState:
-    """What a module draws from."""
-
-    processor: Tensor
-    device: torch.device
-    accelerator: Tensor | None
-
-    @classmethod
-    def now(cls, device: torch.device) -> "_RandomState":
-        is_cuda = device.type == "cuda"
-        return cls(torch.get_rng_state(), device, torch.cuda.get_rng_state(device) if is_cuda else None)
-
-    @contextmanager
-    def again(self) -> Iterator[None]:
-        """Draw the same numbers as then, and afterwards go on as if nothing had been drawn."""
-        with torch.random.fork_rng([self.device] if self.accelerator is not None else []):
-            torch.set_rng_state(self.processor)
-            if self.accelerator is not None:
-                torch.cuda.set_rng_state(self.accelerator, self.device)
-            yield
-
-
 def recomputed(
     run: Callable[[Tensors], Tensors], inputs: Tensors, *, module: nn.Module, name: str, device: torch.device
 ) -> Tensors:
@@ -62,7 +37,7 @@ def recomputed(
     The first time that a module is computed again, its outputs are compared with the first ones, bit for bit.
 
     Args:
-        run: the forward pass; it must give the same whenever the same inputs and random numbers come.
+        run: the forward pass; it must give the same whenever the same inputs come, and so seeds what it draws from.
         inputs: its inputs.
         module: what `run` runs.
         name: of the module, for errors.
@@ -87,7 +62,7 @@ class _Recomputation:
         self._inputs = tuple(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in inputs)
         self._versions = [tensor._version for tensor in inputs]
         self._name = name
-        self._random = _RandomState.now(device)
+        self._devices = [device] if device.type == "cuda" else []
         self._places: list[ref[_Place]] = []
         self._tensors: WeakKeyDictionary[_Place, Tensor] = WeakKeyDictionary()
         self._expected: tuple[nn.Module, Tensors] | None = None
@@ -126,7 +101,7 @@ class _Recomputation:
 
         outputs: Tensors = ()
         try:
-            with self._random.again(), torch.enable_grad(), saved_tensors_hooks(keep, _same):
+            with torch.random.fork_rng(self._devices), torch.enable_grad(), saved_tensors_hooks(keep, _same):
                 outputs = self._run(self._inputs)
         except _EnoughError:
             pass

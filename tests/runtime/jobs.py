@@ -307,14 +307,52 @@ class Drawing:
         return {**sample, "values": sample["values"] + drawn, "drawn": drawn}
 
 
+class DrawingMixer(Mixer):
+    """Its initial values are drawn from NumPy's generator, and every pass draws from that and from Python's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noise = nn.Parameter(torch.from_numpy(np.random.standard_normal(WIDTH)))
+
+    def forward(self, hidden: Tensor, residual: Tensor, *, mask: Tensor) -> tuple[Tensor, Tensor]:
+        drawn = hidden * (0.5 + random.random()) + self.noise * float(np.random.random())
+        return super().forward(drawn, residual, mask=mask)
+
+
 def squared_error_of_drawn(outputs: Activations, batch: Batch) -> Tensor:
-    """Against what the samples drew, and with dropout of its own."""
-    return functional.dropout((outputs[0] - batch["drawn"]).square(), 0.1).mean()
+    """Against what the samples drew, with dropout and weights of its own."""
+    weight = 0.5 + random.random() + float(np.random.random())
+    return functional.dropout((outputs[0] - batch["drawn"]).square(), 0.1).mean() * weight
 
 
 def drawing_job() -> TrainingJob:
-    """The odd job, on samples that draw their input and what is to be told of it."""
-    return replace(odd_job(), dataset=Drawing(Vectors(100)), loss=squared_error_of_drawn)
+    """The odd job, on samples that draw their input and what is to be told of it; some layers and the loss draw, too."""
+    job = odd_job()
+    layers = [replace(layer, build=DrawingMixer) if layer.name in ("mixer2", "mixer4") else layer for layer in job.layers]
+    return replace(job, layers=layers, dataset=Drawing(Vectors(100)), loss=squared_error_of_drawn)
+
+
+class Langevin(torch.optim.Optimizer):
+    """Descends by the gradient and by noise, from torch's generator and from Python's."""
+
+    def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad, alpha=group["lr"]).add_(torch.randn_like(parameter), alpha=0.01 * random.random())
+
+
+def langevin(parameters: NamedParameters) -> torch.optim.Optimizer:
+    return Langevin([p for _, p in parameters], lr=0.05)
+
+
+def langevin_job() -> TrainingJob:
+    """The odd job without ties, under an optimizer that draws."""
+    job = odd_job()
+    return replace(job, layers=[replace(layer, tied={}) for layer in job.layers], optimizer=langevin)
 
 
 @dataclass

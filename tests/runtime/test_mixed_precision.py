@@ -78,5 +78,5 @@ def test_exact_values_move_with_the_moments():
             generator = torch.Generator().manual_seed(number)
             for parameter in state.parameters.values():
                 parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
-            state.update()
+            state.update(number)
     assert all(torch.equal(old.parameters[name], parameter) for name, parameter in new.parameters.items())

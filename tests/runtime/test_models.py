@@ -17,11 +17,13 @@ from kintsugi.runtime.models import (
     build_layer,
     canonical_name,
     collate,
+    loss_of,
     model_shape,
     run_layer,
     sampler_of,
     seed_for,
     seed_generators,
+    train_layer,
 )
 from tests.core.refusals import refuses
 from tests.runtime.jobs import drawing_job, odd_job, tiny_gpt, twice_named_job
@@ -114,9 +116,25 @@ def test_what_samples_draw_depends_on_step_and_micro_batch_alone():
     assert len({drawn for batch in first.values() for drawn in batch[:, :3].flatten().tolist()}) == len(places) * 2 * 3
     for place in reversed(places):
         torch.manual_seed(0), random.seed(0), np.random.seed(0)
-        before = random.getstate(), np.random.get_state()[1].tolist()
         assert torch.equal(batch_of(job, sampler, *place)["drawn"], first[place])
-        assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+def test_what_layers_and_the_loss_draw_depends_on_the_place_alone():
+    job = drawing_job()
+    batch = batch_of(job, sampler_of(job), 0, 0)
+
+    def passed(step: int, microbatch: int, scramble: int) -> float:
+        values = ()
+        for index in range(len(job.layers)):
+            torch.manual_seed(scramble), random.seed(scramble), np.random.seed(scramble)
+            module = build_layer(job, index)
+            torch.manual_seed(scramble), random.seed(scramble), np.random.seed(scramble)
+            values = train_layer(job, index, module, values, batch, step=step, microbatch=microbatch)
+        return loss_of(job, values, batch).item()
+
+    losses = [{passed(step, microbatch, scramble) for scramble in range(2)} for step in range(2) for microbatch in range(2)]
+    assert [len(own) for own in losses] == [1] * 4
+    assert len(set.union(*losses)) == 4
 
 
 def test_an_input_that_the_data_lacks_is_named():

@@ -58,7 +58,7 @@ def migrated(**options) -> list[dict[str, torch.Tensor]]:
     source = ModelState.initial(scaled_job("cpu"), [0])
     for parameter in source.parameters.values():
         parameter.grad = torch.ones_like(parameter)
-    source.update()
+    source.update(0)
     kinds = (StateKind.PARAMETER, StateKind.OPTIMIZER)
     arrived = {(0, kind): unpack(*pack(source.export(0, kind))) for kind in kinds}
     moved = ModelState(scaled_job(str(DEVICE), **options), {}, {}).rebuilt([0], arrived)
@@ -152,7 +152,7 @@ def test_counters_of_mixed_precision_lie_beside_their_parameters():
 def updated(state: ModelState) -> ModelState:
     for parameter in state.parameters.values():
         parameter.grad = torch.full_like(parameter, 0.5)
-    state.update()
+    state.update(0)
     return state
 
 

@@ -31,7 +31,20 @@ from kintsugi.runtime.workers.state import ModelState
 Entries = dict[str, Any]
 """What one part holds: tensors and plain values by name."""
 
-_SEPARATOR = "|"
+
+def _name(kind: StateKind, owner: str, key: str) -> str:
+    """What a value of a layer's state is called in its part; names of layers and parameters may hold anything."""
+    return json.dumps([kind.value, owner, key])
+
+
+def _place(name: str) -> tuple[StateKind, str, str]:
+    """Kind, owner and key by what a value is called; checkpoints of earlier versions have them with `|` between."""
+    if name.startswith("["):
+        kind, owner, key = json.loads(name)
+    else:
+        kind, _, rest = name.partition("|")
+        owner, _, key = rest.rpartition("|")
+    return StateKind(kind), owner, key
 
 
 @contextmanager
@@ -70,11 +83,9 @@ def writers(plan: Plan) -> dict[str, tuple[int, ...]]:
 def layer_entries(state: ModelState, layer: int) -> Entries:
     """A layer's parameters, buffers and optimizer state, and what kind of optimizer updates it; tensors are live."""
     kinds = (StateKind.PARAMETER, StateKind.OPTIMIZER)
-    entries: Entries = {
-        _SEPARATOR.join((StateKind.PARAMETER.value, name, UPDATED_BY)): kind for name, kind in state.updated_by(layer).items()
-    }
+    entries: Entries = {_name(StateKind.PARAMETER, name, UPDATED_BY): kind for name, kind in state.updated_by(layer).items()}
     return entries | {
-        _SEPARATOR.join((kind.value, owner, key)): value.detach() if isinstance(value, Tensor) else value
+        _name(kind, owner, key): value.detach() if isinstance(value, Tensor) else value
         for kind in kinds
         for (owner, key), value in state.export(layer, kind).items()
     }
@@ -141,8 +152,8 @@ def read_layers(checkpoint: Path, layers: Iterable[int]) -> dict[tuple[int, Stat
         if not (checkpoint / layer_part(layer)).is_dir():
             raise ReconfigurationError(f"{checkpoint.name} holds no layer {layer}", field="checkpoint", value=str(checkpoint))
         for name, value in read_part(checkpoint, layer_part(layer)).items():
-            kind, owner, key = name.split(_SEPARATOR)
-            arrived.setdefault((layer, StateKind(kind)), {})[owner, key] = value
+            kind, owner, key = _place(name)
+            arrived.setdefault((layer, kind), {})[owner, key] = value
     return arrived
 
 

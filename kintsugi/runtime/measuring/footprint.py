@@ -110,7 +110,7 @@ def _pass(meter: MemoryMeter, run: Callable[[Activations], Tensor | None], arriv
 
 def _root(job: TrainingJob, index: int, module: nn.Module, batch: Batch, inputs: Activations) -> Tensor | None:
     """A scalar to go back from, which keeps no output alive; None where nothing in the layer is trained or needs a gradient."""
-    outputs = train_layer(job, index, module, inputs, batch)
+    outputs = train_layer(job, index, module, inputs, batch, step=0, microbatch=0)
     if index + 1 == len(job.layers):
         return loss_of(job, outputs, batch)
     return what_follows(outputs)

@@ -23,7 +23,6 @@ from kintsugi.runtime.models import (
     model_shape,
     optimizer_for,
     sampler_of,
-    seed_generators,
     train_layer,
 )
 from kintsugi.runtime.workers.state import ModelState, state_of
@@ -136,8 +135,7 @@ class Sweeper:
     def _forward(self, passes: list[_Passed], inputs: Activations, batch: Batch, number: int) -> None:
         """Pass through one more layer than `passes` has."""
         index = len(passes)
-        seed_generators(self._job, 2, number, 0, index)
-        outputs = train_layer(self._job, index, self._state.modules[index], inputs, batch)
+        outputs = train_layer(self._job, index, self._state.modules[index], inputs, batch, step=number, microbatch=0)
         is_last = index + 1 == len(self._job.layers)
         loss = loss_of(self._job, outputs, batch) / self._job.num_microbatches if is_last else None
         passes.append(_Passed(inputs, outputs, loss))

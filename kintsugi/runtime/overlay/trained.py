@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.runtime.brought import require_plain_steps
+from kintsugi.runtime.brought import require_plain_steps, with_own_memory
 from kintsugi.runtime.overlay import flat_state
 from kintsugi.runtime.overlay.flat_state import Schedule
 from kintsugi.runtime.overlay.options import OverlayOptions
@@ -36,7 +36,7 @@ class TrainedState:
             InvalidInputError: nothing in it is trained, or the optimizer cannot step with a mean alone.
         """
         require_plain_steps(optimizer)
-        self.model, self.optimizer = model, optimizer
+        self.model, self.optimizer = with_own_memory(model), optimizer
         self.steps = 0
         """Optimizer steps of the job that this state has seen."""
         self._options, self._schedules, self._before_step = options, tuple(schedules), before_step

@@ -20,7 +20,6 @@ from kintsugi.runtime.models import (
     batch_of,
     loss_of,
     sampler_of,
-    seed_generators,
     train_layer,
 )
 from kintsugi.runtime.records.tracing import ActionTrace
@@ -144,9 +143,8 @@ class Executor:
         )
         values = inputs
         for index in range(action.layer_start, action.layer_stop):
-            seed_generators(self._job, 2, self._step, action.microbatch, index)
             with (watch := self._watch(index)).unchanged():
-                values = train_layer(self._job, index, watch.module, values, batch)
+                values = train_layer(self._job, index, watch.module, values, batch, step=self._step, microbatch=action.microbatch)
         loss = None
         if action.layer_stop == len(self._job.layers):
             loss = loss_of(self._job, values, batch) / self._job.num_microbatches
@@ -250,7 +248,7 @@ class Executor:
                     if parameter.grad is not None:
                         parameter.grad.mul_(scale)
         self.state.set_learning_rate(record.step)
-        self.state.update()
+        self.state.update(record.step)
         self.status = StepStatus(step=record.step + 1, last_record=record)
         self._recorder.committed(record)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
 from kintsugi.runtime.brought import RATE, base_rates, finite_factor
-from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, canonical_name, optimizer_for
+from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, canonical_name, optimizer_for, seed_generators
 from kintsugi.runtime.optimizer_state import OptimizerState, kind_of
 from kintsugi.runtime.ties import own_name, owner_of
 from kintsugi.runtime.workers.fit import require_fits
@@ -30,7 +30,7 @@ class ModelState:
 
     def __init__(self, job: TrainingJob, modules: Mapping[int, nn.Module], parameters: Mapping[str, nn.Parameter]) -> None:
         self._job = job
-        self._names = {layer.name for layer in job.layers}
+        self._numbers = {layer.name: number for number, layer in enumerate(job.layers)}
         self.modules = dict(modules)
         self.parameters = dict(parameters)
         """By canonical name, in layer order; a tied parameter stands there once."""
@@ -94,7 +94,7 @@ class ModelState:
     def updated_by(self, layer: int) -> dict[str, str | None]:
         """The kind of optimizer of each of a layer's parameters, by canonical name; null where it is not trained."""
         kinds = {owner: kind_of(optimizer) for owner, optimizer in self.optimizers.items()}
-        return {name: kinds[owner_of(name, self._names)] if p.requires_grad else None for name, p in self._named(layer)}
+        return {name: kinds[owner_of(name, self._numbers)] if p.requires_grad else None for name, p in self._named(layer)}
 
     def set_learning_rate(self, step: int) -> None:
         """Apply the job's learning-rate factor for `step`.
@@ -108,13 +108,14 @@ class ModelState:
             for group, base in zip(groups, self._base_rates, strict=True):
                 group[RATE] = base * factor
 
-    def update(self) -> None:
-        """Every layer's parameters by their gradients, one layer after the other.
+    def update(self, step: int) -> None:
+        """Every layer's parameters by their gradients, one layer after the other; what this draws depends on step and layer alone.
 
         Raises:
             InvalidInputError: the optimizer keeps what cannot be sent, which the first update shows.
         """
-        for optimizer in self.optimizers.values():
+        for owner, optimizer in self.optimizers.items():
+            seed_generators(self._job, 4, step, self._numbers[owner])
             optimizer.step()
         if not self._can_be_sent:
             for layer in self.modules:
@@ -123,7 +124,7 @@ class ModelState:
 
     def _state_for(self, name: str) -> OptimizerState | None:
         """Of the optimizer that updates a parameter, or others of its layer; null where none of them is trained."""
-        return self._states.get(owner_of(name, self._names))
+        return self._states.get(owner_of(name, self._numbers))
 
     def _named(self, layer: int) -> Iterator[tuple[str, nn.Parameter]]:
         for name, parameter in self.modules[layer].named_parameters():

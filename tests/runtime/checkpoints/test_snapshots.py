@@ -1,12 +1,15 @@
 """State goes to a checkpoint and comes back bit for bit, under any division; random generators go on where they were."""
 
+import json
 import random
 import warnings
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
@@ -21,6 +24,7 @@ from kintsugi.runtime.checkpoints.snapshots import (
     write_part,
     writers,
 )
+from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.workers.state import ModelState
 from tests.builders import grid_plan
@@ -36,7 +40,7 @@ def stepped(job: TrainingJob, layers: range) -> ModelState:
     for parameter in state.parameters.values():
         if parameter.requires_grad:
             parameter.grad = torch.randn_like(parameter)
-    state.update()
+    state.update(0)
     return state
 
 
@@ -62,6 +66,53 @@ def test_a_checkpoint_of_one_plan_loads_under_any_other(tmp_path, make_job):
             for layer in layers:
                 for kind in KINDS:
                     assert_equal(loaded.export(layer, kind), whole.export(layer, kind))
+
+
+class Keyed(nn.Module):
+    """A parameter and a buffer whose names hold what stood between the parts of names in checkpoints."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterDict({"a|b": torch.ones(2, 2)})
+        self.register_buffer("[c|d", torch.ones(3))
+
+
+class Counting(torch.optim.SGD):
+    """Keeps something under such a name, too."""
+
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["e|f"] = self.state[parameter].get("e|f", 0) + 1
+        super().step()
+
+
+def counting(parameters) -> torch.optim.Optimizer:
+    return Counting([p for _, p in parameters], lr=0.1)
+
+
+def test_names_of_layers_parameters_and_state_may_hold_anything(tmp_path):
+    job = replace(odd_job(), layers=[Layer(name='[block|"5"', build=Keyed)], optimizer=counting)
+    whole = stepped(job, range(1))
+    write_part(tmp_path, layer_part(0), layer_entries(whole, 0))
+    loaded = ModelState(job, {}, {}).rebuilt([0], read_layers(tmp_path, [0]))
+    for kind in KINDS:
+        assert_equal(loaded.export(0, kind), whole.export(0, kind))
+    assert [value for (_, key), value in loaded.export(0, StateKind.OPTIMIZER).items() if key == "e|f"] == [1]
+
+
+@pytest.mark.parametrize("name", ["block", "block|5"])
+def test_checkpoints_of_earlier_versions_are_read(tmp_path, name):
+    job = odd_job()
+    job = replace(job, layers=[replace(job.layers[2], name=name, tied={})])
+    whole = stepped(job, range(1))
+    entries = layer_entries(whole, 0)
+    write_part(tmp_path / "now", layer_part(0), entries)
+    write_part(tmp_path / "earlier", layer_part(0), {"|".join(json.loads(name)): value for name, value in entries.items()})
+    now, earlier = (read_layers(tmp_path / folder, [0]) for folder in ("now", "earlier"))
+    assert now.keys() == earlier.keys()
+    for place, values in now.items():
+        assert_equal(earlier[place], values)
 
 
 def test_a_layer_that_is_not_there_is_named(tmp_path):

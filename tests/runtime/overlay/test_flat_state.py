@@ -106,6 +106,18 @@ def test_a_joiner_goes_on_bit_for_bit(kind, dtype, num_steps):
         assert joiner.digest() == source.digest()
 
 
+def test_what_arrives_for_an_expanded_buffer_has_room():
+    def masked(value: float) -> TrainedState:
+        model = nn.Linear(4, 4)
+        model.register_buffer("mask", torch.full((1, 4), value).expand(4, 4))
+        return TrainedState(model, torch.optim.SGD(model.parameters(), 0.1), OverlayOptions())
+
+    source, joiner = masked(1.0), masked(2.0)
+    joiner.load(source.packed())
+    assert joiner.digest() == source.digest()
+    source.apply(source.gathered(1.0).copy())
+
+
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_the_size_of_a_state_is_known_before_the_optimizer_has_stepped(kind):
     state = trained(0, kind)

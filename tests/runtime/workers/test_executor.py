@@ -88,7 +88,7 @@ def plain_training(job: TrainingJob) -> tuple[list[float], dict[str, torch.Tenso
         losses.append(total)
         torch.nn.utils.clip_grad_norm_(trained, job.max_grad_norm)
         state.set_learning_rate(step)
-        state.update()
+        state.update(step)
     return losses, {name: p.detach() for name, p in state.parameters.items()}
 
 

@@ -50,7 +50,7 @@ def written(folder, job: TrainingJob) -> ArrivedState:
     state = ModelState.initial(job, [0])
     for parameter in state.parameters.values():
         parameter.grad = torch.ones_like(parameter)
-    state.update()
+    state.update(0)
     write_part(folder, layer_part(0), layer_entries(state, 0))
     return read_layers(folder, [0])
 

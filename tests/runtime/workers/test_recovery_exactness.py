@@ -10,7 +10,7 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import IdleWorker, Policy
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
 from kintsugi.runtime.result import RunResult
-from tests.runtime.jobs import NUM_MICROBATCHES, NUM_STEPS, drawing_job, frozen_job, odd_job, tiny_gpt
+from tests.runtime.jobs import NUM_MICROBATCHES, NUM_STEPS, drawing_job, frozen_job, langevin_job, odd_job, tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, request_for, run, survivors
 
 pytestmark = pytest.mark.processes
@@ -128,10 +128,16 @@ def test_odd_models_are_mended_too(optimizer, policy):
     assert_same(result, odd_reference(optimizer))
 
 
-def test_samples_that_draw_are_the_same_on_every_stage_and_in_a_step_that_is_run_again():
+def test_what_samples_layers_and_losses_draw_is_the_same_on_every_stage_and_in_a_step_that_is_run_again():
     whole = run(drawing_job, request_for(drawing_job(), 1, 1))
     request = request_for(drawing_job(), 2, 3, Policy.DYNAMIC_PARALLELISM)
     assert_same(run(drawing_job, request, fail_at(1, "w05", "backward"), fail_at(3, "w00", "commit")), whole)
+
+
+def test_what_an_optimizer_draws_is_the_same_on_every_replica_and_under_every_plan():
+    whole = run(langevin_job, request_for(langevin_job(), 1, 1))
+    request = request_for(langevin_job(), 2, 3, Policy.DYNAMIC_PARALLELISM)
+    assert_same(run(langevin_job, request, fail_at(1, "w05", "backward"), fail_at(3, "w00", "applied")), whole)
 
 
 def test_a_stage_with_nothing_to_train():

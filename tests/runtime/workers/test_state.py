@@ -1,16 +1,19 @@
 """A worker's layers: the same initial values everywhere, ties, and what moves when layers change hands."""
 
+import random
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
+from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.models import TrainingJob, canonical_name
 from kintsugi.runtime.workers.state import ModelState
-from tests.runtime.jobs import odd_job, tiny_gpt, twice_named_job
+from tests.runtime.jobs import langevin_job, odd_job, tiny_gpt, twice_named_job
 
 
 def dotted_job() -> TrainingJob:
@@ -55,7 +58,7 @@ def trained(job: TrainingJob, layers: range) -> ModelState:
             generator = torch.Generator().manual_seed(step + sum(name.encode()))
             parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
         state.set_learning_rate(step)
-        state.update()
+        state.update(step)
     return state
 
 
@@ -163,6 +166,28 @@ def test_staging_and_giving_up_changes_nothing(job):
     assert_equal(exported(again, last), {place: truth[place] for place in truth if place[0] in last})
 
 
+class Expanded(nn.Module):
+    """One number stands for many in its tensors, as `expand` has it; a parameter and a whole-numbered buffer of another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(1, 1, dtype=torch.float64).expand(3, 2))
+        self.frozen = nn.Parameter(torch.full((1,), 2.0).expand(4), requires_grad=False)
+        self.register_buffer("position", torch.arange(4).unsqueeze(0).expand(2, -1))
+        self.register_buffer("again", self.position)
+
+
+def test_state_that_arrives_for_expanded_tensors_has_room():
+    job = replace(odd_job(), layers=[Layer(name="expanded", build=Expanded)])
+    whole = trained(job, range(1))
+    truth = copied(exported(whole, range(1)))
+    truth[0, StateKind.PARAMETER]["expanded.position", "buffer"].view(-1)[1] = 7
+    moved = ModelState(job, {}, {}).rebuilt([0], truth)
+    assert_equal(exported(moved, range(1)), truth)
+    assert moved.modules[0].again is moved.modules[0].position
+    assert len(set(moved.parameters["expanded.gain"].flatten().tolist())) == 6, "each is trained as the one that it is"
+
+
 @pytest.mark.parametrize("optimizer", ["momentum", "averaging"])
 def test_training_goes_on_the_same_after_a_move(optimizer):
     job = odd_job(optimizer)
@@ -172,7 +197,7 @@ def test_training_goes_on_the_same_after_a_move(optimizer):
         for parameter in state.parameters.values():
             parameter.grad = torch.ones_like(parameter)
         state.set_learning_rate(2)
-        state.update()
+        state.update(2)
     assert_equal(exported(moved, layers_of(job)), exported(whole, layers_of(job)))
 
 
@@ -197,6 +222,25 @@ def test_the_learning_rate_follows_the_step():
     assert [rate for own in rates for rate in own] == pytest.approx([0.05 / 3] * 2 + [0.1 / 3] * 2 + [0.05] * 4)
 
 
+def test_what_an_optimizer_draws_depends_on_step_and_layer_alone():
+    job = langevin_job()
+
+    def updated(layers: range, step: int, scramble: int) -> dict[str, torch.Tensor]:
+        state = ModelState.initial(job, layers)
+        before = {name: parameter.detach().clone() for name, parameter in state.parameters.items()}
+        for parameter in state.parameters.values():
+            parameter.grad = torch.zeros_like(parameter)
+        torch.manual_seed(scramble), random.seed(scramble)
+        state.update(step)
+        return {name: state.parameters[name] - value for name, value in before.items() if state.parameters[name].requires_grad}
+
+    whole, part, later = updated(layers_of(job), 0, 1), updated(range(2, 5), 0, 2), updated(range(2, 5), 1, 2)
+    for name, moved in part.items():
+        assert torch.equal(moved, whole[name])
+        assert not torch.equal(moved, later[name])
+    assert not torch.equal(part["mixer1.inner.weight"], part["mixer2.inner.weight"])
+
+
 def test_layers_apart_are_updated_as_all_together():
     job = odd_job()
     apart, together = (ModelState.initial(job, layers_of(job)) for _ in range(2))
@@ -206,6 +250,6 @@ def test_layers_apart_are_updated_as_all_together():
             for name, parameter in state.parameters.items():
                 generator = torch.Generator().manual_seed(number + sum(name.encode()))
                 parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
-        apart.update()
+        apart.update(number)
         optimizer.step()
     assert all(torch.equal(apart.parameters[name], parameter) for name, parameter in together.parameters.items())
