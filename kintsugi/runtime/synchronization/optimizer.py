@@ -119,7 +119,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
 
         Raises:
             CommunicationError: a worker is gone. Nothing was touched: `adopt` a new membership, and call this again.
-            InvalidInputError: the workers' learning rates differ.
+            InvalidInputError: the workers' learning rates differ, or a parameter came to be trained later.
         """
         loss = None
         if closure is not None:

@@ -54,6 +54,7 @@ class Replica:
         dtypes = {str(parameter.dtype) for parameter in self.parameters}
         if len(dtypes) != 1:
             raise InvalidInputError("the optimizer needs parameters of one type", field="optimizer", value=sorted(dtypes))
+        self._synchronized = {id(parameter) for parameter in self.parameters}
         self.num_steps = 0
         """Taken by this worker; the same on all workers after synchronous steps."""
         self.noise = NoiseMemory()
@@ -135,11 +136,12 @@ class Replica:
 
         Raises:
             CommunicationError: a worker is gone; nothing was touched.
-            InvalidInputError: the workers' learning rates differ; nothing was touched.
+            InvalidInputError: the workers' learning rates differ, or a parameter came to be trained later; nothing was touched.
         """
         self._update = _Update(model, gradients, matches_synchronous)
+        agreed = Totals() if self._reporting is None else Totals.of(self._reporting.wait())
+        agreed.require_none_late(self._late())
         if self._reporting is not None:
-            agreed = Totals.of(self._reporting.wait())
             agreed.require_one_learning_rate(self._rates())
             if self.has_commit_point:
                 self._transport.begin_sum(torch.zeros(1)).wait()
@@ -176,7 +178,17 @@ class Replica:
             num_steps: that it has taken then; the present number by default.
             is_done: whether it trains no further.
         """
-        return self.monitor.report(self.num_steps if num_steps is None else num_steps, self._rates(), is_done=is_done)
+        num_steps = self.num_steps if num_steps is None else num_steps
+        return self.monitor.report(num_steps, self._rates(), is_done=is_done, num_late=len(self._late()))
+
+    def _late(self) -> list[str]:
+        """Parameters that the optimizer trains now, and did not when it was wrapped."""
+        return [
+            f"param_groups[{index}]['params'][{place}]"
+            for index, group in enumerate(self.optimizer.param_groups)
+            for place, parameter in enumerate(group["params"])
+            if parameter.requires_grad and id(parameter) not in self._synchronized
+        ]
 
     def _rates(self) -> list[float]:
         """The learning rates of this step, by parameter group.
