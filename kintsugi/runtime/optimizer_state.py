@@ -52,7 +52,7 @@ class OptimizerState:
         group = self._groups[parameter]
         values = nested({key: kept(key, value, parameter, group) for key, value in entries.items()})
         in_group = {key: values.pop(key) for key in [*values] if key.startswith(_IN_GROUP)}
-        group |= {(name := key.removeprefix(_IN_GROUP)): _put(group.get(name), value) for key, value in in_group.items()}
+        group |= {(name := key.removeprefix(_IN_GROUP)): put(group.get(name), value) for key, value in in_group.items()}
         if values:
             self._optimizer.state[parameter] = values
 
@@ -88,8 +88,8 @@ def _are_same(told: Any, now: Any) -> bool:
     return told is now or (isinstance(told, bytes) and isinstance(now, bytes) and told == now)
 
 
-def _put(own: Any, value: Any) -> Any:
-    """A value of a group in the place of its own one; a tensor stays the same object, for groups may share it."""
+def put(own: Any, value: Any) -> Any:
+    """A value in the place of the own one; a tensor stays the same object where it can, for groups may share it."""
     if not (isinstance(own, Tensor) and isinstance(value, Tensor)):
         return value
     if (own.shape, own.dtype) != (value.shape, value.dtype):

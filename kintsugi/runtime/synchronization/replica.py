@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError, ReconfigurationError
 from kintsugi.runtime.brought import finite_factor
+from kintsugi.runtime.synchronization import equalizing
 from kintsugi.runtime.synchronization.gradients import BUCKET_BYTES, GradientSum
 from kintsugi.runtime.synchronization.membership import record_of
 from kintsugi.runtime.synchronization.monitor import Monitor, Totals
@@ -211,25 +212,20 @@ class Replica:
         return rate
 
     def equalize(self) -> None:
-        """Make all replicas one: the mean of parameters and of the optimizer's state, and the largest number of steps.
+        """Make all replicas one: the mean of parameters, what optimizers agree to keep, and the largest number of steps.
 
         Raises:
             CommunicationError: a worker is gone; nothing was touched.
+            InvalidInputError: optimizers keep different things of one name, or what cannot be sent; nothing was touched.
         """
         counts = torch.zeros(self._transport.num_workers, dtype=torch.int64)
         counts[self._transport.rank] = self.num_steps
-        alike = _by_type([*self.parameters, *self._states()])
-        summings = [self._transport.begin_sum(counts), *[self._transport.begin_mean(_flat(tensors)) for tensors in alike]]
-        _, *means = [summing.wait() for summing in summings]
-        for tensors, mean in zip(alike, means, strict=True):
-            _overwrite(tensors, mean)
-        self.num_steps = int(counts.max())
-
-    def _states(self) -> list[Tensor]:
-        """The optimizer's floating-point state, in one order on all workers."""
-        states = (self.optimizer.state.get(parameter, {}) for parameter in self.parameters)
-        values = (state[key] for state in states for key in sorted(state))
-        return [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
+        summings = self._transport.begin_sum(counts), self.begin_mean_model()
+        num_steps, mean = [int(count) for count in summings[0].wait()], summings[1].wait()
+        agreed = equalizing.agreed_state(self.optimizer, self.parameters, self._transport, num_steps)
+        self.load(mean)
+        equalizing.take(self.optimizer, self.parameters, agreed)
+        self.num_steps = max(num_steps)
 
     def _length_ratio(self, update: _Update) -> float:
         """Learning rate of this step over the one that is set."""
@@ -251,12 +247,6 @@ class Replica:
         finally:
             for parameter, kept in zip(self.parameters, own, strict=True):
                 parameter.grad = kept
-
-
-def _by_type(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Tensors of one type each, which can be summed as one."""
-    dtypes = dict.fromkeys(tensor.dtype for tensor in tensors)
-    return [[tensor for tensor in tensors if tensor.dtype == dtype] for dtype in dtypes]
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:
