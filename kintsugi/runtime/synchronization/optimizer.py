@@ -65,7 +65,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
         Raises:
             CommunicationError: a worker is gone.
             InvalidInputError: strategies have the same name, the policy may choose one that is not given, a count or a limit is
-                none, or the optimizer has parameters of several types, or in other groups than the others'.
+                none, or the optimizer has parameters of several types, in other groups than the others', or trains others of them.
         """
         candidates = _strategies(strategy)
         self._strategies = {candidate.name: candidate for candidate in candidates}
@@ -210,6 +210,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
     def _state(self) -> dict[str, Any]:
         return {
             "model": self._replica.model(),
+            "still": self._replica.still(),
             "optimizer": self._inner.state_dict(),
             "num_steps": self._replica.num_steps,
             "noise": asdict(self._replica.noise),
@@ -221,6 +222,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
         """Take the strategy of a member, and all else that it has where this worker joins or is behind."""
         if has_all_to_learn:
             _require_same_groups(self._inner, state["optimizer"])
+            self._replica.load_still(state["still"])
             self._replica.load(state["model"])
             self._inner.load_state_dict(state["optimizer"])
             self._replica.num_steps = state["num_steps"]

@@ -5,7 +5,7 @@ touches the parameters, once everything of the step is there on every worker.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -21,6 +21,7 @@ from kintsugi.runtime.synchronization.monitor import Monitor, Totals
 from kintsugi.runtime.synchronization.rate import NoiseMemory, lengthened
 from kintsugi.runtime.synchronization.transport import Summing, Transport
 from kintsugi.runtime.workers.commit import StepStatus
+from kintsugi.runtime.workers.fit import told
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class Replica:
         if len(dtypes) != 1:
             raise InvalidInputError("the optimizer needs parameters of one type", field="optimizer", value=sorted(dtypes))
         self._synchronized = {id(parameter) for parameter in self.parameters}
+        every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._still = {number: parameter for number, parameter in enumerate(every) if id(parameter) not in self._synchronized}
         self.num_steps = 0
         """Taken by this worker; the same on all workers after synchronous steps."""
         self.noise = NoiseMemory()
@@ -94,6 +97,25 @@ class Replica:
     def load(self, model: Tensor) -> None:
         """Overwrite all parameters."""
         _overwrite(self.parameters, model)
+
+    def still(self) -> dict[int, Tensor]:
+        """The parameters that are not trained, by their numbers among all."""
+        return {number: parameter.detach().cpu() for number, parameter in self._still.items()}
+
+    def load_still(self, arrived: Mapping[int, Tensor]) -> None:
+        """Overwrite those that are not trained.
+
+        Raises:
+            InvalidInputError: others are not trained, or they are of other shapes or types; nothing was touched.
+        """
+        own, theirs = ({number: told(one) for number, one in still.items()} for still in (self._still, arrived))
+        if own != theirs:
+            message = (
+                f"leaves parameters of {own} untrained here, by number, and of {theirs} with the others; give all workers the same"
+            )
+            raise InvalidInputError(message, field="optimizer", value=sorted(own))
+        for number, parameter in self._still.items():
+            _overwrite([parameter], arrived[number].reshape(-1))
 
     def mean_gradients(self) -> list[Tensor]:
         """The mean of all workers' gradients, by parameter; most of it was summed beside the backward pass.

@@ -14,6 +14,7 @@ from kintsugi.runtime.synchronization import (
     WorkerCountPolicy,
 )
 from kintsugi.runtime.synchronization.monitor import Totals
+from tests.core.refusals import refuses
 from tests.runtime.synchronization.workers import backward, crew, flat, is_equal, model_of, together, train_step
 
 NUM_NUMBERS = len(Totals().tensor())
@@ -171,6 +172,41 @@ def test_workers_that_join_get_model_and_optimizer_bit_for_bit():
     for step in range(12):
         train_step(reference, optimizer, step)
     assert torch.allclose(flat(outcomes[0][0]), flat(reference), rtol=1e-12, atol=1e-14)
+
+
+def partly_trained(rank: int, *still: int):
+    model = model_of(rank)
+    for layer in still:
+        model[layer].requires_grad_(False)
+    return model
+
+
+def test_workers_that_start_or_join_get_parameters_that_are_not_trained_too():
+    def main(rank, link):
+        model = partly_trained(rank, 0).bfloat16()
+        begins = link.transport("of 2", rank, 2) if rank < 2 else link.transport("of 3", rank, 3)
+        optimizer = SynchronizedOptimizer(adam(model), SynchronousSGD(), begins)
+        if rank < 2:
+            optimizer.adopt(link.transport("of 3", rank, 3))
+        optimizer.finish()
+        return model
+
+    models = crew(3, main)
+    assert is_equal(models)
+    assert torch.equal(models[2][0].weight, model_of(0)[0].weight.bfloat16())
+
+
+def test_a_worker_that_trains_other_parameters_is_refused_before_it_learns():
+    def main(rank, link):
+        model = partly_trained(rank, 2 * rank)
+        if rank == 0:
+            SynchronizedOptimizer(adam(model), SynchronousSGD(), link.transport("of 2", rank, 2)).close()
+            return
+        with refuses("optimizer", [2, 3], "leaves parameters of"):
+            SynchronizedOptimizer(adam(model), SynchronousSGD(), link.transport("of 2", rank, 2))
+        assert torch.equal(flat(model), flat(model_of(rank)))
+
+    crew(2, main)
 
 
 @pytest.mark.parametrize("strategy", [ModelAveraging, PairwiseAveraging])
