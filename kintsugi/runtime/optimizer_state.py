@@ -123,6 +123,26 @@ def kept(key: str, value: Any, parameter: Tensor, group: Mapping[str, Any]) -> A
     return value.to(parameter.device if is_beside else HOST, dtype)
 
 
+def load_exactly(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+    """Have an optimizer go on from a copy of a state, as it was: torch's own way casts to the parameters' types."""
+    optimizer.load_state_dict(state_dict)
+    put_back(optimizer, state_dict)
+
+
+def put_back(optimizer: torch.optim.Optimizer, state_dict: Mapping[str, Any]) -> None:
+    """Copy what was loaded again, without a cast: moments in fp32 beside half precision, say, or the single numbers of NAdam.
+
+    What an optimizer made into another kind, as it does with numbers of earlier versions, is left to it.
+    """
+    saved = [index for group in state_dict["param_groups"] for index in group[_PARAMETERS]]
+    for index, (parameter, group) in zip(saved, groups_by_parameter(optimizer.param_groups).items(), strict=True):
+        state = optimizer.state.get(parameter, {})
+        told = state_dict["state"].get(index, {})
+        values = flat({key: value for key, value in told.items() if type(state.get(key)) is type(value)})
+        copies = {key: value.detach().clone() if isinstance(value, Tensor) else value for key, value in values.items()}
+        state |= nested({key: kept(key, value, parameter, group) for key, value in copies.items()})
+
+
 def kind_of(optimizer: torch.optim.Optimizer) -> str:
     """The name of its class, and of those that this is derived from."""
     kinds = type(optimizer).__mro__

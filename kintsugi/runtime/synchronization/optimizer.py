@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from kintsugi.core import checks
 from kintsugi.core.errors import CommunicationError, InvalidInputError
 from kintsugi.runtime.given import gradient_limit
+from kintsugi.runtime.optimizer_state import load_exactly
 from kintsugi.runtime.synchronization.background import ROUND_STEPS, Rounds
 from kintsugi.runtime.synchronization.gradients import BUCKET_BYTES
 from kintsugi.runtime.synchronization.membership import RollCall, Standing, broadcast
@@ -134,7 +135,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
             raise InvalidInputError(message, field="state_dict", value=self.strategy)
         told = state_dict.get(_PROGRESS)
         following = self._strategy if told is None else self._known(told["strategy"])
-        self._inner.load_state_dict({key: value for key, value in state_dict.items() if key != _PROGRESS})
+        load_exactly(self._inner, {key: value for key, value in state_dict.items() if key != _PROGRESS})
         model = self._replica.model()
         self._strategy.abandon(self._replica)
         self._replica.load(model)  # which a strategy that keeps one of its own has overwritten
@@ -266,7 +267,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
             _require_same_groups(self._inner, state["optimizer"])
             self._replica.load_still(state["still"])
             self._replica.load(state["model"])
-            self._inner.load_state_dict(state["optimizer"])
+            load_exactly(self._inner, state["optimizer"])
             self._go_on(state)
         self._strategy = self._known(state["strategy"])
         self._remember(state)
