@@ -128,6 +128,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
         Of the state of an optimizer that was not wrapped, steps and strategy are not known: they stay as they are.
 
         Raises:
+            CommunicationError: a worker is gone.
             InvalidInputError: the strategy that was followed is none of those given, or workers are under way at their own paces.
         """
         if self._rounds is not None and self._replica.report().steps_since_change > 0:
@@ -142,6 +143,8 @@ class SynchronizedOptimizer(WrappingOptimizer):
         if told is not None:
             self._go_on(told)
             self._remember(told)
+        if not following.is_synchronous:  # nobody averages with a model from before the loading
+            self._replica.transport.begin_sum(self._replica.report().tensor()).wait()
         self._enter(following)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

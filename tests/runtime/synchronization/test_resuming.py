@@ -1,6 +1,7 @@
 """A run that goes on from a state of model and optimizer goes on with its steps, its strategy and its policy, too."""
 
 import copy
+import threading
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from kintsugi.runtime.synchronization import (
     SynchronousSGD,
 )
 from tests.core.refusals import refuses
-from tests.runtime.synchronization.workers import crew, flat, is_equal, model_of, train_step
+from tests.runtime.synchronization.workers import PATIENCE_SECONDS, crew, flat, is_equal, model_of, train_step
 
 
 def made(model, transport, *strategies, kind=torch.optim.Adam):
@@ -146,3 +147,20 @@ def test_a_state_is_not_loaded_while_workers_are_not_in_step():
         optimizer.finish()
 
     crew(2, main)
+
+
+def test_nobody_averages_with_a_model_from_before_the_loading():
+    """Who has loaded first waits for the other."""
+    arrived = [threading.Event(), threading.Event()]
+
+    def main(rank, link):
+        inner = torch.optim.SGD(model_of().parameters(), lr=0.1)
+        optimizer = SynchronizedOptimizer(inner, PairwiseAveraging(), link.transport("both", rank, 2))
+        assert rank == 0 or arrived[0].wait(PATIENCE_SECONDS)
+        arrived[rank].set()
+        optimizer.load_state_dict(optimizer.state_dict())
+        are_here = all(event.is_set() for event in arrived)
+        optimizer.finish()
+        return are_here
+
+    assert crew(2, main) == [True, True]
