@@ -94,6 +94,10 @@ class Replica:
         """A flat copy of all parameters in host memory."""
         return _flat(self.parameters)
 
+    def versions(self) -> list[int]:
+        """How often each parameter was written to."""
+        return [parameter._version for parameter in self.parameters]
+
     def load(self, model: Tensor) -> None:
         """Overwrite all parameters."""
         _overwrite(self.parameters, model)

@@ -164,3 +164,19 @@ def test_nobody_averages_with_a_model_from_before_the_loading():
         return are_here
 
     assert crew(2, main) == [True, True]
+
+
+def test_a_model_that_is_loaded_too_late_is_refused_before_it_is_lost():
+    def main(rank, link):
+        model = model_of()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = SynchronizedOptimizer(inner, PairwiseAveraging(), link.transport("one", rank, 1))
+        model.load_state_dict(model_of(1).state_dict())
+        with refuses("model", "pairwise_averaging", "load a model before the state of the optimizer"):
+            train_step(model, optimizer, 0)
+        optimizer.load_state_dict(optimizer.state_dict())
+        train_step(model, optimizer, 0)
+        train_step(model, optimizer, 1)
+        assert optimizer.num_steps == 2
+
+    crew(1, main)
