@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 from kintsugi.runtime.models import NamedParameters
-from kintsugi.runtime.optimizer_state import groups_by_parameter, kept
+from kintsugi.runtime.optimizer_state import put_back
 
 MASTER = "master"
 """Key of a parameter's exact value."""
@@ -52,11 +52,7 @@ class MixedPrecisionAdamW(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from the state that `state_dict` told; torch's own way would round it to the parameters' type."""
         super().load_state_dict(state_dict)
-        saved = [index for group in state_dict["param_groups"] for index in group["params"]]
-        for index, (parameter, group) in zip(saved, groups_by_parameter(self.param_groups).items(), strict=True):
-            if index in state_dict["state"]:
-                told = state_dict["state"][index]
-                self.state[parameter] = {key: kept(key, value, parameter, group).clone() for key, value in told.items()}
+        put_back(self, state_dict)
 
     def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter] or self._begun(parameter)

@@ -52,7 +52,7 @@ class OptimizerState:
         group = self._groups[parameter]
         values = nested({key: kept(key, value, parameter, group) for key, value in entries.items()})
         in_group = {key: values.pop(key) for key in [*values] if key.startswith(_IN_GROUP)}
-        group |= {(name := key.removeprefix(_IN_GROUP)): _put(group.get(name), value) for key, value in in_group.items()}
+        group |= {(name := key.removeprefix(_IN_GROUP)): put(group.get(name), value) for key, value in in_group.items()}
         if values:
             self._optimizer.state[parameter] = values
 
@@ -88,8 +88,8 @@ def _are_same(told: Any, now: Any) -> bool:
     return told is now or (isinstance(told, bytes) and isinstance(now, bytes) and told == now)
 
 
-def _put(own: Any, value: Any) -> Any:
-    """A value of a group in the place of its own one; a tensor stays the same object, for groups may share it."""
+def put(own: Any, value: Any) -> Any:
+    """A value in the place of the own one; a tensor stays the same object where it can, for groups may share it."""
     if not (isinstance(own, Tensor) and isinstance(value, Tensor)):
         return value
     if (own.shape, own.dtype) != (value.shape, value.dtype):
@@ -121,6 +121,26 @@ def kept(key: str, value: Any, parameter: Tensor, group: Mapping[str, Any]) -> A
     is_beside = is_moment or group.get("fused") or group.get("capturable")
     dtype = torch.float32 if key == _COUNTER and group.get("fused") else value.dtype  # fused updates count in no other
     return value.to(parameter.device if is_beside else HOST, dtype)
+
+
+def load_exactly(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+    """Have an optimizer go on from a copy of a state, as it was: torch's own way casts to the parameters' types."""
+    optimizer.load_state_dict(state_dict)
+    put_back(optimizer, state_dict)
+
+
+def put_back(optimizer: torch.optim.Optimizer, state_dict: Mapping[str, Any]) -> None:
+    """Copy what was loaded again, without a cast: moments in fp32 beside half precision, say, or the single numbers of NAdam.
+
+    What an optimizer made into another kind, as it does with numbers of earlier versions, is left to it.
+    """
+    saved = [index for group in state_dict["param_groups"] for index in group[_PARAMETERS]]
+    for index, (parameter, group) in zip(saved, groups_by_parameter(optimizer.param_groups).items(), strict=True):
+        state = optimizer.state.get(parameter, {})
+        told = state_dict["state"].get(index, {})
+        values = flat({key: value for key, value in told.items() if type(state.get(key)) is type(value)})
+        copies = {key: value.detach().clone() if isinstance(value, Tensor) else value for key, value in values.items()}
+        state |= nested({key: kept(key, value, parameter, group) for key, value in copies.items()})
 
 
 def kind_of(optimizer: torch.optim.Optimizer) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.checkpoints.snapshots import Entries
-from kintsugi.runtime.optimizer_state import are_alike, kind_of
+from kintsugi.runtime.optimizer_state import are_alike, kind_of, load_exactly
 from kintsugi.runtime.synchronization.wrapping import WrappingOptimizer, within
 from kintsugi.runtime.values import from_plain, to_plain
 
@@ -46,7 +46,7 @@ def load(entries: Entries, model: nn.Module, optimizer: torch.optim.Optimizer, s
     _require_alike(entries.get(_KIND), kind_of(within(optimizer)))
     model.load_state_dict({name.partition("|")[2]: v for name, v in entries.items() if name.startswith(f"{_MODEL}|")})
     is_earlier = _GROUPS in entries
-    optimizer.load_state_dict(_earlier_optimizer(entries) if is_earlier else _read(_OPTIMIZER, entries))
+    load_exactly(optimizer, _earlier_optimizer(entries) if is_earlier else _read(_OPTIMIZER, entries))
     if scheduler is not None:
         scheduler.load_state_dict(_earlier_scheduler(entries, scheduler) if is_earlier else _read(_SCHEDULER, entries))
 

@@ -11,7 +11,7 @@ from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.measuring.profiler import profile_layers
 from kintsugi.runtime.mixed_precision import mixed_precision_adamw
 from kintsugi.runtime.models import TrainingJob
-from kintsugi.runtime.optimizer_state import OptimizerState, flat, groups_by_parameter, kept, nested
+from kintsugi.runtime.optimizer_state import OptimizerState, flat, groups_by_parameter, kept, load_exactly, nested
 from kintsugi.runtime.overlay import flat_state
 from kintsugi.runtime.overlay.options import Replicated
 from kintsugi.runtime.workers.state import ModelState
@@ -275,3 +275,40 @@ def test_groups_that_share_a_tensor_share_it_where_they_go_on():
     optimizer.param_groups[0]["total"].add_(3)
     moved_state.load(other, state.export(parameter))
     assert [group["total"].item() for group in moved.param_groups] == [3, 3]
+
+
+class Wide(torch.optim.Optimizer):
+    """Keeps fp32 beside whatever its parameters are."""
+
+    def __init__(self, parameters) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter] = {"sum": torch.rand(parameter.shape), "recent": [(torch.rand(()), 1)], "name": "wide", "step": 1}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("make", [torch.optim.NAdam, torch.optim.ASGD, torch.optim.AdamW, Wide])
+def test_what_is_kept_in_another_type_than_its_parameter_is_loaded_as_it_was(make, dtype):
+    def state(optimizer):
+        return pack({(str(index), key): one for index, kept in told(optimizer).items() for key, one in flat(kept).items()})
+
+    def told(optimizer):
+        return optimizer.state_dict()["state"]
+
+    def parameters():
+        return list(Scaled().to(dtype).parameters())
+
+    optimizer = stepped(parameters(), make)
+    other = make(parameters())
+    load_exactly(other, optimizer.state_dict())
+    assert state(other)[0] == state(optimizer)[0]
+    assert torch.equal(state(other)[1], state(optimizer)[1])
+    before = state(optimizer)[1]
+    for kept_there in told(other).values():
+        for one in flat(kept_there).values():
+            if isinstance(one, torch.Tensor):
+                one.zero_()
+    assert torch.equal(state(optimizer)[1], before), "they are copies"

@@ -187,6 +187,7 @@ OPTIMIZERS = {
     "a rate that is a tensor": (tensor_rate, None),
     "both": (tensor_rate, SCHEDULERS["milestones"]),
     "lists of tensors": (lambda parameters: torch.optim.LBFGS(parameters, lr=0.1, max_iter=3), None),
+    "numbers in fp32": (lambda parameters: torch.optim.NAdam(parameters, lr=0.1), None),
 }
 
 

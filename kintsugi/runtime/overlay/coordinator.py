@@ -177,7 +177,9 @@ class Coordinator:
             GivenUpError: the others go on without this worker; a new `Coordinator` joins again.
             LostTrackError: it missed too much while it joined; a new `Coordinator` joins again.
             UnavailableError: nothing moved for too long.
+            InvalidInputError: a parameter came to be trained since this was made.
         """
+        self.trained.require_all_reduced()
         checks.seconds("weight", weight)
         return self._member.update(weight)
 

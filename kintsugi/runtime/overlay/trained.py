@@ -61,6 +61,21 @@ class TrainedState:
         """Memory for one vector."""
         return torch.empty(self.num_elements, dtype=self._dtype).numpy()
 
+    def require_all_reduced(self) -> None:
+        """Require that no parameter came to be trained since: nothing of it would be reduced.
+
+        Raises:
+            InvalidInputError: one did; the first by name.
+        """
+        reduced = {id(parameter) for parameter in self._trained}
+        for name, parameter in flat_state.optimized(self.model, self.optimizer):
+            if parameter.requires_grad and id(parameter) not in reduced:
+                message = (
+                    f"parameter {name!r} came to be trained after the coordinator was made, and would not be reduced: have it "
+                    "require gradients before, with a learning rate of 0 until then, or begin another job from there"
+                )
+                raise InvalidInputError(message, field="optimizer", value=name)
+
     def gathered(self, weight: float) -> Vector:
         """This worker's gradients and averaged buffers as one vector, times its weight. Overwritten by the next call.
 

@@ -33,6 +33,8 @@ class Totals:
     """Workers with a full view since the last change."""
     num_done: float = 0.0
     """Workers that train no further."""
+    num_late: float = 0.0
+    """Parameters that came to be trained since the optimizer was made, of which nothing is synchronised."""
     rate_marks: tuple[float, ...] = (0.0,) * _NUM_MARKS
     """A digest of all learning rates, in whole numbers below 65,536. Shape [8]."""
     squared_rate_marks: tuple[float, ...] = (0.0,) * _NUM_MARKS
@@ -61,6 +63,24 @@ class Totals:
             throughput_ratio=self.own_seconds / self.step_seconds if self.step_seconds > 0 else 1.0,
             is_settled=self.num_settled == count,
         )
+
+    def require_none_late(self, late: Sequence[str]) -> None:
+        """Require that everything that is trained is synchronised.
+
+        Args:
+            late: what is not, of this worker.
+
+        Raises:
+            InvalidInputError: some worker has such a parameter; all workers find the same.
+        """
+        if late or self.num_late:
+            where = ", ".join(late) or "a parameter of another worker"
+            raise InvalidInputError(
+                f"{where} came to be trained after this optimizer was made, and would not be synchronised: from then on train with "
+                "a new SynchronizedOptimizer on all workers, which goes on from the `state_dict` of this one",
+                field="optimizer",
+                value=list(late),
+            )
 
     def require_one_learning_rate(self, rates: Sequence[float]) -> None:
         """Require that all workers step alike, which equal replicas depend on: whole numbers are equal where their spread is 0.
@@ -113,7 +133,7 @@ class Monitor:
         self._ended_at, self._applied_seconds = now, 0.0
         self._num_steps += 1
 
-    def report(self, num_steps: int, rates: Sequence[float], *, is_done: bool = False) -> Totals:
+    def report(self, num_steps: int, rates: Sequence[float], *, is_done: bool = False, num_late: int = 0) -> Totals:
         """What this worker, whose parameter groups have these learning rates, tells the others."""
         marks = _marks(rates)
         totals = Totals(
@@ -121,6 +141,7 @@ class Monitor:
             steps_since_change=self._num_steps,
             num_settled=float(len(self._steps) == self._window_steps),
             num_done=float(is_done),
+            num_late=float(num_late),
             rate_marks=marks,
             squared_rate_marks=tuple(mark**2 for mark in marks),
         )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from kintsugi.core import checks
 from kintsugi.core.errors import CommunicationError, InvalidInputError
 from kintsugi.runtime.given import gradient_limit
+from kintsugi.runtime.optimizer_state import load_exactly
 from kintsugi.runtime.synchronization.background import ROUND_STEPS, Rounds
 from kintsugi.runtime.synchronization.gradients import BUCKET_BYTES
 from kintsugi.runtime.synchronization.membership import RollCall, Standing, broadcast
@@ -25,12 +26,15 @@ from kintsugi.runtime.synchronization.strategies import Strategy
 from kintsugi.runtime.synchronization.transport import Transport
 from kintsugi.runtime.synchronization.wrapping import WrappingOptimizer
 
+_PROGRESS = "synchronization"
+"""What torch's optimizers leave alone in a state that they load."""
+
 
 class SynchronizedOptimizer(WrappingOptimizer):
     """A torch optimizer whose `step` keeps this worker's model together with those of the others.
 
-    All workers construct it at once, and all of them go through the same memberships. Learning-rate schedulers, hooks, `state_dict`
-    and `zero_grad` see the optimizer within.
+    All workers construct it at once, and all of them go through the same memberships. Learning-rate schedulers, hooks and
+    `zero_grad` see the optimizer within, and so does `state_dict`, which tells how far the workers are as well.
     """
 
     def __init__(
@@ -65,8 +69,8 @@ class SynchronizedOptimizer(WrappingOptimizer):
         Raises:
             CommunicationError: a worker is gone.
             InvalidInputError: strategies have the same name, the policy may choose one that is not given, a count or a limit is
-                none, or the optimizer's step needs a closure, or it has parameters of several types, or in other groups than the
-                others'.
+                none, the optimizer's step needs a closure, or it has parameters of several types, in other groups than the others',
+                or trains others of them.
         """
         candidates = _strategies(strategy)
         self._strategies = {candidate.name: candidate for candidate in candidates}
@@ -120,12 +124,42 @@ class SynchronizedOptimizer(WrappingOptimizer):
     def __repr__(self) -> str:
         return f"SynchronizedOptimizer({self.strategy}, {self.num_workers} workers, {self._inner!r})"
 
+    def state_dict(self) -> dict[str, Any]:
+        """Of the optimizer within, and how far the workers are: steps taken, strategy, and what the policy remembers."""
+        return {**self._inner.state_dict(), _PROGRESS: self._progress()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there. All workers do, between two steps, with their models loaded before.
+
+        Of the state of an optimizer that was not wrapped, steps and strategy are not known: they stay as they are.
+
+        Raises:
+            CommunicationError: a worker is gone.
+            InvalidInputError: the strategy that was followed is none of those given, or workers are under way at their own paces.
+        """
+        if self._rounds is not None and self._replica.report().steps_since_change > 0:
+            message = "cannot be loaded while each worker takes steps of its own; load it before the first one, on all workers"
+            raise InvalidInputError(message, field="state_dict", value=self.strategy)
+        told = state_dict.get(_PROGRESS)
+        following = self._strategy if told is None else self._known(told["strategy"])
+        load_exactly(self._inner, {key: value for key, value in state_dict.items() if key != _PROGRESS})
+        model = self._replica.model()
+        self._strategy.abandon(self._replica)
+        self._replica.load(model)  # which a strategy that keeps one of its own has overwritten
+        if told is not None:
+            self._go_on(told)
+            self._remember(told)
+        if not following.is_synchronous:  # nobody averages with a model from before the loading
+            self._replica.transport.begin_sum(self._replica.report().tensor()).wait()
+        self._enter(following)
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Synchronise and update, atomically under a synchronous strategy; then change the strategy where that is agreed.
 
         Raises:
             CommunicationError: a worker is gone. Nothing was touched: `adopt` a new membership, and call this again.
-            InvalidInputError: the workers' learning rates differ, or gradients are sparse, or were changed once they were summed.
+            InvalidInputError: the workers' learning rates differ, a parameter came to be trained later, or gradients are sparse, or
+                were changed once they were summed.
         """
         self._require_unscaled()
         loss = None
@@ -222,24 +256,37 @@ class SynchronizedOptimizer(WrappingOptimizer):
     def _state(self) -> dict[str, Any]:
         return {
             "model": self._replica.model(),
+            "still": self._replica.still(),
             "optimizer": self._inner.state_dict(),
+            **self._progress(),
+        }
+
+    def _progress(self) -> dict[str, Any]:
+        return {
             "num_steps": self._replica.num_steps,
             "noise": asdict(self._replica.noise),
             "strategy": self.strategy,
             "policy": dict(self._policy.memory) if self._policy is not None else {},
         }
 
+    def _go_on(self, told: Mapping[str, Any]) -> None:
+        self._replica.num_steps = told["num_steps"]
+        self._replica.noise = NoiseMemory(**told["noise"])
+
+    def _remember(self, told: Mapping[str, Any]) -> None:
+        if self._policy is not None:
+            self._policy.memory.update(told["policy"])
+
     def _learn(self, state: dict[str, Any], *, has_all_to_learn: bool) -> None:
         """Take the strategy of a member, and all else that it has where this worker joins or is behind."""
         if has_all_to_learn:
             _require_same_groups(self._inner, state["optimizer"])
+            self._replica.load_still(state["still"])
             self._replica.load(state["model"])
-            self._inner.load_state_dict(state["optimizer"])
-            self._replica.num_steps = state["num_steps"]
-            self._replica.noise = NoiseMemory(**state.get("noise", {}))
+            load_exactly(self._inner, state["optimizer"])
+            self._go_on(state)
         self._strategy = self._known(state["strategy"])
-        if self._policy is not None:
-            self._policy.memory.update(state["policy"])
+        self._remember(state)
 
     def _known(self, name: str) -> Strategy:
         if name not in self._strategies:

@@ -5,7 +5,7 @@ touches the parameters, once everything of the step is there on every worker.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,12 +14,14 @@ from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError, ReconfigurationError
 from kintsugi.runtime.brought import finite_factor, require_plain_steps
+from kintsugi.runtime.synchronization import equalizing
 from kintsugi.runtime.synchronization.gradients import BUCKET_BYTES, GradientSum
 from kintsugi.runtime.synchronization.membership import record_of
 from kintsugi.runtime.synchronization.monitor import Monitor, Totals
 from kintsugi.runtime.synchronization.rate import NoiseMemory, lengthened
 from kintsugi.runtime.synchronization.transport import Summing, Transport
 from kintsugi.runtime.workers.commit import StepStatus
+from kintsugi.runtime.workers.fit import told
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,9 @@ class Replica:
         dtypes = {str(parameter.dtype) for parameter in self.parameters}
         if len(dtypes) != 1:
             raise InvalidInputError("the optimizer needs parameters of one type", field="optimizer", value=sorted(dtypes))
+        self._synchronized = {id(parameter) for parameter in self.parameters}
+        every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._still = {number: parameter for number, parameter in enumerate(every) if id(parameter) not in self._synchronized}
         self.num_steps = 0
         """Taken by this worker; the same on all workers after synchronous steps."""
         self.noise = NoiseMemory()
@@ -90,9 +95,32 @@ class Replica:
         """A flat copy of all parameters in host memory."""
         return _flat(self.parameters)
 
+    def versions(self) -> list[int]:
+        """How often each parameter was written to."""
+        return [parameter._version for parameter in self.parameters]
+
     def load(self, model: Tensor) -> None:
         """Overwrite all parameters."""
         _overwrite(self.parameters, model)
+
+    def still(self) -> dict[int, Tensor]:
+        """The parameters that are not trained, by their numbers among all."""
+        return {number: parameter.detach().cpu() for number, parameter in self._still.items()}
+
+    def load_still(self, arrived: Mapping[int, Tensor]) -> None:
+        """Overwrite those that are not trained.
+
+        Raises:
+            InvalidInputError: others are not trained, or they are of other shapes or types; nothing was touched.
+        """
+        own, theirs = ({number: told(one) for number, one in still.items()} for still in (self._still, arrived))
+        if own != theirs:
+            message = (
+                f"leaves parameters of {own} untrained here, by number, and of {theirs} with the others; give all workers the same"
+            )
+            raise InvalidInputError(message, field="optimizer", value=sorted(own))
+        for number, parameter in self._still.items():
+            _overwrite([parameter], arrived[number].reshape(-1))
 
     def mean_gradients(self) -> list[Tensor | None]:
         """The mean of all workers' gradients, by parameter; most of it was summed beside the backward pass.
@@ -139,11 +167,12 @@ class Replica:
 
         Raises:
             CommunicationError: a worker is gone; nothing was touched.
-            InvalidInputError: the workers' learning rates differ; nothing was touched.
+            InvalidInputError: the workers' learning rates differ, or a parameter came to be trained later; nothing was touched.
         """
         self._update = _Update(model, gradients, matches_synchronous)
+        agreed = Totals() if self._reporting is None else Totals.of(self._reporting.wait())
+        agreed.require_none_late(self._late())
         if self._reporting is not None:
-            agreed = Totals.of(self._reporting.wait())
             agreed.require_one_learning_rate(self._rates())
             if self.has_commit_point:
                 self._transport.begin_sum(torch.zeros(1)).wait()
@@ -180,7 +209,17 @@ class Replica:
             num_steps: that it has taken then; the present number by default.
             is_done: whether it trains no further.
         """
-        return self.monitor.report(self.num_steps if num_steps is None else num_steps, self._rates(), is_done=is_done)
+        num_steps = self.num_steps if num_steps is None else num_steps
+        return self.monitor.report(num_steps, self._rates(), is_done=is_done, num_late=len(self._late()))
+
+    def _late(self) -> list[str]:
+        """Parameters that the optimizer trains now, and did not when it was wrapped."""
+        return [
+            f"param_groups[{index}]['params'][{place}]"
+            for index, group in enumerate(self.optimizer.param_groups)
+            for place, parameter in enumerate(group["params"])
+            if parameter.requires_grad and id(parameter) not in self._synchronized
+        ]
 
     def _rates(self) -> list[float]:
         """The learning rates of this step, by parameter group.
@@ -203,25 +242,20 @@ class Replica:
         return rate
 
     def equalize(self) -> None:
-        """Make all replicas one: the mean of parameters and of the optimizer's state, and the largest number of steps.
+        """Make all replicas one: the mean of parameters, what optimizers agree to keep, and the largest number of steps.
 
         Raises:
             CommunicationError: a worker is gone; nothing was touched.
+            InvalidInputError: optimizers keep different things of one name, or what cannot be sent; nothing was touched.
         """
         counts = torch.zeros(self._transport.num_workers, dtype=torch.int64)
         counts[self._transport.rank] = self.num_steps
-        alike = _by_type([*self.parameters, *self._states()])
-        summings = [self._transport.begin_sum(counts), *[self._transport.begin_mean(_flat(tensors)) for tensors in alike]]
-        _, *means = [summing.wait() for summing in summings]
-        for tensors, mean in zip(alike, means, strict=True):
-            _overwrite(tensors, mean)
-        self.num_steps = int(counts.max())
-
-    def _states(self) -> list[Tensor]:
-        """The optimizer's floating-point state, in one order on all workers."""
-        states = (self.optimizer.state.get(parameter, {}) for parameter in self.parameters)
-        values = (state[key] for state in states for key in sorted(state))
-        return [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
+        summings = self._transport.begin_sum(counts), self.begin_mean_model()
+        num_steps, mean = [int(count) for count in summings[0].wait()], summings[1].wait()
+        agreed = equalizing.agreed_state(self.optimizer, self.parameters, self._transport, num_steps)
+        self.load(mean)
+        equalizing.take(self.optimizer, self.parameters, agreed)
+        self.num_steps = max(num_steps)
 
     def _length_ratio(self, update: _Update) -> float:
         """Learning rate of this step over the one that is set."""
@@ -243,12 +277,6 @@ class Replica:
         finally:
             for parameter, kept in zip(self.parameters, own, strict=True):
                 parameter.grad = kept
-
-
-def _by_type(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Tensors of one type each, which can be summed as one."""
-    dtypes = dict.fromkeys(tensor.dtype for tensor in tensors)
-    return [[tensor for tensor in tensors if tensor.dtype == dtype] for dtype in dtypes]
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:

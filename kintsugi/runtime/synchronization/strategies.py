@@ -132,6 +132,8 @@ class PairwiseAveraging(Strategy):
         """
         self._seed, self._matches_synchronous = seed, matches_synchronous
         self._cache: ModelCache | None = None
+        self._versions: list[int] = []
+        """Of the parameters, which change wherever somebody writes to them."""
         self._thread: _AveragingThread | None = None
 
     @property
@@ -143,6 +145,7 @@ class PairwiseAveraging(Strategy):
         """Cache the model, answer for it, and begin to ask."""
         transport = replica.transport
         self._cache = ModelCache(replica.model())
+        self._versions = replica.versions()
         transport.serve(self._cache.answer)
         if transport.rank % 2 == 0 and transport.num_workers > 1:
             self._thread = _AveragingThread(self._cache, replica, self._seed)
@@ -153,11 +156,22 @@ class PairwiseAveraging(Strategy):
             self._thread.wake()
 
     def step(self, replica: Replica) -> None:
-        """Apply the own gradient to the averaged model."""
+        """Apply the own gradient to the averaged model.
+
+        Raises:
+            InvalidInputError: somebody else has changed the parameters, which would be lost.
+        """
         assert self._cache is not None
+        if replica.versions() != self._versions:
+            message = (
+                "parameters were changed outside of the optimizer's steps, and are about to be overwritten by the averaged model: "
+                "load a model before the state of the optimizer, and change it nowhere else"
+            )
+            raise InvalidInputError(message, field="model", value=self.name)
         with self._cache.held() as model:
             replica.apply(model=model, matches_synchronous=self._matches_synchronous)
             model.copy_(replica.model())
+        self._versions = replica.versions()
 
     def leave(self, replica: Replica) -> None:
         """Ask no more; answer until nobody asks."""

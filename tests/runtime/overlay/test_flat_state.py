@@ -16,6 +16,9 @@ from kintsugi.runtime.overlay.options import OverlayOptions, Replicated
 from kintsugi.runtime.overlay.trained import TrainedState
 from kintsugi.runtime.values import from_plain, to_plain
 from restorer.packing import PackedState, pack
+from tests.core.refusals import refuses
+from tests.runtime.overlay.crew import OPTIONS
+from tests.runtime.overlay.desk import Desk
 
 
 def network(dtype=torch.float32) -> nn.Module:
@@ -161,6 +164,20 @@ def test_only_what_is_trained_is_reduced_and_sent():
     state.apply(state.gathered(1.0))
     assert state.packed().num_bytes < 3 * 4 * 130 + 100
     assert all(torch.equal(value, before[name]) for name, value in model[0].state_dict().items())
+
+
+def test_a_parameter_that_comes_to_be_trained_later_is_refused_before_anything_is_reduced():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with Coordinator(model, optimizer, service=Desk(), job="job", worker="a", options=OPTIONS) as coordinator:
+        model(torch.ones(1, 2)).sum().backward()
+        coordinator.update()
+        model[0].requires_grad_(True)
+        model(torch.ones(1, 2)).sum().backward()
+        with refuses("optimizer", "0.weight", "came to be trained after the coordinator was made"):
+            coordinator.update()
+        assert coordinator.step == 1
 
 
 def test_another_model_is_refused():

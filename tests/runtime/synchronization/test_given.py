@@ -7,6 +7,7 @@ import torch
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.synchronization import (
+    ModelAveraging,
     PairwiseAveraging,
     SchedulePolicy,
     SynchronizedOptimizer,
@@ -15,7 +16,7 @@ from kintsugi.runtime.synchronization import (
     WorkerCountPolicy,
 )
 from tests.core.refusals import refuses
-from tests.runtime.synchronization.workers import crew, model_of, train_step
+from tests.runtime.synchronization.workers import crew, flat, model_of, train_step
 
 
 def made(**options) -> SynchronizedOptimizer:
@@ -96,3 +97,30 @@ def test_a_learning_rate_that_is_no_finite_number_is_refused_with_its_step(rate)
         optimizer.close()
 
     crew(1, main)
+
+
+@pytest.mark.parametrize("strategy", [SynchronousSGD, ModelAveraging, PairwiseAveraging])
+@pytest.mark.parametrize("is_in_a_new_group", [False, True])
+@pytest.mark.parametrize("ranks", [(0, 1), (1,)])
+def test_a_parameter_that_comes_to_be_trained_later_is_refused_by_all_workers(strategy, is_in_a_new_group, ranks):
+    """Also by those that have none themselves, where all step together."""
+
+    def main(rank, link):
+        model = model_of()
+        model[0].requires_grad_(False)
+        inner = torch.optim.SGD((model[2:] if is_in_a_new_group else model).parameters(), lr=0.1)
+        optimizer = SynchronizedOptimizer(inner, strategy(), link.transport("both", rank, 2))
+        train_step(model, optimizer, 0, rank, 2)
+        if rank in ranks:
+            model[0].requires_grad_(True)
+            if is_in_a_new_group:
+                optimizer.add_param_group({"params": list(model[0].parameters())})
+        before = flat(model)
+        if rank in ranks or strategy.is_synchronous:
+            with refuses("optimizer", fragment="came to be trained after this optimizer was made"):
+                train_step(model, optimizer, 1, rank, 2)
+            assert torch.equal(flat(model), before)
+        assert optimizer.num_steps == 1
+        optimizer.close()
+
+    crew(2, main)

@@ -177,6 +177,63 @@ def test_workers_that_join_get_model_and_optimizer_bit_for_bit():
     assert torch.allclose(flat(outcomes[0][0]), flat(reference), rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_worker_that_joins_keeps_what_the_others_keep_in_the_same_type(dtype):
+    """NAdam keeps a number in fp32 beside parameters of every type; the workers then average it."""
+
+    def main(rank, link):
+        model = model_of(rank).to(dtype)
+        inner = torch.optim.NAdam(model.parameters(), lr=0.01)
+        begins = link.transport("of 2", rank, 2) if rank < 2 else link.transport("of 3", rank, 3)
+        optimizer = SynchronizedOptimizer(inner, ModelAveraging(), begins)
+        if rank < 2:
+            model(torch.ones(3, 4, dtype=dtype)).sum().backward()
+            optimizer.step()
+            optimizer.adopt(link.transport("of 3", rank, 3))
+        kinds = [value.dtype for value in entries(optimizer)]
+        optimizer.finish()
+        return model, kinds
+
+    outcomes = crew(3, main)
+    assert is_equal([model for model, _ in outcomes])
+    assert outcomes[0][1] == outcomes[2][1]
+
+
+def partly_trained(rank: int, *still: int):
+    model = model_of(rank)
+    for layer in still:
+        model[layer].requires_grad_(False)
+    return model
+
+
+def test_workers_that_start_or_join_get_parameters_that_are_not_trained_too():
+    def main(rank, link):
+        model = partly_trained(rank, 0).bfloat16()
+        begins = link.transport("of 2", rank, 2) if rank < 2 else link.transport("of 3", rank, 3)
+        optimizer = SynchronizedOptimizer(adam(model), SynchronousSGD(), begins)
+        if rank < 2:
+            optimizer.adopt(link.transport("of 3", rank, 3))
+        optimizer.finish()
+        return model
+
+    models = crew(3, main)
+    assert is_equal(models)
+    assert torch.equal(models[2][0].weight, model_of(0)[0].weight.bfloat16())
+
+
+def test_a_worker_that_trains_other_parameters_is_refused_before_it_learns():
+    def main(rank, link):
+        model = partly_trained(rank, 2 * rank)
+        if rank == 0:
+            SynchronizedOptimizer(adam(model), SynchronousSGD(), link.transport("of 2", rank, 2)).close()
+            return
+        with refuses("optimizer", [2, 3], "leaves parameters of"):
+            SynchronizedOptimizer(adam(model), SynchronousSGD(), link.transport("of 2", rank, 2))
+        assert torch.equal(flat(model), flat(model_of(rank)))
+
+    crew(2, main)
+
+
 @pytest.mark.parametrize("strategy", [ModelAveraging, PairwiseAveraging])
 def test_workers_join_under_every_strategy(strategy):
     outcomes = grown(strategy)

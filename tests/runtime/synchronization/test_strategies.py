@@ -271,17 +271,19 @@ def test_pairwise_averaging_learns_and_ends_with_equal_replicas():
 
 
 def test_every_worker_takes_part_in_averages():
+    """Half of the workers only answer: the others go on until these have taken part, too."""
+    reached = [0] * 4
+
     def main(rank, link):
         model, strategy = model_of(rank), PairwiseAveraging()
         optimizer = SynchronizedOptimizer(adam(model), strategy, link.transport("all", rank, 4))
-        reached = 0
-        while reached < 3 or optimizer.num_steps < 10:
+        while min(reached) < 3 or optimizer.num_steps < 10:
             train_step(model, optimizer, optimizer.num_steps, rank, 4)
-            reached = strategy.num_averaged
+            reached[rank] = strategy.num_averaged
         optimizer.finish()
-        return reached
 
-    assert all(count >= 3 for count in crew(4, main))
+    crew(4, main)
+    assert min(reached) >= 3
 
 
 def test_averages_in_pairs_keep_the_sum_of_all_models():
