@@ -4,7 +4,6 @@ Workers may keep different things: a parameter that one of them has not used yet
 they keep before anything is summed.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.optimizer_state import groups_by_parameter, kept, put
 from kintsugi.runtime.synchronization.membership import broadcast
 from kintsugi.runtime.synchronization.transport import Transport
-from kintsugi.runtime.values import from_plain, to_plain
+from kintsugi.runtime.values import to_plain
 
 _OWN = {"params", "lr", "initial_lr"}
 """What each worker keeps of its groups: learning rates are its schedulers', and are compared in every synchronous step."""
@@ -129,9 +128,6 @@ def _sent(sources: Mapping[Key, int], own: Mapping[Key, Any], transport: Transpo
     """What has no mean, each from its source."""
     found: dict[Key, Any] = {}
     for rank in sorted(set(sources.values())):
-        tensors: list[Tensor] = []
         mine = {key: own[key] for key, source in sources.items() if source == rank == transport.rank}
-        text = json.dumps(to_plain(mine, "optimizer", tensors))
-        sent = broadcast(transport, rank, {"text": text, "tensors": [tensor.detach().cpu() for tensor in tensors]})
-        found |= from_plain(json.loads(sent["text"]), sent["tensors"])
+        found |= broadcast(transport, rank, {"kept": mine})["kept"]
     return found

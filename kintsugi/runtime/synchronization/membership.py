@@ -131,5 +131,5 @@ def _packed(content: Mapping[str, Any]) -> Tensor:
     except InvalidInputError as error:
         tensors, refusal = [], {"message": error.message, "field": error.field}
     stream = io.BytesIO()
-    torch.save((text, tensors, refusal), stream)
+    torch.save((text, [tensor.detach().cpu() for tensor in tensors], refusal), stream)
     return torch.frombuffer(bytearray(stream.getvalue()), dtype=torch.uint8)
