@@ -9,6 +9,7 @@ from api.decisions import planning
 from api.jobs.admission import (
     check_approval,
     check_ending,
+    check_measured,
     check_report,
     refuse_other_events,
     refuse_other_generations,
@@ -86,7 +87,7 @@ class Service(Ledger):
         """The log entry of a report, durable.
 
         Raises:
-            NotFoundError: no such job or generation.
+            NotFoundError: no such job or generation, or the measured worker or layer is none of the job's.
             StaleGenerationError: a later plan was reported as applied already.
             ConflictError: the plan was never approved, or the job has ended.
             InfeasibleError: by the report the state lies elsewhere, and no plan exists from there; it is stored.
@@ -95,6 +96,8 @@ class Service(Ledger):
         def accept(state: JobState) -> Sequence[Content]:
             require_going_on(state.history)
             check_report(report, state.history)
+            if report.measured is not None:
+                check_measured(report.measured, state.history.membership.cluster, len(state.profile.layers))
             return (report,)
 
         return _told(self.write(job, _key(job, idempotency_key, codec.digest(report)), accept))

@@ -6,12 +6,26 @@ batches, from a thread that ends with the service. It needs `pip install 'kintsu
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.version import __version__
 
 EXPORT_TIMEOUT_SECONDS = 5
+
+
+def require_opentelemetry() -> None:
+    """Require what sends spans.
+
+    Raises:
+        InvalidInputError: it is not installed.
+    """
+    try:
+        for module in ("opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.sdk.trace.export"):
+            import_module(module)
+    except ModuleNotFoundError as error:
+        raise InvalidInputError("needs OpenTelemetry: pip install 'kintsugi[otel]'", field="otel_endpoint") from error
 
 
 class Spans:
@@ -27,11 +41,10 @@ class Spans:
         Raises:
             InvalidInputError: OpenTelemetry is not installed.
         """
-        try:
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-            from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        except ModuleNotFoundError as error:
-            raise InvalidInputError("needs OpenTelemetry: pip install 'kintsugi[otel]'", field="otel_endpoint") from error
+        require_opentelemetry()
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
         self.process(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_SECONDS)))
 
     def process(self, processor: Any) -> None:

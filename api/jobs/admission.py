@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from api.jobs.history import Entry, History
+from kintsugi.core.cluster import Cluster
 from kintsugi.core.ending import Ending, EndingRecord
 from kintsugi.core.errors import ConflictError, NotFoundError, StaleGenerationError
 from kintsugi.core.handling import Approval, PlanStatus, Standing
 from kintsugi.core.membership import Event
-from kintsugi.core.messages import Report, ReportStatus
+from kintsugi.core.messages import Measurement, Report, ReportStatus
 
 
 def require_going_on(history: History) -> None:
@@ -95,6 +96,26 @@ def check_report(report: Report, history: History) -> None:
         status = history.lifecycle.standing(report.generation).status.value
         message = f"is {status} and was never approved; carry out generation {history.lifecycle.current}, or have it approved first"
         raise ConflictError(message, field="generation", value=report.generation)
+
+
+def check_measured(measured: Measurement, cluster: Cluster, num_layers: int) -> None:
+    """Require that what was measured speaks of the job's workers and layers alone.
+
+    Raises:
+        NotFoundError: the job has no such worker, or no such layer.
+    """
+    named = {
+        **{f"worker_busy_seconds.{worker}": worker for worker in measured.worker_busy_seconds},
+        **{f"incarnations.{worker}": worker for worker in measured.incarnations},
+        **{f"layers[{index}].worker": times.worker for index, times in enumerate(measured.layers)},
+    }
+    for field, worker in named.items():
+        if worker not in cluster.by_id:
+            raise NotFoundError("is no worker of the job's cluster", field=f"measured.{field}", value=worker)
+    for index, times in enumerate(measured.layers):
+        if times.layer >= num_layers:
+            message = f"is no layer of the job's profile; they are numbered from 0 to {num_layers - 1}"
+            raise NotFoundError(message, field=f"measured.layers[{index}].layer", value=times.layer)
 
 
 def check_approval(approval: Approval, said: Sequence[Entry], history: History) -> Entry | None:

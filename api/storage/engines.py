@@ -64,7 +64,7 @@ def _postgresql(url: URL, read_only: bool) -> Engine:
     if url.drivername == POSTGRESQL:
         url = url.set(drivername="postgresql+psycopg")
     arguments = {name: value for name, value in given.items() if name not in url.query}
-    engine = create_engine(url, connect_args=arguments, pool_timeout=LOCK_SECONDS, pool_pre_ping=True, hide_parameters=True)
+    engine = _engine(url, connect_args=arguments, pool_pre_ping=True)
     event.listen(engine, "begin", _bound_idling)
     return engine.execution_options(postgresql_readonly=True) if read_only else engine
 
@@ -77,10 +77,17 @@ def _sqlite(url: URL, read_only: bool) -> Engine:
         raise InvalidInputError("there is no such file", field="database_url", value=url.database)
     if "uri" not in url.query:  # which says all this in SQLite's own words
         _check_file(url, Path(url.database))
-    engine = create_engine(url, pool_timeout=LOCK_SECONDS, hide_parameters=True)
+    engine = _engine(url)
     event.listen(engine, "connect", _configure_reading if read_only else _configure)
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def _engine(url: URL, **options: Any) -> Engine:
+    try:
+        return create_engine(url, pool_timeout=LOCK_SECONDS, hide_parameters=True, **options)
+    except ValueError as error:  # of the dialect, which converts what stands behind the ?
+        raise ArgumentError(f"behind the ? {error}") from error
 
 
 def _check_file(url: URL, path: Path) -> None:

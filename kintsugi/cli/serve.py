@@ -22,6 +22,7 @@ from api.app import create_app
 from api.http.connections import Descriptors, PromptProtocol, allow_most
 from api.overlay.assembly import overlays_of
 from api.settings import Settings, settings_of
+from api.spans import require_opentelemetry
 from api.storage.store import Store
 from kintsugi.core.errors import InvalidInputError, UnavailableError
 from planner.warmup import warm_up
@@ -74,6 +75,8 @@ def serve(
     )
     logs.configure(settings)
     check_certificate(settings)
+    if settings.otel_endpoint is not None:
+        require_opentelemetry()
     _check_database(settings)
     allow_most()
     app, listener = create_app(settings), _listener(settings)

@@ -88,3 +88,23 @@ def test_a_worker_that_came_back_before_a_plan_was_applied_holds_no_state(client
     migrated = {transfer["target"] for transfer in answer["decision"]["migration"]["transfers"]}
     used = {stage["worker"] for pipeline in answer["decision"]["plan"]["pipelines"] for stage in pipeline["stages"]}
     assert "w00" in migrated or "w00" not in used
+
+
+def layer_times(worker, layer):
+    return {"layer": layer, "worker": worker, "forward_seconds": 0.01, "backward_seconds": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("measured", "field"),
+    [
+        ({"worker_busy_seconds": {"w00": 1.0, "nobody": 1.0}}, "measured.worker_busy_seconds.nobody"),
+        ({"incarnations": {"w99": 1}}, "measured.incarnations.w99"),
+        ({"layers": [layer_times("w00", 0), layer_times("w99", 0)]}, "measured.layers[1].worker"),
+        ({"layers": [layer_times("w00", 3), layer_times("w00", 4)]}, "measured.layers[1].layer"),
+    ],
+)
+def test_what_was_measured_of_strangers_is_refused(client, job, measured, field):
+    answer = client.post(REPORTS, json=report(0, "measured", measured=measured))
+    assert answer.status_code == 404
+    assert answer.json()["error"]["field"] == field
+    assert client.get(REPORTS).json()["reports"] == []

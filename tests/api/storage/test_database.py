@@ -67,7 +67,9 @@ def test_a_write_that_is_not_finished_is_undone(database):
     assert numbers(database) == []
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "nonsense", "oracle+nothing://x"])
+@pytest.mark.parametrize(
+    "url", ["sqlite://", "sqlite:///:memory:", "nonsense", "oracle+nothing://x", "sqlite:///file:x?uri=true&timeout=soon"]
+)
 def test_a_database_that_cannot_be_used_is_refused_by_name(url):
     with pytest.raises(InvalidInputError) as caught:
         Database(url)
