@@ -88,7 +88,7 @@ def test_every_strategy_ends_where_the_reference_does(tmp_path):
         assert apart
         assert max(apart) < 1e-10
     assert records[Variant.OVERLAPPED].trained_samples > records[Variant.MEMORY].trained_samples
-    assert records[Variant.OVERLAPPED].checkpoints.num_written >= 3
+    assert records[Variant.OVERLAPPED].checkpoints.num_written >= 2  # the kill may come between a checkpoint and its record
     again = run_matrix(MATRIX, tmp_path, asked)
     assert {entry.status for entry in again.entries} == {CellStatus.SKIPPED_EXISTS}
 
