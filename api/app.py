@@ -80,7 +80,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        openapi_url="/v1/openapi.json",
+        openapi_url=None,  # `describe` tells it
         middleware=_middleware(parts.desk),
     )
     desk = app.state.desk = parts.desk

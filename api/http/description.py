@@ -4,9 +4,11 @@ import json
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
-from fastapi import FastAPI
+from anyio.to_thread import run_sync
+from fastapi import FastAPI, Request, Response
 
 from api.access.description import secure
 from api.http.bodies import component_schemas
@@ -15,6 +17,7 @@ from api.problems import MEDIA_TYPE
 EXAMPLES = Path(__file__).with_name("examples.json")
 """What a service was asked and answered; a test records it anew and compares."""
 JSON = "application/json"
+PATH = "/v1/openapi.json"
 
 IF_NONE_MATCH = {
     "name": "If-None-Match",
@@ -27,17 +30,26 @@ ETAG = {"description": "Strong tag: equal where the bytes are.", "schema": {"typ
 
 
 def describe(app: FastAPI) -> None:
-    """Complete the document of `app`, once somebody asks for it."""
-    plain = app.openapi
+    """Tell the document of `app` at `PATH`, made once somebody asks: in a thread, for it takes a second."""
+    plain, making = app.openapi, Lock()
 
     def described() -> dict[str, Any]:
-        is_new = app.openapi_schema is None
-        document = plain()
-        if is_new:
-            _complete(document)
-        return document
+        with making:
+            is_new = app.openapi_schema is None
+            document = plain()
+            if is_new:
+                _complete(document)
+            return document
+
+    @cache
+    def written() -> bytes:
+        return json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()
+
+    async def told(_: Request) -> Response:
+        return Response(await run_sync(written), media_type=JSON)
 
     app.openapi = described  # type: ignore[method-assign]
+    app.add_route(PATH, told, include_in_schema=False)
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

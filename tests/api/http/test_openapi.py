@@ -1,6 +1,7 @@
 """The API's description is a promise: a change to it is a change to `openapi.json`, made on purpose."""
 
 import json
+import threading
 from pathlib import Path
 
 import jsonschema
@@ -21,6 +22,15 @@ def description(client):
 
 def test_the_description_is_the_promised_one(client):
     assert description(client) == json.loads(SNAPSHOT.read_text()), HOW
+
+
+def test_nobody_waits_for_the_description_of_others(app, client, monkeypatch):
+    makers = []
+    described = app.openapi
+    monkeypatch.setattr(app, "openapi", lambda: makers.append(threading.current_thread()) or described())
+    assert client.get("/v1/openapi.json").content == client.get("/v1/openapi.json").content
+    (maker,) = makers
+    assert maker is not client.portal.call(threading.current_thread)
 
 
 def test_every_operation_tells_how_it_refuses(client):
