@@ -155,6 +155,13 @@ def test_pods_are_probed_where_the_service_answers_and_have_time_to_drain():
     assert f"USER {pod['securityContext']['runAsUser']}" in DOCKERFILE
 
 
+def test_no_service_overrides_a_setting_in_its_pods():
+    """Kubernetes tells pods of every Service by variables such as `NAME_PORT=tcp://10.0.0.1:8000`, before what the image sets."""
+    link = f"{of_kind('Service')['metadata']['name'].upper()}_PORT"
+    assert settings_named(link) <= set(Settings.model_fields)
+    assert of_kind("Deployment")["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
 def test_pods_of_two_versions_never_share_the_database():
     assert of_kind("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
 
