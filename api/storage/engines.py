@@ -66,7 +66,15 @@ def _postgresql(url: URL, read_only: bool) -> Engine:
     arguments = {name: value for name, value in given.items() if name not in url.query}
     engine = create_engine(url, connect_args=arguments, pool_timeout=LOCK_SECONDS, pool_pre_ping=True, hide_parameters=True)
     event.listen(engine, "begin", _bound_idling)
+    if "options" not in url.query:  # which may allow statements more time
+        event.listen(engine, "do_connect", _bounded)
     return engine.execution_options(postgresql_readonly=True) if read_only else engine
+
+
+def _bounded(_dialect: Any, _record: Any, arguments: list[Any], options: dict[str, Any]) -> Any:
+    from api.storage.silence import BoundedConnection
+
+    return BoundedConnection.connect(*arguments, **options)
 
 
 def _sqlite(url: URL, read_only: bool) -> Engine:
