@@ -176,6 +176,10 @@ def test_pods_are_found_by_service_budget_and_each_other():
     assert budget["minAvailable"] < deployment["replicas"]
 
 
+def test_the_unit_names_only_files_that_are_installed():
+    assert set(re.findall(r"/opt/kintsugi/(\S+)", UNIT)) == {"bin/kintsugi"}
+
+
 def test_the_unit_stops_in_time():
     given = dict(re.findall(r"^(\w+)=(.*)$", UNIT, re.M))
     assert int(given["TimeoutStopSec"]) >= STOPPING_SECONDS + ROOM_SECONDS
