@@ -1,5 +1,6 @@
 """Connections to SQLite and PostgreSQL: durable, each wait bounded."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +67,17 @@ def _postgresql(url: URL, read_only: bool) -> Engine:
     arguments = {name: value for name, value in given.items() if name not in url.query}
     engine = create_engine(url, connect_args=arguments, pool_timeout=LOCK_SECONDS, pool_pre_ping=True, hide_parameters=True)
     event.listen(engine, "begin", _bound_idling)
-    if "options" not in url.query:  # which may allow statements more time
-        event.listen(engine, "do_connect", _bounded)
+    event.listen(engine, "do_connect", _connecting(is_bounded="options" not in url.query))  # which may allow statements more time
     return engine.execution_options(postgresql_readonly=True) if read_only else engine
 
 
-def _bounded(_dialect: Any, _record: Any, arguments: list[Any], options: dict[str, Any]) -> Any:
-    from api.storage.silence import BoundedConnection
+def _connecting(*, is_bounded: bool) -> Callable[..., Any]:
+    def connect(_dialect: Any, _record: Any, arguments: list[Any], options: dict[str, Any]) -> Any:
+        from api.storage.silence import connected
 
-    return BoundedConnection.connect(*arguments, **options)
+        return connected(arguments, options, is_bounded=is_bounded)
+
+    return connect
 
 
 def _sqlite(url: URL, read_only: bool) -> Engine:

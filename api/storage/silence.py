@@ -1,9 +1,11 @@
 """Connections to PostgreSQL on which nobody waits for ever: a server may freeze, or vanish with a statement in its hands."""
 
 import time
+import traceback
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from psycopg import Connection, OperationalError
+from psycopg import Connection, Error, OperationalError
 from psycopg.abc import PQGen
 
 SILENCE_SECONDS = 35.0
@@ -35,3 +37,23 @@ class BoundedConnection(Connection[Any]):
                 wanted = gen.send(ready)
         except StopIteration as end:
             return end.value
+
+
+def connected(arguments: Sequence[Any], options: Mapping[str, Any], *, is_bounded: bool) -> Connection[Any]:
+    """A connection; where there is none, its socket is closed.
+
+    Args:
+        arguments: of psycopg.
+        options: of psycopg, by name.
+        is_bounded: whether it is given up when the server says nothing.
+
+    Raises:
+        Error: there is none.
+    """
+    kind = BoundedConnection if is_bounded else Connection[Any]
+    try:
+        return kind.connect(*arguments, **options)
+    except Error as error:  # which holds the socket in a cycle, and garbage is looked for seldom
+        error.__context__ = None
+        traceback.clear_frames(error.__traceback__)
+        raise

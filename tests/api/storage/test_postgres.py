@@ -1,5 +1,7 @@
 """Processes on one PostgreSQL: one log, waiting at either, and one of them killed, or stopped, as it writes."""
 
+import gc
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from api.replay import Replay
-from api.storage import silence
+from api.storage import engines, silence
 from api.storage.database import Database
 from api.storage.engines import IDLE_SECONDS
 from api.storage.positions import ONE_BY_ONE
@@ -161,6 +163,20 @@ def test_nobody_waits_for_ever_for_a_server_that_says_nothing(database_url, post
             ask(postgres.frozen())
         ask(nullcontext())
     finally:
+        database.close()
+
+
+@pytest.mark.timeout(60)
+def test_an_attempt_to_connect_that_fails_leaves_no_socket_behind(database_url, postgres, monkeypatch):
+    monkeypatch.setattr(engines, "CONNECT_SECONDS", 2)  # libpq's least
+    database, before = Database(database_url), os.listdir("/proc/self/fd")
+    gc.disable()  # a service looks for garbage seldom, too
+    try:
+        with postgres.frozen(), pytest.raises(UnavailableError, match="timeout expired"), database.reading():
+            raise AssertionError("nobody answers")
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+    finally:
+        gc.enable()
         database.close()
 
 
