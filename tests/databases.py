@@ -46,6 +46,19 @@ class PostgreSql:
         os.kill(process.pid, signal.SIGQUIT)
         process.wait(30)
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Meanwhile the server takes connections and statements in, as far as its host does, and says nothing."""
+        postmaster = self._server.get_postmaster_info().process
+        processes = [postmaster, *postmaster.children(recursive=True)]
+        try:
+            for process in processes:
+                process.suspend()
+            yield
+        finally:
+            for process in processes:
+                process.resume()
+
     def start(self) -> None:
         self._server.ensure_postgres_running()
 

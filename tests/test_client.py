@@ -173,6 +173,7 @@ def test_patience_ends(failure):
         {"status_code": 401, "json": {"detail": "who are you"}},
         {"status_code": 403, "json": {"error": "forbidden"}},
         {"status_code": 404, "json": {"type": "about:blank", "error": {"code": "not_found", "message": "no upstream"}}},
+        {"status_code": 409, "text": "[" * 200_000},
         {"status_code": 302, "headers": {"Location": "http://login"}},
         {"status_code": 200, "text": "<html>"},
         {"status_code": 200, "json": {}},

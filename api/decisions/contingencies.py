@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 import structlog
 
 from api.decisions.ahead import make
-from api.storage.database import OvertakenError
+from api.outages import Outage
+from api.storage.database import DATABASE_FIELD, OvertakenError
 from api.storage.shelf import Decided, Shelf
 from kintsugi.core import codec
-from kintsugi.core.errors import KintsugiError
+from kintsugi.core.errors import KintsugiError, UnavailableError
 from kintsugi.core.job import Snapshot
 from planner.contingency import Loss, after, fingerprint, losses
 
@@ -20,6 +21,8 @@ BATCH = 16
 """Decisions that are stored in one transaction."""
 IDLE_SECONDS = 60.0
 """How long the thread sleeps at a time while there is nothing to do."""
+AGAIN_SECONDS, LONGEST_AGAIN_SECONDS = 1.0, 10.0
+"""Before work that the database did not let be done is taken up again; each time twice as long, up to the second."""
 CLOSING_SECONDS = 5.0
 """How long a stopping service waits for the plan that is being made."""
 
@@ -69,6 +72,7 @@ class Contingencies:
         self._is_idle = True
         self._thread = threading.Thread(target=self._run, name="contingencies", daemon=True)
         self._log = structlog.get_logger("kintsugi.api")
+        self._outage = Outage("plan ahead")
 
     def start(self) -> None:
         """Begin to work."""
@@ -118,6 +122,9 @@ class Contingencies:
             try:
                 self._advance(work)
             except KintsugiError as error:
+                if isinstance(error, UnavailableError) and error.field == DATABASE_FIELD:
+                    self._put_off(work, error)
+                    continue
                 self._log.warning("cannot plan ahead", job=work.job, error=error.as_dict())
                 self._finish(work)
             except Exception:  # one job's misfortune is not the others'
@@ -145,6 +152,7 @@ class Contingencies:
             work.base, work.stored = work.look(), self._shelf.fingerprints(work.job)
             work.document = codec.dumps(work.base)
             work.todo = losses(work.base, self._pair_work)
+            self._outage.is_over()
         elif work.following is not None:
             self._make(work, work.base, work.following)
         work.following = next(work.todo, None)
@@ -173,8 +181,14 @@ class Contingencies:
         except OvertakenError:
             work.stored = self._shelf.fingerprints(work.job)
             self._shelf.put(work.job, generation, {key: work.fresh[key] for key in work.fresh.keys() - work.stored})
+        self._outage.is_over()
         with self._changed:
             work.fresh = {}
+
+    def _put_off(self, work: _Work, error: UnavailableError) -> None:
+        """Go on with `work` later, from where it is."""
+        self._outage.goes_on(error)
+        work.due = time.monotonic() + self._outage.pause_seconds(AGAIN_SECONDS, LONGEST_AGAIN_SECONDS)
 
     def _finish(self, work: _Work) -> None:
         with self._changed:

@@ -46,7 +46,8 @@ async def stream_all(
 ) -> EventStream:
     """What happens to all jobs, as server-sent events; ids are places in the order of all jobs' entries."""
     selection = _selection(kinds, detail)
-    place = _asked(after, last_event_id) or Place(number=await desk.read(desk.streams.feed.end))
+    end = await desk.read(desk.streams.feed.end)
+    place = _asked(after, last_event_id) or Place(number=end)
     return _stream(desk, None, place, selection)
 
 

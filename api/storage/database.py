@@ -20,6 +20,8 @@ from kintsugi.core.errors import ConflictError, InvalidInputError, KintsugiError
 SERIALIZATION_FAILURES = frozenset({"40001", "40P01"})
 """PostgreSQL gave up one of two transactions that were in each other's way."""
 DISK_FULL = "53100"
+DATABASE_FIELD = "database_url"
+"""Names the database in errors: what is unavailable is that one, and nothing else."""
 LITTLE_ROOM_BYTES = 65_536
 """Where a disk has less left, what SQLite calls an I/O error is that the files beside the database cannot grow."""
 
@@ -114,11 +116,11 @@ def _meaning(error: DBAPIError | PoolTimeoutError, folder: Path | None) -> Kints
         return OvertakenError("another writer was in the way; try again")
     code = getattr(reason, "sqlite_errorcode", 0) & 0xFF  # the rest says where it happened
     if state == DISK_FULL or code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(folder)):
-        return StorageFullError(f"the database's disk is full ({reason}); make room and try again", field="database_url")
+        return StorageFullError(f"the database's disk is full ({reason}); make room and try again", field=DATABASE_FIELD)
     if isinstance(error, DataError):
         return InvalidInputError(f"holds what the database cannot store: {reason}", field="text")
     way_out = "; its folder must be there, and both must be open to the service" if code == sqlite3.SQLITE_CANTOPEN else ""
-    return UnavailableError(f"the database does not answer: {reason}{way_out}", field="database_url")
+    return UnavailableError(f"the database does not answer: {reason}{way_out}", field=DATABASE_FIELD)
 
 
 def _is_full(folder: Path | None) -> bool:

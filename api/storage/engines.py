@@ -1,5 +1,6 @@
 """Connections to SQLite and PostgreSQL: durable, each wait bounded."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,17 @@ def _postgresql(url: URL, read_only: bool) -> Engine:
     arguments = {name: value for name, value in given.items() if name not in url.query}
     engine = _engine(url, connect_args=arguments, pool_pre_ping=True)
     event.listen(engine, "begin", _bound_idling)
+    event.listen(engine, "do_connect", _connecting(is_bounded="options" not in url.query))  # which may allow statements more time
     return engine.execution_options(postgresql_readonly=True) if read_only else engine
+
+
+def _connecting(*, is_bounded: bool) -> Callable[..., Any]:
+    def connect(_dialect: Any, _record: Any, arguments: list[Any], options: dict[str, Any]) -> Any:
+        from api.storage.silence import connected
+
+        return connected(arguments, options, is_bounded=is_bounded)
+
+    return connect
 
 
 def _sqlite(url: URL, read_only: bool) -> Engine:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from api.storage.database import Database
+from api.storage.database import DATABASE_FIELD, Database
 from kintsugi.core.errors import KintsugiError, UnavailableError
 
 Work = Callable[[Connection], None]
@@ -71,7 +71,7 @@ class GroupCommit:
 def _told(error: BaseException) -> BaseException:
     """The failure as one of those who shared the transaction hears of it: an exception belongs to one thread."""
     if not isinstance(error, KintsugiError):
-        return UnavailableError(f"the transaction failed: {type(error).__name__}: {error}", field="database_url")
+        return UnavailableError(f"the transaction failed: {type(error).__name__}: {error}", field=DATABASE_FIELD)
     document: dict[str, Any] = error.as_dict()
     copy = type(error)(error.message, field=document["field"], value=document["value"])
     copy.__cause__ = error

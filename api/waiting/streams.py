@@ -22,7 +22,7 @@ from api.waiting.tail import PAGE, Tail, Window
 from kintsugi.core import codec
 from kintsugi.core.checks import LARGEST_INTEGER
 from kintsugi.core.ending import Ending
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, UnavailableError
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Report
 from kintsugi.core.news import NewsKind
@@ -115,17 +115,21 @@ class Streams:
     """Longest silence on a stream."""
 
     async def messages(self, job: str | None, place: Place, selection: Selection) -> AsyncGenerator[bytes, None]:
-        """Everything behind `place`, of one job or of all, and then what comes, until the service stops."""
-        async with self.tail.listening(job) as window:
-            yield _begin(place)
-            if place.plan_missing:
-                for begun in await self._page(job, place.number - 1, 1):
-                    yield _wire(begun, frozenset((NewsKind.PLAN,)) & selection.kinds, selection.detail)
-            async for line in self._lines(job, place.number, window):
-                if line is None:
-                    yield b": alive\n\n"
-                elif selection.is_visible(line.job) and (text := _wire(line, selection.kinds, selection.detail)):
-                    yield text
+        """Everything behind `place`, of one job or of all, and then what comes, until the service stops.
+
+        Who is behind while the database is away is sent away, too: it is too late for a refusal, and nothing is lost.
+        """
+        with suppress(UnavailableError):
+            async with self.tail.listening(job) as window:
+                yield _begin(place)
+                if place.plan_missing:
+                    for begun in await self._page(job, place.number - 1, 1):
+                        yield _wire(begun, frozenset((NewsKind.PLAN,)) & selection.kinds, selection.detail)
+                async for line in self._lines(job, place.number, window):
+                    if line is None:
+                        yield b": alive\n\n"
+                    elif selection.is_visible(line.job) and (text := _wire(line, selection.kinds, selection.detail)):
+                        yield text
 
     async def awaited(self, job: str, kind: type[Event] | type[Report], after: int, limit: int, seconds: float) -> list[Entry]:
         """Up to `limit` entries of a kind behind log number `after` as soon as there are any; none after `seconds`."""

@@ -14,6 +14,8 @@ Network = IPv4Network | IPv6Network
 
 TRANSLATED = IPv6Network("64:ff9b::/96")
 """NAT64 (RFC 6052): the last 32 bits are an IPv4 address."""
+GLOBAL_UNICAST = IPv6Network("2000::/3")
+"""All that public IPv6 addresses lie in (RFC 4291); outside it are a site's own, and further forms of IPv4 addresses."""
 
 
 class TargetRefusedError(InvalidInputError):
@@ -39,7 +41,7 @@ class Guard:
                 raise _refused(address, "is the service's own host, which listens beyond it; use an address that others reach")
         elif inner.is_link_local or inner.is_multicast or inner.is_unspecified:
             raise _refused(address, "is link-local, multicast or unspecified; nothing is sent there")
-        elif not inner.is_global and not any(inner in network for network in self._networks):
+        elif not _is_public(inner) and not any(inner in network for network in self._networks):
             raise _refused(address, "is private; whoever runs the service can allow its network by KINTSUGI_WEBHOOK_NETWORKS")
 
     def check_host(self, host: str) -> None:
@@ -94,6 +96,10 @@ async def _resolved(host: str, port: int) -> list[Address]:
     except (OSError, UnicodeError) as error:
         raise httpcore2.ConnectError(f"{host} cannot be resolved: {error}") from error
     return [ip_address(text) for text in dict.fromkeys(str(place[0]).partition("%")[0] for *_, place in found)]
+
+
+def _is_public(address: Address) -> bool:
+    return address.is_global and (isinstance(address, IPv4Address) or address in GLOBAL_UNICAST)
 
 
 def _inner(address: Address) -> Address:

@@ -3,13 +3,18 @@
 import json
 import re
 import shutil
+import ssl
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import jsonschema
 import kubernetes_validate
 import pytest
+import trustme
 import yaml
 
 from api.settings import Settings
@@ -80,14 +85,53 @@ def test_what_the_image_is_built_from_is_there():
             assert all((ROOT / source).exists() and source.startswith(tuple(allowed)) for source in sources)
 
 
-def test_the_health_check_asks_what_the_service_serves():
+def test_the_health_check_is_in_the_image():
     (check,) = [value for name, value in instructions() if name == "HEALTHCHECK"]
-    path = re.search(r"127\.0\.0\.1:(\d+)(/\w+)", check)
-    assert path is not None
-    assert f"KINTSUGI_PORT={path[1]}" in DOCKERFILE
-    assert is_served(path[2])
-    program = json.loads(check.partition("CMD ")[2])
-    compile(program[2], "healthcheck", "exec")
+    *_, program = json.loads(check.partition("CMD ")[2])
+    assert ("COPY", f"deploy/healthcheck.py {program}") in instructions()
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_the_health_check_asks_what_the_service_serves(tmp_path, is_encrypted):
+    ready = {"/readyz": 200}
+    assert all(map(is_served, ready))
+    with serving(ready, tmp_path if is_encrypted else None) as settings:
+        assert is_healthy(settings)
+        ready["/readyz"] = 503
+        assert not is_healthy(settings)
+
+
+@contextmanager
+def serving(statuses, folder):
+    """Answers by path; over TLS where there is a folder for its certificate. The settings of such a service."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(statuses[self.path])
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        settings = {"KINTSUGI_PORT": str(server.server_port)}
+        if folder is not None:
+            certificate = folder / "server.pem"
+            trustme.CA().issue_cert("kintsugi.example").private_key_and_cert_chain_pem.write_to_path(certificate)
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+            settings["KINTSUGI_TLS_CERTIFICATE"] = str(certificate)
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        try:
+            yield settings
+        finally:
+            server.shutdown()
+
+
+def is_healthy(settings):
+    check = [sys.executable, DEPLOY / "healthcheck.py"]
+    return subprocess.run(check, env=settings, capture_output=True, timeout=60, check=False).returncode == 0
 
 
 def test_the_entrypoint_hands_arguments_and_signals_on(tmp_path):
@@ -155,6 +199,13 @@ def test_pods_are_probed_where_the_service_answers_and_have_time_to_drain():
     assert f"USER {pod['securityContext']['runAsUser']}" in DOCKERFILE
 
 
+def test_no_service_overrides_a_setting_in_its_pods():
+    """Kubernetes tells pods of every Service by variables such as `NAME_PORT=tcp://10.0.0.1:8000`, before what the image sets."""
+    link = f"{of_kind('Service')['metadata']['name'].upper()}_PORT"
+    assert settings_named(link) <= set(Settings.model_fields)
+    assert of_kind("Deployment")["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
 def test_pods_of_two_versions_never_share_the_database():
     assert of_kind("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
 
@@ -167,6 +218,10 @@ def test_pods_are_found_by_service_budget_and_each_other():
     budget = of_kind("PodDisruptionBudget")["spec"]
     assert budget["selector"]["matchLabels"] == labels
     assert budget["minAvailable"] < deployment["replicas"]
+
+
+def test_the_unit_names_only_files_that_are_installed():
+    assert set(re.findall(r"/opt/kintsugi/(\S+)", UNIT)) == {"bin/kintsugi"}
 
 
 def test_the_unit_stops_in_time():

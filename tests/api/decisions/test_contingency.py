@@ -9,9 +9,10 @@ from sqlalchemy import create_engine, text
 from starlette.testclient import TestClient
 
 from api.app import create_app
+from api.decisions import contingencies
 from api.decisions.contingencies import Contingencies
 from api.settings import Settings
-from api.storage.database import Database
+from api.storage.database import DATABASE_FIELD, Database
 from api.storage.shelf import Decided, Shelf
 from api.storage.store import Store
 from api.storage.wording import Wording
@@ -225,6 +226,26 @@ def test_what_goes_wrong_stops_the_work_on_a_job_not_the_thread(error):
     snapshot = after(base_of(), next(losses(base_of())))
     assert ahead.find("unlucky", snapshot) is None
     assert ahead.find("lucky", snapshot) is not None
+
+
+@pytest.mark.parametrize("what", ["fingerprints", "put"])
+def test_work_is_taken_up_again_once_the_database_is_back(what, monkeypatch):
+    shelf, refusals = Memory(), [UnavailableError("away", field=DATABASE_FIELD)] * 2
+    done = getattr(shelf, what)
+
+    def away(*arguments):
+        if refusals:
+            raise refusals.pop()
+        return done(*arguments)
+
+    monkeypatch.setattr(shelf, what, away)
+    monkeypatch.setattr(contingencies, "AGAIN_SECONDS", 0.01)
+    ahead = Contingencies(shelf, pair_work=0)
+    ahead.start()
+    ahead.submit("job", base_of)
+    assert ahead.wait_until_idle(PATIENCE)
+    ahead.close()
+    assert all(ahead.find("job", after(base_of(), loss)) is not None for loss in losses(base_of(), 0))
 
 
 def test_two_processes_that_made_the_same_plans_both_go_on(database_url):

@@ -1,15 +1,19 @@
 """Processes on one PostgreSQL: one log, waiting at either, and one of them killed, or stopped, as it writes."""
 
+import gc
+import os
 import signal
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 from sqlalchemy import text
 
 from api.replay import Replay
+from api.storage import engines, silence
 from api.storage.database import Database
 from api.storage.engines import IDLE_SECONDS
 from api.storage.positions import ONE_BY_ONE
@@ -141,6 +145,39 @@ def test_a_writer_that_is_stopped_holds_up_the_others_for_a_moment_and_goes_on_o
         finally:
             process.kill()
             database.close()
+
+
+@pytest.mark.timeout(60)
+def test_nobody_waits_for_ever_for_a_server_that_says_nothing(database_url, postgres, monkeypatch):
+    monkeypatch.setattr(silence, "SILENCE_SECONDS", 0.5)
+    database, one = Database(database_url), text("SELECT 1")
+
+    def ask(meanwhile):
+        with database.reading() as connection:
+            connection.execute(one)
+            with meanwhile:
+                connection.execute(one)
+
+    try:
+        with pytest.raises(UnavailableError, match=r"said nothing for 0\.5 s"):
+            ask(postgres.frozen())
+        ask(nullcontext())
+    finally:
+        database.close()
+
+
+@pytest.mark.timeout(60)
+def test_an_attempt_to_connect_that_fails_leaves_no_socket_behind(database_url, postgres, monkeypatch):
+    monkeypatch.setattr(engines, "CONNECT_SECONDS", 2)  # libpq's least
+    database, before = Database(database_url), os.listdir("/proc/self/fd")
+    gc.disable()  # a service looks for garbage seldom, too
+    try:
+        with postgres.frozen(), pytest.raises(UnavailableError, match="timeout expired"), database.reading():
+            raise AssertionError("nobody answers")
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+    finally:
+        gc.enable()
+        database.close()
 
 
 def test_who_only_reads_may_take_its_time(database_url):

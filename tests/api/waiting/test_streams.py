@@ -168,6 +168,19 @@ async def test_a_database_that_returns_is_read_on():
     assert heard == ["a-1"]
 
 
+async def test_who_is_behind_while_the_database_is_away_is_sent_away():
+    memory = Memory()
+    for _ in range(PAGE + 1):
+        memory.write("a")
+    async with running(memory) as (streams, _):
+        messages = streams.messages("a", Place(number=0), EVERYTHING)
+        told = [await anext(messages) for _ in range(2)]
+        memory.away = True
+        told += [message async for message in messages]
+        assert len(told) == 1 + PAGE
+        assert streams.tail.num_listeners == 0
+
+
 async def test_a_client_that_takes_nothing_in_is_sent_away(monkeypatch):
     monkeypatch.setattr("api.waiting.streams.STUCK_SECONDS", 0.01)
     ended = []
@@ -294,6 +307,15 @@ def test_refusals_come_before_the_stream(client, job, url, headers, status, fiel
     answer = client.get(url, headers=headers)
     assert answer.status_code == status
     assert answer.json()["error"]["field"] == field
+
+
+def test_a_stream_that_cannot_begin_is_refused(client, app, monkeypatch):
+    def away():
+        raise UnavailableError("away")
+
+    monkeypatch.setattr(app.state.desk.streams.feed, "end", away)
+    for query in ("", "?after=0"):
+        assert client.get(f"/v1/stream{query}").status_code == 503
 
 
 def test_events_and_reports_are_waited_for(client, job, app):
