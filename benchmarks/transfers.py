@@ -59,7 +59,7 @@ def staging_rates(num_bytes: int, device: torch.device) -> tuple[float, float]:
     packed, staging = PackedState(entries_of(num_bytes, device)), Staging(device)
     key = 0, StateKind.PARAMETER
     cuts = streams.chunks(0, num_bytes)
-    chunk = torch.zeros(streams.CHUNK_BYTES, dtype=torch.uint8)
+    chunk = torch.zeros(streams.CHUNK_BYTES, dtype=torch.uint8, pin_memory=device.type == "cuda")
 
     def read() -> None:
         for _ in Sealer(device, streams.MOST_IN_FLIGHT).messages((packed, begin, end) for begin, end in cuts):

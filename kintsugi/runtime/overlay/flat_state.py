@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.core.errors import ReconfigurationError
-from kintsugi.runtime.optimizer_state import flat, groups_by_parameter, kept, nested
+from kintsugi.runtime.optimizer_state import flat, groups_by_parameter, kept, nested, put
 from kintsugi.runtime.overlay.options import Replicated
 from kintsugi.runtime.overlay.ranges import Ranges, united
 from kintsugi.runtime.workers.fit import told
@@ -89,7 +89,7 @@ def load(
                 tensor.copy_(arrived[key])
     found = _by_owner(arrived)
     for index, group in enumerate(optimizer.param_groups):
-        group.update(nested(found[_group(index)]))
+        group.update({key: put(group.get(key), value) for key, value in nested(found[_group(index)]).items()})
     groups = groups_by_parameter(optimizer.param_groups)
     for name, parameter in optimized(model, optimizer):
         named = {key.removeprefix(_STATE): value for key, value in found[name].items() if key.startswith(_STATE)}

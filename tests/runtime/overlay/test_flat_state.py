@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError, ReconfigurationError
 from kintsugi.runtime.overlay import flat_state
@@ -107,6 +107,20 @@ def test_a_joiner_goes_on_bit_for_bit(kind, dtype, num_steps):
         step(source, seed)
         step(joiner, seed)
         assert joiner.digest() == source.digest()
+
+
+def test_tensors_of_groups_stay_where_they_are_and_those_of_whoever_holds_them():
+    def with_rate(value: float) -> tuple[Tensor, TrainedState]:
+        model, rate = nn.Linear(4, 4), torch.tensor(value)
+        return rate, TrainedState(model, torch.optim.AdamW(model.parameters(), lr=rate), OverlayOptions())
+
+    (_, source), (rate, joiner) = with_rate(0.1), with_rate(0.2)
+    arrived = PackedState.blank(source.packed().header)
+    arrived.write(0, pack(source.packed().entries)[1])
+    joiner.load(arrived)
+    assert joiner.optimizer.param_groups[0]["lr"] is rate
+    assert rate == torch.tensor(0.1)
+    assert joiner.digest() == source.digest()
 
 
 def test_what_arrives_for_an_expanded_buffer_has_room():
