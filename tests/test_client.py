@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from api.app import create_app
 from api.problems import problem_of
 from api.settings import Settings
-from kintsugi.client import Client, HeartbeatSender, Patience
+from kintsugi.client import Client, HeartbeatSender, Patience, following
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import (
@@ -57,7 +57,7 @@ def job(client):
     return client.create_job(job="llama", profile=uniform_profile(4), workers=6, settings=SETTINGS)
 
 
-def answering(*answers):
+def answering(*answers, patience=AT_ONCE):
     """A client of a service that gives these answers in turn, and the requests it got."""
     requests, left = [], list(answers)
 
@@ -68,7 +68,7 @@ def answering(*answers):
             raise result
         return result
 
-    return Client("http://service", patience=AT_ONCE, transport=httpx2.MockTransport(answer)), requests
+    return Client("http://service", patience=patience, transport=httpx2.MockTransport(answer)), requests
 
 
 def test_a_whole_life(client, job):
@@ -296,6 +296,17 @@ def test_a_stream_of_somebody_else_is_taken_up_again():
     client, _ = answering(page, httpx2.Response(500), streamed(BEGIN, news(1)))
     with client, closing(client.follow("llama")) as stream:
         assert next(stream).event.number == 1
+
+
+def test_a_stream_that_tells_nothing_is_taken_up_more_and_more_seldom(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(following.time, "sleep", pauses.append)
+    patience = replace(AT_ONCE, retry_seconds=0.1, longest_retry_seconds=0.3)
+    quiet = (streamed(BEGIN) for _ in range(4))
+    client, _ = answering(*quiet, streamed(BEGIN, news(1)), streamed(BEGIN, news(2)), patience=patience)
+    with client, closing(client.follow("llama")) as stream:
+        assert [message.event.number for message in islice(stream, 2)] == [1, 2]
+    assert pauses == [0.1, 0.2, 0.3, 0.3, 0.1]
 
 
 def test_what_a_stream_tells_is_not_left_out_where_it_is_not_understood():

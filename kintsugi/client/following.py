@@ -24,16 +24,18 @@ def follow(connection: Connection, path: str, parameters: Mapping[str, Any]) -> 
         UnavailableError: no connection could be had after all attempts in a row, or what came over one is not understood.
         KintsugiError: the service refused.
     """
-    last_id: str | None = None
+    patience, last_id = connection.patience, None
+    pause_seconds = patience.retry_seconds
     while True:
         with ExitStack() as life:
             begin, messages = _opened(connection, path, parameters, last_id, life)
             last_id = begin.id
             with suppress(AwayError):
                 for message in _unbroken(messages):
-                    last_id = message.id
+                    last_id, pause_seconds = message.id, patience.retry_seconds
                     yield _news(message)
-        time.sleep(connection.patience.retry_seconds)
+        time.sleep(pause_seconds)
+        pause_seconds = min(2 * pause_seconds, patience.longest_retry_seconds)  # until something is told again
 
 
 def _opened(
