@@ -99,7 +99,11 @@ class SynchronizedOptimizer(WrappingOptimizer):
             parameter.register_post_accumulate_grad_hook(partial(self._gradient_ready, number))
             for number, parameter in enumerate(self._replica.parameters)
         ]
-        self._join(transport)
+        try:
+            self._join(transport)
+        except BaseException:  # who joins tries again, with another optimizer around the same model
+            self.close()
+            raise
 
     @property
     def strategy(self) -> str:

@@ -422,3 +422,19 @@ def test_workers_wait_for_each_other_at_the_end():
 def test_threads_report_their_errors():
     with pytest.raises(ZeroDivisionError):
         together(lambda: 1 // 0)
+
+
+def test_a_worker_whose_joining_failed_joins_again():
+    """A member was lost while the joiner was being told: nothing of the first attempt takes part in later steps."""
+
+    def main(rank, link):
+        model = model_of(rank)
+        with pytest.raises(CommunicationError):
+            SynchronizedOptimizer(adam(model), SynchronousSGD(), link.transport("lost", rank, 2, fail=Loss(2)))
+        optimizer = SynchronizedOptimizer(adam(model), SynchronousSGD(), link.transport("both", rank, 2))
+        for step in range(3):
+            train_step(model, optimizer, step, rank, 2)
+        optimizer.finish()
+        return model
+
+    assert is_equal(crew(2, main))
