@@ -438,3 +438,46 @@ def test_a_worker_whose_joining_failed_joins_again():
         return model
 
     assert is_equal(crew(2, main))
+
+
+def losing(link, name, rank, size, lose):
+    """A transport that `lose` is told each sum of once it is there: where it raises, the others have that sum all the same."""
+    group = link.group(name, rank, size)
+
+    def all_reduce(tensor: torch.Tensor) -> None:
+        group.allreduce([tensor]).wait()
+        lose(tensor)
+
+    return PeerTransport(all_reduce, rank=rank, num_workers=size)
+
+
+def test_a_step_that_was_rolled_forward_is_committed_for_those_who_still_lack_it():
+    """The one that had committed it is lost once a second one has followed, and before the third one could."""
+
+    def main(rank, link):
+        model, loss = model_of(), Loss(None)
+        transport = losing(link, "three", rank, 3, loss)
+        optimizer = SynchronizedOptimizer(adam(model), ModelAveraging(), transport)
+        train_step(model, optimizer, 0, rank, 3)
+        optimizer._strategy._summing.wait()
+        loss.num_left = None if rank == 0 else 1  # the report is heard, and of the commit point only that all others are there
+        backward(model, optimizer, 1, rank, 3)
+        if rank == 0:
+            optimizer.step()
+        else:
+            with pytest.raises(CommunicationError):
+                optimizer.step()
+        roll_call = Loss(1) if rank == 2 else Loss(2)
+        again = losing(link, "again", rank, 3, roll_call) if rank == 2 else link.transport("again", rank, 3, fail=roll_call)
+        with pytest.raises(CommunicationError):
+            optimizer.adopt(again)
+        assert optimizer.num_steps == (1 if rank == 2 else 2)
+        if rank == 0:
+            optimizer.close()
+            return None
+        assert optimizer.adopt(link.transport("two", rank - 1, 2))
+        assert optimizer.num_steps == 2
+        optimizer.finish()
+        return model
+
+    assert is_equal(crew(3, main)[1:])
