@@ -178,7 +178,6 @@ class SynchronizedOptimizer(WrappingOptimizer):
         self._replica.monitor.stepped(time.perf_counter() - began)
         agreed, self._replica.agreed = self._replica.agreed, None
         self._follow(agreed if self._rounds is None else self._rounds.stepped())
-        self._strategy.begin(self._replica)
         self._step_begun = None
         return loss
 
@@ -215,7 +214,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
                 agreed = self._rounds.next()
                 if agreed.num_done == agreed.num_workers:
                     break
-                self._follow(agreed)
+                self._follow(agreed)  # as the others do who still train
             self._leave()
         finally:
             self.close()
@@ -298,12 +297,12 @@ class SynchronizedOptimizer(WrappingOptimizer):
         return self._strategies[name]
 
     def _follow(self, agreed: Totals | None) -> None:
-        """Do what the policy makes of what was agreed in or beside a step, unless somebody trains no further."""
-        if agreed is None or agreed.num_done > 0 or self._policy is None:
-            return
-        choice = self._policy.choose(agreed.observation(self.strategy))
-        if choice is not None and choice.strategy != self.strategy:
-            self._change(self._known(choice.strategy), choice.reason)
+        """Do what the policy makes of what was agreed, unless somebody trains no further; then begin the next step."""
+        if agreed is not None and agreed.num_done == 0 and self._policy is not None:
+            choice = self._policy.choose(agreed.observation(self.strategy))
+            if choice is not None and choice.strategy != self.strategy:
+                self._change(self._known(choice.strategy), choice.reason)
+        self._strategy.begin(self._replica)
 
     def _change(self, following: Strategy, reason: str) -> None:
         """All workers come here after the same agreement, each at the end of a step."""

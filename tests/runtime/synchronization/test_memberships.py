@@ -481,3 +481,24 @@ def test_a_step_that_was_rolled_forward_is_committed_for_those_who_still_lack_it
         return model
 
     assert is_equal(crew(3, main)[1:])
+
+
+def test_a_change_of_strategy_that_a_worker_finds_at_its_end_is_made_alike_by_all():
+    """One worker trains no further when the round ends in which both agree to sum models beside every step."""
+
+    def main(rank, link):
+        model = model_of(rank)
+        optimizer = SynchronizedOptimizer(
+            adam(model),
+            [PairwiseAveraging(), ModelAveraging()],
+            link.transport("both", rank, 2),
+            policy=SchedulePolicy([(1, "model_averaging")]),
+            round_steps=1,
+        )
+        train_step(model, optimizer, 0, rank, 2)  # both give their parts in a round, whose end rank 0 sees when it finishes
+        while rank == 1 and optimizer.strategy == "pairwise_averaging":
+            train_step(model, optimizer, 1, rank, 2)
+        optimizer.finish()
+        return model
+
+    assert is_equal(crew(2, main))
