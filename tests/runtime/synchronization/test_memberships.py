@@ -1,6 +1,7 @@
 """Steps are atomic, an interrupted one is taken again by the workers that are left, and workers join in the middle."""
 
 import math
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from kintsugi.runtime.synchronization import (
     WorkerCountPolicy,
 )
 from kintsugi.runtime.synchronization.monitor import Totals
+from kintsugi.runtime.synchronization.policies import Choice, Policy
 from tests.core.refusals import refuses
 from tests.runtime.synchronization.workers import backward, crew, flat, is_equal, model_of, together, train_step
 
@@ -502,3 +504,42 @@ def test_a_change_of_strategy_that_a_worker_finds_at_its_end_is_made_alike_by_al
         return model
 
     assert is_equal(crew(2, main))
+
+
+class Counting(Policy):
+    """Wants another strategy each time that it is asked, and counts."""
+
+    def choose(self, seen):
+        self.memory["num_asked"] = self.memory.get("num_asked", 0) + 1
+        return Choice("synchronous_sgd", "it is its turn")
+
+
+def test_policies_remember_the_same_after_a_loss_in_the_middle_of_a_change():
+    """One worker has asked its policy after a round whose end the other one did not see."""
+
+    def main(rank, link):
+        model, loss, policy = model_of(), Loss(None), Counting()
+        optimizer = SynchronizedOptimizer(
+            adam(model),
+            [PairwiseAveraging(), SynchronousSGD()],
+            losing(link, "both", rank, 2, loss) if rank == 1 else link.transport("both", rank, 2, fail=loss),
+            policy=policy,
+            round_steps=1,
+        )
+        loss.num_left = 1 - rank
+        train_step(model, optimizer, 0, rank, 2)
+        with suppress(CommunicationError):
+            optimizer._rounds._summing.wait()
+        backward(model, optimizer, 1, rank, 2)
+        if rank == 0:
+            with pytest.raises(CommunicationError):
+                optimizer.step()
+        else:
+            optimizer.step()
+        assert policy.memory == ({"num_asked": 1} if rank == 0 else {})
+        optimizer.adopt(link.transport("again", rank, 2))
+        optimizer.close()
+        return policy.memory
+
+    memories = crew(2, main)
+    assert memories[0] == memories[1]
