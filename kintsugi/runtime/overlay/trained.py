@@ -43,7 +43,9 @@ class TrainedState:
         self._trained = [parameter for _, parameter in flat_state.optimized(model, optimizer) if parameter.requires_grad]
         if not self._trained:
             raise InvalidInputError("steps no parameter of the model that is trained", field="optimizer")
-        self._buffers = list(model.buffers()) if options.averages_buffers else []
+        self._bases: list[Tensor] = []
+        """What all workers had of each averaged buffer after the last step. Changes are averaged: constants stay as they are."""
+        self._rebase()
         self._dtype = torch.float64 if any(one.dtype == torch.float64 for one in self._trained) else torch.float32
         self._own: Tensor | None = None
 
@@ -89,8 +91,8 @@ class TrainedState:
                     piece.zero_()
                 else:
                     piece.copy_(parameter.grad.detach().reshape(-1))
-            for buffer, piece in zip(self._buffers, self._buffer_pieces(self._own), strict=True):
-                piece.copy_(buffer.reshape(-1))
+            for buffer, base, piece in zip(self._buffers, self._bases, self._buffer_pieces(self._own), strict=True):
+                piece.copy_((self._wide(buffer) - self._wide(base)).reshape(-1))
             if weight != 1.0:
                 self._own.mul_(weight)
         return self._own.numpy()
@@ -103,9 +105,10 @@ class TrainedState:
                 if parameter.grad is None:
                     parameter.grad = torch.empty_like(parameter)
                 parameter.grad.copy_(piece.view(parameter.shape))
-            for buffer, piece in zip(self._buffers, self._buffer_pieces(mean), strict=True):
-                is_whole = not buffer.dtype.is_floating_point
-                buffer.copy_((piece.round() if is_whole else piece).view(buffer.shape))
+            for buffer, base, piece in zip(self._buffers, self._bases, self._buffer_pieces(mean), strict=True):
+                change = piece if base.dtype.is_floating_point else piece.round().long()
+                buffer.copy_(self._wide(base) + change.view(base.shape))
+        self._rebase()
         self._before_step()
         self.optimizer.step()
         for schedule in self._schedules:
@@ -125,10 +128,24 @@ class TrainedState:
             ReconfigurationError: it is the state of another model, or of one that is trained in another way.
         """
         self.steps = flat_state.load(arrived.entries, self.model, self.optimizer, self._schedules, self._options.replicated)
+        self._rebase()
 
     def digest(self) -> str:
         """SHA-256 of the whole state."""
         return flat_state.digest(self.packed())
+
+    @property
+    def _buffers(self) -> list[Tensor]:
+        """Those that are averaged, as they are now: a forward pass may put another tensor in the place of one."""
+        return list(self.model.buffers()) if self._options.averages_buffers else []
+
+    def _rebase(self) -> None:
+        """All workers have the same buffers now."""
+        self._bases = [_base(buffer) for buffer in self._buffers]
+
+    def _wide(self, buffer: Tensor) -> Tensor:
+        """A buffer's numbers in a type in which differences are exact enough."""
+        return buffer.to(torch.promote_types(buffer.dtype, self._dtype) if buffer.dtype.is_floating_point else torch.int64)
 
     def _buffer_pieces(self, vector: Tensor) -> list[Tensor]:
         return self._pieces(vector[sum(one.numel() for one in self._trained) :], self._buffers)
@@ -137,3 +154,8 @@ class TrainedState:
     def _pieces(vector: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
         sizes = [one.numel() for one in tensors]
         return list(torch.split(vector[: sum(sizes)], sizes))
+
+
+def _base(buffer: Tensor) -> Tensor:
+    """A copy to tell changes from: 0 where it is infinite, for nothing can be added to that."""
+    return torch.nan_to_num(buffer.detach(), nan=0.0, posinf=0.0, neginf=0.0) if buffer.dtype.is_floating_point else buffer.clone()
