@@ -46,13 +46,14 @@ class TrainedState:
         self._bases: list[Tensor] = []
         """What all workers had of each averaged buffer after the last step. Changes are averaged: constants stay as they are."""
         self._rebase()
-        self._dtype = torch.float64 if any(one.dtype == torch.float64 for one in self._trained) else torch.float32
+        is_double = any(one.dtype.to_real() == torch.float64 for one in self._trained)
+        self._dtype = torch.float64 if is_double else torch.float32
         self._own: Tensor | None = None
 
     @property
     def num_elements(self) -> int:
         """Length of the vector that is reduced."""
-        return sum(one.numel() for one in (*self._trained, *self._buffers))
+        return sum(_as_real(one).numel() for one in (*self._trained, *self._buffers))
 
     @property
     def vector_bytes(self) -> int:
@@ -90,9 +91,9 @@ class TrainedState:
                 if parameter.grad is None:
                     piece.zero_()
                 else:
-                    piece.copy_(parameter.grad.detach().reshape(-1))
+                    piece.copy_(_as_real(parameter.grad.detach().resolve_conj()).reshape(-1))
             for buffer, base, piece in zip(self._buffers, self._bases, self._buffer_pieces(self._own), strict=True):
-                piece.copy_((self._wide(buffer) - self._wide(base)).reshape(-1))
+                piece.copy_((self._wide(_as_real(buffer)) - self._wide(base)).reshape(-1))
             if weight != 1.0:
                 self._own.mul_(weight)
         return self._own.numpy()
@@ -102,12 +103,13 @@ class TrainedState:
         mean = torch.from_numpy(vector)
         with torch.no_grad():
             for parameter, piece in zip(self._trained, self._pieces(mean, self._trained), strict=True):
-                if parameter.grad is None:
+                if parameter.grad is None or parameter.grad.is_conj():
                     parameter.grad = torch.empty_like(parameter)
-                parameter.grad.copy_(piece.view(parameter.shape))
+                gradient = _as_real(parameter.grad)
+                gradient.copy_(piece.view(gradient.shape))
             for buffer, base, piece in zip(self._buffers, self._bases, self._buffer_pieces(mean), strict=True):
                 change = piece if base.dtype.is_floating_point else piece.round().long()
-                buffer.copy_(self._wide(base) + change.view(base.shape))
+                _as_real(buffer).copy_(self._wide(base) + change.view(base.shape))
         self._rebase()
         self._before_step()
         self.optimizer.step()
@@ -141,21 +143,26 @@ class TrainedState:
 
     def _rebase(self) -> None:
         """All workers have the same buffers now."""
-        self._bases = [_base(buffer) for buffer in self._buffers]
+        self._bases = [_base(_as_real(buffer)) for buffer in self._buffers]
 
-    def _wide(self, buffer: Tensor) -> Tensor:
+    def _wide(self, real: Tensor) -> Tensor:
         """A buffer's numbers in a type in which differences are exact enough."""
-        return buffer.to(torch.promote_types(buffer.dtype, self._dtype) if buffer.dtype.is_floating_point else torch.int64)
+        return real.to(torch.promote_types(real.dtype, self._dtype) if real.dtype.is_floating_point else torch.int64)
 
     def _buffer_pieces(self, vector: Tensor) -> list[Tensor]:
-        return self._pieces(vector[sum(one.numel() for one in self._trained) :], self._buffers)
+        return self._pieces(vector[sum(_as_real(one).numel() for one in self._trained) :], self._buffers)
 
     @staticmethod
     def _pieces(vector: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
-        sizes = [one.numel() for one in tensors]
+        sizes = [_as_real(one).numel() for one in tensors]
         return list(torch.split(vector[: sum(sizes)], sizes))
 
 
-def _base(buffer: Tensor) -> Tensor:
+def _as_real(tensor: Tensor) -> Tensor:
+    """A view of both parts of complex numbers; others as they are."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _base(real: Tensor) -> Tensor:
     """A copy to tell changes from: 0 where it is infinite, for nothing can be added to that."""
-    return torch.nan_to_num(buffer.detach(), nan=0.0, posinf=0.0, neginf=0.0) if buffer.dtype.is_floating_point else buffer.clone()
+    return torch.nan_to_num(real.detach(), nan=0.0, posinf=0.0, neginf=0.0) if real.dtype.is_floating_point else real.clone()

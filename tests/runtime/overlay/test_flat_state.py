@@ -265,6 +265,7 @@ class Buffered(nn.Module):
         self.weight = nn.Parameter(torch.ones(3))
         self.register_buffer("prime", torch.tensor(2**61 - 1))
         self.register_buffer("angles", torch.rand(50, generator=torch.Generator().manual_seed(0)))
+        self.register_buffer("turns", torch.polar(torch.ones(5), self.angles[:5]))
         self.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
         self.register_buffer("is_seen", torch.tensor([True, False]))
         self.register_buffer("passes", torch.zeros((), dtype=torch.float64))
@@ -285,7 +286,7 @@ def reduced(states: Sequence[TrainedState], weights: Sequence[float]) -> None:
 
 def test_what_the_forward_pass_does_not_change_stays_to_the_bit_and_what_it_replaces_is_averaged():
     states = [TrainedState(m := Buffered(), torch.optim.SGD(m.parameters(), 0.1), OverlayOptions()) for _ in range(3)]
-    constants = ("prime", "angles", "mask", "is_seen")
+    constants = ("prime", "angles", "turns", "mask", "is_seen")
     for number in range(20):
         for rank, state in enumerate(states):
             state.model(torch.full((3,), 1.0 + rank - number)).sum().backward()
@@ -295,6 +296,14 @@ def test_what_the_forward_pass_does_not_change_stays_to_the_bit_and_what_it_repl
     assert all(torch.equal(getattr(model, name), getattr(fresh, name)) for name in constants)
     assert model.passes == 20
     assert torch.isfinite(model.least)
+
+
+def test_complex_parameters_are_trained_by_both_parts_of_their_gradient():
+    model = nn.ParameterList([torch.ones(3, dtype=torch.complex64)])
+    state = TrainedState(model, torch.optim.SGD(model.parameters(), 0.5), OverlayOptions())
+    (model[0] * torch.tensor([1.0, 1j, 1 + 1j])).sum().imag.backward()
+    reduced([state], [3.0])
+    assert torch.equal(model[0], torch.tensor([1 - 0.5j, 0.5 + 0j, 0.5 - 0.5j]))
 
 
 def test_an_optimizer_must_train_something():
