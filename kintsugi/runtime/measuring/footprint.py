@@ -38,7 +38,7 @@ class GradientSource(torch.autograd.Function):
     def forward(ctx: Any, *outputs: Tensor) -> Tensor:
         """Remember shapes alone."""
         ctx.specs = [(tensor.shape, tensor.dtype, tensor.device) for tensor in outputs]
-        return outputs[0].new_zeros(())
+        return outputs[0].new_zeros((), dtype=torch.float32)
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
