@@ -123,6 +123,28 @@ def test_what_crosses_a_boundary_may_be_complex():
     assert all(footprint.temporary_bytes < MIB for footprint in found(job))
 
 
+class Counting(nn.Module):
+    """Puts another tensor in the place of its counter, which is there before anybody counts memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.register_buffer("passes", torch.zeros(WIDTH))
+
+    def forward(self, values):
+        self.passes = self.passes + 1
+        return values * self.weight
+
+
+def test_nothing_takes_less_than_no_memory():
+    """Workers refuse such a layer by its name, once they are asked to train it."""
+    job = job_of(
+        (0, 0, 0), layers=[Layer(name="counting", build=Counting, inputs=("values",))], dataset=[{"values": torch.ones(4)}] * 4
+    )
+    (footprint,) = found(job)
+    assert footprint.entry_bytes >= 0
+
+
 def test_sections_hold_what_came_before_them():
     with MemoryMeter("cpu") as meter:
         before = torch.empty(2 * WIDTH)
