@@ -43,9 +43,9 @@ class TrainedState:
         self._trained = [parameter for _, parameter in flat_state.optimized(model, optimizer) if parameter.requires_grad]
         if not self._trained:
             raise InvalidInputError("steps no parameter of the model that is trained", field="optimizer")
-        self._bases: list[Tensor] = []
+        self._agreed: list[Tensor] = []
         """What all workers had of each averaged buffer after the last step. Changes are averaged: constants stay as they are."""
-        self._rebase()
+        self._agree()
         is_double = any(one.dtype.to_real() == torch.float64 for one in self._trained)
         self._dtype = torch.float64 if is_double else torch.float32
         self._own: Tensor | None = None
@@ -92,8 +92,8 @@ class TrainedState:
                     piece.zero_()
                 else:
                     piece.copy_(_as_real(parameter.grad.detach().resolve_conj()).reshape(-1))
-            for buffer, base, piece in zip(self._buffers, self._bases, self._buffer_pieces(self._own), strict=True):
-                piece.copy_((self._wide(_as_real(buffer)) - self._wide(base)).reshape(-1))
+            for buffer, agreed, piece in zip(self._buffers, self._agreed, self._buffer_pieces(self._own), strict=True):
+                piece.copy_((self._wide(_as_real(buffer)) - self._base(agreed)).reshape(-1))
             if weight != 1.0:
                 self._own.mul_(weight)
         return self._own.numpy()
@@ -107,16 +107,23 @@ class TrainedState:
                     parameter.grad = torch.empty_like(parameter)
                 gradient = _as_real(parameter.grad)
                 gradient.copy_(piece.view(gradient.shape))
-            for buffer, base, piece in zip(self._buffers, self._bases, self._buffer_pieces(mean), strict=True):
+            for buffer, agreed, piece in zip(self._buffers, self._agreed, self._buffer_pieces(mean), strict=True):
+                base = self._base(agreed)
                 change = piece if base.dtype.is_floating_point else piece.round().long()
-                _as_real(buffer).copy_(self._wide(base) + change.view(base.shape))
-        self._rebase()
+                _as_real(buffer).copy_(base + change.view(base.shape))
+        self._agree()
         self._before_step()
         self.optimizer.step()
         for schedule in self._schedules:
             schedule.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1
+
+    def skip(self) -> None:
+        """Nobody added anything to a step: undo what passes changed in averaged buffers, which is something else on each worker."""
+        with torch.no_grad():
+            for buffer, agreed in zip(self._buffers, self._agreed, strict=True):
+                _as_real(buffer).copy_(agreed)
 
     def packed(self) -> PackedState:
         """The state as a range of bytes over the live tensors."""
@@ -130,7 +137,7 @@ class TrainedState:
             ReconfigurationError: it is the state of another model, or of one that is trained in another way.
         """
         self.steps = flat_state.load(arrived.entries, self.model, self.optimizer, self._schedules, self._options.replicated)
-        self._rebase()
+        self._agree()
 
     def digest(self) -> str:
         """SHA-256 of the whole state."""
@@ -141,9 +148,14 @@ class TrainedState:
         """Those that are averaged, as they are now: a forward pass may put another tensor in the place of one."""
         return list(self.model.buffers()) if self._options.averages_buffers else []
 
-    def _rebase(self) -> None:
+    def _agree(self) -> None:
         """All workers have the same buffers now."""
-        self._bases = [_base(_as_real(buffer)) for buffer in self._buffers]
+        self._agreed = [_as_real(buffer).detach().clone() for buffer in self._buffers]
+
+    def _base(self, agreed: Tensor) -> Tensor:
+        """What changes of a buffer are told from: 0 where it was infinite, for nothing can be added to that."""
+        is_real = agreed.dtype.is_floating_point
+        return self._wide(torch.nan_to_num(agreed, nan=0.0, posinf=0.0, neginf=0.0) if is_real else agreed)
 
     def _wide(self, real: Tensor) -> Tensor:
         """A buffer's numbers in a type in which differences are exact enough."""
@@ -161,8 +173,3 @@ class TrainedState:
 def _as_real(tensor: Tensor) -> Tensor:
     """A view of both parts of complex numbers; others as they are."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
-
-
-def _base(real: Tensor) -> Tensor:
-    """A copy to tell changes from: 0 where it is infinite, for nothing can be added to that."""
-    return torch.nan_to_num(real.detach(), nan=0.0, posinf=0.0, neginf=0.0) if real.dtype.is_floating_point else real.clone()

@@ -298,6 +298,16 @@ def test_what_the_forward_pass_does_not_change_stays_to_the_bit_and_what_it_repl
     assert torch.isfinite(model.least)
 
 
+def test_what_a_pass_changed_in_a_step_to_which_nobody_added_anything_is_undone():
+    model = Buffered()
+    state = TrainedState(model, torch.optim.SGD(model.parameters(), 0.1), OverlayOptions())
+    before = state.digest()
+    model(torch.ones(3))
+    assert state.digest() != before
+    state.skip()
+    assert state.digest() == before
+
+
 def test_complex_parameters_are_trained_by_both_parts_of_their_gradient():
     model = nn.ParameterList([torch.ones(3, dtype=torch.complex64)])
     state = TrainedState(model, torch.optim.SGD(model.parameters(), 0.5), OverlayOptions())
