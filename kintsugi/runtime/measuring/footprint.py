@@ -38,7 +38,7 @@ class GradientSource(torch.autograd.Function):
     def forward(ctx: Any, *outputs: Tensor) -> Tensor:
         """Remember shapes alone."""
         ctx.specs = [(tensor.shape, tensor.dtype, tensor.device) for tensor in outputs]
-        return outputs[0].new_zeros(())
+        return outputs[0].new_zeros((), dtype=torch.float32)
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
@@ -128,7 +128,7 @@ def _footprint(sections: Mapping[str, Section], index: int) -> Footprint:
     update = sections.get(f"update {index}")
     return Footprint(
         activation_bytes=forward.kept_bytes,
-        entry_bytes=entered.kept_bytes - forward.kept_bytes,
+        entry_bytes=max(entered.kept_bytes - forward.kept_bytes, 0),
         temporary_bytes=max(forward.rise_bytes - forward.kept_bytes, backward.rise_bytes),
         optimizer_temporary_bytes=update.rise_bytes if update is not None else 0,
     )

@@ -121,6 +121,8 @@ class Member:
         self.sources.finish_copies()
         if committed.vector is not None:
             self._trained.apply(committed.vector)
+        else:
+            self._trained.skip()
         self.sources.keep(committed, self.rounds.members)
         self._begin_replications(committed)
         if committed.agreed is not None:

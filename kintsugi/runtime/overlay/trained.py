@@ -43,14 +43,17 @@ class TrainedState:
         self._trained = [parameter for _, parameter in flat_state.optimized(model, optimizer) if parameter.requires_grad]
         if not self._trained:
             raise InvalidInputError("steps no parameter of the model that is trained", field="optimizer")
-        self._buffers = list(model.buffers()) if options.averages_buffers else []
-        self._dtype = torch.float64 if any(one.dtype == torch.float64 for one in self._trained) else torch.float32
+        self._agreed: list[Tensor] = []
+        """What all workers had of each averaged buffer after the last step. Changes are averaged: constants stay as they are."""
+        self._agree()
+        is_double = any(one.dtype.to_real() == torch.float64 for one in self._trained)
+        self._dtype = torch.float64 if is_double else torch.float32
         self._own: Tensor | None = None
 
     @property
     def num_elements(self) -> int:
         """Length of the vector that is reduced."""
-        return sum(one.numel() for one in (*self._trained, *self._buffers))
+        return sum(_as_real(one).numel() for one in (*self._trained, *self._buffers))
 
     @property
     def vector_bytes(self) -> int:
@@ -88,9 +91,9 @@ class TrainedState:
                 if parameter.grad is None:
                     piece.zero_()
                 else:
-                    piece.copy_(parameter.grad.detach().reshape(-1))
-            for buffer, piece in zip(self._buffers, self._buffer_pieces(self._own), strict=True):
-                piece.copy_(buffer.reshape(-1))
+                    piece.copy_(_as_real(parameter.grad.detach().resolve_conj()).reshape(-1))
+            for buffer, agreed, piece in zip(self._buffers, self._agreed, self._buffer_pieces(self._own), strict=True):
+                piece.copy_((self._wide(_as_real(buffer)) - self._base(agreed)).reshape(-1))
             if weight != 1.0:
                 self._own.mul_(weight)
         return self._own.numpy()
@@ -100,18 +103,27 @@ class TrainedState:
         mean = torch.from_numpy(vector)
         with torch.no_grad():
             for parameter, piece in zip(self._trained, self._pieces(mean, self._trained), strict=True):
-                if parameter.grad is None:
+                if parameter.grad is None or parameter.grad.is_conj():
                     parameter.grad = torch.empty_like(parameter)
-                parameter.grad.copy_(piece.view(parameter.shape))
-            for buffer, piece in zip(self._buffers, self._buffer_pieces(mean), strict=True):
-                is_whole = not buffer.dtype.is_floating_point
-                buffer.copy_((piece.round() if is_whole else piece).view(buffer.shape))
+                gradient = _as_real(parameter.grad)
+                gradient.copy_(piece.view(gradient.shape))
+            for buffer, agreed, piece in zip(self._buffers, self._agreed, self._buffer_pieces(mean), strict=True):
+                base = self._base(agreed)
+                change = piece if base.dtype.is_floating_point else piece.round().long()
+                _as_real(buffer).copy_(base + change.view(base.shape))
+        self._agree()
         self._before_step()
         self.optimizer.step()
         for schedule in self._schedules:
             schedule.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1
+
+    def skip(self) -> None:
+        """Nobody added anything to a step: undo what passes changed in averaged buffers, which is something else on each worker."""
+        with torch.no_grad():
+            for buffer, agreed in zip(self._buffers, self._agreed, strict=True):
+                _as_real(buffer).copy_(agreed)
 
     def packed(self) -> PackedState:
         """The state as a range of bytes over the live tensors."""
@@ -125,15 +137,39 @@ class TrainedState:
             ReconfigurationError: it is the state of another model, or of one that is trained in another way.
         """
         self.steps = flat_state.load(arrived.entries, self.model, self.optimizer, self._schedules, self._options.replicated)
+        self._agree()
 
     def digest(self) -> str:
         """SHA-256 of the whole state."""
         return flat_state.digest(self.packed())
 
+    @property
+    def _buffers(self) -> list[Tensor]:
+        """Those that are averaged, as they are now: a forward pass may put another tensor in the place of one."""
+        return list(self.model.buffers()) if self._options.averages_buffers else []
+
+    def _agree(self) -> None:
+        """All workers have the same buffers now."""
+        self._agreed = [_as_real(buffer).detach().clone() for buffer in self._buffers]
+
+    def _base(self, agreed: Tensor) -> Tensor:
+        """What changes of a buffer are told from: 0 where it was infinite, for nothing can be added to that."""
+        is_real = agreed.dtype.is_floating_point
+        return self._wide(torch.nan_to_num(agreed, nan=0.0, posinf=0.0, neginf=0.0) if is_real else agreed)
+
+    def _wide(self, real: Tensor) -> Tensor:
+        """A buffer's numbers in a type in which differences are exact enough."""
+        return real.to(torch.promote_types(real.dtype, self._dtype) if real.dtype.is_floating_point else torch.int64)
+
     def _buffer_pieces(self, vector: Tensor) -> list[Tensor]:
-        return self._pieces(vector[sum(one.numel() for one in self._trained) :], self._buffers)
+        return self._pieces(vector[sum(_as_real(one).numel() for one in self._trained) :], self._buffers)
 
     @staticmethod
     def _pieces(vector: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
-        sizes = [one.numel() for one in tensors]
+        sizes = [_as_real(one).numel() for one in tensors]
         return list(torch.split(vector[: sum(sizes)], sizes))
+
+
+def _as_real(tensor: Tensor) -> Tensor:
+    """A view of both parts of complex numbers; others as they are."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor

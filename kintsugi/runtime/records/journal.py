@@ -182,15 +182,25 @@ def read_journal(path: Path) -> Record | None:
 def next_life(folder: Path, geometry: Geometry) -> int:
     """The number of the life that begins now, from the journals of earlier ones.
 
+    A damaged one is warned of, and does not stop the training: the checkpoints tell as well whose they are.
+
     Raises:
         InvalidInputError: they are of another job.
     """
     paths = sorted(folder.glob("*.jsonl"))
-    before = next((record for path in reversed(paths) if (record := read_journal(path)) is not None), None)
+    before = next((record for path in reversed(paths) if (record := _undamaged(path)) is not None), None)
     if before is not None and not before.geometry.is_same_job(geometry):
         changed = first_change(before.geometry.told, geometry.told) or " (another seed)"
         raise InvalidInputError(f"holds journals of another job{changed}; take a new folder", field="run", value=str(folder))
     return max((int(path.name.partition("-")[0]) for path in paths), default=0) + 1
+
+
+def _undamaged(path: Path) -> Record | None:
+    try:
+        return read_journal(path)
+    except InvalidInputError as error:
+        structlog.get_logger("kintsugi.runtime").warning("this run cannot be proven: a journal is damaged", reason=error.message)
+        return None
 
 
 def _checked(text: bytes, chain: str) -> dict[str, Any] | None:

@@ -99,7 +99,11 @@ class SynchronizedOptimizer(WrappingOptimizer):
             parameter.register_post_accumulate_grad_hook(partial(self._gradient_ready, number))
             for number, parameter in enumerate(self._replica.parameters)
         ]
-        self._join(transport)
+        try:
+            self._join(transport)
+        except BaseException:  # who joins tries again, with another optimizer around the same model
+            self.close()
+            raise
 
     @property
     def strategy(self) -> str:
@@ -148,7 +152,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
         self._replica.load(model)  # which a strategy that keeps one of its own has overwritten
         if told is not None:
             self._go_on(told)
-            self._remember(told)
+            self._remember(told["policy"])
         if not following.is_synchronous:  # nobody averages with a model from before the loading
             self._replica.transport.begin_sum(self._replica.report().tensor()).wait()
         self._enter(following)
@@ -174,7 +178,6 @@ class SynchronizedOptimizer(WrappingOptimizer):
         self._replica.monitor.stepped(time.perf_counter() - began)
         agreed, self._replica.agreed = self._replica.agreed, None
         self._follow(agreed if self._rounds is None else self._rounds.stepped())
-        self._strategy.begin(self._replica)
         self._step_begun = None
         return loss
 
@@ -211,7 +214,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
                 agreed = self._rounds.next()
                 if agreed.num_done == agreed.num_workers:
                     break
-                self._follow(agreed)
+                self._follow(agreed)  # as the others do who still train
             self._leave()
         finally:
             self.close()
@@ -246,6 +249,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
             self._strategy.applied(self._replica)
         must_learn = own is None or (self._strategy.is_synchronous and is_equal and found.is_behind(transport.rank))
         are_apart = self._strategy.is_synchronous and not found.is_abreast
+        self._remember(broadcast(transport, found.source, {"policy": self._memory})["policy"])
         if found.has_joiners or not found.is_agreed or are_apart:
             self._learn(broadcast(transport, found.source, self._state()), has_all_to_learn=must_learn)
         if not found.is_agreed and self._strategy.is_synchronous:
@@ -266,16 +270,22 @@ class SynchronizedOptimizer(WrappingOptimizer):
             "num_steps": self._replica.num_steps,
             "noise": asdict(self._replica.noise),
             "strategy": self.strategy,
-            "policy": dict(self._policy.memory) if self._policy is not None else {},
+            "policy": self._memory,
         }
+
+    @property
+    def _memory(self) -> dict[str, float]:
+        return dict(self._policy.memory) if self._policy is not None else {}
 
     def _go_on(self, told: Mapping[str, Any]) -> None:
         self._replica.num_steps = told["num_steps"]
         self._replica.noise = NoiseMemory(**told["noise"])
 
-    def _remember(self, told: Mapping[str, Any]) -> None:
+    def _remember(self, memory: Mapping[str, float]) -> None:
+        """What a policy has begun to remember here alone is forgotten: a loss came before the others could."""
         if self._policy is not None:
-            self._policy.memory.update(told["policy"])
+            self._policy.memory.clear()
+            self._policy.memory.update(memory)
 
     def _learn(self, state: dict[str, Any], *, has_all_to_learn: bool) -> None:
         """Take the strategy of a member, and all else that it has where this worker joins or is behind."""
@@ -286,7 +296,6 @@ class SynchronizedOptimizer(WrappingOptimizer):
             load_exactly(self._inner, state["optimizer"])
             self._go_on(state)
         self._strategy = self._known(state["strategy"])
-        self._remember(state)
 
     def _known(self, name: str) -> Strategy:
         if name not in self._strategies:
@@ -294,12 +303,12 @@ class SynchronizedOptimizer(WrappingOptimizer):
         return self._strategies[name]
 
     def _follow(self, agreed: Totals | None) -> None:
-        """Do what the policy makes of what was agreed in or beside a step, unless somebody trains no further."""
-        if agreed is None or agreed.num_done > 0 or self._policy is None:
-            return
-        choice = self._policy.choose(agreed.observation(self.strategy))
-        if choice is not None and choice.strategy != self.strategy:
-            self._change(self._known(choice.strategy), choice.reason)
+        """Do what the policy makes of what was agreed, unless somebody trains no further; then begin the next step."""
+        if agreed is not None and agreed.num_done == 0 and self._policy is not None:
+            choice = self._policy.choose(agreed.observation(self.strategy))
+            if choice is not None and choice.strategy != self.strategy:
+                self._change(self._known(choice.strategy), choice.reason)
+        self._strategy.begin(self._replica)
 
     def _change(self, following: Strategy, reason: str) -> None:
         """All workers come here after the same agreement, each at the end of a step."""

@@ -177,14 +177,18 @@ class Replica:
             if self.has_commit_point:
                 self._transport.begin_sum(torch.zeros(1)).wait()
             self.agreed, self._reporting, self._committed = agreed, None, self.num_steps
-        self.roll_forward()
+        self._take()
 
     def roll_forward(self) -> None:
-        """Apply what was set aside for a step that is committed.
+        """Apply what was set aside for a step that another worker has committed; from then on this one has, too.
 
         Raises:
             ReconfigurationError: nothing was.
         """
+        self._committed = self.num_steps
+        self._take()
+
+    def _take(self) -> None:
         update, began = self._update, time.perf_counter()
         if update is None:
             raise ReconfigurationError("nothing is there to apply", field="step", value=self.num_steps)

@@ -106,6 +106,45 @@ def test_recomputed_layers_keep_their_input():
     assert in_mebibytes(recomputed)[0] == 1 + 1  # its first output, too, to compare once
 
 
+class Turned(nn.Module):
+    """[B, 4] to complex numbers, or from there to their real parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, hidden=None, *, values=None):
+        return torch.fft.fft(values * self.weight) if hidden is None else hidden.real * self.weight
+
+
+def test_what_crosses_a_boundary_may_be_complex():
+    layers = [Layer(name="turned", build=Turned, inputs=("values",)), Layer(name="back", build=Turned)]
+    job = job_of((0, 0, 0), layers=layers, dataset=[{"values": torch.ones(4)} for _ in range(4)])
+    assert all(footprint.temporary_bytes < MIB for footprint in found(job))
+
+
+class Counting(nn.Module):
+    """Puts another tensor in the place of its counter, which is there before anybody counts memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.register_buffer("passes", torch.zeros(WIDTH))
+
+    def forward(self, values):
+        self.passes = self.passes + 1
+        return values * self.weight
+
+
+def test_nothing_takes_less_than_no_memory():
+    """Workers refuse such a layer by its name, once they are asked to train it."""
+    job = job_of(
+        (0, 0, 0), layers=[Layer(name="counting", build=Counting, inputs=("values",))], dataset=[{"values": torch.ones(4)}] * 4
+    )
+    (footprint,) = found(job)
+    assert footprint.entry_bytes >= 0
+
+
 def test_sections_hold_what_came_before_them():
     with MemoryMeter("cpu") as meter:
         before = torch.empty(2 * WIDTH)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.records.audit import audit, read_history
@@ -255,6 +256,17 @@ def test_a_folder_of_another_job_is_refused(scribe, tmp_path):
         next_life(tmp_path / "audit", replace(GEOMETRY, seed=6))
     with pytest.raises(InvalidInputError, match=rf"\(num_samples: {GEOMETRY.num_samples} before, 7 now\)"):
         next_life(tmp_path / "audit", replace(GEOMETRY, num_samples=7))
+
+
+def test_a_damaged_journal_is_warned_of_and_stops_nobody(scribe):
+    scribe.begin(0, Source.START, 1)
+    scribe.die()
+    latest = max((scribe.run / "audit").iterdir())
+    latest.write_bytes(latest.read_bytes().replace(b"begin", b"begun"))
+    with capture_logs() as logs:
+        assert next_life(scribe.run / "audit", GEOMETRY) == 2
+    assert [latest.name in log["reason"] for log in logs] == [True]
+    assert not audit(scribe.run).is_exact
 
 
 def test_journals_of_one_worker_never_share_a_file(scribe):

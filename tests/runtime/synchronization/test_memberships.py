@@ -1,6 +1,7 @@
 """Steps are atomic, an interrupted one is taken again by the workers that are left, and workers join in the middle."""
 
 import math
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from kintsugi.runtime.synchronization import (
     WorkerCountPolicy,
 )
 from kintsugi.runtime.synchronization.monitor import Totals
+from kintsugi.runtime.synchronization.policies import Choice, Policy
 from tests.core.refusals import refuses
 from tests.runtime.synchronization.workers import backward, crew, flat, is_equal, model_of, together, train_step
 
@@ -422,3 +424,122 @@ def test_workers_wait_for_each_other_at_the_end():
 def test_threads_report_their_errors():
     with pytest.raises(ZeroDivisionError):
         together(lambda: 1 // 0)
+
+
+def test_a_worker_whose_joining_failed_joins_again():
+    """A member was lost while the joiner was being told: nothing of the first attempt takes part in later steps."""
+
+    def main(rank, link):
+        model = model_of(rank)
+        with pytest.raises(CommunicationError):
+            SynchronizedOptimizer(adam(model), SynchronousSGD(), link.transport("lost", rank, 2, fail=Loss(2)))
+        optimizer = SynchronizedOptimizer(adam(model), SynchronousSGD(), link.transport("both", rank, 2))
+        for step in range(3):
+            train_step(model, optimizer, step, rank, 2)
+        optimizer.finish()
+        return model
+
+    assert is_equal(crew(2, main))
+
+
+def losing(link, name, rank, size, lose):
+    """A transport that `lose` is told each sum of once it is there: where it raises, the others have that sum all the same."""
+    group = link.group(name, rank, size)
+
+    def all_reduce(tensor: torch.Tensor) -> None:
+        group.allreduce([tensor]).wait()
+        lose(tensor)
+
+    return PeerTransport(all_reduce, rank=rank, num_workers=size)
+
+
+def test_a_step_that_was_rolled_forward_is_committed_for_those_who_still_lack_it():
+    """The one that had committed it is lost once a second one has followed, and before the third one could."""
+
+    def main(rank, link):
+        model, loss = model_of(), Loss(None)
+        transport = losing(link, "three", rank, 3, loss)
+        optimizer = SynchronizedOptimizer(adam(model), ModelAveraging(), transport)
+        train_step(model, optimizer, 0, rank, 3)
+        optimizer._strategy._summing.wait()
+        loss.num_left = None if rank == 0 else 1  # the report is heard, and of the commit point only that all others are there
+        backward(model, optimizer, 1, rank, 3)
+        if rank == 0:
+            optimizer.step()
+        else:
+            with pytest.raises(CommunicationError):
+                optimizer.step()
+        roll_call = Loss(1) if rank == 2 else Loss(2)
+        again = losing(link, "again", rank, 3, roll_call) if rank == 2 else link.transport("again", rank, 3, fail=roll_call)
+        with pytest.raises(CommunicationError):
+            optimizer.adopt(again)
+        assert optimizer.num_steps == (1 if rank == 2 else 2)
+        if rank == 0:
+            optimizer.close()
+            return None
+        assert optimizer.adopt(link.transport("two", rank - 1, 2))
+        assert optimizer.num_steps == 2
+        optimizer.finish()
+        return model
+
+    assert is_equal(crew(3, main)[1:])
+
+
+def test_a_change_of_strategy_that_a_worker_finds_at_its_end_is_made_alike_by_all():
+    """One worker trains no further when the round ends in which both agree to sum models beside every step."""
+
+    def main(rank, link):
+        model = model_of(rank)
+        optimizer = SynchronizedOptimizer(
+            adam(model),
+            [PairwiseAveraging(), ModelAveraging()],
+            link.transport("both", rank, 2),
+            policy=SchedulePolicy([(1, "model_averaging")]),
+            round_steps=1,
+        )
+        train_step(model, optimizer, 0, rank, 2)  # both give their parts in a round, whose end rank 0 sees when it finishes
+        while rank == 1 and optimizer.strategy == "pairwise_averaging":
+            train_step(model, optimizer, 1, rank, 2)
+        optimizer.finish()
+        return model
+
+    assert is_equal(crew(2, main))
+
+
+class Counting(Policy):
+    """Wants another strategy each time that it is asked, and counts."""
+
+    def choose(self, seen):
+        self.memory["num_asked"] = self.memory.get("num_asked", 0) + 1
+        return Choice("synchronous_sgd", "it is its turn")
+
+
+def test_policies_remember_the_same_after_a_loss_in_the_middle_of_a_change():
+    """One worker has asked its policy after a round whose end the other one did not see."""
+
+    def main(rank, link):
+        model, loss, policy = model_of(), Loss(None), Counting()
+        optimizer = SynchronizedOptimizer(
+            adam(model),
+            [PairwiseAveraging(), SynchronousSGD()],
+            losing(link, "both", rank, 2, loss) if rank == 1 else link.transport("both", rank, 2, fail=loss),
+            policy=policy,
+            round_steps=1,
+        )
+        loss.num_left = 1 - rank
+        train_step(model, optimizer, 0, rank, 2)
+        with suppress(CommunicationError):
+            optimizer._rounds._summing.wait()
+        backward(model, optimizer, 1, rank, 2)
+        if rank == 0:
+            with pytest.raises(CommunicationError):
+                optimizer.step()
+        else:
+            optimizer.step()
+        assert policy.memory == ({"num_asked": 1} if rank == 0 else {})
+        optimizer.adopt(link.transport("again", rank, 2))
+        optimizer.close()
+        return policy.memory
+
+    memories = crew(2, main)
+    assert memories[0] == memories[1]
