@@ -1,9 +1,12 @@
 """The application: requests' way to its parts. Nothing happens at import."""
 
+import json
 from contextlib import AbstractAsyncContextManager
 from functools import cache
+from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
@@ -15,7 +18,7 @@ from api.dashboard import overlay_routes as overlay_pages
 from api.dashboard import routes as dashboard
 from api.deps import Desk
 from api.http.conditional import ConditionalReads
-from api.http.description import describe
+from api.http.description import JSON, description
 from api.http.middleware import BodyLimit, Observation
 from api.http.queries import only_known
 from api.routes import (
@@ -36,7 +39,6 @@ from api.routes import (
     webhooks,
 )
 from api.settings import Settings, settings_of
-from kintsugi.core.version import __version__
 
 ROUTERS = (
     jobs.router,
@@ -73,21 +75,19 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         return parts.running()
 
     app = FastAPI(
-        title="Kintsugi",
-        summary="Plans for training jobs that lost or gained workers.",
-        version=__version__,
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        openapi_url=None,  # `describe` tells it
+        openapi_url=None,
         middleware=_middleware(parts.desk),
     )
     desk = app.state.desk = parts.desk
     app.state.watch, app.state.tail, app.state.ahead, app.state.overlays = desk.watch, desk.streams.tail, parts.ahead, desk.overlays
     problems.install(app)
     app.router.routes.extend(_routes())
-    describe(app)
+    app.openapi = _description  # type: ignore[method-assign]
+    app.add_route("/v1/openapi.json", _describe, include_in_schema=False)
     return app
 
 
@@ -98,6 +98,22 @@ def _routes() -> tuple[BaseRoute, ...]:
     for router in ROUTERS:
         together.include_router(router, dependencies=[Depends(only_known)] if router.prefix.startswith("/v1") else None)
     return tuple(together.routes)
+
+
+@cache
+def _description() -> dict[str, Any]:
+    """Of every application, for all have the same routes."""
+    return description(_routes())
+
+
+@cache
+def _written_description() -> bytes:
+    return json.dumps(_description(), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+async def _describe(_: Request) -> Response:
+    """In a thread: others need not wait until it is made."""
+    return Response(await run_sync(_written_description), media_type=JSON)
 
 
 def _middleware(desk: Desk) -> list[Middleware]:

@@ -1,23 +1,25 @@
 """The OpenAPI document: what FastAPI knows of the routes, the schemas of all bodies, conditional reads, and recorded examples."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
-from anyio.to_thread import run_sync
-from fastapi import FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
+from starlette.routing import BaseRoute
 
 from api.access.description import secure
 from api.http.bodies import component_schemas
 from api.problems import MEDIA_TYPE
+from kintsugi.core.version import __version__
+
+TITLE = "Kintsugi"
+SUMMARY = "Plans for training jobs that lost or gained workers."
 
 EXAMPLES = Path(__file__).with_name("examples.json")
 """What a service was asked and answered; a test records it anew and compares."""
 JSON = "application/json"
-PATH = "/v1/openapi.json"
 
 IF_NONE_MATCH = {
     "name": "If-None-Match",
@@ -29,27 +31,11 @@ IF_NONE_MATCH = {
 ETAG = {"description": "Strong tag: equal where the bytes are.", "schema": {"type": "string"}}
 
 
-def describe(app: FastAPI) -> None:
-    """Tell the document of `app` at `PATH`, made once somebody asks: in a thread, for it takes a second."""
-    plain, making = app.openapi, Lock()
-
-    def described() -> dict[str, Any]:
-        with making:
-            is_new = app.openapi_schema is None
-            document = plain()
-            if is_new:
-                _complete(document)
-            return document
-
-    @cache
-    def written() -> bytes:
-        return json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()
-
-    async def told(_: Request) -> Response:
-        return Response(await run_sync(written), media_type=JSON)
-
-    app.openapi = described  # type: ignore[method-assign]
-    app.add_route(PATH, told, include_in_schema=False)
+def description(routes: Sequence[BaseRoute]) -> dict[str, Any]:
+    """The document of these routes; it takes a second."""
+    document = get_openapi(title=TITLE, summary=SUMMARY, version=__version__, routes=routes)
+    _complete(document)
+    return document
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
