@@ -79,6 +79,9 @@ _BYTES = (
     "tied_bytes",
 )
 
+SHORTEST_SECONDS = 1e-30
+"""Of all layers together; less is none: everything is divided by it, and would be infinite."""
+
 MOST_BYTES = 2**50
 """Of one kind, of all layers together; with as many micro-batches in flight as there may be, 64 bits count them still."""
 
@@ -264,9 +267,9 @@ class Profile:
         self._check_ties()
 
     def _check_times(self) -> None:
-        if not any(layer.forward_seconds + layer.backward_seconds for layer in self.layers):
+        if sum(layer.forward_seconds + layer.backward_seconds for layer in self.layers) < SHORTEST_SECONDS:
             raise InvalidInputError(
-                "take no time at all: forward_seconds and backward seconds of every layer are 0; `kintsugi profile` measures them",
+                "take no time at all: forward and backward seconds of all layers are 0 or nearly; `kintsugi profile` measures them",
                 field="layers",
                 value=0.0,
             )

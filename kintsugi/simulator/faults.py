@@ -52,6 +52,21 @@ class Faults:
             rate += num_workers / workers_per_host / self.host_mtbf_seconds
         return 1 / rate if rate else float("inf")
 
+    def expected_incidents(self, num_workers: int, num_hosts: int, duration_seconds: float) -> float:
+        """About how many `Incident`s are drawn in the mean, infinite where nothing takes any time."""
+        slow = 2 * duration_seconds / (self.straggler_mtbf_seconds + self.straggler_seconds) if self.straggler_mtbf_seconds else 0.0
+        alone = self._expected_failures(self.worker_mtbf_seconds, duration_seconds)
+        together = self._expected_failures(self.host_mtbf_seconds, duration_seconds)
+        return 2 * (num_workers * alone + num_hosts * together + (self.num_failures or 0)) + num_workers * slow
+
+    def _expected_failures(self, mtbf_seconds: float | None, duration_seconds: float) -> float:
+        """Of one worker or host; without repair it fails once at the most."""
+        if mtbf_seconds is None:
+            return 0.0
+        if self.repair_seconds is None:
+            return min(1.0, duration_seconds / mtbf_seconds)
+        return duration_seconds / (mtbf_seconds + self.repair_seconds)
+
     def workers_per_failure(self, workers_per_host: int) -> float:
         """Workers that a failure takes in the mean."""
         alone = 1 / self.worker_mtbf_seconds if self.worker_mtbf_seconds else 0.0

@@ -26,6 +26,9 @@ SHORTHANDS = {"mtbf": "mtbf_seconds", "duration": "duration_seconds", "microbatc
 MTBF = "mtbf_seconds"
 """What `mtbf` stands for: no field of a scenario, but of how often all that may fail does."""
 
+MOST_INCIDENTS = 2_000_000
+"""That are drawn for one run in the mean; more are a wrong unit, and would be simulated for days."""
+
 INTERNAL = "folder"
 """The field that no scenario's file gives and nobody varies."""
 HERE = "."
@@ -93,6 +96,20 @@ class Scenario:
                 f"needs {self.first.dp * self.first.pp} workers; num_workers is {self.num_workers}",
                 field="first",
                 value=[self.first.dp, self.first.pp],
+            )
+        if self.trace is None:
+            self._check_incidents()
+
+    def _check_incidents(self) -> None:
+        workers = self.num_workers + self.spares
+        hosts = -(-workers // self.workers_per_host)
+        expected = self.faults.expected_incidents(workers, hosts, self.duration_seconds)
+        if expected > MOST_INCIDENTS:
+            raise InvalidInputError(
+                f"come to {expected:.3g} incidents in {self.duration_seconds:g} s, over {MOST_INCIDENTS:,}; times are in seconds: "
+                "let less fail, or simulate a shorter time",
+                field="faults",
+                value=f"{expected:.3g}",
             )
 
     @property

@@ -44,7 +44,7 @@ def around_slow_links(request: Request, search: Callable[[Request], Found]) -> F
         if request.worth(found.estimate) <= request.worth(best.estimate):
             break
         present, best = fewer, found
-    chosen = best if best is first else _with_all(request, first, best)
+    chosen = best if best is first else best.with_idle(request.workers, BEHIND).beside(first)
     return replace(chosen, search=replace(chosen.search, elapsed_seconds=time.perf_counter() - started))
 
 
@@ -78,16 +78,3 @@ def _without(request: Request, host: str, search: Callable[[Request], Found]) ->
     with suppress(InfeasibleError, NothingFitsError):
         return (fewer, search(fewer)) if fewer.workers else None
     return None
-
-
-def _with_all(request: Request, first: Found, best: Found) -> Found:
-    """The better plan, with all others idle, and the bound that holds for any of them."""
-    best = best.with_idle(request.workers, BEHIND)
-    least = min(first.search.lower_bound_seconds, best.estimate.iteration_seconds)
-    search = replace(
-        best.search,
-        lower_bound_seconds=least,
-        gap_ratio=best.estimate.iteration_seconds / least - 1,
-        candidates=first.search.candidates + best.search.candidates,
-    )
-    return replace(best, search=search)

@@ -24,6 +24,17 @@ class Found:
         others = tuple(IdleWorker(worker=worker, reason=reason) for worker in workers if worker not in named)
         return replace(self, plan=self.plan.amended(idle_workers=(*self.plan.idle_workers, *others))) if others else self
 
+    def beside(self, wider: "Found") -> "Found":
+        """The same plan, with a bound that holds for what a wider search looked at, too."""
+        least = min(wider.search.lower_bound_seconds, self.search.lower_bound_seconds, self.estimate.iteration_seconds)
+        search = replace(
+            self.search,
+            lower_bound_seconds=least,
+            gap_ratio=self.estimate.iteration_seconds / least - 1,
+            candidates=wider.search.candidates + self.search.candidates,
+        )
+        return replace(self, search=search)
+
 
 class NothingFitsError(Exception):
     """No arrangement fits memory; why is told only to those who ask, for to find out takes longer than the search."""

@@ -24,6 +24,7 @@ from planner.placing.placement import NOT_NEEDED, Holdings, place
 from planner.placing.spreading import is_spread, most_confined
 from planner.policies.avoiding import around_slow_links
 from planner.policies.found import Found, NothingFitsError
+from planner.policies.shortening import shortened
 from restorer.migration import plan_migration
 from restorer.rounds import fastest_rounds
 
@@ -78,7 +79,7 @@ def _best(request: Request, schedules: Sequence[Schedule]) -> list[Found]:
     for schedule in schedules:
         asked = replace(request, settings=replace(request.settings, schedule=schedule))
         try:
-            found.append(around_slow_links(asked, _under_schedule))
+            found.append(around_slow_links(asked, partial(shortened, search=_under_schedule)))
         except (InfeasibleError, NothingFitsError) as error:
             refusals.append(error)
     if not found:

@@ -170,8 +170,9 @@ def test_a_measurement_has_a_spread_for_every_layer():
         replace(profile, provenance=replace(provenance, measurement=measurement(spread_ratios=(0.1,))))
 
 
-def test_a_model_takes_time():
-    nothing = dict.fromkeys(("forward_seconds", "backward_input_seconds", "backward_weight_seconds"), 0.0)
+@pytest.mark.parametrize("seconds", [0.0, -0.0, 5e-324])
+def test_a_model_takes_time(seconds):
+    nothing = dict.fromkeys(("forward_seconds", "backward_input_seconds", "backward_weight_seconds"), seconds)
     with refuses("layers", 0.0, "take no time at all"):
         uniform_profile(3, layer_changes=nothing)
     assert uniform_profile(3, layer_changes=nothing | {"backward_weight_seconds": 1e-9}).num_layers == 3

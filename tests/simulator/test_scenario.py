@@ -8,6 +8,7 @@ import pytest
 
 from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.simulator.faults import Faults
 from kintsugi.simulator.job import incidents_of, job_of
 from kintsugi.simulator.scenario import load, names, varied
 from kintsugi.simulator.variations import parsed
@@ -50,6 +51,10 @@ def test_failures_are_not_varied_where_a_trace_tells_them():
         ({"settings": {}}, "settings.num_microbatches"),
         ({"schema_version": 2}, "schema_version"),
         ({"profile": 3}, "profile"),
+        ({"faults": {"worker_mtbf_seconds": 1e-3, "repair_seconds": 1e-3}}, "faults"),
+        ({"faults": {"host_mtbf_seconds": 5e-324, "repair_seconds": 5e-324}}, "faults"),
+        ({"faults": {"straggler_mtbf_seconds": 1e-3, "straggler_seconds": 1e-3}}, "faults"),
+        ({"faults": {"num_failures": 2**62}}, "faults"),
     ],
 )
 def test_bad_files_name_the_field(tmp_path, changes, field):
@@ -59,6 +64,13 @@ def test_bad_files_name_the_field(tmp_path, changes, field):
     with pytest.raises(InvalidInputError) as caught:
         load(str(path))
     assert caught.value.field == field
+
+
+def test_about_as_much_happens_as_is_expected():
+    faults = Faults(worker_mtbf_seconds=60.0, repair_seconds=60.0, straggler_mtbf_seconds=30.0, straggler_seconds=30.0)
+    scenario = replace(load("chameleon-32"), faults=faults)
+    expected = faults.expected_incidents(scenario.num_workers, scenario.num_workers, scenario.duration_seconds)
+    assert len(incidents_of(scenario, 0)) == pytest.approx(expected, rel=0.05)
 
 
 def test_an_unknown_name_tells_the_known_ones(tmp_path):

@@ -1,0 +1,41 @@
+"""Pipelines that stay within a host where the links between hosts are slow."""
+
+from dataclasses import replace
+
+import pytest
+
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.job import Ranges
+from kintsugi.core.plan import Schedule
+from kintsugi.core.profile import LinkCost
+from planner.replan import replan
+from tests.builders import snapshot_of, uniform_profile
+
+ETHERNET_OF_A_GIGABIT = LinkCost(alpha_seconds=5e-5, beta_seconds_per_byte=8e-9)
+
+
+def snapshot(profile, num_workers, microbatches, *, workers_per_host, schedule=Schedule.ONE_F_ONE_B, max_pp=None):
+    cluster = Cluster.uniform(num_workers, workers_per_host=workers_per_host)
+    asked = snapshot_of(profile, cluster, microbatches, ranges=Ranges(max_pp=max_pp))
+    return replace(asked, settings=replace(asked.settings, schedule=schedule))
+
+
+@pytest.mark.parametrize("schedule", [Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.INTERLEAVED])
+@pytest.mark.parametrize(("num_workers", "per_host", "microbatches"), [(4, 2, 8), (8, 4, 2), (6, 2, 1)])
+def test_a_slow_network_confines_pipelines_to_a_host(schedule, num_workers, per_host, microbatches):
+    profile = uniform_profile(16, inter_host=ETHERNET_OF_A_GIGABIT)
+    wide, narrow = (
+        replan(snapshot(profile, num_workers, microbatches, workers_per_host=per_host, schedule=schedule, max_pp=max_pp))
+        for max_pp in (None, per_host)
+    )
+    assert wide.estimate.iteration_seconds <= narrow.estimate.iteration_seconds * 1.002
+    assert wide.search.lower_bound_seconds <= wide.estimate.iteration_seconds
+    known = {*wide.plan.workers, *(idle.worker for idle in wide.plan.idle_workers)}
+    assert known == {f"w{n:02d}" for n in range(num_workers)}
+
+
+def test_pipelines_are_no_shorter_than_the_ranges_allow():
+    profile = uniform_profile(16, inter_host=ETHERNET_OF_A_GIGABIT)
+    asked = snapshot(profile, 4, 8, workers_per_host=2)
+    decision = replan(replace(asked, settings=replace(asked.settings, ranges=Ranges(min_pp=3))))
+    assert all(len(pipeline.stages) >= 3 for pipeline in decision.plan.pipelines)
