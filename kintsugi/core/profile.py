@@ -79,7 +79,7 @@ _BYTES = (
     "tied_bytes",
 )
 
-SHORTEST_SECONDS = 1e-30
+SHORTEST_SECONDS = 1e-300
 """Of all layers together; less is none: everything is divided by it, and would be infinite."""
 
 MOST_BYTES = 2**50
