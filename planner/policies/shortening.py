@@ -37,11 +37,14 @@ def shortened(request: Request, search: Callable[[Request], Found]) -> Found:
     """
     started = time.perf_counter()
     first = best = search(request)
+    least = first.search.lower_bound_seconds
     for longest in _shorter(request, first) if _is_held_up(request, first) else ():
-        if best.estimate.iteration_seconds <= first.search.lower_bound_seconds * (1 + DOUBTFUL):
+        if best.estimate.iteration_seconds <= least * (1 + DOUBTFUL):
             break
         with suppress(InfeasibleError, NothingFitsError):
-            best = max(best, search(_with_at_most(request, longest)), key=lambda found: request.worth(found.estimate))
+            found = search(_with_at_most(request, longest))
+            best = max(best, found, key=lambda found: request.worth(found.estimate))
+            least = found.search.lower_bound_seconds  # of still shorter ones, too
     chosen = best if best is first else best.beside(first)
     return replace(chosen, search=replace(chosen.search, elapsed_seconds=time.perf_counter() - started))
 
