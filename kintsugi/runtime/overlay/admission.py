@@ -11,6 +11,7 @@ import structlog
 
 from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError, StaleIncarnationError, UnavailableError
 from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayEventKind, OverlayWorker, WorkerState
+from kintsugi.core.version import PROTOCOL
 from kintsugi.runtime.overlay import exits
 from kintsugi.runtime.overlay.deadline import Deadline
 from kintsugi.runtime.overlay.greeting import answers
@@ -47,6 +48,7 @@ def admit(scheduler: Scheduler, links: Links, application: Application, deadline
         UnavailableError: the scheduler or the neighbours were not there in time.
         GivenUpError: somebody asked this worker to leave.
         InvalidInputError: an earlier life of it still runs, and nobody else holds the state.
+        ReconfigurationError: the others speak another version of the protocol.
         KintsugiError: the scheduler refuses for another reason.
     """
     pause, told_at = threading.Event(), time.monotonic()
@@ -111,6 +113,7 @@ def _asked(scheduler: Scheduler, links: Links, application: Application) -> Over
         state_bytes=application.state_bytes,
         shard_bytes=application.shard_bytes,
         gradient_bytes=application.gradient_bytes,
+        protocol=PROTOCOL,
     )
     return scheduler.post(event)
 
