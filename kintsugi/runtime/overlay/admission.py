@@ -18,6 +18,7 @@ from kintsugi.runtime.overlay.greeting import answers
 from kintsugi.runtime.overlay.joining import active_workers
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.scheduler import Scheduler
+from kintsugi.runtime.overlay.telling import event_id
 from kintsugi.runtime.overlay.vigil import TELL_SECONDS, holders, left_early
 
 _PAUSE_SECONDS = 0.1
@@ -105,7 +106,7 @@ def _asked(scheduler: Scheduler, links: Links, application: Application) -> Over
         neighbors = [] if known is None else active_workers(known, own.worker)[: application.max_neighbors]
     event = OverlayEvent(
         kind=OverlayEventKind.WORKER_JOINED,
-        id=f"joined-{own.worker}-{own.incarnation}-{uuid4().hex}",
+        id=event_id(f"joined-{own.worker}-{own.incarnation}-{uuid4().hex}"),
         worker=own.worker,
         incarnation=own.incarnation,
         address=application.address,

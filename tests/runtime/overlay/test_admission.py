@@ -96,6 +96,14 @@ def test_a_worker_of_another_version_is_refused_and_the_others_do_not_notice(mon
     check(crew)
 
 
+def test_names_may_be_as_long_as_any_and_may_hold_what_separates_them():
+    crew = Crew()
+    crew.start_connected("a" * 200, "b" * 200, "a-b", "a", "b")
+    crew.finish()
+    check(crew)
+    assert any(len(line.contributors) == 5 for line in crew.lines)
+
+
 class Meeting(Desk):
     """All that ask under one name before any of them joins see the same overlay."""
 
