@@ -31,6 +31,7 @@ class OverlayCalls:
             StaleTermError: another scheduler took over.
             ConflictError: the overlay does not allow it as it stands.
             NotFoundError: a worker that is named is not in the overlay.
+            ReconfigurationError: a worker would join others that speak another version of the protocol.
         """
         return self._told(Overlay, path_of(job, OVERLAY, "events"), event)
 

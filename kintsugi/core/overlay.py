@@ -61,6 +61,8 @@ class OverlayWorker:
     """Of a shard in which it fetches, at most."""
     gradient_bytes: int | None = None
     """What it adds to each reduction; null where it did not say: as much as its state."""
+    protocol: int = 1
+    """Version of what it says to its neighbours; the same for all that take part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +265,8 @@ class OverlayEvent:
     """The highest scheduler's term that whoever tells this has heard of; a scheduler of a lower one refuses."""
     gradient_bytes: int | None = None
     """What the joining worker will add to each reduction; by default as much as its state."""
+    protocol: int = 1
+    """Version of what the joining worker says to its neighbours; it is refused where theirs is another one."""
     synchronization_seconds: dict[str, float] = field(default_factory=dict)
     """What the scheduler had heard of everybody's all-reduces when it took this down; nobody else fills it in."""
     teller: str | None = None
@@ -298,6 +302,7 @@ class OverlayEvent:
         for sized in ("state_bytes", "shard_bytes", "gradient_bytes"):
             if getattr(self, sized) is not None:
                 checks.positive(sized, getattr(self, sized))
+        checks.positive("protocol", self.protocol)
         checks.name("worker", self.worker or "")
 
     def _require(self, *fields: str) -> None:

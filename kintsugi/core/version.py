@@ -1,3 +1,7 @@
-"""The version of Kintsugi, which every stored decision names."""
+"""The version of Kintsugi, which every stored decision names, and that of what its workers say to each other."""
 
 __version__ = "0.1.0"
+
+PROTOCOL = 2
+"""Of the workers of an overlay: raised with whatever changes what travels between them, or what they compute from it. Workers of
+different ones would compute nonsense together, and refuse each other. Workers of 1 do not tell it."""

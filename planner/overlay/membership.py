@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kintsugi.core.errors import ConflictError, NotFoundError, StaleIncarnationError
+from kintsugi.core.errors import ConflictError, NotFoundError, ReconfigurationError, StaleIncarnationError
 from kintsugi.core.overlay import LinkState, Overlay, OverlayEvent, OverlayLink, OverlayWorker, WorkerState
 from planner.overlay.topology import (
     PRESENT,
@@ -33,6 +33,7 @@ def join(overlay: Overlay, event: OverlayEvent, now: str) -> Overlay:
         StaleIncarnationError: this life of it is known already, or over.
         NotFoundError: there is no neighbour of that name.
         ConflictError: a neighbour is not active, or the overlay is full.
+        ReconfigurationError: the others speak another version of the protocol.
     """
     earlier = find_worker(overlay, event.worker)
     if earlier is not None:
@@ -42,6 +43,7 @@ def join(overlay: Overlay, event: OverlayEvent, now: str) -> Overlay:
                 raise stale(earlier)
             return overlay
         overlay = take_worker(overlay, earlier.id)
+    _require_same_protocol(overlay, event)
     _check_newcomer(overlay, event)
     is_alone = not in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING)
     newcomer = _newcomer(event, now, _first_state(event, is_alone))
@@ -168,6 +170,15 @@ def _bridges(overlay: Overlay, leaver: str) -> list[tuple[str, str]]:
     return [(ends[0], end) for end in ends[1:]]
 
 
+def _require_same_protocol(overlay: Overlay, event: OverlayEvent) -> None:
+    """Require it before anything else of a newcomer is looked at: the others go on as if it had not asked."""
+    for worker in overlay.workers:
+        if worker.state is not WorkerState.FAILED and worker.protocol != event.protocol:
+            message = f"is version {event.protocol} here and {worker.protocol} with {worker.id}"
+            way_out = "run the Kintsugi that the others run, or name another job"
+            raise ReconfigurationError(f"{message}; {way_out}", field="protocol", value=event.protocol)
+
+
 def _check_newcomer(overlay: Overlay, event: OverlayEvent) -> None:
     if sum(1 for worker in overlay.workers if worker.state is not WorkerState.FAILED) >= MOST_WORKERS:
         raise ConflictError(f"the overlay has {MOST_WORKERS} workers already", field="worker", value=event.worker)
@@ -201,5 +212,6 @@ def _newcomer(event: OverlayEvent, now: str, state: WorkerState) -> OverlayWorke
         state_bytes=event.state_bytes,
         shard_bytes=event.shard_bytes,
         gradient_bytes=event.gradient_bytes,
+        protocol=event.protocol,
         detail="names no neighbour; connect a link to an active worker" if state is WorkerState.STANDBY else "",
     )

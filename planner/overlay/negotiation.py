@@ -33,6 +33,7 @@ def negotiate(overlay: Overlay, event: OverlayEvent, now: str, planner: Synchron
         NotFoundError: the event is about a worker that is not in the overlay.
         ConflictError: the overlay, as it stands, does not allow it.
         InvalidInputError: the event makes no sense; or the planner's answer.
+        ReconfigurationError: a worker would join others that speak another version of the protocol.
     """
     if event.overlay is not None and event.kind is OverlayEventKind.SCHEDULER_CHANGED and is_newer(event.overlay, overlay):
         overlay = event.overlay

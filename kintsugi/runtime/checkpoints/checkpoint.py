@@ -10,6 +10,7 @@ is fsynced before the next. A crash at any moment leaves the previous checkpoint
 """
 
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -108,14 +109,27 @@ class Checkpoint:
             if (problem := _problem(self.folder / name, record)) is not None:
                 raise DamagedCheckpointError(f"{name} {problem}", field=self.folder.name, value=name)
 
+    @property
+    def has_all_sizes(self) -> bool:
+        """Whether every file is as long as it was written: what can be seen without reading any."""
+        return all(_size_problem(self.folder / name, record) is None for name, record in self.manifest.files.items())
+
 
 def _problem(path: Path, record: FileRecord) -> str | None:
     try:
-        if (size := path.stat().st_size) != record.num_bytes:
-            return f"has {size} bytes where {record.num_bytes} were written"
-        return None if file_record(path) == record else "does not have the checksum it was written with"
+        return _size_problem(path, record) or (
+            None if file_record(path) == record else "does not have the checksum it was written with"
+        )
     except OSError as error:
         return f"cannot be read: {error.strerror}"
+
+
+def _size_problem(path: Path, record: FileRecord) -> str | None:
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return None if size == record.num_bytes else f"has {size} bytes where {record.num_bytes} were written"
 
 
 def file_record(path: Path) -> FileRecord:
@@ -142,7 +156,7 @@ class CheckpointStore:
         Args:
             folder: that is theirs alone.
             job: digest of what the states have to fit to.
-            keep: how many stay; the older ones go.
+            keep: how many undamaged ones stay, as far as is known without reading them again; the older ones go.
             about: what `job` is the digest of, by what each is called.
         """
         checks.positive("keep", keep)
@@ -150,6 +164,8 @@ class CheckpointStore:
         self._job = job
         self._keep = keep
         self._about = about or {}
+        self._damaged: set[Path] = set()
+        """Found so when the newest was looked for."""
         self._log = structlog.get_logger("kintsugi.runtime")
 
     def temporary(self, step: int, tag: str) -> Path:
@@ -168,6 +184,7 @@ class CheckpointStore:
         final = self._folder / _name(manifest.step)
         if final.exists():  # damaged, or of steps that were undone
             shutil.rmtree(final)
+        self._damaged.discard(final)
         temporary.rename(final)
         sync_folder(self._folder)
         self._point_to(final.name)
@@ -198,6 +215,7 @@ class CheckpointStore:
                 checkpoint.verify()
             except DamagedCheckpointError as error:
                 damaged.append(error)
+                self._damaged.add(folder)
                 continue
             self._warn(damaged, checkpoint.folder.name)
             return checkpoint
@@ -247,10 +265,18 @@ class CheckpointStore:
         replace_whole(self._folder / LATEST, dumps(_Pointer(name=name)))
 
     def _retire(self, newest: Path) -> None:
-        kept = [path for path in self._candidates() if path != newest][: self._keep - 1]
+        whole = (path for path in self._candidates() if self._seems_whole(path))
+        kept = {newest, *itertools.islice(whole, self._keep)}
         for path in self._folder.glob("step-*"):
-            if path != newest and path not in kept:
+            if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
+
+    def _seems_whole(self, folder: Path) -> bool:
+        """Whether nothing is known of damage to a checkpoint, and none can be seen without reading its files."""
+        try:
+            return folder not in self._damaged and self._read(folder).has_all_sizes
+        except KintsugiError:
+            return False
 
 
 def _digest(manifest: Manifest) -> str:

@@ -11,12 +11,14 @@ import structlog
 
 from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError, StaleIncarnationError, UnavailableError
 from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayEventKind, OverlayWorker, WorkerState
+from kintsugi.core.version import PROTOCOL
 from kintsugi.runtime.overlay import exits
 from kintsugi.runtime.overlay.deadline import Deadline
 from kintsugi.runtime.overlay.greeting import answers
 from kintsugi.runtime.overlay.joining import active_workers
 from kintsugi.runtime.overlay.links import Links
 from kintsugi.runtime.overlay.scheduler import Scheduler
+from kintsugi.runtime.overlay.telling import event_id
 from kintsugi.runtime.overlay.vigil import TELL_SECONDS, holders, left_early
 
 _PAUSE_SECONDS = 0.1
@@ -47,6 +49,7 @@ def admit(scheduler: Scheduler, links: Links, application: Application, deadline
         UnavailableError: the scheduler or the neighbours were not there in time.
         GivenUpError: somebody asked this worker to leave.
         InvalidInputError: an earlier life of it still runs, and nobody else holds the state.
+        ReconfigurationError: the others speak another version of the protocol.
         KintsugiError: the scheduler refuses for another reason.
     """
     pause, told_at = threading.Event(), time.monotonic()
@@ -103,7 +106,7 @@ def _asked(scheduler: Scheduler, links: Links, application: Application) -> Over
         neighbors = [] if known is None else active_workers(known, own.worker)[: application.max_neighbors]
     event = OverlayEvent(
         kind=OverlayEventKind.WORKER_JOINED,
-        id=f"joined-{own.worker}-{own.incarnation}-{uuid4().hex}",
+        id=event_id(f"joined-{own.worker}-{own.incarnation}-{uuid4().hex}"),
         worker=own.worker,
         incarnation=own.incarnation,
         address=application.address,
@@ -111,6 +114,7 @@ def _asked(scheduler: Scheduler, links: Links, application: Application) -> Over
         state_bytes=application.state_bytes,
         shard_bytes=application.shard_bytes,
         gradient_bytes=application.gradient_bytes,
+        protocol=PROTOCOL,
     )
     return scheduler.post(event)
 

@@ -67,7 +67,7 @@ class Coordinator:
     Raises:
         InvalidInputError: an argument makes no sense, the optimizer or a schedule keeps what cannot be sent, the optimizer needs a
             closure, the address is taken, or the name by the only worker that holds the state.
-        ReconfigurationError: the others train another model or in another way, or cannot send their state.
+        ReconfigurationError: the others train another model or in another way, run another version, or cannot send their state.
         UnavailableError: scheduler, neighbours or state were not there in time, or nobody is left who holds the state.
         GivenUpError: it was asked to leave (Ctrl-C, SIGTERM, the leave button) before it took part.
     """

@@ -7,6 +7,7 @@ import hashlib
 import inspect
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import torch
@@ -20,7 +21,7 @@ from kintsugi.runtime.workers.fit import told
 from restorer.packing import PackedState, StateEntries
 
 _PIECE_BYTES = 4 * 2**20
-_BUFFER, _PARAMETER, _GROUP, _COUNT, _KIND = "buffer", "parameter", "group", "count", "kind"
+_BUFFER, _PARAMETER, _GROUP, _COUNT, _KIND, _REDUCED = "buffer", "parameter", "group", "count", "kind", "reduced"
 _STATE = "optimizer."
 """Begins the keys of a parameter's optimizer state."""
 _STEPS, _SCHEDULES, _OPTIMIZER = "steps", "schedules[]", "optimizer[]"
@@ -46,9 +47,23 @@ class Schedule(Protocol):
 
 
 def entries(
-    model: nn.Module, optimizer: torch.optim.Optimizer, schedules: Sequence[Schedule], steps: int, replicated: Replicated
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedules: Sequence[Schedule],
+    steps: int,
+    replicated: Replicated,
+    *,
+    reduced: Sequence[str] = (),
 ) -> StateEntries:
     """Everything by (owner, key), buffers first; tensors are the live ones.
+
+    Args:
+        model: built already.
+        optimizer: over parameters of it.
+        schedules: that step with it.
+        steps: that these have seen.
+        replicated: which parameters are part of the state.
+        reduced: names of the parameters and buffers that a reduction's vector is of, in its order.
 
     Raises:
         InvalidInputError: the optimizer or a schedule keeps what cannot be sent.
@@ -58,6 +73,7 @@ def entries(
         if parameter.requires_grad or replicated is Replicated.EVERYTHING:
             found[name, _PARAMETER] = parameter
     found[_OPTIMIZER, _KIND] = type(optimizer).__name__
+    found[_OPTIMIZER, _REDUCED] = list(reduced)
     numbers = {id(one): number for number, group in enumerate(optimizer.param_groups) for one in group["params"]}
     for name, parameter in optimized(model, optimizer):
         found[name, _GROUP] = numbers[id(parameter)]
@@ -73,14 +89,20 @@ def entries(
 
 
 def load(
-    arrived: StateEntries, model: nn.Module, optimizer: torch.optim.Optimizer, schedules: Sequence[Schedule], replicated: Replicated
+    arrived: StateEntries,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedules: Sequence[Schedule],
+    replicated: Replicated,
+    *,
+    reduced: Sequence[str] = (),
 ) -> int:
-    """Make a model and what trains it equal to what arrived; the number of steps that it has seen.
+    """Make a model and what trains it equal to what arrived; the number of steps that it has seen. Arguments as of `entries`.
 
     Raises:
         ReconfigurationError: it is the state of another model, or of one that is trained in another way.
     """
-    own = entries(model, optimizer, schedules, 0, replicated)
+    own = entries(model, optimizer, schedules, 0, replicated, reduced=reduced)
     _require_same_model(own, arrived)
     _require_same_training(own, arrived)
     with torch.no_grad():
@@ -207,9 +229,19 @@ def _require_same_training(own: StateEntries, arrived: StateEntries) -> None:
         if key == _GROUP and here != there:
             message = f"parameter {owner!r} is in {_group_told(here)} here and in {_group_told(there)} with the others"
             raise ReconfigurationError(f"{message}; {_WAY_OUT}", field="optimizer", value=owner)
+    for here, there in zip_longest(own[_OPTIMIZER, _REDUCED], arrived[_OPTIMIZER, _REDUCED]):
+        if here != there:
+            message = (
+                f"{_reduced_told(here)} is reduced here where the others reduce {_reduced_told(there)}: train and average the same"
+            )
+            raise ReconfigurationError(f"{message}, declared in the same order, or name another job", field="model", value=here)
     here, there = (len(nested(_by_owner(one)[_SCHEDULES])) for one in (own, arrived))
     if here != there:
         raise ReconfigurationError(f"are {here} here and {there} with the others; {_WAY_OUT}", field="schedules", value=here)
+
+
+def _reduced_told(name: str | None) -> str:
+    return "nothing more" if name is None else repr(name)
 
 
 def _group_told(number: int | None) -> str:

@@ -1,5 +1,6 @@
 """What a worker tells the scheduler: in order, until it was heard, from a thread of its own."""
 
+import hashlib
 import queue
 import threading
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from kintsugi.core import checks
 from kintsugi.core.errors import KintsugiError, UnavailableError
 from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayEventKind
 from kintsugi.runtime.overlay.greeting import Identity
@@ -16,6 +18,11 @@ from kintsugi.runtime.overlay.scheduler import Scheduler
 PAUSE_SECONDS = 0.2
 """Before a scheduler that did not answer is asked again."""
 _JOIN_SECONDS = 0.5
+
+
+def event_id(text: str) -> str:
+    """An id for an event: `text`, or a digest of it where it has become too long by the names in it."""
+    return text if len(text) <= checks.LONGEST_NAME else hashlib.sha256(text.encode()).hexdigest()
 
 
 class Teller:
@@ -33,27 +40,27 @@ class Teller:
         self._thread = threading.Thread(target=self._run, name="overlay-tells", daemon=True)
         self._thread.start()
 
-    def tell(self, kind: OverlayEventKind, event_id: str, **fields: Any) -> None:
-        """Tell something once: the same id again is not told."""
-        if event_id not in self._seen:
-            self._seen.add(event_id)
-            self._events.put(self.event(kind, event_id, **fields))
+    def tell(self, kind: OverlayEventKind, name: str, **fields: Any) -> None:
+        """Tell something once: what goes by the same name again is not told."""
+        if name not in self._seen:
+            self._seen.add(name)
+            self._events.put(self.event(kind, name, **fields))
 
-    def post(self, kind: OverlayEventKind, event_id: str, **fields: Any) -> Overlay:
+    def post(self, kind: OverlayEventKind, name: str, **fields: Any) -> Overlay:
         """Tell something at once, and take in the overlay after it.
 
         Raises:
             KintsugiError: the scheduler refused, or does not answer.
         """
-        overlay = self._scheduler.post(self.event(kind, event_id, **fields))
+        overlay = self._scheduler.post(self.event(kind, name, **fields))
         self._take(overlay)
         return overlay
 
-    def event(self, kind: OverlayEventKind, event_id: str, **fields: Any) -> OverlayEvent:
+    def event(self, kind: OverlayEventKind, name: str, **fields: Any) -> OverlayEvent:
         """An event as this worker tells it, with how much of the overlay it knows."""
         known = self._known()
         told = {"worker": self._identity.worker, "incarnation": self._identity.incarnation, "generation": known.generation}
-        return OverlayEvent(kind=kind, id=event_id, **{"restarts": known.restarts, "term": known.term, **told, **fields})
+        return OverlayEvent(kind=kind, id=event_id(name), **{"restarts": known.restarts, "term": known.term, **told, **fields})
 
     def close(self) -> None:
         """Tell nothing more."""

@@ -42,7 +42,7 @@ class Trail:
             self.teller, self._parts = teller, []
 
     def take(self, worker: str, message: Message) -> None:
-        """Take in a part of a reduction."""
+        """Take in a part of a reduction. One of another length than here is passed over: why is told once the state is compared."""
         fields = message.fields
         with self._lock:
             expected = self.heard.number + 1, len(self._parts)
@@ -51,8 +51,10 @@ class Trail:
             self._parts.append(message)
             if len(self._parts) < int(fields["num_chunks"]):
                 return
-            self._whole.append(self._joined(self._parts))
-            self._parts = []
+            parts, self._parts = self._parts, []
+            if not self._fits(parts):
+                return
+            self._whole.append(self._joined(parts))
         self._on_change()
 
     def pop(self, takes_last: Callable[[Committed], bool]) -> Committed | None:
@@ -62,6 +64,9 @@ class Trail:
                 return None
             self._taken = self._whole[0].which
             return self._whole.popleft()
+
+    def _fits(self, parts: list[Message]) -> bool:
+        return bool(parts[0].fields.get("is_empty")) or sum(part.num_bytes for part in parts) == self._memory().nbytes
 
     def _joined(self, parts: list[Message]) -> Committed:
         header: dict[str, Any] = parts[0].fields["header"]

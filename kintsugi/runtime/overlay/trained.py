@@ -40,7 +40,10 @@ class TrainedState:
         self.steps = 0
         """Optimizer steps of the job that this state has seen."""
         self._options, self._schedules, self._before_step = options, tuple(schedules), before_step
-        self._trained = [parameter for _, parameter in flat_state.optimized(model, optimizer) if parameter.requires_grad]
+        trained = {name: parameter for name, parameter in flat_state.optimized(model, optimizer) if parameter.requires_grad}
+        self._trained = list(trained.values())
+        self._reduced = [*trained, *(name for name, _ in model.named_buffers() if options.averages_buffers)]
+        """What the vector is of, in its order."""
         if not self._trained:
             raise InvalidInputError("steps no parameter of the model that is trained", field="optimizer")
         self._agreed: list[Tensor] = []
@@ -127,8 +130,10 @@ class TrainedState:
 
     def packed(self) -> PackedState:
         """The state as a range of bytes over the live tensors."""
-        found = flat_state.entries(self.model, self.optimizer, self._schedules, self.steps, self._options.replicated)
-        return PackedState(found)
+        replicated = self._options.replicated
+        return PackedState(
+            flat_state.entries(self.model, self.optimizer, self._schedules, self.steps, replicated, reduced=self._reduced)
+        )
 
     def load(self, arrived: PackedState) -> None:
         """Become equal to what arrived.
@@ -136,7 +141,10 @@ class TrainedState:
         Raises:
             ReconfigurationError: it is the state of another model, or of one that is trained in another way.
         """
-        self.steps = flat_state.load(arrived.entries, self.model, self.optimizer, self._schedules, self._options.replicated)
+        replicated = self._options.replicated
+        self.steps = flat_state.load(
+            arrived.entries, self.model, self.optimizer, self._schedules, replicated, reduced=self._reduced
+        )
         self._agree()
 
     def digest(self) -> str:

@@ -1,5 +1,6 @@
 """The lease of workers on one host: held by their agent, asked for over their pipes."""
 
+import itertools
 import queue
 from collections.abc import Callable
 
@@ -18,6 +19,7 @@ class AgentLease:
     def __init__(self, tell: Callable[[Asked], None]) -> None:
         self._tell = tell
         self._answers: queue.SimpleQueue[Leased] = queue.SimpleQueue()
+        self._numbers = itertools.count()
 
     def take(self, answer: Leased) -> None:
         """The agent answered; from any thread."""
@@ -29,7 +31,7 @@ class AgentLease:
         Raises:
             UnavailableError: the agent does not answer.
         """
-        held = self._answer(Asked(agreement.generation, agreement))
+        held = self._answer(Asked(next(self._numbers), agreement.generation, agreement))
         assert held is not None, "something is held once it was asked for"
         return held
 
@@ -39,12 +41,12 @@ class AgentLease:
         Raises:
             UnavailableError: the agent does not answer.
         """
-        return self._answer(Asked(generation, None))
+        return self._answer(Asked(next(self._numbers), generation, None))
 
     def _answer(self, question: Asked) -> Agreement | None:
         self._tell(question)
         try:
-            while (answer := self._answers.get(timeout=TIMEOUT_SECONDS)).generation != question.generation:
+            while (answer := self._answers.get(timeout=TIMEOUT_SECONDS)).number != question.number:
                 pass  # an answer that came too late for its question
         except queue.Empty:
             message = f"the agent did not say within {TIMEOUT_SECONDS:g} s who holds the generation"
@@ -65,9 +67,9 @@ class HeldLeases:
         held, wanted = self._agreements, asked.agreement
         if wanted is None:
             latest = max(held, default=-1)
-            return Leased(asked.generation, held[latest] if latest >= asked.generation else None)
+            return Leased(asked.number, held[latest] if latest >= asked.generation else None)
         self.hold(wanted)
-        return Leased(asked.generation, held[asked.generation])
+        return Leased(asked.number, held[asked.generation])
 
     def hold(self, agreement: Agreement) -> None:
         """Hold this one, unless another one is held for its generation."""

@@ -40,7 +40,8 @@ class Hold:
 class Leased:
     """The answer to Asked."""
 
-    generation: int
+    number: int
+    """That of the question."""
     agreement: Agreement | None
     """What is held for that generation, or, where it was only looked at, the latest from it on; null where there is none."""
 
@@ -92,6 +93,8 @@ class Agreed:
 class Asked:
     """Too few are left to decide by themselves: what does the lease hold for a generation?"""
 
+    number: int
+    """Of the question, among those of one worker: an answer may come when it is waited for no more."""
     generation: int
     agreement: Agreement | None
     """To be held unless another one is; null only looks."""

@@ -29,6 +29,8 @@ class Watch:
         parts = list(module.named_modules())
         self._homes = [part._parameters for _, part in parts] + [part._buffers for _, part in parts]
         self._places = [("parameter", path) for path, _ in parts] + [("buffer", path) for path, _ in parts]
+        self._was_compared = False
+        """Whether the numbers in the buffers were, once: torch counts no writes through `.data`."""
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -37,11 +39,21 @@ class Watch:
         Raises:
             InvalidInputError: with the layer and the parameter or buffer.
         """
-        before = self._versions()
+        before, contents = self._versions(), [] if self._was_compared else self._contents()
+        self._was_compared = True
         yield
         if (after := self._versions()) != before:
             index, key, *_ = min(set(before) ^ set(after))
             raise self._refused(*self._places[index], key)
+        for index, key, content in contents:
+            if not torch.equal(_bits(self._homes[index][key]), content):
+                raise self._refused(*self._places[index], key)
+
+    def _contents(self) -> list[tuple[int, str, Tensor]]:
+        """Where each buffer is, and a copy of its bits."""
+        homes = zip(self._places, enumerate(self._homes), strict=True)
+        buffers = [(place, key, it) for (what, _), (place, home) in homes if what == "buffer" for key, it in home.items()]
+        return [(place, key, _bits(it).clone()) for place, key, it in buffers if it is not None]
 
     def _versions(self) -> list[tuple[int, str, int, int]]:
         """Where each tensor is, and what changes whenever it is written or replaced."""
@@ -54,6 +66,12 @@ class Watch:
             f"layer {self._name!r} changes its {what} {name!r} in forward (as {cause}); replicas and repeated steps would differ"
         )
         return InvalidInputError(f"{message}: use {instead}", field="layers", value=name)
+
+
+def _bits(tensor: Tensor | None) -> Tensor:
+    """All bytes of a tensor: equal where it is, also where that is no number. Shape [bytes]."""
+    assert tensor is not None
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def squared_norm(gradients: Iterable[Tensor | None]) -> Tensor:

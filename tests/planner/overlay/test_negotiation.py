@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError, StaleIncarnationError
+from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError, ReconfigurationError, StaleIncarnationError
 from kintsugi.core.overlay import LinkState, OverlayEvent, OverlayEventKind, Shape, WorkerState
 from planner.overlay.membership import MOST_WORKERS
 from planner.overlay.topology import MOST_FAILED_KEPT
@@ -69,6 +69,7 @@ def test_the_same_word_again_changes_nothing():
         ("worker_joined", {"neighbors": ("w09",)}, NotFoundError, "neighbors[0]"),
         ("worker_joined", {"neighbors": ("w00", "w02")}, ConflictError, "neighbors[1]"),
         ("worker_joined", {"worker": "w02"}, StaleIncarnationError, "workers"),
+        ("worker_joined", {"neighbors": ("w00",), "protocol": 2}, ReconfigurationError, "protocol"),
         ("worker_draining", {}, NotFoundError, "worker"),
         ("worker_draining", {"worker": "w02"}, StaleIncarnationError, "workers"),
         ("state_replicated", {"worker": "w03"}, ConflictError, "worker"),
@@ -343,6 +344,10 @@ def test_what_was_heard_of_the_reductions_is_in_the_log():
     [
         ({"kind": "worker_joined", "worker": "w00"}, "address"),
         ({"kind": "worker_joined", "worker": "w00", "address": "h:1", "state_bytes": 0, "shard_bytes": 1}, "state_bytes"),
+        (
+            {"kind": "worker_joined", "worker": "w00", "address": "h:1", "state_bytes": 1, "shard_bytes": 1, "protocol": 0},
+            "protocol",
+        ),
         ({"kind": "link_measured", "link": ("a", "b"), "alpha_seconds": 0.1}, "beta_seconds_per_byte"),
         ({"kind": "link_measured", "worker": "w00"}, "link"),
         ({"kind": "link_connected", "link": ("a", "a")}, "link[1]"),
@@ -354,6 +359,15 @@ def test_events_that_lack_something_are_refused(told, field):
     with pytest.raises(InvalidInputError) as refused:
         OverlayEvent(id="e", **{**told, "kind": OverlayEventKind(told["kind"])})
     assert refused.value.field == field
+
+
+def test_who_has_failed_keeps_nobody_of_another_version_away():
+    world = mesh("w00")
+    world.tell("worker_failed", worker="w00")
+    told = {"worker": "w01", "address": "w01:7000", "state_bytes": 1, "shard_bytes": 1, "protocol": 2}
+    assert world.tell("worker_joined", **told).worker("w01").protocol == 2
+    with pytest.raises(ReconfigurationError, match="is version 1 here and 2 with w01; run the Kintsugi that the others run"):
+        world.join("w02", "w01")
 
 
 def test_the_state_is_cut_into_shards_of_the_size_that_was_asked_for():

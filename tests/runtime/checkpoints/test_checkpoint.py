@@ -81,6 +81,32 @@ def test_so_many_are_kept(tmp_path):
         store_at(tmp_path, keep=0)
 
 
+def flip(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+
+
+def test_a_checkpoint_that_was_found_damaged_takes_no_other_ones_place(store):
+    flip(next((folder(store) / "step-00000005").rglob("*.distcp")))
+    assert store.newest().step == 3
+    write(store, 7)
+    flip(next((folder(store) / "step-00000007").rglob("*.distcp")))
+    assert store.newest().step == 3
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b""), Path.unlink])
+def test_nor_does_one_whose_files_are_not_of_their_size(tmp_path, keep, damage):
+    store = store_at(tmp_path, keep=keep)
+    write(store, 3)
+    for step in (5, 7):
+        temporary = store.temporary(step, "test")
+        files = write_part(temporary, "layer-00000", {"value": torch.zeros(50)})
+        damage(next(temporary.rglob("*.distcp")))
+        store.commit(temporary, replace(MANIFEST, step=step, files=files))
+    assert store.newest().step == 3
+
+
 @given(st.data())
 @settings(max_examples=12, deadline=None)
 def test_any_damage_to_any_file_leads_to_the_previous_one(tmp_path_factory, data):

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, ReconfigurationError
 from kintsugi.core.overlay import WorkerState
-from kintsugi.runtime.overlay import exits
+from kintsugi.core.version import PROTOCOL
+from kintsugi.runtime.overlay import admission, exits
 from kintsugi.runtime.overlay.committed import GivenUpError
 from kintsugi.runtime.overlay.coordinator import Coordinator
 from tests.runtime.overlay.crew import OPTIONS, Crew, Member, perceptron
@@ -77,6 +78,30 @@ def test_a_neighbour_that_is_not_there_yet_holds_nobody_who_is_asked_to_leave():
     assert isinstance(joiner.error, GivenUpError)
     joiner.error = None
     crew.finish()
+
+
+def test_a_worker_of_another_version_is_refused_and_the_others_do_not_notice(monkeypatch):
+    crew = Crew()
+    crew.start_connected("a", "b")
+    before = crew.desk.now
+    monkeypatch.setattr(admission, "PROTOCOL", PROTOCOL + 1)
+    model, optimizer = perceptron()
+    with pytest.raises(ReconfigurationError, match=f"is version {PROTOCOL + 1} here and {PROTOCOL} with a") as refused:
+        Coordinator(model, optimizer, service=crew.desk, job="job", worker="c", options=OPTIONS)
+    assert refused.value.field == "protocol"
+    crew.members["a"].await_steps(crew.members["a"].num_steps + 1)
+    assert crew.desk.now.workers == before.workers
+    monkeypatch.undo()
+    crew.finish()
+    check(crew)
+
+
+def test_names_may_be_as_long_as_any_and_may_hold_what_separates_them():
+    crew = Crew()
+    crew.start_connected("a" * 200, "b" * 200, "a-b", "a", "b")
+    crew.finish()
+    check(crew)
+    assert any(len(line.contributors) == 5 for line in crew.lines)
 
 
 class Meeting(Desk):

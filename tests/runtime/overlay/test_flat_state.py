@@ -244,6 +244,38 @@ def test_another_way_of_training_is_refused(joiner, field, why):
     assert all(torch.equal(value, before[name]) for name, value in joiner.model.state_dict().items())
 
 
+def partly_trained(frozen: int, *, averages_buffers: bool = True, is_turned: bool = False) -> TrainedState:
+    """Of layers that are alike; one of them is frozen, though the optimizer knows of it."""
+    torch.manual_seed(0)
+    model = nn.Module()
+    for name in ("second", "first") if is_turned else ("first", "second"):
+        model.add_module(name, nn.BatchNorm1d(4))
+    list(model.children())[frozen].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    return TrainedState(model, optimizer, OverlayOptions(averages_buffers=averages_buffers))
+
+
+@pytest.mark.parametrize(
+    ("joiner", "why"),
+    [
+        (partly_trained(1), "'first.weight' is reduced here where the others reduce 'second.weight': train and average the same"),
+        (partly_trained(0, averages_buffers=False), "nothing more is reduced here where the others reduce 'first.running_mean'"),
+        (partly_trained(1, is_turned=True), "'second.running_mean' is reduced here where the others reduce 'first.running_mean'"),
+    ],
+)
+def test_another_vector_is_refused_though_it_may_be_as_long(joiner, why):
+    with pytest.raises(ReconfigurationError, match=why) as caught:
+        joiner.load(partly_trained(0).packed())
+    assert caught.value.field == "model"
+
+
+def test_what_is_frozen_later_is_still_reduced():
+    source, joiner = partly_trained(0), partly_trained(0)
+    source.model.second.requires_grad_(False)
+    joiner.load(source.packed())
+    assert joiner.num_elements == source.num_elements
+
+
 def test_a_schedule_that_keeps_what_cannot_be_sent_is_refused_before_anything_is_trained():
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -119,6 +119,16 @@ def test_what_a_teller_said_last_is_told_again_by_another():
     assert trail.pop(always) == committed(6, None)
 
 
+@pytest.mark.parametrize("num_elements", [3, 5])
+def test_a_reduction_of_another_length_ends_no_link(num_elements):
+    trail = Trail(7, Sum(4, 2), lambda: np.zeros(4), lambda: None)
+    trail.begin("a")
+    for part in messages(committed(5, num_elements), 7, 16):
+        trail.take("a", part)
+    assert trail.pop(always) is None
+    assert trail.heard == (4, 2)
+
+
 def test_a_trail_is_whole_and_in_order_whoever_tells_it():
     changes: list[int] = []
     trail = Trail(7, Sum(4, 2), lambda: np.zeros(4), lambda: changes.append(1))

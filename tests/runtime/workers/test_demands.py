@@ -28,10 +28,24 @@ class Counting(nn.Module):
         return values
 
 
+class Unseen(nn.Module):
+    """Counts in a way that torch does not see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.full((2, 2), torch.nan).t())
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self.passes.data.add_(1)
+        return values
+
+
 LAYERS = {
     "a norm limit": (lambda: nn.Embedding(8, 4, max_norm=0.1), torch.arange(8), "weight", "parameter 'weight'"),
     "another parameter": (Renamed, torch.ones(3), "weight", "parameter 'weight'"),
     "running state": (lambda: nn.BatchNorm1d(3), torch.ones(4, 3), "num_batches_tracked", "buffer 'num_batches_tracked'"),
+    "running state that torch does not see": (Unseen, torch.ones(3), "passes", "buffer 'passes'"),
     "a buffer of its own accord": (Counting, torch.ones(3), "passes", "buffer 'passes'"),
     "a part's norm limit": (
         lambda: nn.Sequential(nn.Identity(), nn.Embedding(8, 4, max_norm=0.1)),
