@@ -2,10 +2,14 @@
 
 import inspect
 import math
+import multiprocessing
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from multiprocessing.process import ORIGINAL_DIR  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from pickle import PicklingError
 from typing import Any
 
@@ -26,16 +30,36 @@ def require_importable(make_job: Callable[[], object]) -> None:
     """Refuse a function that worker processes cannot be given.
 
     Raises:
-        InvalidInputError: it is a lambda, or defined within another function.
+        InvalidInputError: it is a lambda, defined within another function or in what is no file, or this process is a worker
+            that imports the script.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        message = 'workers import this script, and would train in their turn: call train under `if __name__ == "__main__":`'
+        raise InvalidInputError(message, field="make_job")
     try:
-        ForkingPickler.dumps(make_job)
+        _require_file(bytes(ForkingPickler.dumps(make_job)))
     except (PicklingError, AttributeError, TypeError) as error:
         raise InvalidInputError(
             f"cannot be given to worker processes ({error}): define it at the top level of a module, with `def`",
             field="make_job",
             value=repr(make_job),
         ) from error
+
+
+def _require_file(pickled: bytes) -> None:
+    """Refuse a main module that workers need and cannot import.
+
+    Raises:
+        InvalidInputError: it was typed in, or read from standard input.
+    """
+    main = sys.modules["__main__"]
+    if getattr(main, "__spec__", None) is not None:
+        return
+    file = getattr(main, "__file__", None)
+    is_needed = b"__main__" in pickled if file is None else not Path(ORIGINAL_DIR or "", file).exists()
+    if is_needed:
+        message = "stands in what was typed in or read from standard input, which workers cannot import: write it into a file"
+        raise InvalidInputError(message, field="make_job")
 
 
 def stacked(samples: Sequence[Any]) -> dict[str, Tensor]:

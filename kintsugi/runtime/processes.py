@@ -87,6 +87,8 @@ class WorkerHandle:
         """When the worker said that it strikes itself, or when it was killed from here."""
         self.is_leaving = False
         """Whether it was asked to leave: it goes as soon as a plan without it runs."""
+        self.exit_code: int | None = None
+        """Of a process that was fenced; below 0 it is the signal that ended it."""
         self.connection, theirs = context.Pipe()
         self.is_broken = False
         """Whether the pipe is at its end or in the middle of a message that does not go on."""
@@ -181,4 +183,5 @@ class WorkerHandle:
         self.connection.close()
         if self.process.is_alive():
             raise ReconfigurationError(f"did not end {timeout_seconds:g} s after SIGKILL", field=self.worker, value=self.pid)
+        self.exit_code = self.process.exitcode
         self.process.close()

@@ -27,7 +27,7 @@ from kintsugi.runtime.disk import make_folder
 from kintsugi.runtime.faults import Fault, require_struck
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob
-from kintsugi.runtime.options import AgentOptions, Governance
+from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
 from kintsugi.runtime.placement import placed, workers_per_device
 from kintsugi.runtime.processes import PLANNER, preload
 from kintsugi.runtime.records.tracing import TraceOptions
@@ -79,7 +79,8 @@ def train(
         observer: called after every change with the agent.
         run: folder for journals and checkpoints; a job that ended early goes on from the newest one in it. Null: none of either.
         checkpoints: when and how they are written; as often as is best for what they cost by default.
-        trace: folder for the measured times of actions, which `kintsugi trace --run` shows. Null records none.
+        trace: folder for the measured times of actions, which `kintsugi trace --run` shows; those of the n-th life of a run are
+            in `lifeN` within it. Null records none.
         membership: "ring" has the workers find out among themselves who is lost, and go on with plans that they hold, without
             the agent and the service; "agent" has the agent do so, and ask whoever decides. Null: as the options say.
 
@@ -122,7 +123,7 @@ def train(
         profile = profile or profile_job(make_job, name=name, num_workers=len(names), workers_per_device=sharers)
         if run is not None:
             recorded = RunOptions.of(job, Path(run), mtbf_seconds=mtbf_seconds, checkpoints=checkpoints or CheckpointOptions())
-            options, life = replace(options, worker=replace(options.worker, run=recorded)), recorded.life
+            options, life = replace(options, worker=_recording(options.worker, recorded)), recorded.life
         recovery = expected_recovery(profile, settings, options.worker.run, len(cluster.workers))
         profile = replace(profile, recovery=recovery)
         plan = _starting_plan(profile, cluster, settings, dp, pp)
@@ -140,6 +141,14 @@ def train(
 def _name_in(name: str, life: int) -> str:
     """What the job of a run is called at the service in one of the run's lives."""
     return name if life == 1 else f"{name}.life{life}"
+
+
+def _recording(options: WorkerOptions, run: RunOptions) -> WorkerOptions:
+    """Worker options of one life of a run; each life has plans of its own, so a later one's actions lie apart."""
+    trace = options.trace
+    if trace is not None and run.life > 1:
+        trace = replace(trace, folder=trace.folder / f"life{run.life}")
+    return replace(options, run=run, trace=trace)
 
 
 def _bury(client: Client, job: str, successor: str) -> None:

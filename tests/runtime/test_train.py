@@ -67,3 +67,42 @@ def test_a_fault_names_what_there_is(wrong, field, known):
 def test_who_starts_workers_loads_nothing_that_they_alone_need():
     code = "import sys, kintsugi.runtime.train\nsys.exit('torch.distributed.checkpoint' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+
+
+SCRIPT = """
+import kintsugi
+from tests.runtime.jobs import profile_for, tiny_gpt
+
+
+def make_job():
+    return tiny_gpt()
+
+
+kintsugi.train({job}, workers=1, profile=profile_for(tiny_gpt()))
+"""
+
+
+def said_by(arguments: list[str], script: str = "") -> str:
+    """The last line of standard error of a script that fails."""
+    command = [sys.executable, *arguments]
+    ended = subprocess.run(command, input=script, text=True, capture_output=True, timeout=120, check=False)
+    assert ended.returncode == 1, ended.stderr
+    return ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("job", ["make_job", "tiny_gpt"])
+def test_a_script_that_trains_while_workers_import_it_is_told_so(job, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(job=job))
+    assert "WorkerError" in (said := said_by([str(script)]))
+    assert "__main__" in said
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("how", "job"), [("-c", "make_job"), ("-", "make_job"), ("-", "tiny_gpt")])
+def test_a_script_that_is_no_file_is_told_so_before_a_worker_is_started(how, job):
+    script = SCRIPT.format(job=job)
+    said = said_by(["-c", script]) if how == "-c" else said_by(["-"], script)
+    assert "InvalidInputError: make_job: " in said
+    assert "write it into a file" in said

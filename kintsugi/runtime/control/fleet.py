@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 
-from kintsugi.core.errors import ConflictError, ReconfigurationError
+from kintsugi.core.errors import ConflictError, ReconfigurationError, WorkerError
 from kintsugi.runtime.messages import FromWorker, Stop
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
@@ -33,6 +33,8 @@ class Fleet:
         self._main = main
         self._options = options
         self._listened_at = time.monotonic()
+        self._num_unable = 0
+        """Processes that ended with an error of their own before they knew their model."""
         self.handles: dict[str, WorkerHandle] = {}
         self.arrivals: dict[str, WorkerHandle] = {}
         """Started while the job trains; nobody counts on them yet."""
@@ -120,6 +122,21 @@ class Fleet:
         """Fence a worker and forget it."""
         del self.handles[handle.worker]
         handle.fence()
+        self._num_unable += handle.started_at is None and (handle.exit_code or 0) > 0
+
+    def require_some_able(self, num_workers: int) -> None:
+        """Tell that the script is wrong, rather than that all are lost, where none of the job's workers came to know its model.
+
+        Raises:
+            WorkerError: every one of them ended with an error of its own.
+        """
+        if self._num_unable == num_workers and not self.handles:
+            raise WorkerError(
+                "no worker could be started; each one printed why. They import the script: does it call train under "
+                '`if __name__ == "__main__":`, and can what it imports be imported from anywhere?',
+                field="workers",
+                value=num_workers,
+            )
 
     def close(self, *, grace_seconds: float = 0.0) -> None:
         """End all processes: by themselves within `grace_seconds`, else by SIGKILL.

@@ -62,7 +62,6 @@ def preparation(
         stop_step: before which the job ends early; null where it does not.
     """
     program = compile_program(decision.plan, profile, cluster)
-    is_in_place = applied is not None and applied.generation == decision.plan.generation
     return {
         worker: Prepare(
             attempt=attempt,
@@ -73,7 +72,7 @@ def preparation(
             reductions=program.reductions,
             checksum=program.checksum,
             members=members,
-            migration=Migration() if is_in_place else decision.migration,
+            migration=Migration() if applied == decision.plan else decision.migration,
             record=settlement.record,
             start_step=settlement.start_step,
             is_initial=settlement.start_step == 0,

@@ -14,6 +14,7 @@ from kintsugi.runtime.checkpoints.keeper import Keeper
 from kintsugi.runtime.control.preparation import Settlement
 from kintsugi.runtime.messages import Restore
 from restorer.migration import plan_migration
+from restorer.needs import needs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,12 @@ def restoration(
         profile: of the job.
         cluster: all workers that the plan may name.
     """
-    is_in_place = applied is not None and applied.generation == decision.plan.generation
     if applied is None and found is not None and settlement.start_step == 0:
         return Restoration(replace(decision, migration=Migration()), Settlement(None, found.step), _all(found, decision.plan))
-    if decision.policy is not Policy.CHECKPOINT_RESTART or is_in_place or applied is None:
+    if applied is None or applied == decision.plan:
         return Restoration(decision, settlement)
+    if decision.policy is not Policy.CHECKPOINT_RESTART:
+        return Restoration(_moving_from(applied, decision, survivors, profile, cluster), settlement)
     checkpoint = keeper.newest()
     lost = tuple(layer for layer, holders in enumerate(applied.holders) if not set(holders) & set(survivors))
     if checkpoint is not None and checkpoint.step == settlement.start_step:
@@ -72,6 +74,29 @@ def restoration(
     )
     whole = _all(checkpoint, decision.plan) if checkpoint is not None else None
     return Restoration(decision, Settlement(None, start), whole, is_rewound=True)
+
+
+def _moving_from(applied: Plan, decision: Decision, survivors: Collection[str], profile: Profile, cluster: Cluster) -> Decision:
+    """The decision with the migration that leads from the plan that is applied.
+
+    Whoever decided may think of an older one, as a service whose database was restored from a backup.
+
+    Raises:
+        StateLostError: the decision reckons with state that no survivor holds.
+    """
+    living = [worker for worker in applied.workers if worker in survivors]
+    needs = needs_of(applied, decision.plan, profile, living)
+    transfers, reads = decision.migration.transfers, decision.migration.from_checkpoint
+    brought = {(part.target, part.layer) for part in transfers} | {(part.target, part.layer) for part in reads}
+    is_sent_by_holders = all(part.source in applied.holders[part.layer] for part in transfers)
+    if is_sent_by_holders and brought == {(need.target, need.layer) for need in needs}:
+        return decision
+    structlog.get_logger("kintsugi.runtime").warning(
+        "the plan was decided from another one than runs; its migration is planned anew",
+        generation=decision.plan.generation,
+        runs=applied.generation,
+    )
+    return replace(decision, migration=plan_migration(applied, decision.plan, profile, cluster, living))
 
 
 def _all(checkpoint: Checkpoint, plan: Plan) -> Restore:

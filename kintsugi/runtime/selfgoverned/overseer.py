@@ -171,9 +171,11 @@ class Overseer:
 
         Raises:
             UnavailableError: a worker did not start in time.
+            WorkerError: none could be started.
             ReconfigurationError: nobody is left, or nothing happens any more.
         """
         now, options = time.monotonic(), self._options
+        self._fleet.require_some_able(len(self._request.cluster.workers))
         if not self._fleet.handles:
             raise ReconfigurationError("no worker is left", field="workers", value=[])
         late = [h.worker for h in self._fleet.handles.values() if h.worker not in self._reachable]

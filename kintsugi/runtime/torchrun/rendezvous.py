@@ -90,6 +90,8 @@ class ServiceRendezvous(RendezvousHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait until the next round is complete."""
         self._log.info(RecoveryEvent.RENDEZVOUS_STARTED.value, generation=self._backend.generation)
+        # torch has rank 0 tell its address in its own first round alone: who is new in a later one would wait for it in vain
+        self._handler._bootstrap_store_info = None  # type: ignore[attr-defined]
         found = self._handler.next_rendezvous()
         self._log.info(
             RecoveryEvent.RENDEZVOUS_COMPLETED.value,

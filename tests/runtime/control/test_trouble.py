@@ -138,6 +138,23 @@ def test_a_second_and_a_third_failure_in_one_recovery(second, third):
     assert not {"w05", "w02", "w00"} & set(survivors(result).workers)
 
 
+class Restored(LocalDecisions):
+    """As a service whose database is a backup from before the first recovery: it never hears what was applied since."""
+
+    def applied(self, generation: int) -> None:
+        if generation == 0:
+            super().applied(generation)
+
+
+def test_whoever_decides_thinks_of_an_older_plan_than_runs():
+    """Its plan is carried out all the same, with state from those who hold it now."""
+    faults = fail_at(1, "w02", "backward"), fail_at(2, "w01", "backward")
+    with leaves_nothing(), Agent(tiny_gpt, gpt_request(2, 4), Restored(), options=options_with(*faults)) as agent:
+        result = agent.run()
+    assert_same(result, reference())
+    assert [recovery.lost for recovery in result.recoveries] == [["w02"], ["w01"]]
+
+
 def test_all_workers_of_a_host_die_at_once(tmp_path):
     request = gpt_request(4, 2)
     request = replace(request, cluster=Cluster.uniform(8, workers_per_host=2))

@@ -35,5 +35,6 @@ if __name__ == "__main__":
         run=sys.argv[1],
         checkpoints=CheckpointOptions(every_steps=2, strategy=Strategy.BLOCKING),
         observer=die,
+        trace=sys.argv[1],
     )
     Path(sys.argv[2]).write_text(json.dumps(result.losses))

@@ -8,6 +8,7 @@ import pytest
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions
 from kintsugi.runtime.records.audit import audit
+from kintsugi.runtime.records.tracing_files import read_run
 from kintsugi.runtime.supervising.supervision import EndReason, SupervisorPolicy, SupervisorState
 from kintsugi.runtime.supervising.supervisor import Supervisor
 from kintsugi.runtime.train import train
@@ -31,6 +32,9 @@ def test_a_job_whose_agent_is_killed_goes_on(tmp_path):
     assert report.problems == ()
     assert report.is_exact
     assert report.is_complete
+    first, second = (read_run(folder) for folder in (tmp_path / "run", tmp_path / "run" / "life2"))
+    assert first.steps[0][0].step == 0
+    assert [step.step for step in second.steps[0]] == list(range(record.attempts[1].step_before, 6))
 
 
 def test_checkpoints_need_a_folder():

@@ -183,7 +183,7 @@ def awaited(folder, is_right):
 
 @pytest.mark.processes
 @pytest.mark.timeout(300)
-def test_two_agents_train_and_one_goes_on_alone(url, tmp_path):
+def test_two_agents_train_and_one_goes_on_alone_until_another_comes(url, tmp_path):
     with ExitStack() as closing:
         agents = {}
         for name in ("a", "b"):
@@ -197,6 +197,10 @@ def test_two_agents_train_and_one_goes_on_alone(url, tmp_path):
         assert [text for name, text in alone.items() if name.startswith("a-") and name.endswith("rank0-of1")] == ["1"], logs(
             tmp_path
         )
+        agents["c"] = agent("c", url, tmp_path)
+        closing.callback(end, agents["c"])
+        again = awaited(tmp_path, lambda seen: any(name.startswith("c-") for name in seen))
+        assert [text for name, text in again.items() if name.startswith("c-") and name.endswith("-of2")] == ["2"], logs(tmp_path)
         (tmp_path / "end").touch()
         assert agents["a"].wait(60) == 0, logs(tmp_path)
         told = logs(tmp_path)
