@@ -85,6 +85,9 @@ SHORTEST_SECONDS = 1e-300
 MOST_BYTES = 2**50
 """Of one kind, of all layers together; with as many micro-batches in flight as there may be, 64 bits count them still."""
 
+MOST_DEVICES = 2**11
+"""Of one worker; 64 bits count the bytes of all of them still."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerProfile:
@@ -257,7 +260,10 @@ class Profile:
             raise InvalidInputError("this version reads schema_version 1", field="schema_version", value=self.schema_version)
         checks.name("name", self.name)
         checks.positive("microbatch_size", self.microbatch_size)
-        checks.positive("tensor_parallel_degree", self.tensor_parallel_degree)
+        checks.count("tensor_parallel_degree", self.tensor_parallel_degree)
+        if self.tensor_parallel_degree > MOST_DEVICES:
+            message = f"must be at most {MOST_DEVICES}: the devices of one worker, not of the job"
+            raise InvalidInputError(message, field="tensor_parallel_degree", value=self.tensor_parallel_degree)
         checks.positive("optimizer_copies", self.optimizer_copies)
         checks.not_empty("layers", self.layers)
         checks.unique("layers", [layer.name for layer in self.layers])

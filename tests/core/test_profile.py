@@ -90,6 +90,7 @@ def test_recovery_refuses(field, value):
         ({"name": ""}, "name"),
         ({"microbatch_size": 0}, "microbatch_size"),
         ({"tensor_parallel_degree": 0}, "tensor_parallel_degree"),
+        ({"tensor_parallel_degree": 2**11 + 1}, "tensor_parallel_degree"),
         ({"layers": ()}, "layers"),
         ({"layers": (layer("a"), layer("b"), layer("a"))}, "layers[2]"),
         ({"layers": (layer("a"), layer("b", tied_to="c"))}, "layers[1].tied_to"),
