@@ -113,8 +113,12 @@ def test_down_to_one_and_growing_again(run_with):
 
 def test_a_worker_that_joins_dies_while_it_receives_its_state(run_with):
     observer = Inviting("w04", arm=(Fault(worker="w04", at=FaultPoint.TRANSFER),))
-    is_over = lambda agent: "w04" in observer.seen and "w04" not in agent.alive and bool(agent.recoveries)  # noqa: E731
-    result = run_with(gpt_request(2, 2), observer, is_over)
+
+    def is_gone(agent: Agent) -> bool:
+        """Whether it came and went; both may be told at once, so that nobody saw it alive."""
+        return not observer.left and "w04" not in (*agent.alive, *agent.arriving) and bool(agent.recoveries)
+
+    result = run_with(gpt_request(2, 2), observer, is_gone)
     assert_same(result, reference(), TOLERANCE)
     assert "w04" not in survivors(result).workers
 
