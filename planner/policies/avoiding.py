@@ -45,7 +45,7 @@ def around_slow_links(request: Request, search: Callable[[Request], Found]) -> F
             break
         present, best = fewer, found
     chosen = best if best is first else best.with_idle(request.workers, BEHIND).beside(first)
-    return replace(chosen, search=replace(chosen.search, elapsed_seconds=time.perf_counter() - started))
+    return chosen.after(time.perf_counter() - started)
 
 
 def _is_felt(request: Request, found: Found) -> bool:

@@ -24,6 +24,10 @@ class Found:
         others = tuple(IdleWorker(worker=worker, reason=reason) for worker in workers if worker not in named)
         return replace(self, plan=self.plan.amended(idle_workers=(*self.plan.idle_workers, *others))) if others else self
 
+    def after(self, elapsed_seconds: float) -> "Found":
+        """The same plan, with how long the whole search took that led to it."""
+        return replace(self, search=replace(self.search, elapsed_seconds=elapsed_seconds))
+
     def beside(self, wider: "Found") -> "Found":
         """The same plan, with a bound that holds for what a wider search looked at, too."""
         least = min(wider.search.lower_bound_seconds, self.search.lower_bound_seconds, self.estimate.iteration_seconds)

@@ -38,15 +38,20 @@ def shortened(request: Request, search: Callable[[Request], Found]) -> Found:
     started = time.perf_counter()
     first = best = search(request)
     least = first.search.lower_bound_seconds
-    for longest in _shorter(request, first) if _is_held_up(request, first) else ():
-        if best.estimate.iteration_seconds <= least * (1 + DOUBTFUL):
+    is_worth_it = _is_doubtful(first, least) and _is_held_up(request, first)
+    for longest in _shorter(request, first) if is_worth_it else ():
+        if not _is_doubtful(best, least):
             break
         with suppress(InfeasibleError, NothingFitsError):
             found = search(_with_at_most(request, longest))
             best = max(best, found, key=lambda found: request.worth(found.estimate))
             least = found.search.lower_bound_seconds  # of still shorter ones, too
     chosen = best if best is first else best.beside(first)
-    return replace(chosen, search=replace(chosen.search, elapsed_seconds=time.perf_counter() - started))
+    return chosen.after(time.perf_counter() - started)
+
+
+def _is_doubtful(found: Found, least_seconds: float) -> bool:
+    return found.estimate.iteration_seconds > least_seconds * (1 + DOUBTFUL)
 
 
 def _is_held_up(request: Request, found: Found) -> bool:
