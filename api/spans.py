@@ -6,7 +6,6 @@ batches, from a thread that ends with the service. It needs `pip install 'kintsu
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 from kintsugi.core.errors import InvalidInputError
@@ -15,17 +14,18 @@ from kintsugi.core.version import __version__
 EXPORT_TIMEOUT_SECONDS = 5
 
 
-def require_opentelemetry() -> None:
-    """Require what sends spans.
+def require_opentelemetry() -> tuple[Any, Any]:
+    """What exports spans, and what hands them to it in batches.
 
     Raises:
         InvalidInputError: it is not installed.
     """
     try:
-        for module in ("opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.sdk.trace.export"):
-            import_module(module)
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ModuleNotFoundError as error:
         raise InvalidInputError("needs OpenTelemetry: pip install 'kintsugi[otel]'", field="otel_endpoint") from error
+    return OTLPSpanExporter, BatchSpanProcessor
 
 
 class Spans:
@@ -41,11 +41,8 @@ class Spans:
         Raises:
             InvalidInputError: OpenTelemetry is not installed.
         """
-        require_opentelemetry()
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-        self.process(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_SECONDS)))
+        exporter, in_batches = require_opentelemetry()
+        self.process(in_batches(exporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_SECONDS)))
 
     def process(self, processor: Any) -> None:
         """Give spans to a processor of OpenTelemetry's."""
