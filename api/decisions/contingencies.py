@@ -10,7 +10,8 @@ import structlog
 
 from api.decisions.ahead import make
 from api.outages import Outage
-from api.storage.database import DATABASE_FIELD, OvertakenError
+from api.storage.database import OvertakenError
+from api.storage.engines import DATABASE_FIELD
 from api.storage.shelf import Decided, Shelf
 from kintsugi.core import codec
 from kintsugi.core.errors import KintsugiError, UnavailableError

@@ -14,14 +14,12 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
 
 from api.spans import span
-from api.storage.engines import POSTGRESQL, READING, SQLITE, engine_of
+from api.storage.engines import DATABASE_FIELD, POSTGRESQL, READING, SQLITE, engine_of
 from kintsugi.core.errors import ConflictError, InvalidInputError, KintsugiError, UnavailableError
 
 SERIALIZATION_FAILURES = frozenset({"40001", "40P01"})
 """PostgreSQL gave up one of two transactions that were in each other's way."""
 DISK_FULL = "53100"
-DATABASE_FIELD = "database_url"
-"""Names the database in errors: what is unavailable is that one, and nothing else."""
 LITTLE_ROOM_BYTES = 65_536
 """Where a disk has less left, what SQLite calls an I/O error is that the files beside the database cannot grow."""
 

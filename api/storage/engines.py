@@ -19,6 +19,9 @@ CONNECT_SECONDS = 5
 READING = "kintsugi_reading"
 """Execution option of connections whose transactions change nothing."""
 
+DATABASE_FIELD = "database_url"
+"""Names the database in errors: what is unavailable is that one, and nothing else."""
+
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 
 
@@ -40,12 +43,12 @@ def engine_of(url: str, *, read_only: bool = False) -> Engine:
         return make(parsed, read_only)
     except ModuleNotFoundError as error:
         hint = "pip install 'kintsugi[postgresql]'" if error.name and error.name.startswith("psycopg") else "install it"
-        raise InvalidInputError(f"needs the driver {error.name}: {hint}", field="database_url") from error
+        raise InvalidInputError(f"needs the driver {error.name}: {hint}", field=DATABASE_FIELD) from error
     except (ArgumentError, NoSuchModuleError) as error:
         message = (
             f"is no database URL that can be used ({error}); try sqlite:///kintsugi.sqlite3 or postgresql+psycopg://user@host/name"
         )
-        raise InvalidInputError(message, field="database_url") from error
+        raise InvalidInputError(message, field=DATABASE_FIELD) from error
 
 
 def _parsed(url: str) -> URL:
@@ -82,10 +85,10 @@ def _connecting(*, is_bounded: bool) -> Callable[..., Any]:
 
 def _sqlite(url: URL, read_only: bool) -> Engine:
     if url.database in (None, "", ":memory:"):
-        raise InvalidInputError("names no file; a database in memory would not outlive the service", field="database_url")
+        raise InvalidInputError("names no file; a database in memory would not outlive the service", field=DATABASE_FIELD)
     assert url.database is not None
     if read_only and not Path(url.database).exists():
-        raise InvalidInputError("there is no such file", field="database_url", value=url.database)
+        raise InvalidInputError("there is no such file", field=DATABASE_FIELD, value=url.database)
     if "uri" not in url.query:  # which says all this in SQLite's own words
         _check_file(url, Path(url.database))
     engine = _engine(url)
@@ -110,7 +113,7 @@ def _check_file(url: URL, path: Path) -> None:
     elif not path.parent.is_dir():
         reason = "lies in a folder that is not there; make it, or name another file"
     if reason:
-        raise InvalidInputError(reason, field="database_url", value=value)
+        raise InvalidInputError(reason, field=DATABASE_FIELD, value=value)
 
 
 def _configure(connection: Any, _record: Any) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from api.storage.database import DATABASE_FIELD, Database
+from api.storage.database import Database
+from api.storage.engines import DATABASE_FIELD
 from kintsugi.core.errors import KintsugiError, UnavailableError
 
 Work = Callable[[Connection], None]

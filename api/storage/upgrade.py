@@ -5,7 +5,7 @@ from pathlib import Path
 from sqlalchemy import Connection, column, func, inspect, select, table
 
 from api.storage.database import Database
-from api.storage.engines import POSTGRESQL
+from api.storage.engines import DATABASE_FIELD, POSTGRESQL
 from api.storage.tables import METADATA
 from kintsugi.core.errors import InvalidInputError, UnavailableError
 
@@ -45,11 +45,11 @@ def require_current(database: Database) -> None:
     with database.reading() as connection:
         version = _version(connection)
     if version is None:
-        raise InvalidInputError("is empty; kintsugi serve brings it up to date", field="database_url")
+        raise InvalidInputError("is empty; kintsugi serve brings it up to date", field=DATABASE_FIELD)
     if version != HEAD:
         way_out = "read it with the kintsugi that made it, or a copy that kintsugi serve has upgraded for good"
         message = f"is of version {version}, this program reads {HEAD}; {way_out}"
-        raise InvalidInputError(message, field="database_url", value=version)
+        raise InvalidInputError(message, field=DATABASE_FIELD, value=version)
 
 
 def require_unchanged(database: Database) -> None:
@@ -62,7 +62,7 @@ def require_unchanged(database: Database) -> None:
         version = connection.execute(select(_VERSIONS.c.version_num)).scalar_one_or_none()
     if version != HEAD:
         message = f"is of version {version} by now, and this process works with {HEAD}: all on one database must be of one version"
-        raise UnavailableError(message, field="database_url", value=version)
+        raise UnavailableError(message, field=DATABASE_FIELD, value=version)
 
 
 def _version(connection: Connection) -> str | None:
@@ -71,12 +71,12 @@ def _version(connection: Connection) -> str | None:
     if _VERSIONS.name not in names:
         if strangers := sorted(names & set(METADATA.tables)):
             message = f"holds tables of unknown origin ({', '.join(strangers)}) and no version; {WAY_OUT}"
-            raise InvalidInputError(message, field="database_url")
+            raise InvalidInputError(message, field=DATABASE_FIELD)
         return None
     version: str | None = connection.execute(select(_VERSIONS.c.version_num)).scalar_one_or_none()
     if version is not None and version > HEAD:
         message = f"is of version {version}, this program knows versions up to {HEAD}; install a newer kintsugi, or {WAY_OUT}"
-        raise InvalidInputError(message, field="database_url", value=version)
+        raise InvalidInputError(message, field=DATABASE_FIELD, value=version)
     if version == HEAD:
         _check_shape(connection)
     return version
@@ -88,7 +88,7 @@ def _check_shape(connection: Connection) -> None:
     wanted = {(name, item.name) for name, made in METADATA.tables.items() for item in made.columns}
     if missing := sorted(wanted - there):
         what = ", ".join(f"{name}.{item}" for name, item in missing)
-        raise InvalidInputError(f"is of version {HEAD} but lacks {what}; {WAY_OUT}", field="database_url")
+        raise InvalidInputError(f"is of version {HEAD} but lacks {what}; {WAY_OUT}", field=DATABASE_FIELD)
 
 
 def _carry_out(connection: Connection) -> None:
