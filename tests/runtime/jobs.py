@@ -113,8 +113,8 @@ def stateless(parameters: NamedParameters) -> torch.optim.Optimizer:
     return torch.optim.SGD([p for _, p in parameters], lr=0.05)
 
 
-class Preconditioned(torch.optim.Optimizer):
-    """As Shampoo does, it keeps a list with a tensor for each dimension of a parameter; and a pair of plain numbers."""
+class OneByOne(torch.optim.Optimizer):
+    """Steps every parameter that has a gradient by itself."""
 
     def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
         super().__init__(parameters, {"lr": lr})
@@ -125,6 +125,13 @@ class Preconditioned(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._step(parameter, parameter.grad, group["lr"])
+
+    def _step(self, parameter: nn.Parameter, gradient: Tensor, rate: float) -> None:
+        raise NotImplementedError
+
+
+class Preconditioned(OneByOne):
+    """As Shampoo does, it keeps a list with a tensor for each dimension of a parameter; and a pair of plain numbers."""
 
     def _step(self, parameter: nn.Parameter, gradient: Tensor, rate: float) -> None:
         state = self.state[parameter]
@@ -332,17 +339,11 @@ def drawing_job() -> TrainingJob:
     return replace(job, layers=layers, dataset=Drawing(Vectors(100)), loss=squared_error_of_drawn)
 
 
-class Langevin(torch.optim.Optimizer):
+class Langevin(OneByOne):
     """Descends by the gradient and by noise, from torch's generator and from Python's."""
 
-    def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
-        super().__init__(parameters, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.sub_(parameter.grad, alpha=group["lr"]).add_(torch.randn_like(parameter), alpha=0.01 * random.random())
+    def _step(self, parameter: nn.Parameter, gradient: Tensor, rate: float) -> None:
+        parameter.sub_(gradient, alpha=rate).add_(torch.randn_like(parameter), alpha=0.01 * random.random())
 
 
 def langevin(parameters: NamedParameters) -> torch.optim.Optimizer:
