@@ -123,6 +123,8 @@ class Contingencies:
             try:
                 self._advance(work)
             except KintsugiError as error:
+                if self._closed:  # and what plans is closed with the service
+                    return
                 if isinstance(error, UnavailableError) and error.field == DATABASE_FIELD:
                     self._put_off(work, error)
                     continue
