@@ -176,8 +176,9 @@ def _listener(settings: Settings) -> socket.socket:
         except OSError:
             listener.close()
             raise
-    except OSError as error:
-        reason = f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}; choose another host or port"
+    except (OSError, UnicodeError) as error:  # of which the latter is how names are refused that can be none
+        cause = getattr(error, "strerror", None) or error
+        reason = f"cannot listen on {settings.host} port {settings.port}: {cause}; choose another host or port"
         raise InvalidInputError(reason, field="port", value=settings.port) from error
     return listener
 

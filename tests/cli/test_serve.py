@@ -293,6 +293,14 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path):
     assert "Traceback" not in result.stderr
 
 
+def test_a_host_that_cannot_be_one_is_told(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("KINTSUGI_REQUIRE_TOKENS", "never")
+    result = run("serve", "--host", "no..host", "--port", "0", "--database-url", f"sqlite:///{tmp_path / 'kintsugi.sqlite3'}")
+    assert result.returncode == 2
+    assert "cannot listen on no..host port 0" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -40,7 +40,7 @@ class Links:
         self._is_closed = False
         try:
             self._listener = socket.create_server((host, port), backlog=_BACKLOG)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise InvalidInputError(f"cannot listen there: {error}", field="address", value=f"{host}:{port}") from error
         self.port: int = self._listener.getsockname()[1]
         self._acceptor = threading.Thread(target=self._accept, name="overlay-accepts", daemon=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
 
-from kintsugi.core.errors import CommunicationError
+from kintsugi.core.errors import CommunicationError, InvalidInputError
 
 _HEADER = struct.Struct("!BQ")
 _POLL_SECONDS = 0.2
@@ -49,6 +49,9 @@ class Exchange:
             largest_bytes: of a message; who announces more is cut off.
             timeout_seconds: for connecting, and for each message once it has begun.
             retry_seconds: for which a peer that failed is not asked again.
+
+        Raises:
+            InvalidInputError: the host is no address of this machine.
         """
         self._largest_bytes, self._timeout_seconds, self._retry_seconds = largest_bytes, timeout_seconds, retry_seconds
         self._handler: Handler | None = None
@@ -56,7 +59,7 @@ class Exchange:
         self._failed_at: dict[Address, float] = {}
         self._is_closed = threading.Event()
         self._accepted: set[socket.socket] = set()
-        self._listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self._listener = _listener(host)
         self.address: Address = (host, self._listener.getsockname()[1])
         self._thread = threading.Thread(target=self._accept, name="exchange", daemon=True)
         self._thread.start()
@@ -160,6 +163,15 @@ class Exchange:
             if select.select([waited_for], [], [], _POLL_SECONDS)[0]:
                 return not self._is_closed.is_set()
         return False
+
+
+def _listener(host: str) -> socket.socket:
+    try:
+        return socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, UnicodeError) as error:
+        raise InvalidInputError(
+            f"cannot listen there ({error}); give an address of this machine", field="address", value=host
+        ) from error
 
 
 def _received(connection: socket.socket, into: Buffer) -> Buffer:

@@ -1,6 +1,7 @@
 """What strategies communicate by: sums over all workers of a membership, and questions between two of them."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -8,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import CommunicationError, InvalidInputError
+from kintsugi.core.version import PROTOCOL
 from kintsugi.runtime.default_group import require_sums_in_host_memory
 from kintsugi.runtime.synchronization.exchange import Address, Exchange, Handler, Kind
 from restorer.waiter import Waiter, Waiting
@@ -16,7 +18,7 @@ from restorer.waiter import Waiter, Waiting
 TIMEOUT_SECONDS = 5.0
 """For a message between two workers; the sums over all have their group's own timeout."""
 RETRY_SECONDS = 10.0
-_ADDRESS_BYTES = 64
+_ADDRESS_BYTES = 62
 
 
 class Summing(Protocol):
@@ -113,14 +115,15 @@ class PeerTransport:
             retry_seconds: for which a worker that did not answer is left alone.
 
         Raises:
-            CommunicationError: a worker is gone.
+            InvalidInputError: `address` is none of this machine, or most others are of another version of the protocol.
+            CommunicationError: a worker is gone, or goes because it is of another version.
         """
         self.rank, self.num_workers = rank, num_workers
         self._all_reduce = all_reduce
-        self._waiter = Waiter(f"sums-{rank}")
         self._exchange = Exchange(
             address, largest_bytes=largest_bytes, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds
         )
+        self._waiter = Waiter(f"sums-{rank}")
         try:
             self._addresses = self._told(self._exchange.address)
         except BaseException:
@@ -178,15 +181,29 @@ class PeerTransport:
         return _Summing(self._waiter.begin(_Sum(self._all_reduce, tensor, divisor)), tensor)
 
     def _told(self, own: Address) -> list[Address]:
-        """Everybody's address, by rank."""
-        rows = torch.zeros(self.num_workers, _ADDRESS_BYTES, dtype=torch.uint8)
+        """Everybody's address, by rank, once all are found to be of one version."""
+        rows = torch.zeros(self.num_workers, _ADDRESS_BYTES + 1, dtype=torch.uint8)
         text = f"{own[1]} {own[0]}".encode()
         if len(text) > _ADDRESS_BYTES:
             raise InvalidInputError("longer than 56 characters; give a numeric address", field="address", value=own[0])
         rows[self.rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        rows[self.rank, _ADDRESS_BYTES] = PROTOCOL
         self.begin_sum(rows).wait()
-        told = (bytes(row.tolist()).rstrip(b"\0").decode().split(" ", 1) for row in rows)
+        _require_one_version(rows[:, _ADDRESS_BYTES].tolist(), self.rank)
+        told = (bytes(row.tolist()).rstrip(b"\0").decode().split(" ", 1) for row in rows[:, :_ADDRESS_BYTES])
         return [(host, int(port)) for port, host in told]
+
+
+def _require_one_version(versions: Sequence[int], rank: int) -> None:
+    """Let those go who are of another version than most, or among as many than the first of them; the others find them gone."""
+    usual = Counter(versions).most_common(1)[0][0]
+    odd = [other for other, version in enumerate(versions) if version != usual]
+    if rank in odd:
+        message = f"is version {versions[rank]} here and {usual} with most workers; run the same version of Kintsugi on all of them"
+        raise InvalidInputError(message, field="protocol", value=versions[rank])
+    if odd:
+        message = f"ranks {odd} speak version {versions[odd[0]]} of the protocol, most workers {usual}; run the same one on all"
+        raise CommunicationError(message, field="protocol", value=versions[odd[0]])
 
 
 def bytes_of(tensor: Tensor) -> memoryview:

@@ -70,8 +70,9 @@ def test_nobody_is_there(stack):
     with pytest.raises(CommunicationError, match="no link"):
         one.send("b", Message(Channel.CONTROL, "x"))
     assert not one.tell("b", "x", {})
-    with pytest.raises(InvalidInputError, match="cannot listen there"):
-        Links(Identity(job="job", worker="c"), OPTIONS, host="127.0.0.1", port=one.port)
+    for host, port in [("127.0.0.1", one.port), ("no..host", 0)]:
+        with pytest.raises(InvalidInputError, match="cannot listen there"):
+            Links(Identity(job="job", worker="c"), OPTIONS, host=host, port=port)
 
 
 def test_a_loss_is_told_once_and_a_hang_up_not_at_all(stack):
