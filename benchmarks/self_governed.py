@@ -24,10 +24,11 @@ from kintsugi.core.profile import Profile
 from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.attempt import Phase
 from kintsugi.runtime.control.recovery import RecoveryTimeline
+from kintsugi.runtime.forking import PLANNER, preload
 from kintsugi.runtime.gpt import GptShape, gpt_job
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.options import AgentOptions, Governance
-from kintsugi.runtime.processes import PLANNER, WorkerHandle, preload
+from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.records.compare import difference
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.train import train

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from kintsugi import cli
-from kintsugi.runtime.processes import PLANNER, forkserver, preload
+from kintsugi.runtime.forking import PLANNER, forkserver, preload
 from tests.processes import STOP_SECONDS, ServiceProcess, announced
 
 for module in ("kintsugi.cli.serve", PLANNER):

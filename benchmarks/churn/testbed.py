@@ -20,7 +20,7 @@ from benchmarks.churn.relay import relay_main
 from benchmarks.links import CLONE_NEWNET, enter
 from benchmarks.members import Place
 from kintsugi.core.errors import UnavailableError
-from kintsugi.runtime.processes import forkserver
+from kintsugi.runtime.forking import forkserver
 
 _BURST_BYTES = 128 * 1024
 _QUEUE_SECONDS = 0.2

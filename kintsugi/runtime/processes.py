@@ -1,6 +1,5 @@
-"""Worker processes as their agent sees them: started by forkserver, struck down when they must not act any more."""
+"""Worker processes as their agent sees them: forked by a server, struck down when they must not act any more."""
 
-import multiprocessing
 import os
 import select
 import signal
@@ -22,27 +21,6 @@ from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.reach import Address
 from kintsugi.runtime.workers.entry import worker_main
-
-# The last but one is what main modules of jobs import, which every worker imports again; the last readies all of it.
-_PRELOAD = ["torch", "torch._dynamo", "kintsugi.runtime.workers.worker", "kintsugi.runtime.train", "kintsugi.runtime.workers.warm"]
-
-
-PLANNER = "kintsugi.runtime.selfgoverned.warm"
-"""For fork servers to load: what workers that plan by themselves need, with the planner's compiled loops."""
-
-
-def preload(module: str) -> None:
-    """Have fork servers that are started from now on load a module for all their workers, too."""
-    if module not in _PRELOAD:
-        _PRELOAD.insert(-1, module)
-
-
-def forkserver() -> ForkServerContext:
-    """The context that workers are forked from, with torch loaded once for all of them."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOAD)
-    return context
-
 
 WorkerMain = Callable[[str, Connection, Callable[[], TrainingJob], WorkerOptions], None]
 """Entry point of a worker process."""

@@ -25,11 +25,11 @@ from kintsugi.runtime.control.decisions import Decisions, JobRequest, LocalDecis
 from kintsugi.runtime.devices import require_device
 from kintsugi.runtime.disk import make_folder
 from kintsugi.runtime.faults import Fault, require_struck
+from kintsugi.runtime.forking import PLANNER, preload
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
 from kintsugi.runtime.placement import placed, workers_per_device
-from kintsugi.runtime.processes import PLANNER, preload
 from kintsugi.runtime.records.tracing import TraceOptions
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.run_lock import RunLock

@@ -14,7 +14,7 @@ from benchmarks.churn.overlays import drawn
 from benchmarks.churn.relay import relay_main
 from benchmarks.churn.testbed import Testbed, unavailable_reason
 from kintsugi.core.errors import UnavailableError
-from kintsugi.runtime.processes import forkserver
+from kintsugi.runtime.forking import forkserver
 
 REASON = unavailable_reason()
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(REASON is not None, reason=str(REASON))]

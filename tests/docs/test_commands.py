@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from kintsugi import cli
-from kintsugi.runtime.processes import forkserver
+from kintsugi.runtime.forking import forkserver
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 
 from kintsugi.core.errors import CommunicationError
-from kintsugi.runtime.processes import forkserver
+from kintsugi.runtime.forking import forkserver
 from restorer.channels import ChannelGroups
 from restorer.groups import Groups
 from restorer.library import GlooLibrary

@@ -17,7 +17,7 @@ import pytest
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.plan import Plan, Policy, Schedule
-from kintsugi.runtime import processes
+from kintsugi.runtime import forking
 from kintsugi.runtime.control.agent import Agent, Observer
 from kintsugi.runtime.control.decisions import Decisions, JobRequest, LocalDecisions
 from kintsugi.runtime.faults import Fault
@@ -33,8 +33,8 @@ PATIENCE_SECONDS = 60.0
 LISTENING = "0A"
 
 # one fork server serves all tests of a process, whoever governs their workers
-for module in (processes.PLANNER, "tests.runtime.jobs"):
-    processes.preload(module)
+for module in (forking.PLANNER, "tests.runtime.jobs"):
+    forking.preload(module)
 
 
 def request_for(
@@ -167,7 +167,7 @@ class Footprint:
 @contextmanager
 def leaves_nothing() -> Iterator[None]:
     """No process, port, descriptor or thread is left, however the block ends."""
-    processes.forkserver()
+    forking.forkserver()
     gc.collect()  # what earlier tests left to it could come to its end meanwhile, and hide what is left here
     before = Footprint.now()
     try:

@@ -16,10 +16,10 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.checkpoints.advice import CheckpointRecord
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.checkpoints.snapshots import read_part
+from kintsugi.runtime.forking import forkserver
 from kintsugi.runtime.layout import RECORDS
 from kintsugi.runtime.plain import PlainRun
 from kintsugi.runtime.plain_state import entries_of, load
-from kintsugi.runtime.processes import forkserver
 from kintsugi.runtime.records.audit import audit
 from kintsugi.runtime.records.journal import Source
 from kintsugi.runtime.supervising.supervision import EndReason, SupervisorPolicy, SupervisorState

@@ -14,9 +14,10 @@ from kintsugi.runtime.control.decider import Decider
 from kintsugi.runtime.control.decisions import Decisions, JobRequest
 from kintsugi.runtime.control.fleet import Fleet
 from kintsugi.runtime.control.recovery import RecoveryTimeline
+from kintsugi.runtime.forking import PLANNER, preload
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, Governance
-from kintsugi.runtime.processes import PLANNER, WorkerHandle, preload
+from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.selfgoverned.overseer import Overseer
 from kintsugi.runtime.workers.entry import self_governed_main, worker_main

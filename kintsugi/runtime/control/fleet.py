@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 
 from kintsugi.core.errors import ConflictError, ReconfigurationError, WorkerError
+from kintsugi.runtime.forking import forkserver
 from kintsugi.runtime.messages import FromWorker, Stop
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
-from kintsugi.runtime.processes import WorkerHandle, WorkerMain, forkserver
+from kintsugi.runtime.processes import WorkerHandle, WorkerMain
 from kintsugi.runtime.workers.entry import worker_main
 
 _AWAY_SECONDS = 1.0

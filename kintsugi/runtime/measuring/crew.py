@@ -19,9 +19,9 @@ from typing import Any, NoReturn, Self
 import torch
 
 from kintsugi.core.errors import UnavailableError
+from kintsugi.runtime.forking import forkserver
 from kintsugi.runtime.messages import Delivered, Published
 from kintsugi.runtime.options import WorkerOptions
-from kintsugi.runtime.processes import forkserver
 from restorer.groups import Groups
 from restorer.rendezvous import Rendezvous, members_of
 

@@ -12,11 +12,12 @@ from kintsugi.core import checks
 from kintsugi.core.cluster import worker_name
 from kintsugi.core.errors import UnavailableError, WorkerError
 from kintsugi.core.profile import LinkCost, Network, Recovery
+from kintsugi.runtime.forking import forkserver
 from kintsugi.runtime.measuring.peers import Peers
 from kintsugi.runtime.messages import Failed, Started
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import WorkerOptions
-from kintsugi.runtime.processes import WorkerHandle, forkserver
+from kintsugi.runtime.processes import WorkerHandle
 
 SMALL_BYTES = 64
 """Of the message whose time is the latency."""

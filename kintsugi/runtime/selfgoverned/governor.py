@@ -13,10 +13,10 @@ from multiprocessing.connection import Connection
 
 from kintsugi.core.errors import KintsugiError
 from kintsugi.runtime.control.preparation import is_same_work
+from kintsugi.runtime.forking import PLANNER
 from kintsugi.runtime.messages import Delivered, Failed, FromWorker, Heartbeat, Published, Ready, Started, Stop, ToWorker
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import WorkerOptions
-from kintsugi.runtime.processes import PLANNER
 from kintsugi.runtime.reach import Address
 from kintsugi.runtime.ring.links import listener
 from kintsugi.runtime.ring.messages import Agreement, Joiner

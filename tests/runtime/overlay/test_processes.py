@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kintsugi.client import Client
-from kintsugi.runtime.processes import forkserver
+from kintsugi.runtime.forking import forkserver
 from tests import processes
 from tests.runtime.overlay.test_churn import check_lines
 from tests.runtime.overlay.trainees import WAIT_SECONDS, Trainee, run_example

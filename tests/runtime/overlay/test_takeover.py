@@ -16,6 +16,7 @@ from kintsugi.client import Client, Patience
 from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError, NotFoundError, StaleTermError, UnavailableError
 from kintsugi.core.overlay import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
+from kintsugi.runtime.forking import forkserver
 from kintsugi.runtime.overlay.control import Control
 from kintsugi.runtime.overlay.election import BallotBox, Electorate
 from kintsugi.runtime.overlay.greeting import Identity
@@ -23,7 +24,6 @@ from kintsugi.runtime.overlay.heard import HeardScheduler
 from kintsugi.runtime.overlay.messages import Channel, Message
 from kintsugi.runtime.overlay.serving import ServiceProcess
 from kintsugi.runtime.overlay.standby import LOG_FILE, LogCopy, Standby, StandbyOptions
-from kintsugi.runtime.processes import forkserver
 from planner.overlay.succession import Ballot
 from tests.planner.overlay.world import mesh
 from tests.processes import is_running, service

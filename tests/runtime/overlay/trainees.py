@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from kintsugi.runtime.processes import forkserver
+from kintsugi.runtime.forking import forkserver
 from tests.runtime.overlay.crew import Line, own_loss, perceptron
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "join_and_leave.py"

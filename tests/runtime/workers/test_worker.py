@@ -10,6 +10,7 @@ import pytest
 from estimator.program import compile_program
 from kintsugi.core.decision import Migration
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint
+from kintsugi.runtime.forking import forkserver
 from kintsugi.runtime.messages import (
     CallOff,
     Collect,
@@ -31,7 +32,7 @@ from kintsugi.runtime.messages import (
     Stop,
 )
 from kintsugi.runtime.options import WorkerOptions
-from kintsugi.runtime.processes import WorkerHandle, forkserver
+from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.workers.commit import StepStatus
 from tests.runtime.jobs import tiny_gpt, unbuildable_job
 from tests.runtime.runs import PATIENCE_SECONDS, gpt_request, leaves_nothing
