@@ -345,8 +345,8 @@ def test_a_variable_that_cannot_be_is_named_by_every_command(command, setting, m
 
 def test_spans_without_opentelemetry_are_refused(capsys, monkeypatch):
     monkeypatch.setenv("KINTSUGI_OTEL_ENDPOINT", "http://127.0.0.1:4318/v1/traces")
-    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp", None)  # an import of it fails, as where it is not installed
-    monkeypatch.delitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", raising=False)
+    exporter = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+    monkeypatch.setitem(sys.modules, exporter, None)  # an import of it fails, as where it is not installed
     assert "otel_endpoint: needs OpenTelemetry: pip install 'kintsugi[otel]'" in refusal(SERVE, capsys)
 
 
