@@ -117,6 +117,7 @@ class Search:
     gap_ratio: float
     """iteration_seconds / lower_bound_seconds - 1."""
     elapsed_seconds: float
+    """The search alone: reading the profile and compiling the planner's inner loops are left out."""
     candidates: int = 0
     """Plans that were priced."""
 
