@@ -130,7 +130,7 @@ def reason(
         return f"{chosen.reason}: {mine.iteration_seconds:.4g} s a step{risk}."
     price = f"{mine.iteration_seconds:.4g} s a step after {mine.reconfiguration_seconds:.4g} s of reconfiguration"
     if pinned:
-        return f"{chosen.policy.value} is pinned by the job: {price}{risk}."
+        return f"pinned by the job: {price}{risk}."
     if not others:
         return f"{chosen.reason}: {price}{risk}; no other policy is possible."
     best = choose(others, mtbf_seconds)
