@@ -12,7 +12,7 @@ from estimator.costs import Costs
 from estimator.pipeline import Floats
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges
-from kintsugi.core.profile import LinkCost, OptimizerSharding
+from kintsugi.core.profile import LinkCost
 from planner.arranging.arrangement import Arrangement, PipelineShape
 from planner.arranging.degrees import Degrees
 from planner.arranging.pace import Pace, together
@@ -242,7 +242,7 @@ class InterleavedSearch:
     def _splitter(self, dp: int) -> ChunkSplitter:
         if dp not in self._splitters:
             costs = self._problem.costs
-            replicas = dp if costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
+            replicas = costs.profile.optimizer_shards(dp)
             self._splitters[dp] = ChunkSplitter(costs.sums, self._problem.link, replicas)
         return self._splitters[dp]
 

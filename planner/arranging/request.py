@@ -9,7 +9,6 @@ from kintsugi.core.decision import Estimate
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.plan import Policy, Schedule
-from kintsugi.core.profile import OptimizerSharding
 from planner.arranging.degrees import degrees
 from planner.arranging.interleaving import InterleavedProblem, InterleavedSearch
 from planner.arranging.problem import EqualProblem, UnequalProblem
@@ -123,7 +122,7 @@ def shortage(request: Request, search: AnySearch) -> InfeasibleError:
     if isinstance(search, InterleavedSearch):
         return search.shortage(request.settings.ranges)
     profile, ranges, kinds = request.costs.profile, request.settings.ranges, request.kinds
-    replicas = ranges.min_dp if profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
+    replicas = profile.optimizer_shards(ranges.min_dp)
     return memory_error(
         search.partitioner(replicas),
         max(kinds, key=lambda kind: kind.usable_bytes),

@@ -10,7 +10,6 @@ from itertools import islice, pairwise, zip_longest
 
 from estimator.pipeline import Floats
 from kintsugi.core.plan import Schedule
-from kintsugi.core.profile import OptimizerSharding
 from planner.arranging.arrangement import Arrangement, PipelineShape
 from planner.arranging.pace import Pace, busiest_seconds, by_speed, together
 from planner.arranging.problem import EqualProblem, UnequalProblem
@@ -188,7 +187,7 @@ class UnequalSearch:
         if key not in self._splits:
             if dp not in self._tails:
                 self._tails[dp] = tail_seconds(self._problem.costs.profile, self._problem.reduction_link(dp), dp)
-            partitioner = self.partitioner(dp if self._problem.costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1)
+            partitioner = self.partitioner(self._problem.costs.profile.optimizer_shards(dp))
             self._splits[key] = partitioner.best(partitioner.attain(group, num_microbatches, self._tails[dp]))
         return self._splits[key]
 

@@ -113,12 +113,6 @@ def fits_somehow(model: Model, chain: Chain) -> bool:
 
 
 @borrowing
-def after_seconds(model: Model, chain: Chain, stage: int, start: int, stop: int) -> float:
-    """What follows a stage's last backward pass: the reduction of its layers, and an update longer than the least."""
-    return reduction_seconds(chain, start, stop) + update_seconds(model, chain, stage, start, stop)
-
-
-@borrowing
 def reduction_seconds(chain: Chain, start: int, stop: int) -> float:
     """Of the layers of a stage."""
     return float(chain.tail[stop] - chain.tail[start] + chain.tail[0])
@@ -150,8 +144,12 @@ def late_weights(chain: Chain, stage: int) -> int:
 
 @borrowing
 def follow_seconds(model: Model, chain: Chain, stop: int) -> float:
-    """What follows the last input part of the first stage when it holds the layers up to `stop`; in seconds."""
-    return float(model.weight[stop] / chain.speeds[0] + after_seconds(model, chain, 0, 0, stop))
+    """What follows the last input part of the first stage when it holds the layers up to `stop`; in seconds.
+
+    Its weight part, the reduction of its layers, and an update that is longer than the least.
+    """
+    reduced = reduction_seconds(chain, 0, stop) + update_seconds(model, chain, 0, 0, stop)
+    return float(model.weight[stop] / chain.speeds[0] + reduced)
 
 
 @borrowing

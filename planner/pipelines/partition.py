@@ -8,8 +8,9 @@ from itertools import combinations
 import numpy as np
 
 from estimator.layers import LayerSums
-from estimator.memory import holds_all, scheduled_in_flight
+from estimator.memory import holds_all
 from estimator.pipeline import Floats
+from estimator.schedule import scheduled_in_flight
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LayerProfile, LinkCost
 from planner.pipelines.bounds import Chain, Ints, Model, fill_peaks, fits_somehow

@@ -10,6 +10,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_array
 
 from kintsugi.core.cluster import Cluster, Worker
+from kintsugi.core.plan import Plan
 
 HOST_WEIGHT, DOMAIN_WEIGHT = 1000.0, 1.0
 """What it costs that one host, or one failure domain, holds all replicas of a layer; moving state costs less than one."""
@@ -72,6 +73,12 @@ def exposure(pipelines: Iterable[Sequence[tuple[Layers, str]]], cluster: Cluster
         if not any(common.values()):
             return 0.0
     return sum(_weight(unit) for units in common.values() for unit in units) if index else 0.0
+
+
+def plan_exposure(plan: Plan, cluster: Cluster, usable: Iterable[str]) -> float:
+    """`exposure` of a plan's living workers."""
+    pipelines = ([(tuple(stage.layers), stage.worker) for stage in own.stages if stage.worker] for own in plan.pipelines)
+    return exposure(pipelines, cluster, usable)
 
 
 def _in_all(workers: Iterable[Worker]) -> frozenset[str]:

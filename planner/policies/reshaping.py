@@ -64,13 +64,8 @@ def reshape(request: Request) -> Found:
     found = _best(request, tuple(ORDERS))
     best = max(found, key=partial(_worth, request))
     least = min(item.search.lower_bound_seconds for item in found)
-    search = Search(
-        lower_bound_seconds=least,
-        gap_ratio=best.estimate.iteration_seconds / least - 1,
-        elapsed_seconds=clock() - started,
-        candidates=sum(item.search.candidates for item in found),
-    )
-    return _with_proof(replace(best, search=search))
+    search = replace(best.search, elapsed_seconds=clock() - started, candidates=sum(item.search.candidates for item in found))
+    return _with_proof(replace(best, search=search.bounded(least, best.estimate.iteration_seconds)))
 
 
 def _best(request: Request, schedules: Sequence[Schedule]) -> list[Found]:
@@ -117,13 +112,8 @@ def _under_schedule(request: Request) -> Found:
     worth = partial(_worth, request)
     best = max((_refined(request, found) for found in nlargest(most, placed, key=worth)), key=worth)
     least = min(least, best.estimate.iteration_seconds, _confined_bound(request, best.plan))
-    search = Search(
-        lower_bound_seconds=least,
-        gap_ratio=best.estimate.iteration_seconds / least - 1,
-        elapsed_seconds=clock() - started,
-        candidates=num_priced,
-    )
-    return replace(best, search=search)
+    search = replace(best.search, elapsed_seconds=clock() - started, candidates=num_priced)
+    return replace(best, search=search.bounded(least, best.estimate.iteration_seconds))
 
 
 def _placed(request: Request) -> tuple[list[Found], int, float]:
