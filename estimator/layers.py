@@ -7,11 +7,9 @@ from itertools import accumulate
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
+from estimator.arrays import Ints
 from kintsugi.core.profile import LayerProfile, Profile
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from estimator.arrays import Ints
 from estimator.interleaved import held_passes
-from estimator.layers import Ints, LayerSums
+from estimator.layers import LayerSums
 from estimator.schedule import num_in_flight, scheduled_in_flight
 from kintsugi.core.plan import Plan, Schedule, Stage
 

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from estimator.arrays import Floats
 from estimator.compiled import compiled
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Schedule
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

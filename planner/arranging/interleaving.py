@@ -8,8 +8,8 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
+from estimator.arrays import Floats
 from estimator.costs import Costs
-from estimator.pipeline import Floats
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges
 from kintsugi.core.profile import LinkCost

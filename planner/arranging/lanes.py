@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from estimator.arrays import Floats
 from estimator.layers import StageTimes
-from estimator.pipeline import Floats
 from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost

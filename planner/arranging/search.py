@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from estimator.arrays import Ints
 from planner.arranging.arrangement import Arrangement, PipelineShape
 from planner.arranging.filling import Filling
 from planner.arranging.knapsack import lengths_worth, most_worth
 from planner.arranging.polishing import polished
 from planner.arranging.problem import EqualProblem
 from planner.arranging.stepping import Kind, Stepper
-from planner.pipelines.bounds import Ints
 from planner.pipelines.entries import Entries, Entry
 from planner.pipelines.partition import Partitioner
 from planner.pipelines.relaxation import Lengths, can_finish, caps, promises, which_can_finish, widest_stages

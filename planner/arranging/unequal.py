@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice, pairwise, zip_longest
 
-from estimator.pipeline import Floats
+from estimator.arrays import Floats
 from kintsugi.core.plan import Schedule
 from planner.arranging.arrangement import Arrangement, PipelineShape
 from planner.arranging.pace import Pace, busiest_seconds, by_speed, together

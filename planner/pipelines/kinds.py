@@ -6,10 +6,9 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from estimator.pipeline import Floats
+from estimator.arrays import Floats, Ints
 from kintsugi.core.cluster import Worker
 from kintsugi.core.profile import Profile
-from planner.pipelines.bounds import Ints
 
 Number = TypeVar("Number", int, float)
 

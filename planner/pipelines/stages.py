@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from estimator.arrays import Floats, Ints
 from estimator.compiled import borrowing, compiled
-from estimator.pipeline import Floats
-from planner.pipelines.bounds import Chain, Ints, Model, fits, stage_parts
+from planner.pipelines.bounds import Chain, Model, fits, stage_parts
 
 
 class Stages(NamedTuple):
