@@ -12,7 +12,7 @@ from estimator.arrays import Floats
 from kintsugi.core.plan import Schedule
 from planner.arranging.arrangement import Arrangement, PipelineShape
 from planner.arranging.pace import Pace, busiest_seconds, by_speed, together
-from planner.arranging.problem import EqualProblem, UnequalProblem
+from planner.arranging.problem import EqualProblem, Problem
 from planner.arranging.search import EqualSearch
 from planner.arranging.stepping import Kind, Stepper
 from planner.pipelines.kinds import WorkerKind, crews, levels
@@ -49,7 +49,7 @@ class UnequalSearch:
     most_pursued = 24
     """Numbers of pipelines; what is left then has a closed-form bound."""
 
-    def __init__(self, problem: UnequalProblem) -> None:
+    def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._levels = levels(set(problem.kinds))
         self._best = WorkerKind(max(kind.speed_ratio for kind in problem.kinds), max(kind.usable_bytes for kind in problem.kinds))

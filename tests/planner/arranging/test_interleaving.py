@@ -21,7 +21,8 @@ from kintsugi.core.job import Ranges, Snapshot
 from kintsugi.core.plan import Pipeline, Plan, Policy, Schedule, Stage
 from kintsugi.core.profile import OptimizerSharding
 from planner.arranging.degrees import degrees
-from planner.arranging.interleaving import InterleavedProblem, InterleavedSearch
+from planner.arranging.interleaving import InterleavedSearch
+from planner.arranging.problem import Problem
 from planner.legality import violations
 from planner.pipelines.chunks import ChunkSplitter
 from planner.pipelines.kinds import WorkerKind
@@ -126,11 +127,12 @@ def test_no_plan_is_faster_than_the_bound(case):
     links = Links(plan.workers, cluster, PROFILE.network)
     allowed = degrees(Ranges(), len(kinds), 16, plan.num_microbatches)
     search = InterleavedSearch(
-        InterleavedProblem(
+        Problem(
             costs=costs,
             kinds=kinds,
             num_microbatches=plan.num_microbatches,
             allowed=allowed,
+            schedule=Schedule.INTERLEAVED,
             link=links.fastest,
             reduction_link=links.pacing,
         )
