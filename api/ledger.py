@@ -171,11 +171,6 @@ class Ledger(Records):
             self.keep_plan(job, Planned(outcome.decided.plan, outcome.snapshot.cluster))
 
 
-def is_end_of_events(entry: Entry) -> bool:
-    """Whether it was decided at this entry about all events that waited for others."""
-    return isinstance(entry.content, Expiry) and entry.content.kind is DeadlineKind.EVENTS
-
-
 def _concluded(history: History, outcome: Outcome, now: str) -> History:
     if outcome.decided is not None:
         return history.decided(now)

@@ -27,8 +27,9 @@ from rich.progress import Progress
 from benchmarks.arguments import at_least
 from estimator.estimate import estimate
 from estimator.layers import LayerSums
-from estimator.memory import holds_all, scheduled_in_flight, stage_peak_bytes
+from estimator.memory import holds_all, stage_peak_bytes
 from estimator.program import Action, ActionKind
+from estimator.schedule import scheduled_in_flight
 from kintsugi.cli.profile_measure import load_job
 from kintsugi.core.cluster import Cluster, worker_name
 from kintsugi.core.errors import InvalidInputError

@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from kintsugi.client import Client
-from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayEventKind
+from kintsugi.core.overlay import Overlay
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from tests.processes import service
 
 JOB = "llama"

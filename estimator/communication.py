@@ -1,14 +1,9 @@
-"""What messages and reductions take: the alpha-beta model over the cluster's links."""
+"""What reductions take: the alpha-beta model over the cluster's links."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.profile import LinkCost, Network
-
-
-def point_to_point_seconds(link: LinkCost, num_bytes: float) -> float:
-    """One message: alpha + n * beta, in seconds."""
-    return link.transfer_seconds(num_bytes)
 
 
 def ring_all_reduce_seconds(link: LinkCost, num_workers: int, num_bytes: float) -> float:
@@ -33,11 +28,3 @@ def slowest_link(workers: Sequence[str], cluster: Cluster, network: Network) -> 
         alpha_seconds=max((link.alpha_seconds for link in links), default=0.0),
         beta_seconds_per_byte=max((link.beta_seconds_per_byte for link in links), default=0.0),
     )
-
-
-def grouped_reductions_seconds(rounds: Iterable[Iterable[float]]) -> float:
-    """Reductions run round by round; a round takes its slowest reduction. Seconds per reduction in, seconds out.
-
-    An upper bound: workers that are through with a round do not wait for the others in the replay.
-    """
-    return sum(max(reductions, default=0.0) for reductions in rounds)

@@ -6,12 +6,15 @@ too; here it is kept until any file is another that has such functions or that t
 
 import hashlib
 import re
+import threading
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import event
 from numba.core.caching import InTreeCacheLocator, UserProvidedCacheLocator, UserWideCacheLocator
 
 PACKAGES = ("estimator", "planner", "restorer")
@@ -41,6 +44,41 @@ def borrowing(function: Function) -> Function:
     A function that makes an array after all does not compile.
     """
     return cast("Function", numba.njit(cache=True, error_model="numpy", **_UNCOUNTED)(function))
+
+
+def clock() -> float:
+    """Seconds to take differences of, as `time.perf_counter`; it stands still while this thread waits for machine code."""
+    return time.perf_counter() - _waiting.total_seconds
+
+
+class _Waiting(threading.local):
+    """How long a thread has waited for machine code so far, compiled or read."""
+
+    total_seconds = 0.0
+    depth = 0
+    began = 0.0
+
+
+_waiting = _Waiting()
+
+
+class _WaitListener(event.Listener):
+    """Times what numba does under its lock: it compiles and reads there alone."""
+
+    def on_start(self, _: object) -> None:
+        """The lock is asked for, by whoever may have it already."""
+        if not _waiting.depth:
+            _waiting.began = time.perf_counter()
+        _waiting.depth += 1
+
+    def on_end(self, _: object) -> None:
+        """The lock is given back."""
+        _waiting.depth -= 1
+        if not _waiting.depth:
+            _waiting.total_seconds += time.perf_counter() - _waiting.began
+
+
+event.register("numba:compiler_lock", _WaitListener())  # type: ignore[no-untyped-call]
 
 
 @cache

@@ -36,9 +36,7 @@ class Costs:
 
     def usable_bytes(self, worker: str) -> int:
         """Memory that a stage may fill on each of the worker's devices."""
-        device = self.profile.device
-        own = self.cluster.by_id[worker].memory_bytes
-        return (device.memory_bytes if own is None else own) - device.reserved_bytes
+        return self.cluster.by_id[worker].usable_bytes(self.profile.device)
 
     def boundary_seconds(self, source: str, target: str, boundary: int) -> float:
         """The activation (or its gradient) in front of layer `boundary`, from one worker to another."""

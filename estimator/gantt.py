@@ -21,6 +21,9 @@ LEGEND = (
     (BarKind.REDUCE, "gradients reduced"),
     (BarKind.UPDATE, "optimizer"),
 )
+"""Kinds of bars and what the legend calls them, in its order."""
+
+# Lengths in pixels, as the SVG's user units are shown: of the picture and its margins, and of what stands in it from above.
 WIDTH = 960
 LEFT = 132
 RIGHT = 24

@@ -6,14 +6,15 @@ from kintsugi.core.profile import Profile, Recovery
 
 
 def throughput_samples_per_second(num_microbatches: int, microbatch_size: int, iteration_seconds: float) -> float:
-    """Equation 7: samples of a step by its time."""
+    """Equation 7: samples of a step by its time, B / t_step with B = micro-batches * samples of each."""
     return num_microbatches * microbatch_size / iteration_seconds
 
 
 def effective_time_ratio(reconfiguration_seconds: float, mtbf_seconds: float) -> float:
     """Equation 8, second factor: the share of the time between two failures that is left for training (0..1).
 
-    The time between failures, transition included, is constant (the paper's footnote 1), so a longer transition leaves less.
+    t / (u + t) for a state of t seconds after a transition of u. Their sum, the time between the failures, is constant (the paper's
+    footnote 1), so a longer transition leaves less: max(0, 1 - u / mtbf).
     """
     return max(0.0, 1.0 - reconfiguration_seconds / mtbf_seconds)
 

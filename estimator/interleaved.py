@@ -16,14 +16,11 @@ forward one tick or more before it passes it backward. Places without a micro-ba
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from estimator.arrays import Floats, Ints
 from estimator.compiled import compiled
-from estimator.pipeline import Floats
 from estimator.schedule import Pass, Step, order
 from kintsugi.core.plan import Schedule
-
-Ints = npt.NDArray[np.int64]
 
 Groups = tuple[int, int, int, int]
 """Number of groups, micro-batches of the smaller ones, how many have one more, and how many places lie between them."""

@@ -7,11 +7,9 @@ from itertools import accumulate
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
-from kintsugi.core.profile import LayerProfile, OptimizerSharding, Profile
-
-Ints = npt.NDArray[np.int64]
+from estimator.arrays import Ints
+from kintsugi.core.profile import LayerProfile, Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +127,8 @@ class LayerSums:
 
     def _optimizer_share(self, num_replicas: int) -> tuple[int, int]:
         """How many shards of a layer's optimizer state each replica keeps, and of how many."""
-        if self.profile.optimizer_sharding is OptimizerSharding.NONE:
-            return 1, 1
-        return min(self.profile.optimizer_copies, num_replicas), num_replicas
+        num_shards = self.profile.optimizer_shards(num_replicas)
+        return min(self.profile.optimizer_copies, num_shards), num_shards
 
     def activation_bytes(self, start: int, stop: int) -> int:
         """Activations of one micro-batch, with the first layer's input where that layer does not keep it itself."""

@@ -6,13 +6,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from estimator.arrays import Ints
 from estimator.schedule import Pass
 from estimator.simulation import DESK, HALT, KEY, OP, PLACED, Records, simulate
 from kintsugi.core.plan import Schedule
-
-Ints = npt.NDArray[np.int64]
 
 Limited = tuple[int, int, int]
 """What a limit counts: the micro-batches of a worker, with so many stages to go, of a pipeline (or -1 for all)."""

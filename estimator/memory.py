@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from estimator.arrays import Ints
 from estimator.interleaved import held_passes
-from estimator.layers import Ints, LayerSums
-from estimator.schedule import limit
+from estimator.layers import LayerSums
+from estimator.schedule import num_in_flight, scheduled_in_flight
 from kintsugi.core.plan import Plan, Schedule, Stage
 
 
@@ -36,12 +37,7 @@ def peak_bytes(
         num_microbatches: N_m of the pipeline.
     """
     static = num_layers * (parameter_bytes + optimizer_bytes + gradient_bytes)
-    return static + scheduled_in_flight(Schedule.ONE_F_ONE_B, stage, num_stages, num_microbatches) * num_layers * activation_bytes
-
-
-def scheduled_in_flight(schedule: Schedule, stage: int, num_stages: int, num_microbatches: int) -> int:
-    """Most micro-batches whose activations a stage holds at once under a fixed order."""
-    return limit(schedule, stage, num_stages, num_microbatches)
+    return static + num_in_flight(stage, num_stages, num_microbatches) * num_layers * activation_bytes
 
 
 def held_activations(

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from estimator.arrays import Floats
 from estimator.compiled import compiled
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Schedule
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +24,35 @@ class PipelineTimes:
 
 
 def symmetric_seconds(num_stages: int, num_microbatches: int, forward_seconds: float, backward_seconds: float) -> float:
-    """Equation 9: 1F1B with equal stages and no link delays, (N_pp + N_m - 1) * (T_f + T_b) seconds."""
+    """Equation 9: 1F1B with equal stages and no link delays, (N_pp + N_m - 1) * (T_f + T_b) seconds.
+
+    Args:
+        num_stages: N_pp.
+        num_microbatches: N_m, that enter each pipeline.
+        forward_seconds: T_f, one micro-batch through one stage.
+        backward_seconds: T_b, its way back through the stage.
+    """
     return (num_stages + num_microbatches - 1) * (forward_seconds + backward_seconds)
 
 
 def asymmetric_seconds(pipeline_seconds: Iterable[float]) -> float:
-    """Equation 10: the slowest pipeline decides, for all update together."""
+    """Equation 10: the slowest pipeline decides, for all update together; max t_p over the pipelines p, in seconds."""
     return max(pipeline_seconds)
 
 
 def single_failure_seconds(
     num_stages: int, num_microbatches: int, num_pipelines: int, forward_seconds: float, backward_seconds: float
 ) -> float:
-    """Equation 12: data rerouting after one failure, none of the extra work hidden in bubbles; in seconds.
+    """Equation 12: data rerouting after one failure, (N_pp + N_m - 1 + N_m / (N_dp - 1)) * (T_f + T_b) seconds.
+
+    The failed worker's micro-batches are spread evenly over the others of its stage; none of that is hidden in bubbles.
+
+    Args:
+        num_stages: N_pp, like the others as in equation 9.
+        num_microbatches: N_m.
+        num_pipelines: N_dp, before the failure.
+        forward_seconds: T_f.
+        backward_seconds: T_b.
 
     Raises:
         InfeasibleError: there is no other pipeline to route to.
@@ -50,7 +64,14 @@ def single_failure_seconds(
 def rerouted_seconds(
     failures: Sequence[int], num_microbatches: int, num_pipelines: int, forward_seconds: float, backward_seconds: float
 ) -> float:
-    """Equation 13: data rerouting with failures[i] failed workers in stage i, in seconds.
+    """Equation 13: data rerouting, (N_pp + N_m - 1 + sum over i of N_m * F_i / (N_dp - F_i)) * (T_f + T_b) seconds.
+
+    Args:
+        failures: F_i, failed workers of stage i. Shape [N_pp].
+        num_microbatches: N_m, like the others as in equation 12.
+        num_pipelines: N_dp.
+        forward_seconds: T_f.
+        backward_seconds: T_b.
 
     Raises:
         InfeasibleError: all replicas of a stage are dead; the paper's formula divides by zero there.

@@ -127,7 +127,7 @@ def order(schedule: Schedule, stage: int, num_stages: int, num_microbatches: int
     return ORDERS[require_known(schedule)](stage, num_stages, num_microbatches)
 
 
-def limit(schedule: Schedule, stage: int, num_stages: int, num_microbatches: int) -> int:
+def scheduled_in_flight(schedule: Schedule, stage: int, num_stages: int, num_microbatches: int) -> int:
     """Most micro-batches whose activations a stage holds at once, from a forward pass to the last that needs them."""
     match schedule:
         case Schedule.GPIPE:

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from estimator.arrays import Floats
 from estimator.compiled import compiled
 from estimator.interleaved import interleaved_ends
 from estimator.layers import StageTimes
-from estimator.pipeline import Floats, PipelineTimes, pipeline_times
+from estimator.pipeline import PipelineTimes, pipeline_times
 from kintsugi.core.plan import Schedule
 
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from itertools import accumulate, combinations, islice, pairwise
 
 from estimator.costs import Costs
-from estimator.memory import holds_all, scheduled_in_flight, stage_peak_bytes
+from estimator.memory import holds_all, stage_peak_bytes
+from estimator.schedule import scheduled_in_flight
 from estimator.split import scheduled_times
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.plan import Schedule
-from kintsugi.core.profile import OptimizerSharding
 from planner.arranging.arrangement import Arrangement, PipelineShape
 from planner.arranging.degrees import degrees
 
@@ -98,7 +98,7 @@ class Splitter:
 
     def _seconds(self, cuts: tuple[int, ...], num_microbatches: int, dp: int) -> float:
         costs, num_stages = self._costs, len(cuts) - 1
-        replicas = dp if costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
+        replicas = costs.profile.optimizer_shards(dp)
         for stage, (a, b) in enumerate(pairwise(cuts)):
             held = scheduled_in_flight(self._schedule, stage, num_stages, num_microbatches)
             is_all = holds_all(self._schedule, held, num_microbatches)

@@ -202,7 +202,7 @@ def _decision(case: Case, chosen: Candidate, candidates: list[Candidate], refusa
         reason=reason(chosen, candidates, refusals, settings.mtbf_seconds, pinned=settings.policy is not None),
         plan=chosen.plan,
         estimate=chosen.estimate,
-        search=replace(search, lower_bound_seconds=bound, gap_ratio=chosen.estimate.iteration_seconds / bound - 1),
+        search=search.bounded(bound, chosen.estimate.iteration_seconds),
         migration=chosen.migration,
         survivable=survivable(chosen.plan, case.snapshot.cluster),
         break_even_mtbf_seconds=break_even(chosen, candidates, settings.mtbf_seconds),

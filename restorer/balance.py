@@ -14,12 +14,9 @@ and the least such T is a water level (linear programming duality; the prices of
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from estimator.arrays import Floats, Ints
 from estimator.compiled import compiled
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 SHARPNESS = (8.0, 32.0, 128.0, 512.0, 2048.0)
 """Relative to the longest load."""
@@ -46,9 +43,9 @@ _STEEPEST = 60.0
 class Columns(NamedTuple):
     """What the demands may be split over."""
 
-    first: Integers
+    first: Ints
     """Columns `first[d]` to `first[d + 1]` are those of demand d, at least one. Shape [demands + 1]."""
-    machine: Integers
+    machine: Ints
     """The machines that a column loads, -1 for none. Shape [columns, 3]."""
     load: Floats
     """By how many seconds, were the whole demand in it. Shape [columns, 3]."""

@@ -1,12 +1,9 @@
 """Few and short rounds by first fit and by branch and bound; machine code."""
 
 import numpy as np
-import numpy.typing as npt
 
+from estimator.arrays import Ints, Mask
 from estimator.compiled import borrowing, compiled
-
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 @compiled

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
+from estimator.arrays import Floats, Ints, Mask
 from restorer.proximity import Nearness, Proximity
-from restorer.transportation import Counts, Mask, tight_pairs, transport
+from restorer.transportation import Counts, tight_pairs, transport
 
 Layers = tuple[int, ...]
 """Ascending indices of the layers that a worker holds or a slot wants."""
@@ -26,7 +27,7 @@ _LEVELS = 2**20
 """Waits are told apart to this part of the longest one, when they are added up."""
 
 
-def match(cost_bytes: npt.NDArray[np.float64], kept: npt.NDArray[np.bool_] | None = None) -> tuple[int, ...]:
+def match(cost_bytes: Floats, kept: Mask | None = None) -> tuple[int, ...]:
     """The worker (row) for each slot (column), moving the fewest bytes in all; Kuhn-Munkres, O(n^3).
 
     Equal costs are broken towards `kept`, then by the solver, which is deterministic.
@@ -89,7 +90,7 @@ def match_layers(
     return _dealt(workers, slots, counts[:, :-1], is_kept)
 
 
-def missing_bytes(layer_bytes: Sequence[int], held: Sequence[Layers], wanted: Sequence[Layers]) -> npt.NDArray[np.int64]:
+def missing_bytes(layer_bytes: Sequence[int], held: Sequence[Layers], wanted: Sequence[Layers]) -> Ints:
     """Bytes of the layers that each slot needs and each worker lacks. Shape [workers, slots].
 
     Args:
@@ -98,7 +99,7 @@ def missing_bytes(layer_bytes: Sequence[int], held: Sequence[Layers], wanted: Se
         wanted: layers of each slot.
     """
     lacking, needed = ~_mask(held, len(layer_bytes)), _mask(wanted, len(layer_bytes))
-    result: npt.NDArray[np.int64] = lacking.astype(np.int64) @ (needed * np.asarray(layer_bytes, dtype=np.int64)).T
+    result: Ints = lacking.astype(np.int64) @ (needed * np.asarray(layer_bytes, dtype=np.int64)).T
     return result
 
 
@@ -154,7 +155,7 @@ class _Kinds:
         return _Kinds(keys, members), origin
 
 
-def _priced(layer_bytes: Sequence[int], workers: _Kinds, slots: _Kinds) -> tuple[npt.NDArray[np.int64], Mask]:
+def _priced(layer_bytes: Sequence[int], workers: _Kinds, slots: _Kinds) -> tuple[Ints, Mask]:
     """Bytes of each pair of kinds and whether classes allow it; the last column is for workers that take no slot."""
     costs = np.pad(missing_bytes(layer_bytes, workers.layers, slots.layers), ((0, 0), (0, 1)))
     asked = [[own == other for _, other in slots.keys] for _, own in workers.keys]
@@ -165,8 +166,8 @@ def _priced(layer_bytes: Sequence[int], workers: _Kinds, slots: _Kinds) -> tuple
 class _Waits:
     """What pairs of kinds are told apart by where they cost equally many bytes. Shapes [worker kinds, slot kinds + 1]."""
 
-    seconds: npt.NDArray[np.float64]
-    distances: npt.NDArray[np.int64]
+    seconds: Floats
+    distances: Ints
 
     @classmethod
     def of(cls, nearness: Nearness, workers: _Kinds, slots: _Kinds) -> "_Waits":
@@ -195,7 +196,7 @@ class _Waits:
         assert counts is not None
         return counts
 
-    def _costs(self, allowed: Mask, most: int) -> npt.NDArray[np.int64]:
+    def _costs(self, allowed: Mask, most: int) -> Ints:
         """Waits before distances, whatever up to `most` workers add up to."""
         longest = max(float(self.seconds[allowed].max()), np.finfo(np.float64).tiny)
         waits = np.rint(np.where(allowed, self.seconds, 0.0) / longest * _LEVELS).astype(np.int64)

@@ -7,9 +7,10 @@ from itertools import chain
 
 import numpy as np
 
+from estimator.arrays import Floats, Ints, Mask
 from restorer.buckets import Bucket
-from restorer.colouring import Ints, Mask, coloured, first_fitted, weight
-from restorer.sequencing import Floats, Shop, end_seconds, shortest, soonest
+from restorer.colouring import coloured, first_fitted, weight
+from restorer.sequencing import Shop, end_seconds, shortest, soonest
 
 Rounds = tuple[tuple[int, ...], ...]
 """Indices of buckets, round by round."""

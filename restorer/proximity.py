@@ -6,21 +6,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from estimator.arrays import Floats, Ints, Mask
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.profile import Network
 
 SAME_HOST, SAME_DOMAIN, ELSEWHERE = 0, 1, 2
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Nearness:
     """Times and distances from places to the nearest holders of layers."""
 
-    seconds: npt.NDArray[np.float64]
+    seconds: Floats
     """Of each layer from the holder with the fastest link. Shape [places, layers]."""
-    distances: npt.NDArray[np.int64]
+    distances: Ints
     """0 where a layer has a holder on the same host, 1 in one of its failure domains, 2 elsewhere. Shape [places, layers]."""
     place_of: npt.NDArray[np.intp]
     """The place of each worker; places that are equally near to everything are one. Shape [workers]."""
@@ -56,7 +55,7 @@ class Proximity:
         distances = np.where(on_host, SAME_HOST, np.where(in_domain, SAME_DOMAIN, ELSEWHERE))
         return _merged(self._betas([host for host, _ in places], on_host) * sizes, distances, of_worker)
 
-    def _betas(self, hosts: Sequence[str], on_host: Mask) -> npt.NDArray[np.float64]:
+    def _betas(self, hosts: Sequence[str], on_host: Mask) -> Floats:
         """Seconds per byte of each layer over the fastest link to each place. Shape [places, layers]."""
         within, between = self.network.intra_host.beta_seconds_per_byte, self.network.inter_host.beta_seconds_per_byte
         result = np.where(on_host, min(within, between), between)
@@ -88,7 +87,7 @@ def _anywhere(groups_of: Sequence[Sequence[str]], present: npt.NDArray[np.float3
     return result
 
 
-def _merged(seconds: npt.NDArray[np.float64], distances: npt.NDArray[np.int64], of_worker: npt.NDArray[np.intp]) -> Nearness:
+def _merged(seconds: Floats, distances: Ints, of_worker: npt.NDArray[np.intp]) -> Nearness:
     """Places with the same times and distances as one."""
     numbers: dict[bytes, int] = {}
     rows = np.hstack([seconds, distances])

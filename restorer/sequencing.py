@@ -3,13 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from estimator.arrays import Floats, Ints, Mask
 from estimator.compiled import borrowing, compiled
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 class Shop(NamedTuple):

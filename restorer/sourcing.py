@@ -15,7 +15,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from restorer.balance import Columns, Floats, Integers, balance, water_level
+from estimator.arrays import Floats, Ints
+from restorer.balance import Columns, balance, water_level
 from restorer.cutting import Knife, cut
 from restorer.needs import Need
 from restorer.wires import Wires, both_ways
@@ -55,7 +56,7 @@ class _Demand:
     """The worker; None for all of them, where it does not matter who it is."""
     target_host: int
     needs: list[Need]
-    kinds: Integers
+    kinds: Ints
     """Shape [columns]."""
     alpha: Floats
     """Latency from each of the kinds, shape [columns], like the next one."""
@@ -104,7 +105,7 @@ def _intake_seconds(needs: Sequence[Need], wires: Wires) -> float:
 
 def _kinds(
     needs: Sequence[Need], wires: Wires, ready_seconds: Mapping[str, float]
-) -> tuple[list[_Kind], dict[tuple[str, ...], Integers]]:
+) -> tuple[list[_Kind], dict[tuple[str, ...], Ints]]:
     """The kinds of sources, and those among the sources of each need."""
     member_of: dict[str, list[int]] = defaultdict(list)
     for number, sources in enumerate(dict.fromkeys(need.sources for need in needs)):
@@ -125,7 +126,7 @@ def _kinds(
 
 
 def _demands(
-    needs: Sequence[Need], kinds: Sequence[_Kind], kinds_of: Mapping[tuple[str, ...], Integers], wires: Wires
+    needs: Sequence[Need], kinds: Sequence[_Kind], kinds_of: Mapping[tuple[str, ...], Ints], wires: Wires
 ) -> list[_Demand]:
     """The largest first: who comes first takes the source that is best for it."""
     groups: dict[tuple[tuple[str, ...], str | None], list[Need]] = defaultdict(list)

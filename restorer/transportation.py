@@ -3,13 +3,13 @@
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from ortools.graph.python.min_cost_flow import SimpleMinCostFlow
 from scipy.optimize import linear_sum_assignment
 
-Costs: TypeAlias = npt.NDArray[np.int64]
-Counts: TypeAlias = npt.NDArray[np.int64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
+from estimator.arrays import Ints, Mask
+
+Costs: TypeAlias = Ints
+Counts: TypeAlias = Ints
 
 UNREACHED = np.int64(2**61)
 """Above every cost: the distance of what no path leads to."""

@@ -4,13 +4,10 @@ from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from estimator.arrays import Floats, Ints
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.profile import LinkCost, Profile
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 
 class Wires:
@@ -32,7 +29,7 @@ class Wires:
         """Number of a host."""
         return 0 if self.is_plain else self._host_index[host]
 
-    def costs(self, sources: Integers, target: int) -> tuple[Floats, Floats]:
+    def costs(self, sources: Ints, target: int) -> tuple[Floats, Floats]:
         """Latency and seconds per byte from hosts to a host. Two of shape [sources]."""
         if self.is_plain:
             hosts = self._cluster.hosts

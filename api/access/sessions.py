@@ -11,7 +11,6 @@ from starlette.types import Scope
 from kintsugi.core.errors import ForbiddenError
 
 HOME = "/dashboard"
-FORM = "application/x-www-form-urlencoded"
 MOST_FORM_FIELDS = 10
 
 

@@ -10,14 +10,13 @@ from kintsugi.core.overlay import (
     LinkState,
     Overlay,
     OverlayLink,
-    OverlaySign,
-    OverlaySigns,
     OverlayWorker,
     Replication,
     Shape,
     SynchronizationPolicy,
     WorkerState,
 )
+from kintsugi.core.overlay_messages import OverlaySign, OverlaySigns
 
 WIDTH, HEIGHT = 720.0, 480.0
 NODE_RADIUS = 17.0

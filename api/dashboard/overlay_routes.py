@@ -15,7 +15,7 @@ from api.dashboard.overlay import picture_of, rate_words
 from api.dashboard.rendering import PageRoute, page
 from api.deps import DeskDep, JobPath
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.core.overlay import OverlayEvent, OverlayEventKind
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 

@@ -143,7 +143,6 @@ def _adopted(snapshot: Snapshot, plan: Plan) -> Decision:
     best = replan(replace(snapshot, plan=None))
     price = estimate(plan, snapshot.profile, snapshot.cluster, mtbf_seconds=snapshot.settings.mtbf_seconds)
     bound = min(best.search.lower_bound_seconds, price.iteration_seconds)
-    gap = price.iteration_seconds / bound - 1 if bound > 0 else 0.0
     reason = "the plan that runs already was adopted"
     return replace(
         best,
@@ -151,7 +150,7 @@ def _adopted(snapshot: Snapshot, plan: Plan) -> Decision:
         reason=reason,
         plan=plan,
         estimate=price,
-        search=replace(best.search, lower_bound_seconds=bound, gap_ratio=gap),
+        search=best.search.bounded(bound, price.iteration_seconds),
         migration=Migration(),
         survivable=survivable(plan, snapshot.cluster),
         break_even_mtbf_seconds=None,

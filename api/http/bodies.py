@@ -29,14 +29,8 @@ from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
 from kintsugi.core.leases import ContingencyPage, LeaseClaim, LeaseRecord
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Answer, EventPage, JobPage, JobView, Pending, Report, ReportPage, ReportRecord
-from kintsugi.core.overlay import (
-    Overlay,
-    OverlayEvent,
-    OverlayHeartbeat,
-    OverlayHeartbeatAnswer,
-    OverlayLog,
-    OverlaySigns,
-)
+from kintsugi.core.overlay import Overlay
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayHeartbeat, OverlayHeartbeatAnswer, OverlayLog, OverlaySigns
 from kintsugi.formats.exports import Export
 
 T = TypeVar("T")

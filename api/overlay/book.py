@@ -9,7 +9,8 @@ from api.access.callers import caller
 from api.storage.database import Database, OvertakenError
 from api.storage.tables import OVERLAY_LOG, OVERLAYS
 from kintsugi.core import codec
-from kintsugi.core.overlay import Overlay, OverlayEntry, OverlayEvent
+from kintsugi.core.overlay import Overlay
+from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent
 
 ADD_ENTRY, ADD_OVERLAY = insert(OVERLAY_LOG), insert(OVERLAYS)
 PRESENT = select(OVERLAYS).where(OVERLAYS.c.job == bindparam("name"))

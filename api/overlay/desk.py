@@ -14,7 +14,7 @@ from api.waiting.streams import RETRY_MILLISECONDS
 from api.waiting.watch import Turns, Watch
 from kintsugi.core import codec
 from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError
-from kintsugi.core.overlay import OverlayEntry, OverlayEvent
+from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent
 
 SETTING = "KINTSUGI_OVERLAY_LOG"
 

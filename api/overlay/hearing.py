@@ -3,17 +3,8 @@
 from dataclasses import dataclass, field
 
 from kintsugi.core.errors import NotFoundError
-from kintsugi.core.overlay import (
-    LinkState,
-    Overlay,
-    OverlayEvent,
-    OverlayEventKind,
-    OverlayHeartbeat,
-    OverlaySign,
-    OverlaySigns,
-    OverlayWorker,
-    WorkerState,
-)
+from kintsugi.core.overlay import LinkState, Overlay, OverlayWorker, WorkerState
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind, OverlayHeartbeat, OverlaySign, OverlaySigns
 from planner.overlay.membership import stale
 from planner.overlay.topology import PRESENT, find_worker
 

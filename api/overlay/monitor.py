@@ -12,7 +12,8 @@ from api.overlay.hearing import Hearing
 from api.overlay.scheduler import Scheduler
 from api.waiting.patrol import Patrol
 from kintsugi.core.errors import KintsugiError
-from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayHeartbeat, OverlayHeartbeatAnswer, OverlaySigns
+from kintsugi.core.overlay import Overlay
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayHeartbeat, OverlayHeartbeatAnswer, OverlaySigns
 
 Post = Callable[[str, OverlayEvent], Awaitable[object]]
 """Logs an event of an overlay."""

@@ -8,7 +8,8 @@ from api.overlay.book import Book, Page
 from api.problems import LimitReachedError
 from api.storage.database import Database, OvertakenError
 from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError, StaleTermError
-from kintsugi.core.overlay import Overlay, OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
+from kintsugi.core.overlay import Overlay
+from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
 from planner.overlay.negotiation import negotiate
 from planner.overlay.synchronization import SynchronizationPlanner, fastest
 from planner.overlay.topology import empty_overlay

@@ -23,14 +23,8 @@ from api.overlay.book import Page
 from api.waiting.presence import while_there
 from api.waiting.streams import EventStream
 from kintsugi.core import codec
-from kintsugi.core.overlay import (
-    Overlay,
-    OverlayEvent,
-    OverlayHeartbeat,
-    OverlayHeartbeatAnswer,
-    OverlayLog,
-    OverlaySigns,
-)
+from kintsugi.core.overlay import Overlay
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayHeartbeat, OverlayHeartbeatAnswer, OverlayLog, OverlaySigns
 
 router = APIRouter(prefix="/v1/jobs/{job}/overlay", tags=["overlays"])
 

@@ -74,7 +74,7 @@ def print_decision(decision: Decision) -> None:
     console.print(_grid(decision.plan, decision.estimate))
     console.print(_price(decision.estimate, decision.search))
     if len(decision.alternatives) > 1:
-        console.print(_alternatives(decision))
+        _print_alternatives(console, decision)
     _print_migration(console, decision.migration)
     if decision.follow_up is not None:
         _print_follow_up(console, decision.follow_up)
@@ -158,10 +158,18 @@ def _price(estimate: Estimate, search: Search) -> Table:
     return table
 
 
+def _print_alternatives(console: Console, decision: Decision) -> None:
+    """The price of every policy in 80 columns, and below what each of the others would do, or why it cannot."""
+    console.print(_alternatives(decision))
+    for item in decision.alternatives:
+        if item.policy is not decision.policy:
+            console.print(styled("bold", item.policy.value, f": {item.reason}"))
+
+
 def _alternatives(decision: Decision) -> Table:
     table = Table(title="alternatives", title_justify="left")
-    for name in ("policy", "step", "reconfiguration", "goodput", "with expected restart", "reason"):
-        table.add_column(name)
+    for name in ("policy", "step", "reconfiguration", "goodput", "with\nexpected\nrestart"):
+        table.add_column(name, no_wrap=True)
     for item in decision.alternatives:
         price, charged = item.estimate, item.charged_goodput_samples_per_second
         numbers = (
@@ -174,5 +182,5 @@ def _alternatives(decision: Decision) -> Table:
                 "-" if charged is None else f"{charged:.6g}",
             )
         )
-        table.add_row(item.policy.value, *numbers, item.reason)
+        table.add_row(item.policy.value, *numbers)
     return table

@@ -5,14 +5,8 @@ from typing import TypeVar
 from kintsugi.client.answers import answer_of, newer_of
 from kintsugi.client.connection import Connection, path_of
 from kintsugi.core import codec
-from kintsugi.core.overlay import (
-    Overlay,
-    OverlayEvent,
-    OverlayHeartbeat,
-    OverlayHeartbeatAnswer,
-    OverlayLog,
-    OverlaySigns,
-)
+from kintsugi.core.overlay import Overlay
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayHeartbeat, OverlayHeartbeatAnswer, OverlayLog, OverlaySigns
 
 T = TypeVar("T")
 OVERLAY = "overlay"

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.core.profile import PYDANTIC_CONFIG, LinkCost, Network
+from kintsugi.core.profile import PYDANTIC_CONFIG, Device, LinkCost, Network
 
 MOST_WORKERS = 131_072
 """Of a job that is planned for, as far as nobody says otherwise."""
@@ -47,6 +47,10 @@ class Worker:
         for index, domain in enumerate(self.failure_domains):
             checks.name(f"failure_domains[{index}]", domain)
         checks.unique("failure_domains", self.failure_domains)
+
+    def usable_bytes(self, device: Device) -> int:
+        """Memory that stages may fill on each of its devices: its own where that is stated, less what `device` reserves."""
+        return (device.memory_bytes if self.memory_bytes is None else self.memory_bytes) - device.reserved_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

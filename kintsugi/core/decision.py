@@ -1,6 +1,6 @@
 """What plans cost, what moves between them, and the decision for one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kintsugi.core.plan import Plan, Policy
@@ -117,8 +117,14 @@ class Search:
     gap_ratio: float
     """iteration_seconds / lower_bound_seconds - 1."""
     elapsed_seconds: float
+    """The search alone: reading the profile and compiling the planner's inner loops are left out."""
     candidates: int = 0
     """Plans that were priced."""
+
+    def bounded(self, lower_bound_seconds: float, iteration_seconds: float) -> "Search":
+        """The same search with a bound, and with how far a step is from it."""
+        gap = iteration_seconds / lower_bound_seconds - 1
+        return replace(self, lower_bound_seconds=lower_bound_seconds, gap_ratio=gap)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -315,6 +315,10 @@ class Profile:
         """Number of layers."""
         return len(self.layers)
 
+    def optimizer_shards(self, num_holders: int) -> int:
+        """Into how many shards a layer's optimizer state is cut: one for each holder under zero1, else a single one."""
+        return num_holders if self.optimizer_sharding is OptimizerSharding.ZERO1 else 1
+
     @cached_property
     def tie_groups(self) -> tuple[tuple[int, ...], ...]:
         """Layer indices that share parameters, one ascending tuple per group; untied layers stand alone. Shape [groups]."""

@@ -78,10 +78,8 @@ def require_memory(snapshot: Snapshot, price: Estimate) -> None:
     Raises:
         InfeasibleError: a stage does not fit its memory.
     """
-    device = snapshot.profile.device
     for stage in price.stages:
-        own = snapshot.cluster.by_id[stage.worker].memory_bytes
-        usable = (device.memory_bytes if own is None else own) - device.reserved_bytes
+        usable = snapshot.cluster.by_id[stage.worker].usable_bytes(snapshot.profile.device)
         if stage.peak_memory_bytes > usable:
             raise InfeasibleError(
                 f"worker {stage.worker} lacks {stage.peak_memory_bytes - usable} bytes", field="memory_bytes", value=usable

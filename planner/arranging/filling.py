@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from estimator.arrays import Floats, Ints
 from estimator.compiled import compiled
-from estimator.pipeline import Floats
 from planner.arranging.knapsack import lengths_worth, most_worth
 from planner.batches import trim
-from planner.pipelines.bounds import Ints
 from planner.pipelines.entries import Entry
 from planner.pipelines.timetable import Timetable, caps_within, values_from
 

@@ -1,21 +1,18 @@
 """Arrangements of interleaved pipelines: how many, how long, and how many stages each worker holds."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 
 import numpy as np
 
-from estimator.costs import Costs
-from estimator.pipeline import Floats
+from estimator.arrays import Floats
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges
-from kintsugi.core.profile import LinkCost, OptimizerSharding
 from planner.arranging.arrangement import Arrangement, PipelineShape
-from planner.arranging.degrees import Degrees
 from planner.arranging.pace import Pace, together
+from planner.arranging.problem import Problem
 from planner.arranging.tightness import Tight, interleaved_memory_error
 from planner.pipelines.chunks import ChunkSplit, ChunkSplitter
 from planner.pipelines.kinds import WorkerKind, crews, fastest_first, levels
@@ -33,21 +30,6 @@ MOST_SHORTER = 2
 Kinds = tuple[WorkerKind, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InterleavedProblem:
-    """Workers, equal or not, and what is asked of them."""
-
-    costs: Costs
-    kinds: Kinds
-    """Of all workers that may be used."""
-    num_microbatches: int
-    allowed: Degrees
-    link: LinkCost
-    """The fastest between neighbouring stages, so that bounds hold."""
-    reduction_link: Callable[[int], LinkCost]
-    """The fastest that can pace a reduction over so many workers."""
-
-
 class InterleavedSearch:
     """Heuristic search with a proven bound. Pipelines differ by one worker at most, or leave workers idle; alike workers share one.
 
@@ -63,7 +45,7 @@ class InterleavedSearch:
     tolerance = 1e-9
     optimism = math.inf
 
-    def __init__(self, problem: InterleavedProblem) -> None:
+    def __init__(self, problem: Problem) -> None:
         """Take a problem on.
 
         Raises:
@@ -242,7 +224,7 @@ class InterleavedSearch:
     def _splitter(self, dp: int) -> ChunkSplitter:
         if dp not in self._splitters:
             costs = self._problem.costs
-            replicas = dp if costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
+            replicas = costs.profile.optimizer_shards(dp)
             self._splitters[dp] = ChunkSplitter(costs.sums, self._problem.link, replicas)
         return self._splitters[dp]
 

@@ -7,11 +7,11 @@ programming and convolution", 2019, in one dimension): O(spread^2 * log(pipeline
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from estimator.arrays import Ints
 from estimator.compiled import borrowing, compiled
 
-Worth = npt.NDArray[np.int64]
+Worth = Ints
 IMPOSSIBLE = -(2**40)
 """Worth of what cannot be filled; stays negative under every sum that occurs."""
 

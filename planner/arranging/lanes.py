@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from estimator.arrays import Floats
 from estimator.layers import StageTimes
-from estimator.pipeline import Floats
 from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
-from kintsugi.core.profile import LinkCost, OptimizerSharding
+from kintsugi.core.profile import LinkCost
 from planner.arranging.pace import Pace, busiest_seconds, by_speed, together
 from planner.arranging.request import Request
 from planner.batches import distribute
@@ -120,7 +120,7 @@ class Timing:
         return self._tails[dp]
 
     def _partitioner(self, dp: int) -> Partitioner:
-        replicas = dp if self._costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
+        replicas = self._costs.profile.optimizer_shards(dp)
         if replicas not in self._partitioners:
             made = partitioner_for(self._schedule)(self._costs.sums, self._schedule, self._links.fastest, replicas)
             self._partitioners[replicas] = made

@@ -11,12 +11,10 @@ from planner.pipelines.kinds import WorkerKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EqualProblem:
-    """Equal workers over equal links, and what is asked of them."""
+class _Asked:
+    """What is asked, whoever the workers are."""
 
     costs: Costs
-    kind: WorkerKind
-    num_workers: int
     num_microbatches: int
     allowed: Degrees
     schedule: Schedule
@@ -27,19 +25,19 @@ class EqualProblem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnequalProblem:
-    """Workers that differ, and what is asked of them."""
+class EqualProblem(_Asked):
+    """Equal workers over equal links, and what is asked of them."""
 
-    costs: Costs
+    kind: WorkerKind
+    num_workers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(_Asked):
+    """Workers, equal or not, and what is asked of them."""
+
     kinds: Sequence[WorkerKind]
     """Of all workers that may be used."""
-    num_microbatches: int
-    allowed: Degrees
-    schedule: Schedule
-    link: LinkCost
-    """The fastest between neighbouring stages, so that bounds hold."""
-    reduction_link: Callable[[int], LinkCost]
-    """The fastest that can pace a reduction over so many workers."""
 
     def alike(self, num_workers: int, kind: WorkerKind) -> EqualProblem | None:
         """The same asked of so many workers of one kind; None where they are too few for the ranges."""

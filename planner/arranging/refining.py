@@ -11,7 +11,7 @@ from planner.arranging.degrees import degrees
 from planner.arranging.lanes import Lanes, Timing, changes
 from planner.arranging.request import Request
 from planner.placing.placement import NOT_NEEDED
-from planner.placing.survival import exposure
+from planner.placing.survival import plan_exposure
 from restorer.rounds import fastest_rounds
 
 MOST_WORKERS = 16
@@ -75,9 +75,7 @@ class _Refinery:
 
     def exposure(self, plan: Plan) -> float:
         """How much one host or failure domain can take with it."""
-        holding = ([(stage.layers, stage.worker) for stage in pipeline.stages if stage.worker] for pipeline in plan.pipelines)
-        pipelines = [[(tuple(layers), worker) for layers, worker in stages] for stages in holding]
-        return exposure(pipelines, self._costs.cluster, self._request.workers)
+        return plan_exposure(plan, self._costs.cluster, self._request.workers)
 
     def _is_allowed(self, lanes: Lanes) -> bool:
         return len(lanes) in self._allowed.dp and all(len(lane) in self._allowed.pp for lane in lanes)

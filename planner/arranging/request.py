@@ -9,10 +9,9 @@ from kintsugi.core.decision import Estimate
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.plan import Policy, Schedule
-from kintsugi.core.profile import OptimizerSharding
 from planner.arranging.degrees import degrees
-from planner.arranging.interleaving import InterleavedProblem, InterleavedSearch
-from planner.arranging.problem import EqualProblem, UnequalProblem
+from planner.arranging.interleaving import InterleavedSearch
+from planner.arranging.problem import Problem
 from planner.arranging.search import EqualSearch
 from planner.arranging.shortage import memory_error
 from planner.arranging.unequal import UnequalSearch
@@ -84,37 +83,21 @@ def search_for(request: Request, *, is_spread: bool = True) -> AnySearch:
     kinds = request.kinds
     links = Links(request.workers, cluster, profile.network)
     reduction_link = (lambda _: links.between_hosts) if is_spread else links.pacing
-    if settings.schedule is Schedule.INTERLEAVED:
-        interleaved = InterleavedProblem(
-            costs=request.costs,
-            kinds=kinds,
-            num_microbatches=settings.num_microbatches,
-            allowed=allowed,
-            link=links.fastest,
-            reduction_link=reduction_link,
-        )
-        return InterleavedSearch(interleaved)
-    if len(set(kinds)) > 1:
-        unequal = UnequalProblem(
-            costs=request.costs,
-            kinds=kinds,
-            num_microbatches=settings.num_microbatches,
-            allowed=allowed,
-            schedule=settings.schedule,
-            link=links.fastest,
-            reduction_link=reduction_link,
-        )
-        return UnequalSearch(unequal)
-    equal = EqualProblem(
+    problem = Problem(
         costs=request.costs,
-        kind=kinds[0],
-        num_workers=len(kinds),
+        kinds=kinds,
         num_microbatches=settings.num_microbatches,
         allowed=allowed,
         schedule=settings.schedule,
         link=links.fastest,
         reduction_link=reduction_link,
     )
+    if settings.schedule is Schedule.INTERLEAVED:
+        return InterleavedSearch(problem)
+    if len(set(kinds)) > 1:
+        return UnequalSearch(problem)
+    equal = problem.alike(len(kinds), kinds[0])
+    assert equal is not None
     return EqualSearch(equal)
 
 
@@ -123,7 +106,7 @@ def shortage(request: Request, search: AnySearch) -> InfeasibleError:
     if isinstance(search, InterleavedSearch):
         return search.shortage(request.settings.ranges)
     profile, ranges, kinds = request.costs.profile, request.settings.ranges, request.kinds
-    replicas = ranges.min_dp if profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
+    replicas = profile.optimizer_shards(ranges.min_dp)
     return memory_error(
         search.partitioner(replicas),
         max(kinds, key=lambda kind: kind.usable_bytes),

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kintsugi.core.profile import OptimizerSharding
+from estimator.arrays import Ints
 from planner.arranging.arrangement import Arrangement, PipelineShape
 from planner.arranging.filling import Filling
 from planner.arranging.knapsack import lengths_worth, most_worth
 from planner.arranging.polishing import polished
 from planner.arranging.problem import EqualProblem
 from planner.arranging.stepping import Kind, Stepper
-from planner.pipelines.bounds import Ints
 from planner.pipelines.entries import Entries, Entry
 from planner.pipelines.partition import Partitioner
 from planner.pipelines.relaxation import Lengths, can_finish, caps, promises, which_can_finish, widest_stages
@@ -27,9 +26,14 @@ RELAXED_STEP, MARGIN = 1.01, 1.1
 SHORTEST_SECONDS = 1e-12
 """Where searching for a time begins though forward and input passes take none: no doubling leaves 0."""
 
-MOST_POLISHED = 64
-"""Workers up to which splits are polished, and all numbers of pipelines may be pursued."""
+SMALL = 64
+"""In a job of no more workers splits are polished; no more numbers of pipelines are all pursued."""
+
 MOST_PURSUED = 48
+"""Of more numbers of pipelines than `SMALL`."""
+
+UNEVEN, UNKNOWN = 0.02, 0.1
+"""By what share a step may turn out longer than over the fastest links: where hosts are shared, or links are stated one by one."""
 
 
 class EqualSearch:
@@ -54,7 +58,7 @@ class EqualSearch:
     def most_pursued(self) -> int:
         """Numbers of pipelines, all in small jobs; what is left then has a closed-form bound."""
         num_degrees = len(self._problem.allowed.dp)
-        return num_degrees if num_degrees <= MOST_POLISHED else MOST_PURSUED
+        return num_degrees if num_degrees <= SMALL else MOST_PURSUED
 
     @property
     def tolerance(self) -> float:
@@ -63,9 +67,11 @@ class EqualSearch:
 
     @property
     def optimism(self) -> float:
-        """By what share a step may turn out longer than `step` says once workers have names: where their links differ."""
+        """By what share a step may turn out longer than `step_seconds` says once workers have names: where their links differ."""
         cluster = self._problem.costs.cluster
-        return 0.0 if cluster.has_equal_links else 0.1 if cluster.links else 0.02
+        if cluster.has_equal_links:
+            return 0.0
+        return UNKNOWN if cluster.links else UNEVEN
 
     def by_promise(self) -> list[int]:
         """Numbers of pipelines, the most promising first: as if micro-batches and pipelines could be divided."""
@@ -153,7 +159,7 @@ class EqualSearch:
     def polish(self, arrangement: Arrangement) -> Arrangement:
         """The arrangement with other splits where its step becomes shorter by that, in small jobs."""
         dp = len(arrangement.shapes)
-        if self._problem.num_workers > MOST_POLISHED or dp < 2:
+        if self._problem.num_workers > SMALL or dp < 2:
             return arrangement
         entries, after = self._entries(dp), self._after_seconds(dp)
 
@@ -247,7 +253,7 @@ class EqualSearch:
         return self._partitioners[num_replicas]
 
     def _replicas(self, dp: int) -> int:
-        return dp if self._problem.costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1
+        return self._problem.costs.profile.optimizer_shards(dp)
 
     def _most_microbatches(self, dp: int) -> Ints:
         """Most micro-batches that fit the memory of a pipeline of each length beside dp - 1 others. Shape [lengths]."""

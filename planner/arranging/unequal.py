@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice, pairwise, zip_longest
 
-from estimator.pipeline import Floats
+from estimator.arrays import Floats
 from kintsugi.core.plan import Schedule
-from kintsugi.core.profile import OptimizerSharding
 from planner.arranging.arrangement import Arrangement, PipelineShape
 from planner.arranging.pace import Pace, busiest_seconds, by_speed, together
-from planner.arranging.problem import EqualProblem, UnequalProblem
+from planner.arranging.problem import EqualProblem, Problem
 from planner.arranging.search import EqualSearch
 from planner.arranging.stepping import Kind, Stepper
 from planner.pipelines.kinds import WorkerKind, crews, levels
@@ -50,7 +49,7 @@ class UnequalSearch:
     most_pursued = 24
     """Numbers of pipelines; what is left then has a closed-form bound."""
 
-    def __init__(self, problem: UnequalProblem) -> None:
+    def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._levels = levels(set(problem.kinds))
         self._best = WorkerKind(max(kind.speed_ratio for kind in problem.kinds), max(kind.usable_bytes for kind in problem.kinds))
@@ -188,7 +187,7 @@ class UnequalSearch:
         if key not in self._splits:
             if dp not in self._tails:
                 self._tails[dp] = tail_seconds(self._problem.costs.profile, self._problem.reduction_link(dp), dp)
-            partitioner = self.partitioner(dp if self._problem.costs.profile.optimizer_sharding is OptimizerSharding.ZERO1 else 1)
+            partitioner = self.partitioner(self._problem.costs.profile.optimizer_shards(dp))
             self._splits[key] = partitioner.best(partitioner.attain(group, num_microbatches, self._tails[dp]))
         return self._splits[key]
 

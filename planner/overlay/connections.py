@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError
-from kintsugi.core.overlay import LinkState, Overlay, OverlayEvent, OverlayLink, OverlayWorker, WorkerState
+from kintsugi.core.overlay import LinkState, Overlay, OverlayLink, OverlayWorker, WorkerState
+from kintsugi.core.overlay_messages import OverlayEvent
 from planner.overlay.membership import present, stale, wanted_link
 from planner.overlay.topology import ascending, find_link, find_worker, put_link, put_worker, take_link
 

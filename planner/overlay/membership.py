@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from kintsugi.core.errors import ConflictError, NotFoundError, ReconfigurationError, StaleIncarnationError
-from kintsugi.core.overlay import LinkState, Overlay, OverlayEvent, OverlayLink, OverlayWorker, WorkerState
+from kintsugi.core.overlay import LinkState, Overlay, OverlayLink, OverlayWorker, WorkerState
+from kintsugi.core.overlay_messages import OverlayEvent
 from planner.overlay.topology import (
     PRESENT,
     ascending,

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kintsugi.core.errors import ConflictError, NotFoundError
-from kintsugi.core.overlay import UNHEARD_RESTARTS, Overlay, OverlayEvent, OverlayEventKind, WorkerState
+from kintsugi.core.overlay import UNHEARD_RESTARTS, Overlay, WorkerState
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from planner.overlay import connections, membership
 from planner.overlay.replication import replicated
 from planner.overlay.standing import settled

@@ -7,7 +7,7 @@ from kintsugi.core.overlay import Overlay, OverlayLink, Replication, Replication
 from planner.overlay.pricing import alpha, beta
 from planner.overlay.synchronization import counting, listening_links
 from planner.overlay.topology import find_worker, in_state, links_of
-from planner.sharding.exact import assign_shards
+from planner.sharding.exact import assign_shards, divisible_seconds
 from planner.sharding.problem import ExactTimes, Neighbor, ShardProblem
 
 
@@ -115,23 +115,6 @@ def ready_seconds(overlay: Overlay, source: str) -> float:
     return seconds
 
 
-def divisible_seconds(neighbors: Sequence[Neighbor], num_bytes: int) -> float:
-    """When the last of `num_bytes` arrives if they could be divided at will: no assignment of shards ends earlier.
-
-    Complexity: O(m log m) for m neighbours.
-    """
-    begins = sorted((one.ready_seconds + one.propagation_seconds, one.beta_seconds_per_byte) for one in neighbors)
-    level, rate, done = 0.0, 0.0, 0.0
-    for begin, seconds_per_byte in begins:
-        if rate and level + (num_bytes - done) / rate <= begin:
-            break
-        done, level = done + rate * (begin - level), begin
-        if seconds_per_byte == 0:
-            return begin
-        rate += 1.0 / seconds_per_byte
-    return level + (num_bytes - done) / rate
-
-
 def _holders(overlay: Overlay) -> tuple[str, ...]:
     """Who holds the state: also those who are about to leave, until they have left."""
     return in_state(overlay, WorkerState.ACTIVE, WorkerState.DRAINING)
@@ -140,8 +123,9 @@ def _holders(overlay: Overlay) -> tuple[str, ...]:
 def _priced(plan: Replication, neighbors: tuple[Neighbor, ...]) -> Replication:
     """With the makespan of the very bytes that each source sends, in exact arithmetic, and the bound on any."""
     bytewise = ShardProblem(num_shards=plan.state_bytes, shard_bytes=1, min_shards_per_neighbor=0, neighbors=neighbors)
-    told = ExactTimes.of(bytewise).assignment([_num_bytes(plan, one.id) for one in neighbors])
-    bound = divisible_seconds(neighbors, plan.state_bytes)
+    times = ExactTimes.of(bytewise)
+    told = times.assignment([_num_bytes(plan, one.id) for one in neighbors])
+    bound = divisible_seconds(times, plan.state_bytes)
     return replace(plan, makespan_seconds=told.makespan_seconds, lower_bound_seconds=bound)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kintsugi.core.overlay import OverlayLink
 from planner.overlay.pricing import SynchronizationProblem, hop_seconds, ring_seconds
+from planner.overlay.topology import adjacency
 
 SEARCH_WORK = 20_000
 """Workers that a search for a cycle may put behind others before it gives up: some milliseconds."""
@@ -59,11 +60,7 @@ def _least_bound(workers: Sequence[str], hops: dict[OverlayLink, float]) -> floa
 
 def _cycle(workers: Sequence[str], links: Sequence[OverlayLink]) -> tuple[str, ...] | None:
     """A cycle through all workers over `links`, if one is found within the budget."""
-    neighbors: dict[str, set[str]] = {worker: set() for worker in workers}
-    for link in links:
-        first, second = link.between
-        neighbors[first].add(second)
-        neighbors[second].add(first)
+    neighbors = {worker: {other for other, _ in own} for worker, own in adjacency(workers, links).items()}
     if any(len(others) < 2 for others in neighbors.values()):
         return None
     return _Search(workers, neighbors).run()

@@ -3,12 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from estimator.arrays import Floats, Ints, Mask
 from estimator.compiled import borrowing
-from estimator.pipeline import Floats
-
-Ints = npt.NDArray[np.int64]
 
 
 class Model(NamedTuple):
@@ -20,17 +17,17 @@ class Model(NamedTuple):
     """What earlier stages wait for: the whole backward pass, or its input part where the weight part is put off."""
     weight: Floats
     """What is put off; zeros where nothing is."""
-    static_bytes: npt.NDArray[np.int64]
+    static_bytes: Ints
     """Weights and optimizer state of layers [a, b), shape [layers + 1, layers + 1]."""
     activation_bytes: Ints
     """Of the first n layers and one micro-batch, shape [layers + 1]."""
     entry_bytes: Ints
     """What a stage that begins with layer n keeps of its input besides, shape [layers + 1]."""
-    temporary_bytes: npt.NDArray[np.int64]
+    temporary_bytes: Ints
     """What a pass takes beyond the activations of layers [a, b), shape [layers + 1, layers + 1]."""
-    first_bytes: npt.NDArray[np.int64]
+    first_bytes: Ints
     """As before, in a step's first backward pass, before which there are no gradients, shape [layers + 1, layers + 1]."""
-    update_bytes: npt.NDArray[np.int64]
+    update_bytes: Ints
     """What the update of layers [a, b) takes, when no activations are held, shape [layers + 1, layers + 1]."""
     delays: Floats
     """Link delay in front of layer n, shape [layers + 1]."""
@@ -52,7 +49,7 @@ class Chain(NamedTuple):
     """Shape [stages]."""
     held: Ints
     """Most micro-batches whose activations are held, shape [stages]."""
-    is_all: npt.NDArray[np.bool_]
+    is_all: Mask
     """Whether those are all, so that there are no gradients yet when they are held, shape [stages]."""
     rest: int
     """Micro-batches but one."""
@@ -113,12 +110,6 @@ def fits_somehow(model: Model, chain: Chain) -> bool:
 
 
 @borrowing
-def after_seconds(model: Model, chain: Chain, stage: int, start: int, stop: int) -> float:
-    """What follows a stage's last backward pass: the reduction of its layers, and an update longer than the least."""
-    return reduction_seconds(chain, start, stop) + update_seconds(model, chain, stage, start, stop)
-
-
-@borrowing
 def reduction_seconds(chain: Chain, start: int, stop: int) -> float:
     """Of the layers of a stage."""
     return float(chain.tail[stop] - chain.tail[start] + chain.tail[0])
@@ -150,8 +141,12 @@ def late_weights(chain: Chain, stage: int) -> int:
 
 @borrowing
 def follow_seconds(model: Model, chain: Chain, stop: int) -> float:
-    """What follows the last input part of the first stage when it holds the layers up to `stop`; in seconds."""
-    return float(model.weight[stop] / chain.speeds[0] + after_seconds(model, chain, 0, 0, stop))
+    """What follows the last input part of the first stage when it holds the layers up to `stop`; in seconds.
+
+    Its weight part, the reduction of its layers, and an update that is longer than the least.
+    """
+    reduced = reduction_seconds(chain, 0, stop) + update_seconds(model, chain, 0, 0, stop)
+    return float(model.weight[stop] / chain.speeds[0] + reduced)
 
 
 @borrowing

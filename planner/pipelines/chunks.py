@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from estimator.arrays import Floats, Ints
 from estimator.compiled import compiled
 from estimator.interleaved import interleaved_ends
 from estimator.layers import LayerSums
 from estimator.memory import held_moments
-from estimator.pipeline import Floats
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
-from planner.pipelines.bounds import Ints
 from planner.pipelines.kinds import WorkerKind
 from planner.pipelines.pricing import neighbours
 

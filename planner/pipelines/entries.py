@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from estimator.pipeline import Floats
+from estimator.arrays import Floats
 from planner.pipelines.kinds import ANY, Firsts, WorkerKind
 from planner.pipelines.partition import Attained, Partitioner, Split
 

@@ -6,10 +6,9 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from estimator.pipeline import Floats
+from estimator.arrays import Floats, Ints
 from kintsugi.core.cluster import Worker
 from kintsugi.core.profile import Profile
-from planner.pipelines.bounds import Ints
 
 Number = TypeVar("Number", int, float)
 
@@ -29,9 +28,7 @@ class WorkerKind(NamedTuple):
 
 def kind_of(worker: Worker, profile: Profile) -> WorkerKind:
     """What the search knows of a worker."""
-    device = profile.device
-    usable = device.usable_bytes if worker.memory_bytes is None else worker.memory_bytes - device.reserved_bytes
-    return WorkerKind(worker.speed_ratio, usable)
+    return WorkerKind(worker.speed_ratio, worker.usable_bytes(profile.device))
 
 
 def fastest_first(kinds: Iterable[WorkerKind]) -> tuple[WorkerKind, ...]:
@@ -41,8 +38,8 @@ def fastest_first(kinds: Iterable[WorkerKind]) -> tuple[WorkerKind, ...]:
 
 def levels(kinds: Collection[WorkerKind]) -> Mapping[WorkerKind, WorkerKind]:
     """What each kind may count as, so that there are no more than `MOST_LEVELS` speeds and sizes: never as more than it is."""
-    speeds = _floors({kind.speed_ratio for kind in kinds}, MOST_LEVELS)
-    sizes = _floors({kind.usable_bytes for kind in kinds}, MOST_LEVELS)
+    speeds = _floors({kind.speed_ratio for kind in kinds})
+    sizes = _floors({kind.usable_bytes for kind in kinds})
     return {kind: WorkerKind(speeds[kind.speed_ratio], sizes[kind.usable_bytes]) for kind in kinds}
 
 
@@ -58,12 +55,12 @@ def crews(kinds: Iterable[WorkerKind]) -> list[tuple[WorkerKind, ...]]:
     return list(dict.fromkeys(found))
 
 
-def _floors(values: Collection[Number], most: int) -> dict[Number, Number]:
-    """The least value of each value's interval: `most` intervals of one width where there are more values, else one for each."""
-    if len(values) <= most:
+def _floors(values: Collection[Number]) -> dict[Number, Number]:
+    """The least value of each value's interval: `MOST_LEVELS` of one width where there are more values, else one for each."""
+    if len(values) <= MOST_LEVELS:
         return {value: value for value in values}
     low, high = min(values), max(values)
-    places = {value: min(most - 1, int((value - low) / (high - low) * most)) for value in values}
+    places = {value: min(MOST_LEVELS - 1, int((value - low) / (high - low) * MOST_LEVELS)) for value in values}
     least = {places[value]: value for value in sorted(values, reverse=True)}
     return {value: least[place] for value, place in places.items()}
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from estimator.arrays import Floats, Ints
 from estimator.compiled import borrowing, compiled
-from estimator.pipeline import Floats
-from planner.pipelines.bounds import Chain, Ints, Model, fits, follow_seconds, greatest_bound, stage_bound
+from planner.pipelines.bounds import Chain, Model, fits, follow_seconds, greatest_bound, stage_bound
 from planner.pipelines.stages import Stages, entry_bound, fill_bounds, stages_below
 
 

@@ -7,12 +7,13 @@ from itertools import combinations
 
 import numpy as np
 
+from estimator.arrays import Floats, Ints
 from estimator.layers import LayerSums
-from estimator.memory import holds_all, scheduled_in_flight
-from estimator.pipeline import Floats
+from estimator.memory import holds_all
+from estimator.schedule import scheduled_in_flight
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LayerProfile, LinkCost
-from planner.pipelines.bounds import Chain, Ints, Model, fill_peaks, fits_somehow
+from planner.pipelines.bounds import Chain, Model, fill_peaks, fits_somehow
 from planner.pipelines.exploring import explore
 from planner.pipelines.kinds import ANY, Crew, Firsts, WorkerKind
 from planner.pipelines.minimax import minimax

@@ -2,19 +2,11 @@
 
 import numpy as np
 
+from estimator.arrays import Floats, Ints
 from estimator.compiled import compiled
-from estimator.pipeline import Floats, all_forward_all_backward_ends, one_forward_one_backward_ends
+from estimator.pipeline import all_forward_all_backward_ends, one_forward_one_backward_ends
 from estimator.split import zero_bubble_ends
-from planner.pipelines.bounds import (
-    Chain,
-    Ints,
-    Model,
-    greatest_bound,
-    late_weights,
-    reduction_seconds,
-    together_seconds,
-    update_seconds,
-)
+from planner.pipelines.bounds import Chain, Model, greatest_bound, late_weights, reduction_seconds, together_seconds, update_seconds
 
 ROUNDING = 1e-9
 """A bound that is above a time by a larger share than this is above it not by rounding alone."""

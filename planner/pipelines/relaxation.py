@@ -3,11 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from estimator.arrays import Floats, Ints, Mask
 from estimator.compiled import borrowing, compiled
-from estimator.pipeline import Floats
-from planner.pipelines.bounds import Ints
 
 Numbers = Ints | Floats
 
@@ -179,7 +177,7 @@ def promises(outline: Outline, first: int, degrees: Ints, tails: Floats, work: t
 @compiled
 def which_can_finish(
     outline: Outline, offers: tuple[int, Ints, Floats], target: tuple[Ints, Floats], work: tuple[int, int]
-) -> npt.NDArray[np.bool_]:
+) -> Mask:
     """`can_finish` for many numbers of pipelines. Shape [degrees].
 
     Args:

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from estimator.arrays import Floats, Ints
 from estimator.compiled import borrowing, compiled
-from estimator.pipeline import Floats
-from planner.pipelines.bounds import Chain, Ints, Model, fits, stage_parts
+from planner.pipelines.bounds import Chain, Model, fits, stage_parts
 
 
 class Stages(NamedTuple):
@@ -106,7 +106,12 @@ def _widest(model: Model, chain: Chain, ceiling: float) -> Floats:
     result = np.full(num_stages, np.inf)
     for stage in range(num_stages):
         flight = num_stages - stage
-        times = 1.0 * rest if chain.all_forward else rest - 0.5 * (flight - 1) if rest >= flight else 0.5 * rest
+        if chain.all_forward:
+            times = 1.0 * rest
+        elif rest >= flight:
+            times = rest - 0.5 * (flight - 1)
+        else:
+            times = 0.5 * rest
         if times > 0.0:
             result[stage] = max(0.0, ceiling * (1 + 1e-9) - way) / times * chain.speeds[stage]
     return result

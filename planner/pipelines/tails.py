@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from estimator.pipeline import Floats
+from estimator.arrays import Floats, Ints
 from kintsugi.core.profile import LinkCost, Profile
-from planner.pipelines.bounds import Ints
 
 
 def least_tails(profile: Profile, degrees: range, first_length: int, link_over: Callable[[int], LinkCost]) -> Floats:

@@ -2,9 +2,8 @@
 
 import numpy as np
 
+from estimator.arrays import Floats, Ints
 from estimator.compiled import compiled
-from estimator.pipeline import Floats
-from planner.pipelines.bounds import Ints
 from planner.pipelines.entries import Entries, Entry
 from planner.pipelines.partition import Split
 from planner.pipelines.relaxation import Lengths, table

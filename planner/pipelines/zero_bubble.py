@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from estimator.arrays import Floats
 from estimator.layers import LayerSums
-from estimator.pipeline import Floats
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
 from planner.pipelines.kinds import ANY, Firsts, WorkerKind

@@ -7,8 +7,8 @@ from functools import cached_property
 from itertools import islice, pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from estimator.arrays import Floats
 from estimator.costs import Costs
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Policy, Schedule, Stage
@@ -227,7 +227,7 @@ class _Assignment:
         return kinds if levels is None else [levels[kind] for kind in kinds]
 
     @cached_property
-    def _cost(self) -> npt.NDArray[np.float64]:
+    def _cost(self) -> Floats:
         """Bytes that a worker lacks for a slot; for a first plan the distance from its place. Shape [workers, slots]."""
         if self._is_first:
             return np.abs(np.arange(len(self._workers), dtype=np.float64)[:, None] - np.arange(len(self._slots))[None, :])

@@ -7,13 +7,12 @@ from itertools import accumulate
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Plan
 from planner.arranging.degrees import Degrees
-from planner.placing.survival import HOST_WEIGHT, exposure
+from planner.placing.survival import HOST_WEIGHT, plan_exposure
 
 
 def is_spread(plan: Plan, cluster: Cluster, usable: Sequence[str]) -> bool:
     """Whether no host has all replicas of a layer, two at least, while others are usable; then every reduction leaves its host."""
-    pipelines = ([(tuple(stage.layers), stage.worker) for stage in own.stages if stage.worker] for own in plan.pipelines)
-    return exposure(pipelines, cluster, usable) < HOST_WEIGHT
+    return plan_exposure(plan, cluster, usable) < HOST_WEIGHT
 
 
 def are_apart(plan: Plan, cluster: Cluster, usable: Sequence[str]) -> bool:

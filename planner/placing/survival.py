@@ -5,11 +5,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_array
 
+from estimator.arrays import Floats, Ints
 from kintsugi.core.cluster import Cluster, Worker
+from kintsugi.core.plan import Plan
 
 HOST_WEIGHT, DOMAIN_WEIGHT = 1000.0, 1.0
 """What it costs that one host, or one failure domain, holds all replicas of a layer; moving state costs less than one."""
@@ -74,6 +75,12 @@ def exposure(pipelines: Iterable[Sequence[tuple[Layers, str]]], cluster: Cluster
     return sum(_weight(unit) for units in common.values() for unit in units) if index else 0.0
 
 
+def plan_exposure(plan: Plan, cluster: Cluster, usable: Iterable[str]) -> float:
+    """`exposure` of a plan's living workers."""
+    pipelines = ([(tuple(stage.layers), stage.worker) for stage in own.stages if stage.worker] for own in plan.pipelines)
+    return exposure(pipelines, cluster, usable)
+
+
 def _in_all(workers: Iterable[Worker]) -> frozenset[str]:
     """Hosts and failure domains that hold every one of them."""
     remaining = iter(workers)
@@ -103,10 +110,10 @@ class Spread:
     """Layers of a slot and the kind of worker that it is planned for; None takes any."""
     num_slots: Sequence[int]
     """Shape [types]."""
-    cost: npt.NDArray[np.float64]
+    cost: Floats
     """Of a slot of a type in a home, at most 1 over all slots. Shape [homes, types]."""
 
-    def solve(self) -> npt.NDArray[np.int64] | None:
+    def solve(self) -> Ints | None:
         """Slots per home and type, exposed least; None where the search was cut short. Shape [homes, types]."""
         exposed = list(self._exposures())
         size = len(self.homes) * len(self.types)
@@ -122,7 +129,7 @@ class Spread:
         )
         if result.x is None:
             return None
-        counts: npt.NDArray[np.int64] = np.rint(result.x[:size]).astype(np.int64).reshape(self.cost.shape)
+        counts: Ints = np.rint(result.x[:size]).astype(np.int64).reshape(self.cost.shape)
         return counts
 
     def _exposures(self) -> Iterator[_Exposure]:
@@ -157,9 +164,7 @@ class Spread:
         return LinearConstraint(matrix.tocsr(), low, high)
 
 
-def homes_of_slots(
-    slots: Sequence[tuple[Layers, object]], homes: Sequence[Home], cost: npt.NDArray[np.float64]
-) -> tuple[Home, ...] | None:
+def homes_of_slots(slots: Sequence[tuple[Layers, object]], homes: Sequence[Home], cost: Floats) -> tuple[Home, ...] | None:
     """The home of every slot with the least exposure, at the least cost; None where none was found.
 
     Args:

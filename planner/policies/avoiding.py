@@ -1,11 +1,11 @@
 """Plans that leave hosts behind slow links out: where every reduction waits for one link, fewer workers train more."""
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from estimator.compiled import clock
 from estimator.costs import Costs
 from estimator.estimate import priced
 from kintsugi.core.errors import InfeasibleError
@@ -31,7 +31,7 @@ def around_slow_links(request: Request, search: Callable[[Request], Found]) -> F
         InfeasibleError: nothing fits the ranges or memory.
         NothingFitsError: nothing fits memory.
     """
-    started = time.perf_counter()
+    started = clock()
     first = best = search(request)
     present = request
     for _ in range(MOST_HOSTS):
@@ -45,7 +45,7 @@ def around_slow_links(request: Request, search: Callable[[Request], Found]) -> F
             break
         present, best = fewer, found
     chosen = best if best is first else best.with_idle(request.workers, BEHIND).beside(first)
-    return chosen.after(time.perf_counter() - started)
+    return chosen.after(clock() - started)
 
 
 def _is_felt(request: Request, found: Found) -> bool:

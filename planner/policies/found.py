@@ -31,13 +31,8 @@ class Found:
     def beside(self, wider: "Found") -> "Found":
         """The same plan, with a bound that holds for what a wider search looked at, too."""
         least = min(wider.search.lower_bound_seconds, self.search.lower_bound_seconds, self.estimate.iteration_seconds)
-        search = replace(
-            self.search,
-            lower_bound_seconds=least,
-            gap_ratio=self.estimate.iteration_seconds / least - 1,
-            candidates=wider.search.candidates + self.search.candidates,
-        )
-        return replace(self, search=search)
+        search = replace(self.search, candidates=wider.search.candidates + self.search.candidates)
+        return replace(self, search=search.bounded(least, self.estimate.iteration_seconds))
 
 
 class NothingFitsError(Exception):

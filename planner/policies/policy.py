@@ -27,6 +27,9 @@ PREFERENCE = (
 )
 """Who wins among equals: the policy that disturbs least."""
 
+MOST_COMBINATIONS = 20_000
+"""Of so many failure domains that might be lost together each is looked at; where there are more, that loss counts as fatal."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -130,7 +133,7 @@ def reason(
         return f"{chosen.reason}: {mine.iteration_seconds:.4g} s a step{risk}."
     price = f"{mine.iteration_seconds:.4g} s a step after {mine.reconfiguration_seconds:.4g} s of reconfiguration"
     if pinned:
-        return f"{chosen.policy.value} is pinned by the job: {price}{risk}."
+        return f"pinned by the job: {price}{risk}."
     if not others:
         return f"{chosen.reason}: {price}{risk}; no other policy is possible."
     best = choose(others, mtbf_seconds)
@@ -175,7 +178,7 @@ def _fewest_to_lose(holders: Sequence[tuple[str, ...]], num_domains: int) -> int
     if all(len(domains) == 1 for domains in holders):
         return len(outermost)
     for size in range(1, len(outermost)):
-        if math.comb(len(names), size) > 20_000:
+        if math.comb(len(names), size) > MOST_COMBINATIONS:
             return size
         if any(all(set(chosen) & set(domains) for domains in holders) for chosen in combinations(names, size)):
             return size

@@ -1,13 +1,13 @@
 """Dynamic parallelism: the arrangement of the workers that are left with the best goodput."""
 
 import math
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from heapq import nlargest
 
+from estimator.compiled import clock
 from estimator.estimate import after_transition, priced
 from estimator.goodput import migration_seconds
 from estimator.passes import Passes, passes_of
@@ -60,17 +60,12 @@ def reshape(request: Request) -> Found:
     if request.settings.schedule is not Schedule.AUTO:
         require_known(request.settings.schedule)
         return _with_proof(_best(request, (request.settings.schedule,))[0])
-    started = time.perf_counter()
+    started = clock()
     found = _best(request, tuple(ORDERS))
     best = max(found, key=partial(_worth, request))
     least = min(item.search.lower_bound_seconds for item in found)
-    search = Search(
-        lower_bound_seconds=least,
-        gap_ratio=best.estimate.iteration_seconds / least - 1,
-        elapsed_seconds=time.perf_counter() - started,
-        candidates=sum(item.search.candidates for item in found),
-    )
-    return _with_proof(replace(best, search=search))
+    search = replace(best.search, elapsed_seconds=clock() - started, candidates=sum(item.search.candidates for item in found))
+    return _with_proof(replace(best, search=search.bounded(least, best.estimate.iteration_seconds)))
 
 
 def _best(request: Request, schedules: Sequence[Schedule]) -> list[Found]:
@@ -106,7 +101,7 @@ def _under_schedule(request: Request) -> Found:
         InfeasibleError: nothing fits the ranges.
         NothingFitsError: nothing fits memory.
     """
-    started = time.perf_counter()
+    started = clock()
     placed, num_priced, least = _placed(request)
     for alike in counted_alike(request):
         with suppress(InfeasibleError, NothingFitsError):
@@ -117,13 +112,8 @@ def _under_schedule(request: Request) -> Found:
     worth = partial(_worth, request)
     best = max((_refined(request, found) for found in nlargest(most, placed, key=worth)), key=worth)
     least = min(least, best.estimate.iteration_seconds, _confined_bound(request, best.plan))
-    search = Search(
-        lower_bound_seconds=least,
-        gap_ratio=best.estimate.iteration_seconds / least - 1,
-        elapsed_seconds=time.perf_counter() - started,
-        candidates=num_priced,
-    )
-    return replace(best, search=search)
+    search = replace(best.search, elapsed_seconds=clock() - started, candidates=num_priced)
+    return replace(best, search=search.bounded(least, best.estimate.iteration_seconds))
 
 
 def _placed(request: Request) -> tuple[list[Found], int, float]:

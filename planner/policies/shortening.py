@@ -4,12 +4,12 @@ A search takes neighbouring stages to talk over the fastest link that there is, 
 Of a plan that turns out much longer than that once its workers have names, the length of its pipelines is put in doubt.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from estimator.compiled import clock
 from estimator.costs import Costs
 from estimator.estimate import priced
 from kintsugi.core.errors import InfeasibleError
@@ -35,7 +35,7 @@ def shortened(request: Request, search: Callable[[Request], Found]) -> Found:
         InfeasibleError: nothing fits the ranges or memory.
         NothingFitsError: nothing fits memory.
     """
-    started = time.perf_counter()
+    started = clock()
     first = best = search(request)
     least = first.search.lower_bound_seconds
     is_worth_it = _is_doubtful(first, least) and _is_held_up(request, first)
@@ -47,7 +47,7 @@ def shortened(request: Request, search: Callable[[Request], Found]) -> Found:
             best = max(best, found, key=lambda found: request.worth(found.estimate))
             least = found.search.lower_bound_seconds  # of still shorter ones, too
     chosen = best if best is first else best.beside(first)
-    return chosen.after(time.perf_counter() - started)
+    return chosen.after(clock() - started)
 
 
 def _is_doubtful(found: Found, least_seconds: float) -> bool:

@@ -18,10 +18,13 @@ scan that takes the first minimum; so the counts equal those of the papers' gree
 shard. A minimum per source is dealt out first (the multi-party paper's lines 3-5); what remains is the same problem.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heapreplace
 
-from planner.sharding.problem import ExactTimes, ShardAssignment, ShardProblem
+from planner.sharding.problem import ExactTimes, ShardAssignment, ShardProblem, seconds
+
+FINE_BITS = 64
+"""By so many binary places a bound is reckoned more finely than the times that it follows from."""
 
 
 def assign_shards(problem: ShardProblem) -> ShardAssignment:
@@ -76,13 +79,32 @@ def water_level(vessels: Iterable[tuple[int, int]], volume: int) -> int:
     return filled // total_width
 
 
+def divisible_seconds(times: ExactTimes, num_shards: int) -> float:
+    """When the last shard would arrive if shards could be divided at will; no assignment ends earlier, not by rounding either.
+
+    Complexity: O(m log m) for m neighbours.
+    """
+    fine = [(offset << FINE_BITS, cost << FINE_BITS) for offset, cost in zip(times.offsets, times.costs, strict=True)]
+    paid = [source for source in fine if source[1]]
+    levels = [_divisible_level(paid, num_shards, FINE_BITS)] if paid else []
+    return seconds(min(levels + [offset for offset, cost in fine if not cost]), times.shift + FINE_BITS)
+
+
 def _safe_level(times: ExactTimes, num_shards: int) -> int:
     """A time in ticks up to which all completions together are at most `num_shards`, and nearly as many.
 
     A link that takes no time finishes any number of shards at its offset; the level stays below it.
     """
     sources = list(zip(times.offsets, times.costs, strict=True))
-    shift = (num_shards * max(times.costs) * len(sources)).bit_length() + 1
-    vessels = [(offset, -((-1 << shift) // cost)) for offset, cost in sources if cost]
-    levels = [water_level(vessels, num_shards << shift)] if vessels else []
+    paid = [source for source in sources if source[1]]
+    levels = [_divisible_level(paid, num_shards)] if paid else []
     return min(levels + [offset - 1 for offset, cost in sources if not cost])
+
+
+def _divisible_level(sources: Sequence[tuple[int, int]], num_shards: int, spare_bits: int = 0) -> int:
+    """The water level of the module's first step, rounded down to a tick, over sources that take time: offsets and costs.
+
+    Their inverses are rounded up, by less than one shard in all; with `spare_bits` by less than that part of one.
+    """
+    shift = (num_shards * max(cost for _, cost in sources) * len(sources)).bit_length() + 1 + spare_bits
+    return water_level([(offset, -((-1 << shift) // cost)) for offset, cost in sources], num_shards << shift)

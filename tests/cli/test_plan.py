@@ -243,6 +243,19 @@ def test_tables_are_for_people(capsys, profile):
     assert all(word in text for word in ("with", "expected", "restart")), "the column that policies are compared by"
 
 
+def test_a_narrow_terminal_tells_every_policy_by_its_whole_name(capsys, profile, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    pinned = ("--policy", "data_rerouting")
+    with pytest.raises(SystemExit):
+        main(["replan", "--profile", profile, "--dp", "2", "--pp", "4", "--num-microbatches", "16", "--fail", "1/2", *pinned])
+    text = capsys.readouterr().out
+    assert "…" not in text
+    assert text.startswith("data_rerouting: pinned by the job")
+    for policy in ("data_rerouting", "spare_substitution", "dynamic_parallelism", "checkpoint_restart"):
+        assert f"│ {policy} " in text
+    assert "spare_substitution: alive: no living worker is idle" in text
+
+
 def heavy(tmp_path):
     """A profile of much state and small gradients: two steps win."""
     changes = {"parameter_bytes": 50_000_000_000, "gradient_bytes": 1_000_000}

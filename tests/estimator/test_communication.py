@@ -2,7 +2,7 @@
 
 import pytest
 
-from estimator.communication import grouped_reductions_seconds, point_to_point_seconds, ring_all_reduce_seconds, slowest_link
+from estimator.communication import ring_all_reduce_seconds, slowest_link
 from kintsugi.core.cluster import Cluster, HostLink
 from kintsugi.core.profile import LinkCost, Network
 from tests.builders import ETHERNET, FAST
@@ -10,11 +10,9 @@ from tests.builders import ETHERNET, FAST
 LINK = LinkCost(alpha_seconds=0.001, beta_seconds_per_byte=1e-9)
 
 
-def test_formulas():
-    assert point_to_point_seconds(LINK, 1e6) == pytest.approx(0.002)
+def test_a_ring_takes_two_rounds_of_parts():
     assert ring_all_reduce_seconds(LINK, 4, 4e6) == pytest.approx(2 * 3 * 0.002)
     assert ring_all_reduce_seconds(LINK, 1, 4e6) == 0.0
-    assert grouped_reductions_seconds([[1.0, 2.0], [3.0], []]) == 5.0
 
 
 def test_the_slowest_link_of_a_ring_paces_it():

@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from numba.core.compiler_lock import global_compiler_lock
+
 from estimator import compiled
 
 ROOT = Path(__file__).parents[2]
@@ -25,30 +28,66 @@ def outer(x: int) -> int:
     return inner(x) * 10
 """
 SCRIPT = "from planner.outer import outer; print(outer(1), sum(outer.stats.cache_hits.values()))"
+TIMED = """
+import time
+from estimator.compiled import clock
+from planner.outer import outer
+
+begun, own = time.perf_counter(), clock()
+outer(1)
+own, whole = clock() - own, time.perf_counter() - begun
+assert 0 <= own < whole - 0.01, (own, whole)
+"""
 
 
-def test_a_change_of_a_called_function_is_noticed(tmp_path):
+@pytest.fixture
+def packages(tmp_path):
+    """A folder with packages of their own that have compiled functions."""
     for package in compiled.PACKAGES:
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").touch()
     shutil.copy(compiled.__file__, tmp_path / "estimator")
+    (tmp_path / "planner" / "inner.py").write_text(INNER.format(added=1))
     (tmp_path / "planner" / "outer.py").write_text(OUTER)
+    return tmp_path
 
+
+def python(folder: Path, script: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_the_clock_of_searches_stands_still_for_machine_code(packages):
+    python(packages, TIMED)  # compiled
+    python(packages, TIMED)  # read
+
+
+def test_the_clock_stands_still_while_numbas_lock_is_held_or_waited_for(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(compiled.time, "perf_counter", lambda: now[0])
+    begun = compiled.clock()
+    for _ in range(2):
+        now[0] += 1.0
+        with global_compiler_lock, global_compiler_lock:
+            now[0] += 5.0
+    assert compiled.clock() - begun == 2.0
+
+
+def test_a_change_of_a_called_function_is_noticed(packages):
     def run(added: int, **environment: str) -> str:
-        (tmp_path / "planner" / "inner.py").write_text(INNER.format(added=added))
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT],
-            cwd=tmp_path,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=True,
-        )
-        return done.stdout.strip()
+        (packages / "planner" / "inner.py").write_text(INNER.format(added=added))
+        return python(packages, SCRIPT, **environment)
 
     assert [run(1), run(1), run(2), run(2)] == ["20 0", "20 1", "30 0", "30 1"]
-    (tmp_path / "planner" / "other.py").write_text("LIMIT = 1")
+    (packages / "planner" / "other.py").write_text("LIMIT = 1")
     assert run(2) == "30 1"  # what no compiled function can use makes none anew
-    elsewhere = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    elsewhere = {"NUMBA_CACHE_DIR": str(packages / "cache")}
     assert [run(2, **elsewhere), run(2, **elsewhere)] == ["30 0", "30 1"]

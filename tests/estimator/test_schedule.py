@@ -13,10 +13,10 @@ from estimator.schedule import (
     ORDERS,
     Pass,
     Step,
-    limit,
     num_in_flight,
     order,
     parse,
+    scheduled_in_flight,
 )
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Schedule
@@ -66,13 +66,13 @@ def test_microbatches_pass_in_order(schedule, shape):
 def test_no_stage_holds_more_than_its_limit(schedule, shape):
     num_stages, num_microbatches = shape
     for stage, steps in enumerate(orders(schedule, *shape)):
-        assert in_flight_peak(steps) == limit(schedule, stage, *shape)
+        assert in_flight_peak(steps) == scheduled_in_flight(schedule, stage, *shape)
     most = {
         Schedule.ONE_F_ONE_B: [min(num_stages - s, num_microbatches) for s in range(num_stages)],
         Schedule.GPIPE: [num_microbatches] * num_stages,
         Schedule.ZB_H1: [num_in_flight(0, *shape)] * num_stages,
     }
-    assert [limit(schedule, stage, *shape) for stage in range(num_stages)] == most[schedule]
+    assert [scheduled_in_flight(schedule, stage, *shape) for stage in range(num_stages)] == most[schedule]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -6,8 +6,9 @@ from functools import cache
 
 from estimator.costs import Costs
 from estimator.layers import LayerSums
-from estimator.memory import holds_all, scheduled_in_flight, stage_peak_bytes
+from estimator.memory import holds_all, stage_peak_bytes
 from estimator.pipeline import pipeline_times
+from estimator.schedule import scheduled_in_flight
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import Profile

@@ -10,7 +10,8 @@ from uuid import uuid4
 import structlog
 
 from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError, StaleIncarnationError, UnavailableError
-from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayEventKind, OverlayWorker, WorkerState
+from kintsugi.core.overlay import Overlay, OverlayWorker, WorkerState
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from kintsugi.core.version import PROTOCOL
 from kintsugi.runtime.overlay import exits
 from kintsugi.runtime.overlay.deadline import Deadline

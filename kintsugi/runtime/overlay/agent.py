@@ -9,7 +9,8 @@ from contextlib import suppress
 from uuid import uuid4
 
 from kintsugi.core.errors import KintsugiError, StaleIncarnationError
-from kintsugi.core.overlay import Overlay, OverlayEventKind, OverlayHeartbeat, SynchronizationPolicy, WorkerState
+from kintsugi.core.overlay import Overlay, SynchronizationPolicy, WorkerState
+from kintsugi.core.overlay_messages import OverlayEventKind, OverlayHeartbeat
 from kintsugi.runtime.overlay.greeting import Identity
 from kintsugi.runtime.overlay.inbox import Inbox
 from kintsugi.runtime.overlay.links import Links

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from kintsugi.core.errors import KintsugiError, UnavailableError
-from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayHeartbeat, OverlayHeartbeatAnswer
+from kintsugi.core.overlay import Overlay
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayHeartbeat, OverlayHeartbeatAnswer
 from kintsugi.runtime.overlay.scheduler import Scheduler
 
 T = TypeVar("T")

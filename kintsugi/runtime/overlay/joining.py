@@ -7,7 +7,8 @@ from functools import partial
 import structlog
 
 from kintsugi.core.errors import KintsugiError, ReconfigurationError
-from kintsugi.core.overlay import Overlay, OverlayEventKind, Replication, WorkerState
+from kintsugi.core.overlay import Overlay, Replication, WorkerState
+from kintsugi.core.overlay_messages import OverlayEventKind
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.arrival import Arrival
 from kintsugi.runtime.overlay.committed import Committed, GivenUpError, LostTrackError

@@ -4,7 +4,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from kintsugi.core.overlay import Overlay, OverlayEventKind
+from kintsugi.core.overlay import Overlay
+from kintsugi.core.overlay_messages import OverlayEventKind
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.committed import GivenUpError
 from kintsugi.runtime.overlay.deadline import Deadline

@@ -2,7 +2,8 @@
 
 import structlog
 
-from kintsugi.core.overlay import OverlayEventKind, OverlayWorker, WorkerState
+from kintsugi.core.overlay import OverlayWorker, WorkerState
+from kintsugi.core.overlay_messages import OverlayEventKind
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.greeting import is_there
 from kintsugi.runtime.overlay.link import Link

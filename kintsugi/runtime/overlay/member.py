@@ -4,7 +4,8 @@ import statistics
 import time
 from collections import deque
 
-from kintsugi.core.overlay import Overlay, OverlayHeartbeat, WorkerState
+from kintsugi.core.overlay import Overlay, WorkerState
+from kintsugi.core.overlay_messages import OverlayHeartbeat
 from kintsugi.runtime.overlay import following, probe, sources
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.committed import Committed, GivenUpError

@@ -7,7 +7,8 @@ from contextlib import suppress
 import structlog
 
 from kintsugi.core.errors import ForbiddenError, KintsugiError, UnavailableError
-from kintsugi.core.overlay import LinkState, Overlay, OverlayEventKind, OverlayLink
+from kintsugi.core.overlay import LinkState, Overlay, OverlayLink
+from kintsugi.core.overlay_messages import OverlayEventKind
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.link import Link
 from kintsugi.runtime.overlay.links import Links

@@ -8,7 +8,8 @@ from typing import Protocol
 from kintsugi.client import Client
 from kintsugi.client.patience import Patience
 from kintsugi.core.errors import InvalidInputError, KintsugiError, UnavailableError
-from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayHeartbeat, OverlayHeartbeatAnswer, OverlayLog
+from kintsugi.core.overlay import Overlay
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayHeartbeat, OverlayHeartbeatAnswer, OverlayLog
 
 
 class Scheduler(Protocol):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from kintsugi.client import Client
 from kintsugi.core.errors import UnavailableError
-from kintsugi.core.overlay import Overlay, OverlayEvent
+from kintsugi.core.overlay import Overlay
+from kintsugi.core.overlay_messages import OverlayEvent
 
 ANNOUNCEMENT = "kintsugi: listening on "
 _START_SECONDS = 60.0

@@ -16,7 +16,8 @@ import structlog
 
 from kintsugi.core import checks, codec
 from kintsugi.core.errors import KintsugiError
-from kintsugi.core.overlay import Overlay, OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
+from kintsugi.core.overlay import Overlay
+from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
 from kintsugi.runtime.overlay.election import Electorate
 from kintsugi.runtime.overlay.greeting import Identity
 

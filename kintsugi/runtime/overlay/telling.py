@@ -11,7 +11,8 @@ import structlog
 
 from kintsugi.core import checks
 from kintsugi.core.errors import KintsugiError, UnavailableError
-from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayEventKind
+from kintsugi.core.overlay import Overlay
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from kintsugi.runtime.overlay.greeting import Identity
 from kintsugi.runtime.overlay.scheduler import Scheduler
 

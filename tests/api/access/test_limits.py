@@ -3,8 +3,12 @@
 import pytest
 from starlette.testclient import TestClient
 
+from api.access.limits import TRACKED_CALLERS, Buckets, Places
+from api.access.tokens import NewToken
 from api.app import create_app
 from api.settings import Settings
+from kintsugi.core.errors import TooManyRequestsError
+from tests.api.access.world import guarded, issued
 from tests.api.requests import EVENTS, JOB, REPORTS, event, new_job
 
 
@@ -64,3 +68,53 @@ def test_who_waits_takes_a_place_and_gives_it_back(database_url, path, parameter
         client.app.state.watch.close()
         for _ in range(2):
             assert client.get(path, params=parameters).status_code in (200, 204)
+
+
+def test_too_many_requests_are_told_when_to_come_again(database_url):
+    with guarded(database_url, max_requests_per_second=0.001, max_request_burst=5) as world:
+        answers = [world.ask("GET", "/v1/jobs", "reader") for _ in range(6)]
+        assert [answer.status_code for answer in answers] == [200] * 5 + [429]
+        assert answers[-1].json()["error"]["code"] == "too_many_requests"
+        assert 900 <= int(answers[-1].headers["Retry-After"]) <= 1_000
+        assert world.ask("GET", "/v1/jobs", "own reader").status_code == 200
+
+
+@pytest.mark.parametrize("require_tokens", ["always", "never"])
+def test_probes_are_answered_however_much_is_asked(database_url, require_tokens):
+    issued(database_url, NewToken(name="any"))
+    settings = Settings(
+        database_url=database_url, require_tokens=require_tokens, max_requests_per_second=0.001, max_request_burst=1
+    )
+    with TestClient(create_app(settings)) as client:
+        for path in ("/healthz", "/readyz"):
+            assert [client.get(path).status_code for _ in range(3)] == [200] * 3
+        assert [client.get("/login").status_code for _ in range(2)] == [200, 429]
+
+
+def test_guessing_is_slowed_down_without_locking_out_who_has_a_token(database_url):
+    with guarded(database_url, max_failed_sign_ins_per_minute=3) as world:
+        statuses = [world.client.get("/v1/jobs").status_code for _ in range(5)]
+        assert statuses == [401, 401, 401, 429, 429]
+        assert world.ask("GET", "/v1/jobs", "reader").status_code == 200
+
+
+def test_buckets_fill_again_and_forget_the_oldest():
+    now = [0.0]
+    buckets = Buckets(rate=2.0, burst=2.0, setting="KINTSUGI_X", clock=lambda: now[0])
+    assert [buckets.passes("a") for _ in range(3)] == [True, True, False]
+    with pytest.raises(TooManyRequestsError) as refused:
+        buckets.take("a")
+    assert refused.value.retry_seconds == 1
+    now[0] = 0.5
+    assert [buckets.passes("a") for _ in range(2)] == [True, False]
+    for number in range(TRACKED_CALLERS):
+        buckets.passes(str(number))
+    assert buckets.passes("a")
+
+
+def test_places_are_given_back():
+    places = Places(1)
+    with places.one(), pytest.raises(TooManyRequestsError), places.one():
+        pass
+    with places.one():
+        pass

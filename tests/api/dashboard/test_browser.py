@@ -15,7 +15,8 @@ from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement, Report, ReportStatus
-from kintsugi.core.overlay import OverlayEvent, OverlayEventKind, OverlayHeartbeat, WorkerState
+from kintsugi.core.overlay import WorkerState
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind, OverlayHeartbeat
 from kintsugi.core.plan import Policy
 from tests.builders import uniform_profile
 from tests.planner.overlay.world import mesh

@@ -2,7 +2,8 @@
 
 from api.dashboard.formats import ABSENT
 from api.dashboard.overlay import picture_of, rate_words, used_links
-from kintsugi.core.overlay import OverlayHeartbeat, OverlaySign, OverlaySigns, Shape, WorkerState
+from kintsugi.core.overlay import Shape, WorkerState
+from kintsugi.core.overlay_messages import OverlayHeartbeat, OverlaySign, OverlaySigns
 from tests.api.access.world import OWN, guarded
 from tests.planner.overlay.world import MIB, World, mesh
 

@@ -11,7 +11,8 @@ from api.overlay.scheduler import Scheduler
 from api.settings import Settings
 from api.storage.store import Store
 from kintsugi.core.errors import NotFoundError, StaleIncarnationError, UnavailableError
-from kintsugi.core.overlay import OverlayEvent, OverlayEventKind, OverlayHeartbeat, WorkerState
+from kintsugi.core.overlay import WorkerState
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind, OverlayHeartbeat
 from tests.planner.overlay.world import mesh
 
 NOW = "2026-01-31T12:00:00Z"

@@ -7,7 +7,8 @@ from starlette.testclient import TestClient
 
 from api.app import create_app
 from kintsugi.core import codec
-from kintsugi.core.overlay import Overlay, OverlayLog
+from kintsugi.core.overlay import Overlay
+from kintsugi.core.overlay_messages import OverlayLog
 from planner.overlay.negotiation import negotiate
 from planner.overlay.topology import empty_overlay
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from estimator import compiled
 from estimator.costs import Costs
 from estimator.estimate import estimate
 from estimator.layers import LayerSums
@@ -20,12 +21,12 @@ from kintsugi.core.job import Ranges, Snapshot
 from kintsugi.core.plan import Pipeline, Plan, Policy, Schedule, Stage
 from kintsugi.core.profile import OptimizerSharding
 from planner.arranging.degrees import degrees
-from planner.arranging.interleaving import InterleavedProblem, InterleavedSearch
+from planner.arranging.interleaving import InterleavedSearch
+from planner.arranging.problem import Problem
 from planner.legality import violations
 from planner.pipelines.chunks import ChunkSplitter
 from planner.pipelines.kinds import WorkerKind
 from planner.placing.links import Links
-from planner.policies import reshaping
 from planner.replan import replan
 from restorer.rounds import colour_rounds
 from tests.builders import FREE, grid_plan, layer, profile_of, snapshot_of, transformer_profile, uniform_profile
@@ -126,11 +127,12 @@ def test_no_plan_is_faster_than_the_bound(case):
     links = Links(plan.workers, cluster, PROFILE.network)
     allowed = degrees(Ranges(), len(kinds), 16, plan.num_microbatches)
     search = InterleavedSearch(
-        InterleavedProblem(
+        Problem(
             costs=costs,
             kinds=kinds,
             num_microbatches=plan.num_microbatches,
             allowed=allowed,
+            schedule=Schedule.INTERLEAVED,
             link=links.fastest,
             reduction_link=links.pacing,
         )
@@ -188,7 +190,7 @@ def test_where_the_schedule_is_free_nobody_looks_for_why_one_of_them_does_not_fi
         replan(snapshot(profile, Cluster.uniform(4), 8))
     monkeypatch.setattr("planner.policies.found.shortage", None)
     ticks = itertools.count()
-    monkeypatch.setattr(reshaping.time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(compiled.time, "perf_counter", lambda: next(ticks))
     decision = replan(snapshot(profile, Cluster.uniform(4), 8, Schedule.AUTO))
     assert decision.search.elapsed_seconds >= 2 * len(ORDERS) - 1
 

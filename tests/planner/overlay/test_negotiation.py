@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError, ReconfigurationError, StaleIncarnationError
-from kintsugi.core.overlay import LinkState, OverlayEvent, OverlayEventKind, Shape, WorkerState
+from kintsugi.core.overlay import LinkState, Shape, WorkerState
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from planner.overlay.membership import MOST_WORKERS
 from planner.overlay.topology import MOST_FAILED_KEPT
 from tests.planner.overlay.world import MIB, World, mesh

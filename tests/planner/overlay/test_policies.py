@@ -10,13 +10,14 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.overlay import LinkState, OverlayLink, Shape, SynchronizationPolicy
 from planner.overlay import rings
 from planner.overlay.pricing import SynchronizationProblem, alpha, beta, ring_seconds, tree_seconds
-from planner.overlay.replication import divisible_seconds, ready_seconds
+from planner.overlay.replication import ready_seconds
 from planner.overlay.rings import fastest_ring
 from planner.overlay.synchronization import check_policy, fastest, load_planner
 from planner.overlay.topology import components
 from planner.overlay.trees import fastest_tree
 from planner.sharding.baselines import brute_force, single_source
-from planner.sharding.problem import ShardProblem
+from planner.sharding.exact import assign_shards, divisible_seconds
+from planner.sharding.problem import ExactTimes, ShardProblem
 from tests.planner.overlay.world import MIB, World, mesh
 from tests.planner.sharding.samples import neighbor
 
@@ -183,8 +184,10 @@ def test_the_makespan_is_that_of_the_bytes_that_are_sent(betas, state_bytes, sha
     st.integers(1, 50),
 )
 def test_the_lower_bound_is_when_divisible_shares_end_together(told, num_bytes):
-    neighbors = [neighbor(f"n{index}", *times) for index, times in enumerate((slow, ready, far) for ready, far, slow in told)]
-    end = divisible_seconds(neighbors, num_bytes)
+    neighbors = tuple(neighbor(f"n{index}", slow, ready, far) for index, (ready, far, slow) in enumerate(told))
+    problem = ShardProblem(num_shards=num_bytes, shard_bytes=1, min_shards_per_neighbor=0, neighbors=neighbors)
+    end = divisible_seconds(ExactTimes.of(problem), num_bytes)
+    assert end <= assign_shards(problem).makespan_seconds
     if any(one.beta_seconds_per_byte == 0 and one.ready_seconds + one.propagation_seconds <= end for one in neighbors):
         assert end == min(one.ready_seconds + one.propagation_seconds for one in neighbors if not one.beta_seconds_per_byte)
         return

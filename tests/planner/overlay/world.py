@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from kintsugi.core.errors import ConflictError, NotFoundError
-from kintsugi.core.overlay import LinkState, Overlay, OverlayEvent, OverlayEventKind, WorkerState
+from kintsugi.core.overlay import LinkState, Overlay, WorkerState
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from planner.overlay.negotiation import negotiate
 from planner.overlay.synchronization import SynchronizationPlanner, fastest
 from planner.overlay.topology import empty_overlay

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from estimator.layers import LayerSums
-from estimator.memory import holds_all, scheduled_in_flight, stage_peak_bytes
+from estimator.memory import holds_all, stage_peak_bytes
 from estimator.program import ActionKind
+from estimator.schedule import scheduled_in_flight
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Schedule
 from kintsugi.runtime.gpt import GptShape, gpt_job

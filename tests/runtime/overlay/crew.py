@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from kintsugi.core.overlay import Overlay, OverlayEvent
+from kintsugi.core.overlay import Overlay
+from kintsugi.core.overlay_messages import OverlayEvent
 from kintsugi.runtime.overlay.coordinator import Coordinator
 from kintsugi.runtime.overlay.options import OverlayOptions
 from tests.runtime.overlay.desk import Desk

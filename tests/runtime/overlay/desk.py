@@ -5,7 +5,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from kintsugi.core.errors import NotFoundError
-from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayEventKind, OverlayHeartbeat, OverlayHeartbeatAnswer
+from kintsugi.core.overlay import Overlay
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind, OverlayHeartbeat, OverlayHeartbeatAnswer
 from planner.overlay.negotiation import negotiate
 from planner.overlay.topology import empty_overlay
 

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from kintsugi.core.errors import ReconfigurationError
-from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayEventKind, WorkerState
+from kintsugi.core.overlay import Overlay, WorkerState
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from kintsugi.runtime.overlay import arrival, losses, sources
 from kintsugi.runtime.overlay.committed import GivenUpError
 from kintsugi.runtime.overlay.coordinator import Coordinator

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kintsugi.core.overlay import OverlayEventKind
+from kintsugi.core.overlay_messages import OverlayEventKind
 from kintsugi.runtime.overlay import sources
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.arrival import Arrival

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kintsugi.core.overlay import OverlayEvent, OverlayEventKind, WorkerState
+from kintsugi.core.overlay import WorkerState
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from kintsugi.runtime.overlay import arrival, sources
 from kintsugi.runtime.overlay.agent import Agent
 from kintsugi.runtime.overlay.committed import Committed, GivenUpError, LostTrackError, Sum

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from kintsugi.core.overlay import OverlayEventKind, OverlayWorker, Shape, SynchronizationPolicy, WorkerState
+from kintsugi.core.overlay import OverlayWorker, Shape, SynchronizationPolicy, WorkerState
+from kintsugi.core.overlay_messages import OverlayEventKind
 from kintsugi.runtime.overlay import losses
 from kintsugi.runtime.overlay.greeting import Identity
 from kintsugi.runtime.overlay.losses import Losses

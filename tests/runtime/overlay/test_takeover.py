@@ -15,7 +15,7 @@ from api.storage.store import Store
 from kintsugi.client import Client, Patience
 from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError, NotFoundError, StaleTermError, UnavailableError
-from kintsugi.core.overlay import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
+from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
 from kintsugi.runtime.forking import forkserver
 from kintsugi.runtime.overlay.control import Control
 from kintsugi.runtime.overlay.election import BallotBox, Electorate

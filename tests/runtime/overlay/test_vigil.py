@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from kintsugi.core.errors import UnavailableError
-from kintsugi.core.overlay import Overlay, OverlayEvent, OverlayEventKind, WorkerState
+from kintsugi.core.overlay import Overlay, WorkerState
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from kintsugi.runtime.overlay import exits, sources
 from kintsugi.runtime.overlay.committed import GivenUpError
 from kintsugi.runtime.overlay.links import Links

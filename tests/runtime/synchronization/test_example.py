@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.runtime.synchronization.workers import backward, crew, flat, is_equal, model_of
+from tests.runtime.synchronization.workers import adam, backward, crew, flat, is_equal, model_of
 
 SIZE, NUM_STEPS = 2, 9
 
@@ -19,10 +19,6 @@ def example():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def adam(model):
-    return torch.optim.Adam(model.parameters(), lr=0.01)
 
 
 def trained(example, strategy):

@@ -50,6 +50,15 @@ class Link:
         return PeerTransport(all_reduce, rank=rank, num_workers=size, **{"timeout_seconds": 5.0, **options})
 
 
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def entries(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Copies of all that the optimizer keeps."""
+    return [value.clone() for state in optimizer.state.values() for value in state.values()]
+
+
 def together(*workers: Callable[[], Any]) -> list[Any]:
     """What the workers return, each run in a thread of its own; the first error of any."""
     outcomes: list[Any] = [None] * len(workers)
