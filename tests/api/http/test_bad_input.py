@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from api.texts import LONGEST_TEXT
 from kintsugi.core import codec
 from tests.api.requests import EVENTS, JOB, REPORTS, event, new_job
 from tests.builders import uniform_profile
@@ -152,6 +153,16 @@ def test_texts_that_utf8_cannot_hold_come_back_escaped(client, job):
     body = json.dumps(event("a", 0, "w00", detail="\ud800"))
     assert client.post(EVENTS, content=body, headers=JSON).status_code == 200
     assert client.get(EVENTS).json()["events"][0]["event"]["detail"] == "\ud800"
+
+
+def test_what_is_long_comes_back_cut_and_says_so(client, job):
+    long = "x" * 900_000
+    unknown = assert_is_problem(client.post("/v1/jobs", json=new_job(**{long: 1})), 422)
+    missing = assert_is_problem(client.get(f"/v1/{long[:40_000]}"), 404)
+    for text, length in ((unknown["field"], "900,000"), (missing["value"], "40,004")):
+        assert text.endswith(f"... ({length} characters)")
+        assert len(text) < LONGEST_TEXT + 100
+    assert len(missing["message"]) < LONGEST_TEXT + 100
 
 
 def test_a_token_that_outlives_the_calendar(client):
