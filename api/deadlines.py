@@ -12,6 +12,8 @@ from api.storage.agenda import Agenda
 from api.storage.legible import IllegibleError
 from kintsugi.core.errors import KintsugiError, UnavailableError
 
+END_OF_TIME = "9999"
+"""After every moment."""
 LOOK_SECONDS = 1.0
 """How often deadlines that other processes left behind are looked for."""
 
@@ -29,6 +31,7 @@ class Deadlines:
         self._earlier = anyio.Event()
         self._next_at: str | None = None
         self._closed = False
+        self._looked_at = END_OF_TIME
         self._refused: dict[str, Outage] = {}
         """Jobs whose deadlines have passed and cannot be logged."""
 
@@ -48,13 +51,18 @@ class Deadlines:
         while not self._closed:
             self._earlier = anyio.Event()
             try:
-                are_logged = [await self._log_one(job) for job in await run_sync(self._agenda.due, self._now())]
+                are_logged = [await self._log_one(job) for job in await run_sync(self._agenda.due, self._until())]
                 self._next_at = await run_sync(self._agenda.next_at) if all(are_logged) else None
                 outage.is_over()
             except UnavailableError as error:
                 outage.goes_on(error)
             with anyio.move_on_after(self._pause_seconds()):
                 await self._earlier.wait()
+
+    def _until(self) -> str:
+        """Up to when deadlines are looked at: the present, or all of them where the clock may have been set back meanwhile."""
+        before, self._looked_at = self._looked_at, self._now()
+        return self._looked_at if before <= self._looked_at else END_OF_TIME
 
     async def _log_one(self, job: str) -> bool:
         """Whether a job's deadlines are logged as far as they have passed."""

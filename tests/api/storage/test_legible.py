@@ -2,12 +2,9 @@
 
 import json
 
-import anyio
 import pytest
 from sqlalchemy import create_engine, text
 
-from api import deadlines
-from api.storage.legible import IllegibleError
 from tests.api.requests import EVENTS, JOB, event, new_job
 
 ENTRY = text(
@@ -39,34 +36,3 @@ def test_it_is_the_services_absence(client, job, database_url, entry):
         assert "all processes on a database must be of one version" in response.json()["detail"]
     assert client.get("/dashboard/jobs/llama").status_code == 503
     assert client.get("/v1/jobs/other/plan").status_code == 200
-
-
-class Agenda:
-    """Two jobs whose deadlines have passed; one cannot be read."""
-
-    def __init__(self):
-        self.num_looks, self.logged = 0, []
-
-    def due(self, now):
-        self.num_looks += 1
-        return ["illegible", "other"]
-
-    def next_at(self):
-        return "2026-01-01T00:00:00.000000Z"
-
-    async def expire(self, job):
-        if job == "illegible":
-            raise IllegibleError("holds what this version does not understand")
-        self.logged.append(job)
-
-
-@pytest.mark.anyio
-async def test_a_job_that_cannot_be_read_keeps_no_deadline_of_others_and_is_not_tried_without_a_pause(monkeypatch):
-    monkeypatch.setattr(deadlines, "LOOK_SECONDS", 0.1)
-    agenda = Agenda()
-    looking = deadlines.Deadlines(agenda, lambda: "2027-01-01T00:00:00.000000Z", agenda.expire)
-    with anyio.move_on_after(0.5):
-        await looking.run()
-    assert agenda.logged
-    assert set(agenda.logged) == {"other"}
-    assert agenda.num_looks <= 6
