@@ -170,6 +170,12 @@ def test_a_token_that_outlives_the_calendar(client):
     assert assert_is_problem(client.post("/v1/tokens", json=asked), 422)["field"] == "expires_in_seconds"
 
 
+@pytest.mark.parametrize("job", ["", "llama\x1b[2J", "x" * 201])
+def test_a_token_for_a_job_of_a_name_that_none_can_have(client, job):
+    asked = {"name": "ci", "job": job}
+    assert assert_is_problem(client.post("/v1/tokens", json=asked), 422)["field"] == "job"
+
+
 def test_a_method_that_is_not_there(client):
     response = client.put(JOB, json={})
     assert_is_problem(response, 405)
