@@ -3,14 +3,17 @@
 from collections.abc import Awaitable, Callable
 
 import anyio
-import structlog
 from anyio.to_thread import run_sync
+from structlog.contextvars import bound_contextvars
 
 from api.jobs.clock import seconds_between
 from api.outages import Outage
 from api.storage.agenda import Agenda
+from api.storage.legible import IllegibleError
 from kintsugi.core.errors import KintsugiError, UnavailableError
 
+END_OF_TIME = "9999"
+"""After every moment."""
 LOOK_SECONDS = 1.0
 """How often deadlines that other processes left behind are looked for."""
 
@@ -28,7 +31,9 @@ class Deadlines:
         self._earlier = anyio.Event()
         self._next_at: str | None = None
         self._closed = False
-        self._log = structlog.get_logger("kintsugi.api")
+        self._looked_at = END_OF_TIME
+        self._refused: dict[str, Outage] = {}
+        """Jobs whose deadlines have passed and cannot be logged."""
 
     def expect(self, at: str) -> None:
         """Be ready at `at` (RFC 3339, UTC); to be called in the event loop."""
@@ -46,22 +51,33 @@ class Deadlines:
         while not self._closed:
             self._earlier = anyio.Event()
             try:
-                for job in await run_sync(self._agenda.due, self._now()):
-                    await self._log_one(job)
-                self._next_at = await run_sync(self._agenda.next_at)
+                are_logged = [await self._log_one(job) for job in await run_sync(self._agenda.due, self._until())]
+                self._next_at = await run_sync(self._agenda.next_at) if all(are_logged) else None
                 outage.is_over()
             except UnavailableError as error:
                 outage.goes_on(error)
             with anyio.move_on_after(self._pause_seconds()):
                 await self._earlier.wait()
 
-    async def _log_one(self, job: str) -> None:
+    def _until(self) -> str:
+        """Up to when deadlines are looked at: the present, or all of them where the clock may have been set back meanwhile."""
+        before, self._looked_at = self._looked_at, self._now()
+        return self._looked_at if before <= self._looked_at else END_OF_TIME
+
+    async def _log_one(self, job: str) -> bool:
+        """Whether a job's deadlines are logged as far as they have passed."""
         try:
             await self._expire(job)
-        except UnavailableError:
-            raise
-        except KintsugiError as error:  # one job's misfortune is not the others'
-            self._log.warning("cannot log a deadline", job=job, error=error.as_dict())
+        except KintsugiError as error:
+            if isinstance(error, UnavailableError) and not isinstance(error, IllegibleError):
+                raise
+            with bound_contextvars(job=job):  # whose misfortune is not the others'
+                self._refused.setdefault(job, Outage("log a deadline")).goes_on(error)
+            return False
+        if job in self._refused:
+            with bound_contextvars(job=job):
+                self._refused.pop(job).is_over()
+        return True
 
     def _pause_seconds(self) -> float:
         if self._next_at is None:

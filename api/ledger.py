@@ -102,12 +102,11 @@ class Ledger(Records):
         self.decider.look_ahead(state.job.id, lambda: self.snapshot(state, state.history))
 
     def _is_due(self, state: JobState) -> bool:
-        deadline = state.history.deadline
-        return deadline is not None and deadline.at <= self.now()
+        return state.history.passed(self.now()) is not None
 
     def _expiry(self, state: JobState) -> Sequence[Expiry]:
-        deadline = state.history.deadline
-        if deadline is None or not self._is_due(state):
+        deadline = state.history.passed(self.now())
+        if deadline is None:
             return ()
         return (Expiry(kind=deadline.kind, generation=deadline.generation),)
 

@@ -7,8 +7,10 @@ import sys
 from contextlib import suppress
 
 import structlog
+from structlog.typing import EventDict
 
 from api.settings import Settings
+from api.texts import escaped, shortened
 
 _JOB = re.compile(r"/v1/jobs/([^/]{1,200})(?:/plans/(\d{1,10}))?(?:/|$)")
 
@@ -29,13 +31,14 @@ def configure(settings: Settings) -> None:
             structlog.processors.JSONRenderer(),
         ]
         if settings.log_format == "json"
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)]
+        else [_escape, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)]
     )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _shorten,
             *rendering,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.log_level.upper()]),
@@ -45,6 +48,16 @@ def configure(settings: Settings) -> None:
     root = logging.getLogger()
     root.handlers = [*(other for other in root.handlers if not isinstance(other, _Libraries)), _Libraries(logging.WARNING)]
     logging.captureWarnings(True)
+
+
+def _shorten(_logger: object, _method: str, line: EventDict) -> EventDict:
+    """Cut long texts: paths and names are whatever others send."""
+    return {name: shortened(value) if isinstance(value, str) else value for name, value in line.items()}
+
+
+def _escape(_logger: object, _method: str, line: EventDict) -> EventDict:
+    """Write as escapes what would steer the terminal of whoever reads; JSON does so by itself."""
+    return {name: escaped(value) if isinstance(value, str) else value for name, value in line.items()}
 
 
 class _Libraries(logging.Handler):

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from api.texts import shortened
 from kintsugi.core.errors import (
     PROBLEM_TYPE,
     AccessError,
@@ -147,9 +148,9 @@ def _document(
 
 
 def _printable(value: Any) -> Any:
-    """`value` with every text fit for UTF-8: what a caller sent comes back, lone surrogates and all, escaped."""
+    """`value` with every text fit for UTF-8, and cut: what a caller sent comes back, lone surrogates and all, escaped."""
     if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
+        return shortened(value).encode(errors="backslashreplace").decode()
     if isinstance(value, Mapping):
         return {_printable(key): _printable(item) for key, item in value.items()}
     if isinstance(value, Sequence):

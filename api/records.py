@@ -9,11 +9,11 @@ from api.access.callers import caller, no_job
 from api.decisions.planning import StoredSnapshot
 from api.jobs.history import Entry, History
 from api.jobs.lifecycle import NONE, Lifecycle
+from api.storage.legible import loaded
 from api.storage.recent import Recent
 from api.storage.rows import EXPIRY
 from api.storage.store import Store
 from api.storage.stored import StoredDecision, StoredJob
-from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import NotFoundError
 from kintsugi.core.handling import DeadlineKind, Expiry, Handling, PlanStatus, Standing
@@ -199,7 +199,7 @@ class Records:
         planned = self._plans.get((job, generation))
         if planned is None:
             decision = self.store.decision(job, generation)
-            cluster = self.store.document(Cluster, codec.loads(StoredSnapshot, decision.snapshot).cluster)
+            cluster = self.store.document(Cluster, loaded(StoredSnapshot, decision.snapshot).cluster)
             planned = Planned(decision.wording.plan(), cluster)
             self.keep_plan(job, planned)
         return planned
@@ -228,7 +228,7 @@ def first_state(store: Store, job: str) -> JobState:
 
 def _first_history(store: Store, job: StoredJob) -> History:
     handling = store.document(Handling, job.handling)
-    first = codec.loads(StoredSnapshot, store.decision(job.id, 0).snapshot)
+    first = loaded(StoredSnapshot, store.decision(job.id, 0).snapshot)
     lifecycle = Lifecycle.of(handling, created_at=job.created_at, adopted=first.plan_generation is not None)
     return History(membership=Membership.of(store.document(Cluster, job.cluster)), lifecycle=lifecycle)
 

@@ -19,6 +19,7 @@ from kintsugi.client import Client, HeartbeatSender, Patience, following
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import (
+    PROBLEM_TYPE,
     ConflictError,
     ForbiddenError,
     InfeasibleError,
@@ -165,6 +166,11 @@ def test_patience_ends(failure):
     assert len(requests) == 3
 
 
+def problem(error):
+    """What looks like a refusal of the service's, with an error in it that is none."""
+    return {"status_code": 409, "text": json.dumps({"type": f"{PROBLEM_TYPE}?", "error": {"message": "?", **error}})}
+
+
 @pytest.mark.parametrize(
     "strange",
     [
@@ -178,6 +184,10 @@ def test_patience_ends(failure):
         {"status_code": 200, "text": "<html>"},
         {"status_code": 200, "json": {}},
         {"status_code": 200, "headers": {"Content-Encoding": "gzip"}, "stream": httpx2.ByteStream(b"no gzip")},
+        problem({"code": "stale_generation", "current_generation": 1e999}),
+        problem({"code": "stale_incarnation", "incarnations": {"w00": "first"}}),
+        problem({"code": "stale_incarnation", "incarnations": []}),
+        problem({"code": "state_lost", "value": ["first"]}),
     ],
     ids=lambda strange: f"{strange['status_code']}",
 )

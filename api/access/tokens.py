@@ -54,8 +54,8 @@ class NewToken:
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name) or not self.name.strip():
             raise InvalidInputError("must be 1 to 100 printable characters", field="name", value=self.name[:200])
-        if self.job is not None and not 1 <= len(self.job) <= 200:
-            raise InvalidInputError("must be the id of a job, or null for all jobs", field="job", value=self.job[:200])
+        if self.job is not None:
+            checks.name("job", self.job)
         if self.expires_in_seconds is not None:
             checks.positive("expires_in_seconds", self.expires_in_seconds)
             checks.seconds("expires_in_seconds", self.expires_in_seconds, at_most=LONGEST_LIFE_SECONDS)

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, replace
 
+from api.storage.legible import loaded
 from api.storage.shelf import Decided
 from api.storage.store import Store
 from api.storage.stored import Document, StoredDecision, StoredJob, cluster_document
 from api.storage.wording import Wording
 from estimator.estimate import estimate
 from estimator.goodput import charged_goodput
-from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Alternative, Decision, Migration
 from kintsugi.core.errors import InvalidInputError
@@ -107,7 +107,7 @@ def restored(store: Store, job: StoredJob, generation: int) -> Snapshot:
     Raises:
         NotFoundError: nothing was decided for this generation.
     """
-    reference = codec.loads(StoredSnapshot, store.decision(job.id, generation).snapshot)
+    reference = loaded(StoredSnapshot, store.decision(job.id, generation).snapshot)
     base = reference.plan_generation
     return Snapshot(
         profile=store.document(Profile, reference.profile),

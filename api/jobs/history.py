@@ -1,6 +1,6 @@
 """A job's past, folded from its log: who takes part now, which plan runs, what was lost since."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,8 @@ from kintsugi.core.reliability import FailureRecord
 
 Content = Event | Report | Approval | Expiry | Ending
 """What a log consists of."""
+CLOCKS_DIFFER_SECONDS = 1.0
+"""How far clocks of machines may be apart that serve one database, before an event is taken for one from the future."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +79,22 @@ class History:
     @property
     def deadline(self) -> Deadline | None:
         """What is waited for, and until when; the first of all. Nobody approves or answers after the job's end."""
-        of_plans = () if self.ended is not None else self.lifecycle.deadlines
-        return min((*of_plans, *self._end_of_events()), key=lambda deadline: deadline.at, default=None)
+        return _first(self._deadlines())
+
+    def passed(self, now: str) -> Deadline | None:
+        """The first deadline that is over at `now`."""
+        return _first(
+            deadline
+            for deadline in self._deadlines()
+            if deadline.at <= now or (deadline.kind is DeadlineKind.EVENTS and self.gathering_seconds(now) == 0.0)
+        )
+
+    def gathering_seconds(self, now: str) -> float:
+        """How long events wait for others from `now` on: no longer where the clock was set to before the first of them."""
+        at, since = self.decides_at, self.deferred_since
+        if at is None or since is None or at <= now or since > moment_after(now, CLOCKS_DIFFER_SECONDS):
+            return 0.0
+        return seconds_between(now, at)
 
     @property
     def decides_at(self) -> str | None:
@@ -169,6 +185,10 @@ class History:
         """What a decision answers to: who takes part, and who was lost."""
         return self.membership, self.lost_at
 
+    def _deadlines(self) -> tuple[Deadline, ...]:
+        of_plans = () if self.ended is not None else self.lifecycle.deadlines
+        return (*of_plans, *self._end_of_events())
+
     def _end_of_events(self) -> tuple[Deadline, ...]:
         if self.deferred_since is None:
             return ()
@@ -255,3 +275,7 @@ def verdict_at(entry: Entry, handling: Handling) -> Standing | None:
     before = Standing(generation=content.generation, status=PlanStatus.APPROVED if waits else PlanStatus.PROPOSED)
     alone = Lifecycle(handling=handling, generation=content.generation, standings=(before,))
     return alone.after(content, entry.number, entry.received_at).standing(content.generation)
+
+
+def _first(deadlines: Iterable[Deadline]) -> Deadline | None:
+    return min(deadlines, key=lambda deadline: deadline.at, default=None)

@@ -7,6 +7,7 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from api.access.callers import caller
 from api.storage.database import Database, OvertakenError
+from api.storage.legible import loaded
 from api.storage.tables import OVERLAY_LOG, OVERLAYS
 from kintsugi.core import codec
 from kintsugi.core.overlay import Overlay
@@ -61,7 +62,7 @@ class Book:
             return None
         if known is not None and known.number == row.number:
             return known
-        return Page(number=row.number, overlay=codec.loads(Overlay, row.body), body=row.body.encode())
+        return Page(number=row.number, overlay=loaded(Overlay, row.body), body=row.body.encode())
 
     def append(self, job: str, entry: OverlayEntry, page: Page) -> None:
         """Write one line and the page after it, durably.
@@ -105,7 +106,7 @@ class Book:
         if (only := caller().only_job) is not None:
             query = query.where(OVERLAYS.c.job == only)
         with self._database.reading() as connection:
-            return tuple(codec.loads(Overlay, body) for body in connection.execute(query).scalars())
+            return tuple(loaded(Overlay, body) for body in connection.execute(query).scalars())
 
     def num_overlays(self) -> int:
         """How many overlays there are, whoever asks."""
@@ -125,5 +126,5 @@ def _put_page(connection: Connection, job: str, entry: OverlayEntry, page: Page)
 
 def _entry_of(row: Row[tuple[object, ...]]) -> OverlayEntry:
     return OverlayEntry(
-        number=row.number, event=codec.loads(OverlayEvent, row.body), at=row.at, term=row.term, generation=row.generation
+        number=row.number, event=loaded(OverlayEvent, row.body), at=row.at, term=row.term, generation=row.generation
     )

@@ -7,6 +7,7 @@ from api.jobs.clock import utc_now
 from api.overlay.book import Book, Page
 from api.problems import LimitReachedError
 from api.storage.database import Database, OvertakenError
+from kintsugi.core import checks
 from kintsugi.core.errors import ConflictError, InvalidInputError, NotFoundError, StaleTermError
 from kintsugi.core.overlay import Overlay
 from kintsugi.core.overlay_messages import OverlayEntry, OverlayEvent, OverlayEventKind, OverlayLog
@@ -16,6 +17,8 @@ from planner.overlay.topology import empty_overlay
 
 ATTEMPTS = 8
 """Of a write, where other processes on the same database are in its way."""
+PATH_SEGMENTS = (".", "..")
+"""What is left out of a URL before it is asked for."""
 REMEMBERED = 1_024
 """Overlays that are kept in memory."""
 
@@ -47,6 +50,7 @@ class Scheduler:
             heard: seconds of the all-reduces that heartbeats told of, by worker.
 
         Raises:
+            InvalidInputError: the overlay would begin under a name that cannot be read or asked for.
             NotFoundError: the event is about somebody who is not there.
             ConflictError: the overlay does not allow it, or the id belongs to another event.
             StaleTermError: whoever tells this has heard of a later scheduler.
@@ -150,6 +154,9 @@ class Scheduler:
         return self._remember(job, written)
 
     def _beginning(self, job: str) -> Overlay:
+        checks.name("job", job)
+        if job in PATH_SEGMENTS:
+            raise InvalidInputError("is no name that a URL can hold", field="job", value=job)
         if self.book.num_overlays() >= self._max_overlays:
             message = f"the service holds {self._max_overlays} overlays already; KINTSUGI_MAX_JOBS sets the limit"
             raise LimitReachedError(message, field="job", value=job)

@@ -23,7 +23,6 @@ from api.deps import (
     reply,
 )
 from api.http.bodies import EventBody, takes, tells
-from api.jobs.clock import seconds_between
 from api.jobs.history import Entry
 from api.pages import event_page, event_record
 from api.routes.listing import Listing
@@ -98,10 +97,10 @@ async def list_events(
 async def _waited(desk: Desk, job: str, longest: float | None) -> bool:
     """Wait until it is to be decided about the events that wait; whether that moment came within `longest` seconds."""
     history = desk.service.kept_history(job)
-    if history is None or history.decides_at is None:
+    if history is None:
         return True
     with anyio.move_on_after(longest):
-        while (seconds := seconds_between(desk.service.now(), history.decides_at)) > 0:
+        while (seconds := history.gathering_seconds(desk.service.now())) > 0:
             await anyio.sleep(seconds)
         return True
     return False

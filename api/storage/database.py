@@ -14,6 +14,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
 
 from api.spans import span
+from api.storage.absence import Absence
 from api.storage.engines import DATABASE_FIELD, POSTGRESQL, READING, SQLITE, engine_of
 from kintsugi.core.errors import ConflictError, InvalidInputError, KintsugiError, UnavailableError
 
@@ -52,6 +53,7 @@ class Database:
             options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reading = self._engine.execution_options(**options)
         self._own = _Own()
+        self._reads, self._writes = Absence(), Absence()
 
     def fill(self) -> None:
         """Open the connections that a SQLite file keeps, before its disk is full: to open one there may end the process (SIGBUS).
@@ -77,7 +79,7 @@ class Database:
         if self._own.reading is not None:
             yield self._own.reading
             return
-        with _translated(self._folder), span("store.read"), self._reading.connect() as connection:
+        with self._reads.noticed(), _translated(self._folder), span("store.read"), self._reading.connect() as connection:
             self._own.reading = connection
             try:
                 yield connection
@@ -93,7 +95,7 @@ class Database:
             StorageFullError: there is no room for what was written.
             UnavailableError: the database does not answer; whether it wrote is not known where it fell silent at the end.
         """
-        with _translated(self._folder), span("store.write"), self._engine.begin() as connection:
+        with self._writes.noticed(), _translated(self._folder), span("store.write"), self._engine.begin() as connection:
             yield connection
 
 

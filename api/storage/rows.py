@@ -7,6 +7,7 @@ from sqlalchemy import Row
 
 from api.jobs.history import Content, Entry, History
 from api.storage import states
+from api.storage.legible import legible
 from api.storage.stored import StoredDecision
 from api.storage.wording import Wording
 from kintsugi.core import codec
@@ -38,6 +39,7 @@ def row_of_entry(job: str, entry: Entry) -> dict[str, Any]:
     }
 
 
+@legible
 def entry_of(row: Row[Any]) -> Entry:
     """The log entry in a row of the log."""
     return Entry(
@@ -57,6 +59,7 @@ def row_of_decision(job: str, decision: StoredDecision) -> dict[str, Any]:
     return {"job": job, **row.pop("wording"), **row}
 
 
+@legible
 def decision_of(row: Row[Any]) -> StoredDecision:
     """The decision in a row of its table."""
     values = {name: value for name, value in row._mapping.items() if name != "job"}

@@ -5,6 +5,7 @@ import zlib
 from dataclasses import fields
 
 from api.jobs.history import History
+from api.storage.legible import legible
 from kintsugi.core import codec
 
 EVERY = 256
@@ -23,6 +24,7 @@ def packed(history: History) -> bytes:
     return zlib.compress(codec.dumps(history).encode(), level=1)
 
 
+@legible
 def unpacked(data: bytes) -> History | None:
     """The history in `data`; None where it was stored by a program that knew other things of a job."""
     document = json.loads(zlib.decompress(data))

@@ -13,6 +13,7 @@ from api.storage import states
 from api.storage.agenda import Agenda, move
 from api.storage.database import Database
 from api.storage.grouping import GroupCommit
+from api.storage.legible import loaded
 from api.storage.positions import numbered
 from api.storage.recent import Recent
 from api.storage.rows import decision_of, entry_of, row_of_decision, row_of_entry, row_of_history
@@ -263,7 +264,7 @@ class Store:
         return body
 
     def _decode(self, kind: type[T], digest: str) -> T:
-        return codec.loads(kind, self.body(digest))
+        return loaded(kind, self.body(digest))
 
     def _read_decision(self, job: str, generation: int) -> StoredDecision:
         query = select(DECISIONS).where(DECISIONS.c.job == job, DECISIONS.c.generation == generation)

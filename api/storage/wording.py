@@ -5,6 +5,7 @@ import zlib
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
+from api.storage.legible import legible
 from kintsugi.core import codec
 from kintsugi.core.decision import Decision
 from kintsugi.core.identity import kept_by_identity
@@ -47,10 +48,12 @@ class Wording:
         account = NO_ACCOUNT if detail is Detail.BRIEF else _unpacked(self.account)
         return f"{account[:-1]},{_unpacked(self.brief)[1:]}"
 
+    @legible
     def decision(self) -> Decision:
         """The decision itself."""
         return codec.loads(Decision, self.text())
 
+    @legible
     def plan(self) -> Plan:
         """The decision's plan."""
         return codec.decode(Plan, json.loads(_unpacked(self.brief))["plan"])

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from api.webhooks.hooks import DeliveryStatus
 from api.webhooks.moments import text_of
-from api.webhooks.outbox import Parcel, Settlement
+from api.webhooks.outbox import LONGEST_PAUSE_SECONDS, Parcel, Settlement
 from api.webhooks.sender import Attempt
 
 MOST_DOUBLINGS = 60
@@ -21,7 +21,7 @@ class Manners:
     """For one attempt."""
     first_retry_seconds: float = 1.0
     """Each later one waits twice as long."""
-    longest_retry_seconds: float = 600.0
+    longest_retry_seconds: float = LONGEST_PAUSE_SECONDS
     retry_seconds: float = 86_400.0
     """From the news to giving up."""
     keep_seconds: float = 604_800.0

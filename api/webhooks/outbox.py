@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, delete, exists, insert, literal_column, or_, select, update
@@ -10,9 +11,14 @@ from sqlalchemy import ColumnElement, Select, and_, delete, exists, insert, lite
 from api.storage.database import Database
 from api.storage.tables import DECISIONS, DELIVERIES, LOG, WEBHOOKS
 from api.webhooks.hooks import DeliveryStatus, HookKind
+from api.webhooks.moments import moment_of, text_of
 from api.webhooks.news import News
 
 KINDS_SEPARATOR = " "
+LONGEST_PAUSE_SECONDS = 600.0
+"""Between two attempts."""
+FAR_SECONDS = LONGEST_PAUSE_SECONDS + 60.0
+"""No delivery is due so far ahead, and no lease so long, unless the clock was set back meanwhile."""
 MOST_BEHIND = 100
 """Webhooks that are brought up to date in one go."""
 
@@ -169,10 +175,12 @@ def moved(place: Place, *, generation: int, number: int) -> Place:
 
 
 def _due(now: str, skipped: Collection[tuple[str, str]]) -> ColumnElement[bool]:
-    columns = DELIVERIES.c
+    """What is sent now: what is due, but for what others send; both said by a clock that was not set back since."""
+    columns, far = DELIVERIES.c, text_of(moment_of(now) + timedelta(seconds=FAR_SECONDS))
     others = [or_(columns.job != job, columns.webhook != webhook) for job, webhook in skipped]
-    free = or_(columns.leased_until.is_(None), columns.leased_until < now)
-    return and_(columns.status == DeliveryStatus.PENDING.value, columns.due_at <= now, free, *others)
+    due = or_(columns.due_at <= now, columns.due_at > far)
+    free = or_(columns.leased_until.is_(None), columns.leased_until < now, columns.leased_until > far)
+    return and_(columns.status == DeliveryStatus.PENDING.value, due, free, *others)
 
 
 def _one(job: str, webhook: str, event: str) -> ColumnElement[bool]:

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, inser
 from api.http.cursors import Cursors
 from api.problems import PreconditionFailedError
 from api.storage.database import Database, OvertakenError
+from api.storage.legible import legible
 from api.storage.tables import DECISIONS, DELIVERIES, JOBS, LOG, WEBHOOKS
 from api.webhooks.guard import Guard
 from api.webhooks.hooks import (
@@ -224,6 +225,7 @@ def _require(connection: Connection, job: str, webhook: str, expected: str | Non
         raise PreconditionFailedError("the webhook was changed meanwhile: fetch it again", field="If-Match")
 
 
+@legible
 def _shown(row: Row[Any]) -> Webhook:
     return Webhook(
         id=row.id,

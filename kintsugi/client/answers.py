@@ -47,7 +47,7 @@ def _refusal(response: httpx2.Response) -> KintsugiError | None:
     try:
         document = response.json()
         return error_from(document["error"]) if document["type"].startswith(PROBLEM_TYPE) else None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 

@@ -7,7 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -18,6 +18,7 @@ import httpx2
 import stamina
 
 from kintsugi.client.answers import AwayError, require_answer, understood
+from kintsugi.client.bounds import LARGEST_ANSWER_BYTES, AnswerTime, whole
 from kintsugi.client.patience import Patience
 from kintsugi.core.errors import InvalidInputError
 
@@ -25,6 +26,8 @@ T = TypeVar("T")
 
 LONGEST_PAUSE_SECONDS = 60.0
 """Before a retry, however long the service asks for."""
+CONNECTED = ("connect_tcp.complete", "start_tls.complete")
+"""How the names of httpcore's events end that tell of a connection, or of its encryption."""
 TOKEN_VARIABLE = "KINTSUGI_TOKEN"  # noqa: S105 - the name of a variable
 CA_VARIABLE = "KINTSUGI_CA_FILE"
 
@@ -37,6 +40,7 @@ class Connection:
     ) -> None:
         self.patience = patience
         self._deadline: float | None = None
+        self._answer_time = AnswerTime()
         self._streams: WeakSet[Any] = WeakSet()
         self._address = checked_address(url)
         token = token or os.environ.get(TOKEN_VARIABLE)
@@ -93,9 +97,10 @@ class Connection:
             method, path, params=_given(parameters), content=content, headers=headers, extensions={"trace": self._note}
         )
         for attempt in self.attempts():
-            with attempt, _told(self._address):
-                request.extensions["timeout"] = self._timeout(wait_seconds).as_dict()
-                response = self._http.send(request)
+            with attempt, _told(self._address), self.in_time(wait_seconds) as timeout:
+                request.extensions["timeout"] = timeout.as_dict()
+                with closing(self._http.send(request, stream=True)) as begun:
+                    response = whole(begun, self._address)
                 require_answer(response, self._address)
                 return understood(read, response, self._address)
         raise AssertionError("the last attempt returns or raises")
@@ -113,12 +118,25 @@ class Connection:
         headers = {} if last_id is None else {"Last-Event-ID": last_id}
         with (
             _told(self._address),
-            self._http.sse(path, params=_given(parameters), headers=headers, max_event_size=None) as source,
+            self._http.sse(
+                path,
+                params=_given(parameters),
+                headers=headers,
+                max_event_size=LARGEST_ANSWER_BYTES,
+                extensions={"trace": self._bound},
+            ) as source,
         ):
             if source.response.is_error:
-                source.response.read()
-            require_answer(source.response, self._address)
+                require_answer(whole(source.response, self._address), self._address)
             yield iter(source)
+
+    @contextmanager
+    def in_time(self, wait_seconds: float = 0.0) -> Iterator[httpx2.Timeout]:
+        """Meanwhile this thread has the time for one answer, which is `wait_seconds` long in coming; gives that of each read."""
+        timeout = self._timeout(wait_seconds)
+        assert timeout.read is not None
+        with self._answer_time.within(timeout.read):
+            yield timeout
 
     def attempts(self) -> Any:
         """Context managers, one for each attempt, that swallow the service's absence until patience ends."""
@@ -150,9 +168,15 @@ class Connection:
         )
 
     def _note(self, event: str, details: Mapping[str, Any]) -> None:
-        """Remember the connections that are made."""
-        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+        """Remember the connections that are made, which `hurried` breaks; not those of streams."""
+        self._bound(event, details)
+        if event.endswith(CONNECTED):
             self._streams.add(details["return_value"])
+
+    def _bound(self, event: str, details: Mapping[str, Any]) -> None:
+        """Bound how long a new connection is read from for one answer."""
+        if event.endswith(CONNECTED):
+            self._answer_time.bound(details["return_value"])
 
     def _cut(self) -> None:
         """Break all connections, so that nobody waits for an answer any longer: closing them alone wakes no thread."""

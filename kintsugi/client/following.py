@@ -43,7 +43,7 @@ def _opened(
 ) -> tuple[httpx2.ServerSentEvent, Iterator[httpx2.ServerSentEvent]]:
     """The first message of a connection that stays open for `life`, and those that follow."""
     for attempt in connection.attempts():
-        with attempt, ExitStack() as trial:
+        with attempt, connection.in_time(), ExitStack() as trial:
             messages = trial.enter_context(connection.stream(path, parameters=parameters, last_id=last_id))
             begin = next(messages, None)
             if begin is None or begin.event != BEGIN:

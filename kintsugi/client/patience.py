@@ -8,7 +8,7 @@ class Patience:
     """How long a client waits for the service and how often it asks again."""
 
     timeout_seconds: float = 30.0
-    """For one answer, beyond the time that the call itself asks the service to wait."""
+    """For one whole answer, beyond the time that the call itself asks the service to wait."""
     connect_seconds: float = 5.0
     attempts: int = 6
     retry_seconds: float = 0.1

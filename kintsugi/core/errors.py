@@ -103,7 +103,8 @@ class StaleIncarnationError(ConflictError):
 
     @classmethod
     def _rebuilt(cls, document: Mapping[str, Any]) -> Self:
-        return cls(str(document["message"]), incarnations=document["incarnations"])
+        incarnations = {str(worker): int(incarnation) for worker, incarnation in document["incarnations"].items()}
+        return cls(str(document["message"]), incarnations=incarnations)
 
 
 class StaleTermError(ConflictError):
@@ -141,7 +142,7 @@ class StateLostError(InfeasibleError):
 
     @classmethod
     def _rebuilt(cls, document: Mapping[str, Any]) -> Self:
-        return cls(str(document["message"]), layers=tuple(document["value"]))
+        return cls(str(document["message"]), layers=tuple(int(layer) for layer in document["value"]))
 
 
 class ReconfigurationError(KintsugiError):

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from api.texts import LONGEST_TEXT
 from kintsugi.core import codec
 from tests.api.requests import EVENTS, JOB, REPORTS, event, new_job
 from tests.builders import uniform_profile
@@ -154,9 +155,25 @@ def test_texts_that_utf8_cannot_hold_come_back_escaped(client, job):
     assert client.get(EVENTS).json()["events"][0]["event"]["detail"] == "\ud800"
 
 
+def test_what_is_long_comes_back_cut_and_says_so(client, job):
+    long = "x" * 900_000
+    unknown = assert_is_problem(client.post("/v1/jobs", json=new_job(**{long: 1})), 422)
+    missing = assert_is_problem(client.get(f"/v1/{long[:40_000]}"), 404)
+    for text, length in ((unknown["field"], "900,000"), (missing["value"], "40,004")):
+        assert text.endswith(f"... ({length} characters)")
+        assert len(text) < LONGEST_TEXT + 100
+    assert len(missing["message"]) < LONGEST_TEXT + 100
+
+
 def test_a_token_that_outlives_the_calendar(client):
     asked = {"name": "ci", "expires_in_seconds": 7965022847683083.0}
     assert assert_is_problem(client.post("/v1/tokens", json=asked), 422)["field"] == "expires_in_seconds"
+
+
+@pytest.mark.parametrize("job", ["", "llama\x1b[2J", "x" * 201])
+def test_a_token_for_a_job_of_a_name_that_none_can_have(client, job):
+    asked = {"name": "ci", "job": job}
+    assert assert_is_problem(client.post("/v1/tokens", json=asked), 422)["field"] == "job"
 
 
 def test_a_method_that_is_not_there(client):

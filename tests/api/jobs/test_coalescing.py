@@ -72,6 +72,17 @@ def test_who_tells_what_was_told_already_gets_the_same_plan(make, clock):  # noq
     assert service.answered("job", again).generation == 1
 
 
+def test_a_window_ends_where_the_clock_is_set_back(make, clock):  # noqa: F811
+    service = make(Handling(coalesce_seconds=10.0))
+    clock.second = 50
+    lose(service, "w00", 0)
+    clock.second = 49  # as another machine's clock may say
+    assert not service.may_be_due("job")
+    clock.second = 0
+    assert service.kept_history("job").gathering_seconds(clock()) == 0.0
+    assert service.expire("job").generation == 1
+
+
 def test_an_event_that_changes_nothing_opens_no_window(client):
     client.post("/v1/jobs", json=new_job(handling={"coalesce_seconds": 600}))
     answer = client.post(EVENTS, json={**event("a", 0, kind="link_connected"), "link": ["h00", "h01"]})

@@ -70,6 +70,13 @@ def test_what_is_refused_is_not_in_the_log(client):
     assert client.get(f"{OVERLAY}/log").json()["last_number"] == 4
 
 
+@pytest.mark.parametrize("name", ["..", ".", "x%0Ay", "%1B%5B2J", "%E2%80%AE"])
+def test_a_name_that_nobody_can_read_or_ask_for_begins_no_overlay(client, name):
+    path = f"/v1/jobs/{name.replace('.', '%2E')}/overlay/events"
+    refused = client.post(path, json={"kind": "worker_joined", "id": "a", "worker": "w00", **JOINED})
+    assert (refused.status_code, refused.json()["error"]["field"]) == (422, "job")
+
+
 def test_nobody_joined_yet(client):
     for path in ("", "/log", "/heartbeats"):
         assert client.get(OVERLAY + path).status_code == 404

@@ -1,5 +1,7 @@
 """The outbox: everything is put down once, sent by one process at a time, and found again when a lease has ended."""
 
+from dataclasses import replace
+
 import pytest
 
 from api.metrics import Metrics
@@ -13,7 +15,7 @@ from api.webhooks.hooks import DeliveryStatus, NewWebhook
 from api.webhooks.manners import Manners
 from api.webhooks.moments import utc_now
 from api.webhooks.news import News
-from api.webhooks.outbox import Outbox, moved
+from api.webhooks.outbox import Outbox, Settlement, moved
 from api.webhooks.registry import Registry
 from api.webhooks.sender import Attempt
 from kintsugi.core import codec
@@ -92,3 +94,22 @@ def test_webhooks_that_are_busy_are_left_out(outbox):
     assert not outbox.is_due(NOW, [("llama", "site")])
     assert outbox.lease(NOW, SOON, "a", most=9, skipped=[("llama", "site")]) == []
     assert outbox.is_due(NOW, [("llama", "other")])
+
+
+def test_a_lease_does_not_last_longer_where_the_clock_was_set_back(outbox):
+    a_little, much = "9998-12-31T23:55:00.000000Z", "9998-12-31T22:00:00.000000Z"
+    (held,) = outbox.lease(NOW, SOON, "of one that was killed", most=9)
+    (other,) = outbox.lease(a_little, SOON, "a", most=9)
+    assert other.event != held.event
+    assert [parcel.event for parcel in outbox.lease(much, much, "b", most=9)] == [held.event]
+
+
+def test_a_pause_does_not_last_longer_where_the_clock_was_set_back(outbox):
+    (parcel,) = outbox.lease(NOW, SOON, "a", most=9)
+    paused = Settlement(status=DeliveryStatus.PENDING, attempts=1, due_at=LATER, last_status=503, last_error="away")
+    assert outbox.settle(parcel, paused)
+    (other,) = outbox.lease("9998-12-31T23:55:00.000000Z", SOON, "b", most=9)
+    assert other.event != parcel.event
+    assert outbox.settle(other, replace(paused, status=DeliveryStatus.DELIVERED))
+    assert not outbox.is_due("9998-12-31T23:55:00.000000Z", ())
+    assert outbox.is_due("9998-12-31T22:00:00.000000Z", ())

@@ -1,0 +1,16 @@
+"""Texts of others on their way to people: fit to be shown wherever they are shown."""
+
+LONGEST_TEXT = 4_000
+"""Characters of one text that problem documents and the log tell; a body may hold millions."""
+
+
+def shortened(text: str) -> str:
+    """`text`, where it is too long its beginning and how long it is."""
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}... ({len(text):,} characters)"
+
+
+def escaped(text: str) -> str:
+    """`text` with whatever would steer a terminal written as Python does; its lines stay."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1] for letter in text)

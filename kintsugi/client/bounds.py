@@ -1,0 +1,58 @@
+"""What one answer may take, whoever gives it: the time up to its last byte, however they come, and its size."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import httpcore2
+import httpx2
+
+from kintsugi.client.answers import AwayError
+
+LARGEST_ANSWER_BYTES = 2**29
+"""Of an answer as it is understood, unpacked; what the service tells of the largest job is well below."""
+
+
+class AnswerTime(threading.local):
+    """How long this thread goes on reading what it asked for; for ever unless it says otherwise."""
+
+    def __init__(self) -> None:
+        self._until = math.inf
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Meanwhile reads of this thread end after so many seconds, all together."""
+        before, self._until = self._until, time.monotonic() + seconds
+        try:
+            yield
+        finally:
+            self._until = before
+
+    def bound(self, stream: Any) -> None:
+        """Have what is read from a connection obey, whichever thread reads; each read has its own timeout beside."""
+        stream.read = partial(self._read, stream.read)
+
+    def _read(self, read: Callable[..., bytes], max_bytes: int, timeout: float | None = None) -> bytes:
+        left = self._until - time.monotonic()
+        if left <= 0.0:
+            raise httpcore2.ReadTimeout("its answer was not whole in time")
+        return read(max_bytes, left if timeout is None or left < timeout else timeout)
+
+
+def whole(response: httpx2.Response, address: str) -> httpx2.Response:
+    """A response whose body is still on its way, with all of it.
+
+    Raises:
+        AwayError: it is larger than any answer of the service's.
+    """
+    content = bytearray()
+    for part in response.iter_bytes():
+        content += part
+        if len(content) > LARGEST_ANSWER_BYTES:
+            raise AwayError(f"the service at {address} answers with more than {LARGEST_ANSWER_BYTES} bytes", field="url")
+    told = {name: response.headers[name] for name in ("Retry-After",) if name in response.headers}
+    return httpx2.Response(response.status_code, headers=told, content=bytes(content))

@@ -1,0 +1,52 @@
+"""What one answer may take of the client, whoever gives it."""
+
+import gzip
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import httpx2
+import pytest
+
+from kintsugi.client import Client, Patience, bounds
+from kintsugi.core.errors import UnavailableError
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"], ids=["head", "body"])
+@pytest.mark.parametrize("ask", [lambda client: client.plan("llama"), lambda client: next(client.follow("llama"))])
+def test_an_answer_that_trickles_for_ever_is_given_up_in_time(head, ask):
+    """Each byte comes soon after the one before."""
+    given_up, patience = threading.Event(), Patience(timeout_seconds=0.2, attempts=1)
+
+    def trickle():
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            connection.sendall(head)
+            while not given_up.wait(0.02):
+                connection.sendall(b":")
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        ThreadPoolExecutor() as threads,
+        Client(f"http://127.0.0.1:{server.getsockname()[1]}", patience=patience) as client,
+    ):
+        threads.submit(trickle)
+        asked = threads.submit(ask, client)
+        try:
+            with pytest.raises(UnavailableError, match=r"does not answer: (timed out|.* in time)"):
+                asked.result(10)
+        finally:
+            given_up.set()
+
+
+@pytest.mark.parametrize("status", [200, 409])
+def test_an_answer_that_unpacks_to_more_than_any_of_the_services_is_not_read_to_its_end(monkeypatch, status):
+    monkeypatch.setattr(bounds, "LARGEST_ANSWER_BYTES", 100_000)
+    packed = gzip.compress(b" " * 1_000_000)
+    unread = iter([packed[:300], packed[300:600], b"never asked for"])
+    bomb = httpx2.Response(status, headers={"Content-Encoding": "gzip"}, content=unread)
+    client = Client("http://service", patience=Patience(attempts=1), transport=httpx2.MockTransport(lambda _: bomb))
+    with client, pytest.raises(UnavailableError, match="more than 100000 bytes"):
+        client.plan("llama")
+    assert list(unread)
