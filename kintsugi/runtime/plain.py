@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from kintsugi.core.codec import dumps
-from kintsugi.core.errors import ConflictError
+from kintsugi.core.errors import KintsugiError
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
 from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord, append_record, checkpoint_record
 from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, CheckpointStore, Manifest
@@ -33,6 +33,7 @@ from kintsugi.runtime.checkpoints.recording import Cadence, CheckpointOptions
 from kintsugi.runtime.checkpoints.snapshots import Entries, random_entries, read_part, restore_random, worker_part
 from kintsugi.runtime.checkpoints.writer import PartWriter
 from kintsugi.runtime.default_group import require_sums_in_host_memory
+from kintsugi.runtime.disk import make_folder
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
 from kintsugi.runtime.plain_state import Stateful, entries_of, load
@@ -72,7 +73,8 @@ class PlainRun:
             mtbf_seconds: mean time between failures of the whole job, from which the best interval follows.
 
         Raises:
-            InvalidInputError: the ranks cannot share the global batch evenly, or their group cannot sum in host memory.
+            InvalidInputError: the ranks cannot share the global batch evenly, their group cannot sum in host memory, or the
+                folder cannot be made.
             ConflictError: another life of the script goes on in the folder.
         """
         if dist.is_initialized():
@@ -238,8 +240,9 @@ class PlainRun:
         refusal = None
         if self.rank == 0:
             try:
+                make_folder(self._folder, "run")
                 self._lock.take()
-            except ConflictError as error:
+            except KintsugiError as error:
                 refusal = error
         if (refusal := self._agreed(refusal)) is not None:
             raise refusal

@@ -16,7 +16,7 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.checkpoints.advice import CheckpointRecord
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.checkpoints.snapshots import read_part
-from kintsugi.runtime.layout import RECORDS
+from kintsugi.runtime.layout import JOURNALS, RECORDS
 from kintsugi.runtime.plain import PlainRun
 from kintsugi.runtime.plain_state import entries_of, load
 from kintsugi.runtime.processes import forkserver
@@ -225,6 +225,15 @@ def test_what_earlier_versions_wrote_is_read(scheduler_of):
         other_optimizer.step()
         other_scheduler.step()
         assert other_optimizer.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / JOURNALS).touch()
+    for folder, named in ((tmp_path / "file", "file"), (tmp_path / "run", f"run/{JOURNALS}")):
+        with refuses("run", str(tmp_path / named), "name another one"):
+            PlainRun(folder, num_samples=20, global_batch_size=6, num_steps=9)
 
 
 def test_a_scheduler_that_cannot_be_written_is_refused_before_anything_is_trained(tmp_path):
