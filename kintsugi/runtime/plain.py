@@ -13,6 +13,8 @@ newest one, on as many ranks as divide the global batch, which stays the same:
 """
 
 import hashlib
+import os
+import signal
 import statistics
 import time
 from pathlib import Path
@@ -36,6 +38,7 @@ from kintsugi.runtime.default_group import require_sums_in_host_memory
 from kintsugi.runtime.disk import make_folder
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
+from kintsugi.runtime.parent import end_with_parent
 from kintsugi.runtime.plain_state import Stateful, entries_of, load
 from kintsugi.runtime.records.journal import Geometry, Journal, Pass, Source, next_life
 from kintsugi.runtime.run_lock import RunLock
@@ -43,6 +46,8 @@ from kintsugi.runtime.sampler import Sampler
 
 _ATTEMPT = 1
 _STATE = "state"
+_LAUNCHED = "TORCHELASTIC_RUN_ID"
+"""Set by torchrun for the ranks that it starts."""
 
 
 class PlainRun:
@@ -79,6 +84,8 @@ class PlainRun:
         """
         if dist.is_initialized():
             require_sums_in_host_memory()
+        if _LAUNCHED in os.environ:  # else ranks of a launcher that was killed train on, and keep the next life from the folder
+            end_with_parent(signal.SIGKILL)
         self.num_steps = num_steps
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.world_size = dist.get_world_size() if dist.is_initialized() else 1

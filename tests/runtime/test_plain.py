@@ -1,9 +1,13 @@
 """A plain DDP script under torchrun is struck, supervised, audited, and ends where one process alone ends."""
 
 import json
+import os
 import random
 import runpy
+import signal
+import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +26,7 @@ from kintsugi.runtime.plain_state import entries_of, load
 from kintsugi.runtime.processes import forkserver
 from kintsugi.runtime.records.audit import audit
 from kintsugi.runtime.records.journal import Source
+from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.supervising.supervision import EndReason, SupervisorPolicy, SupervisorState
 from kintsugi.runtime.supervising.supervisor import Supervisor
 from kintsugi.runtime.synchronization import PeerTransport, SynchronizedOptimizer, SynchronousSGD
@@ -242,6 +247,35 @@ def test_a_scheduler_that_cannot_be_written_is_refused_before_anything_is_traine
     run = PlainRun(tmp_path, num_samples=20, global_batch_size=6, num_steps=9)
     with pytest.raises(InvalidInputError, match="scheduler: holds a set"):
         run.restore(model, optimizer, scheduler)
+
+
+LAUNCHER = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], start_new_session=True).wait()
+"""
+RANK = """
+import os, sys, time
+from kintsugi.runtime.plain import PlainRun
+run = PlainRun(sys.argv[1], num_samples=4, global_batch_size=2, num_steps=2)
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.processes
+def test_ranks_end_with_the_torchrun_that_started_them(tmp_path):
+    command = [sys.executable, "-c", LAUNCHER, RANK, str(tmp_path)]
+    environment = {**os.environ, "TORCHELASTIC_RUN_ID": "none"}
+    launcher = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    rank = int(launcher.stdout.readline())
+    launcher.kill()
+    try:
+        launcher.communicate(timeout=60.0)  # the rank has the pipe, too, until it ends
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(rank, signal.SIGKILL)
+    with RunLock(tmp_path):
+        pass
 
 
 def torchrun(folder: Path, num_ranks: int, *options: str) -> list[str]:
