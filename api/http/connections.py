@@ -6,7 +6,6 @@ import resource
 import time
 from asyncio import BaseTransport, TimerHandle
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -53,13 +52,6 @@ class PromptProtocol(HttpToolsProtocol):
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
-
-
-def allow_most() -> None:
-    """Let this process have as many descriptors, one for each connection, as its administrator allows."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # where there is no bound some systems have one all the same
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class Descriptors:

@@ -19,11 +19,12 @@ from api.access.assembly import adopt_workers, tokens_are_needed
 from api.access.certificates import check_certificate
 from api.access.vault import Vault
 from api.app import create_app
-from api.http.connections import Descriptors, PromptProtocol, allow_most
+from api.http.connections import Descriptors, PromptProtocol
 from api.overlay.assembly import overlays_of
 from api.settings import Settings, settings_of
 from api.spans import require_opentelemetry
 from api.storage.store import Store
+from kintsugi.core.descriptors import allow_most
 from kintsugi.core.errors import InvalidInputError, UnavailableError
 from planner.warmup import warm_up
 

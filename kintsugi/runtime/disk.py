@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
+import structlog
+
 from kintsugi.core.errors import InvalidInputError
 
 _BYTES = 4 << 20
@@ -20,8 +22,20 @@ class DiskRates:
     read_bytes_per_second: float
 
 
+_GUESSED = DiskRates(write_bytes_per_second=1e8, read_bytes_per_second=1e8)
+
+
 def disk_rates(folder: Path) -> DiskRates:
-    """Write and read one file of 4 MiB in `folder`, which is made where it is missing."""
+    """Write and read one file of 4 MiB in `folder`, which is made where it is missing; where it is full a guess, with a warning."""
+    try:
+        return _measured(folder)
+    except OSError as error:
+        log = structlog.get_logger("kintsugi.runtime")
+        log.warning("nothing can be written here now; how fast the disk is was guessed", folder=str(folder), reason=str(error))
+        return _GUESSED
+
+
+def _measured(folder: Path) -> DiskRates:
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryFile(dir=folder, buffering=0) as file:
         began = time.monotonic()

@@ -39,8 +39,9 @@ class OptimizerState:
         """What there is of a parameter, as `flat` has it; nothing where it is not trained.
 
         Raises:
-            InvalidInputError: the optimizer keeps what cannot be sent, or changed it in a group.
+            InvalidInputError: the optimizer keeps what cannot be sent, or what belongs to no parameter, or changed it in a group.
         """
+        require_by_parameter(self._optimizer)
         if parameter not in self._groups:
             return {}
         return flat({**self._optimizer.state.get(parameter, {}), **self._changed(self._groups[parameter])})
@@ -101,6 +102,22 @@ def put(own: Any, value: Any) -> Any:
 def groups_by_parameter(groups: Iterable[dict[str, Any]]) -> dict[Tensor, dict[str, Any]]:
     """The parameter group that each parameter is in."""
     return {parameter: group for group in groups for parameter in group[_PARAMETERS]}
+
+
+def require_by_parameter(optimizer: torch.optim.Optimizer) -> None:
+    """Require that all of an optimizer's state belongs to parameters: nothing else of it goes on where they do.
+
+    Raises:
+        InvalidInputError: with the name of what does not.
+    """
+    if (other := next((key for key in optimizer.state if not isinstance(key, Tensor)), None)) is not None:
+        kind = type(optimizer).__name__
+        raise InvalidInputError(
+            f"is {kind}, whose state[{other!r}] belongs to no parameter, and would stay behind where these move: "
+            "keep it in param_groups, or beside each parameter",
+            field="optimizer",
+            value=str(other),
+        )
 
 
 def kept(key: str, value: Any, parameter: Tensor, group: Mapping[str, Any]) -> Any:

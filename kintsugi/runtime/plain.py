@@ -13,6 +13,8 @@ newest one, on as many ranks as divide the global batch, which stays the same:
 """
 
 import hashlib
+import os
+import signal
 import statistics
 import time
 from pathlib import Path
@@ -25,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from kintsugi.core.codec import dumps
-from kintsugi.core.errors import ConflictError
+from kintsugi.core.errors import KintsugiError
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
 from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord, append_record, checkpoint_record
 from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, CheckpointStore, Manifest
@@ -33,8 +35,10 @@ from kintsugi.runtime.checkpoints.recording import Cadence, CheckpointOptions
 from kintsugi.runtime.checkpoints.snapshots import Entries, random_entries, read_part, restore_random, worker_part
 from kintsugi.runtime.checkpoints.writer import PartWriter
 from kintsugi.runtime.default_group import require_sums_in_host_memory
+from kintsugi.runtime.disk import make_folder
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
+from kintsugi.runtime.parent import end_with_parent
 from kintsugi.runtime.plain_state import Stateful, entries_of, load
 from kintsugi.runtime.records.journal import Geometry, Journal, Pass, Source, next_life
 from kintsugi.runtime.run_lock import RunLock
@@ -42,6 +46,8 @@ from kintsugi.runtime.sampler import Sampler
 
 _ATTEMPT = 1
 _STATE = "state"
+_LAUNCHED = "TORCHELASTIC_RUN_ID"
+"""Set by torchrun for the ranks that it starts."""
 
 
 class PlainRun:
@@ -72,11 +78,14 @@ class PlainRun:
             mtbf_seconds: mean time between failures of the whole job, from which the best interval follows.
 
         Raises:
-            InvalidInputError: the ranks cannot share the global batch evenly, or their group cannot sum in host memory.
+            InvalidInputError: the ranks cannot share the global batch evenly, their group cannot sum in host memory, or the
+                folder cannot be made.
             ConflictError: another life of the script goes on in the folder.
         """
         if dist.is_initialized():
             require_sums_in_host_memory()
+        if _LAUNCHED in os.environ:  # else ranks of a launcher that was killed train on, and keep the next life from the folder
+            end_with_parent(signal.SIGKILL)
         self.num_steps = num_steps
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.world_size = dist.get_world_size() if dist.is_initialized() else 1
@@ -238,8 +247,9 @@ class PlainRun:
         refusal = None
         if self.rank == 0:
             try:
+                make_folder(self._folder, "run")
                 self._lock.take()
-            except ConflictError as error:
+            except KintsugiError as error:
                 refusal = error
         if (refusal := self._agreed(refusal)) is not None:
             raise refusal

@@ -1,4 +1,4 @@
-"""One life at a time in the folder of a run: two would write over each other's checkpoints and journals."""
+"""One life at a time in the folder of a run: two would write over each other's checkpoints and journals, or mix their traces."""
 
 import errno
 import fcntl
@@ -25,9 +25,11 @@ class RunLock(AbstractContextManager["RunLock"]):
     where a script that failed in a notebook is begun again.
     """
 
-    def __init__(self, folder: Path, name: str = LIFE_LOCK) -> None:
+    def __init__(self, folder: Path, name: str = LIFE_LOCK, *, field: str = "run") -> None:
+        """`field` is what the folder was named as."""
         self._folder = folder
         self._path = folder / name
+        self._field = field
         self._descriptor: int | None = None
 
     def __enter__(self) -> Self:
@@ -70,4 +72,4 @@ class RunLock(AbstractContextManager["RunLock"]):
 
     def _refusal(self, holder: str) -> ConflictError:
         message = f"{self._folder} is in use by {holder or 'another process'}: wait for its end or end it, or take another folder"
-        return ConflictError(message, field="run", value=str(self._folder))
+        return ConflictError(message, field=self._field, value=str(self._folder))

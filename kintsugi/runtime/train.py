@@ -87,7 +87,7 @@ def train(
     Raises:
         InvalidInputError: degrees and workers do not fit each other, workers cannot be given `make_job`, a fault would never
             strike, or the job's device is not there, or not for the transport.
-        ConflictError: another life of the run goes on in its folder.
+        ConflictError: another life of the run goes on in its folder, or another job's actions are recorded in the one for them.
         InfeasibleError: too much was lost; no plan exists for the workers that are left.
         WorkerError: the job's own code raised.
     """

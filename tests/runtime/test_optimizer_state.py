@@ -231,6 +231,23 @@ def test_what_cannot_be_sent_is_refused_where_an_optimizer_puts_it_into_a_group(
         updated(ModelState.initial(holding_job(0, object()), [1]))
 
 
+class Tallying(torch.optim.SGD):
+    """Counts its steps beside what it keeps of its parameters."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.state["tally"] = self.state.get("tally", 0) + 1
+
+
+def test_state_that_belongs_to_no_parameter_is_refused():
+    job = replace(odd_job(), optimizer=lambda named: Tallying([parameter for _, parameter in named], lr=0.1))
+    with refuses("optimizer", fragment="is Tallying, whose state['tally'] belongs to no parameter"):
+        updated(ModelState.initial(job, [1]))
+    model = Scaled()
+    with refuses("optimizer", fragment="state['tally']"):
+        flat_state.entries(model, stepped(model.parameters(), Tallying), (), 1, Replicated.EVERYTHING)
+
+
 def test_settings_of_groups_stay_those_of_the_job():
     helper = object()
     state = updated(ModelState.initial(holding_job(helper, helper), [1]))

@@ -1,9 +1,13 @@
 """A plain DDP script under torchrun is struck, supervised, audited, and ends where one process alone ends."""
 
 import json
+import os
 import random
 import runpy
+import signal
+import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,11 +21,12 @@ from kintsugi.runtime.checkpoints.advice import CheckpointRecord
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.checkpoints.snapshots import read_part
 from kintsugi.runtime.forking import forkserver
-from kintsugi.runtime.layout import RECORDS
+from kintsugi.runtime.layout import JOURNALS, RECORDS
 from kintsugi.runtime.plain import PlainRun
 from kintsugi.runtime.plain_state import entries_of, load
 from kintsugi.runtime.records.audit import audit
 from kintsugi.runtime.records.journal import Source
+from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.supervising.supervision import EndReason, SupervisorPolicy, SupervisorState
 from kintsugi.runtime.supervising.supervisor import Supervisor
 from kintsugi.runtime.synchronization import PeerTransport, SynchronizedOptimizer, SynchronousSGD
@@ -227,12 +232,50 @@ def test_what_earlier_versions_wrote_is_read(scheduler_of):
         assert other_optimizer.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / JOURNALS).touch()
+    for folder, named in ((tmp_path / "file", "file"), (tmp_path / "run", f"run/{JOURNALS}")):
+        with refuses("run", str(tmp_path / named), "name another one"):
+            PlainRun(folder, num_samples=20, global_batch_size=6, num_steps=9)
+
+
 def test_a_scheduler_that_cannot_be_written_is_refused_before_anything_is_trained(tmp_path):
     model, optimizer, scheduler = script()
     scheduler.listeners = {print}
     run = PlainRun(tmp_path, num_samples=20, global_batch_size=6, num_steps=9)
     with pytest.raises(InvalidInputError, match="scheduler: holds a set"):
         run.restore(model, optimizer, scheduler)
+
+
+LAUNCHER = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], start_new_session=True).wait()
+"""
+RANK = """
+import os, sys, time
+from kintsugi.runtime.plain import PlainRun
+run = PlainRun(sys.argv[1], num_samples=4, global_batch_size=2, num_steps=2)
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.processes
+def test_ranks_end_with_the_torchrun_that_started_them(tmp_path):
+    command = [sys.executable, "-c", LAUNCHER, RANK, str(tmp_path)]
+    environment = {**os.environ, "TORCHELASTIC_RUN_ID": "none"}
+    launcher = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    rank = int(launcher.stdout.readline())
+    launcher.kill()
+    try:
+        launcher.communicate(timeout=60.0)  # the rank has the pipe, too, until it ends
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(rank, signal.SIGKILL)
+    with RunLock(tmp_path):
+        pass
 
 
 def torchrun(folder: Path, num_ranks: int, *options: str) -> list[str]:

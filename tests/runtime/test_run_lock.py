@@ -11,12 +11,17 @@ import torch.distributed as dist
 from structlog.testing import capture_logs
 
 from kintsugi.core.errors import ConflictError
-from kintsugi.runtime.layout import JOURNALS, SUPERVISOR_LOCK
+from kintsugi.runtime.control.agent import Agent
+from kintsugi.runtime.control.decisions import LocalDecisions
+from kintsugi.runtime.layout import JOURNALS, SUPERVISOR_LOCK, TRACE_LOCK
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.plain import PlainRun
+from kintsugi.runtime.records.tracing import JOB, TRACES, TraceOptions
 from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.supervising.supervisor import Supervisor
 from kintsugi.runtime.train import train
 from tests.runtime.jobs import tiny_gpt
+from tests.runtime.runs import gpt_request
 
 HOLD = """
 import sys
@@ -122,6 +127,23 @@ def test_ranks_that_do_not_hold_the_folder_hear_of_its_refusal(tmp_path, holder,
     finally:
         monkeypatch.undo()
         dist.destroy_process_group()
+
+
+@pytest.mark.processes
+def test_a_folder_where_another_job_records_its_actions_is_refused_before_it_has_any(tmp_path):
+    holder = Holder(str(tmp_path / TRACES), TRACE_LOCK)
+    options = AgentOptions(worker=WorkerOptions(trace=TraceOptions(folder=tmp_path)))
+    message = rf"trace: {tmp_path / TRACES} is in use by process {holder.process.pid} "
+    with (
+        Agent(tiny_gpt, gpt_request(1, 1), LocalDecisions(), options=options) as agent,
+        pytest.raises(ConflictError, match=message),
+    ):
+        agent.run()
+    assert not (tmp_path / TRACES / JOB).exists()
+    holder.kill()
+    with Agent(tiny_gpt, gpt_request(1, 1), LocalDecisions(), options=options) as agent:
+        agent.run()
+    Holder(str(tmp_path / TRACES), TRACE_LOCK).kill()
 
 
 def test_a_second_supervisor_is_refused(tmp_path):

@@ -69,6 +69,26 @@ def test_who_starts_workers_loads_nothing_that_they_alone_need():
     subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
 
 
+LIMITED = """
+import resource
+
+from kintsugi.runtime.forking import forkserver
+
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))
+worker = forkserver().Process(target=exec, args=("import resource; assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 64",))
+worker.start()
+worker.join()
+assert worker.exitcode == 0
+"""
+
+
+@pytest.mark.processes
+def test_workers_have_as_many_descriptors_as_they_may():
+    """Each group takes one for each of its members."""
+    subprocess.run([sys.executable, "-c", LIMITED], timeout=120, check=True)
+
+
 SCRIPT = """
 import kintsugi
 from tests.runtime.jobs import profile_for, tiny_gpt

@@ -11,12 +11,14 @@ is fsynced before the next. A crash at any moment leaves the previous checkpoint
 
 import hashlib
 import itertools
+import json
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -206,7 +208,7 @@ class CheckpointStore:
         """The newest checkpoint that is undamaged; what is skipped is warned of, by its name and that of the one used.
 
         Raises:
-            InvalidInputError: it is another job's.
+            InvalidInputError: it is another job's, or another version's that cannot be read.
         """
         damaged: list[DamagedCheckpointError] = []
         for folder in self._candidates():
@@ -250,8 +252,8 @@ class CheckpointStore:
 
     def _read(self, folder: Path) -> Checkpoint:
         try:
-            sealed = loads(_Sealed, (folder / MANIFEST).read_bytes())
-        except (InvalidInputError, OSError) as error:
+            sealed = self._sealed(folder.name, (folder / MANIFEST).read_bytes())
+        except OSError as error:
             raise DamagedCheckpointError(f"{MANIFEST} cannot be read: {error}", field=folder.name, value=MANIFEST) from error
         if sealed.sha256 != _digest(sealed.manifest) or _name(sealed.manifest.step) != folder.name:
             raise DamagedCheckpointError(f"{MANIFEST} is not as it was written", field=folder.name, value=MANIFEST)
@@ -260,6 +262,15 @@ class CheckpointStore:
             message = f"holds checkpoints of another job{changed}; take a new folder"
             raise InvalidInputError(message, field="run", value=str(self._folder))
         return Checkpoint(folder, sealed.manifest)
+
+    def _sealed(self, name: str, text: bytes) -> _Sealed:
+        try:
+            return loads(_Sealed, text)
+        except InvalidInputError as error:
+            if not _is_whole(text):
+                raise DamagedCheckpointError(f"{MANIFEST} cannot be read: {error}", field=name, value=MANIFEST) from error
+            message = f"holds {name} of another version of Kintsugi ({error}); go on with that one, or take a new folder"
+            raise InvalidInputError(message, field="run", value=str(self._folder)) from error
 
     def _point_to(self, name: str) -> None:
         replace_whole(self._folder / LATEST, dumps(_Pointer(name=name)))
@@ -279,8 +290,17 @@ class CheckpointStore:
             return False
 
 
-def _digest(manifest: Manifest) -> str:
+def _digest(manifest: Manifest | Mapping[str, Any]) -> str:
     return hashlib.sha256(dumps(manifest).encode()).hexdigest()
+
+
+def _is_whole(text: bytes) -> bool:
+    """Whether a manifest is as it was written, whatever it says."""
+    try:
+        sealed = json.loads(text)
+        return bool(sealed["sha256"] == _digest(sealed["manifest"]))
+    except (ValueError, LookupError, TypeError):
+        return False
 
 
 def _name(step: int) -> str:

@@ -105,6 +105,8 @@ class Keeper:
 
     def failed(self, worker: str, message: PartFailed) -> None:
         """A part could not be written: that checkpoint will not be; the previous one stays."""
+        if (message.attempt, message.step) in self._over:  # it was given up, and removed while this part was written
+            return
         self._log.warning(
             "a checkpoint could not be written; the previous one stays", worker=worker, step=message.step, reason=message.reason
         )

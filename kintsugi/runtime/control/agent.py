@@ -57,6 +57,7 @@ class Agent(AbstractContextManager["Agent"]):
         self._observer = observer
         self._request = request
         self._trace = options.worker.trace
+        self._held = ExitStack()
         is_ring = options.governance is Governance.RING
         if is_ring:
             preload(PLANNER)
@@ -146,8 +147,10 @@ class Agent(AbstractContextManager["Agent"]):
             WorkerError: the trainer's own code raised.
             ReconfigurationError: the survivors could not be brought onto a plan.
             UnavailableError: a worker did not start, or the service did not answer, in time.
+            ConflictError: another run's actions are recorded in the folder for those of this one.
         """
         if self._trace is not None:
+            self._held.enter_context(self._trace.lock())
             self._trace.describe(self._request.profile, self._request.cluster)
         self._conductor.start()
         while not self._conductor.is_done():
@@ -158,7 +161,7 @@ class Agent(AbstractContextManager["Agent"]):
 
     def close(self, error: BaseException | None = None) -> None:
         """End every process and thread of the job; who decides for it is told that it is over, and that by `error` if it failed."""
-        with ExitStack() as closing:
+        with self._held, ExitStack() as closing:
             closing.callback(self._conductor.close)
             closing.callback(self._decider.close, self._ending(error))
             closing.callback(self._fleet.close, grace_seconds=STOP_SECONDS if self.phase is Phase.COLLECTING else 0.0)

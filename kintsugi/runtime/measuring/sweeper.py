@@ -180,11 +180,18 @@ class Sweeper:
         found = footprints(self._job, modules, self._optimizers, self._boundaries, self._batch(0))
         return [self._samples(index, module, found[index]) for index, module in enumerate(modules)]
 
+    def _parameter_bytes(self, module: nn.Module) -> int:
+        """Of parameters and buffers. Empty ones alone count one: else nobody would be told of them."""
+        tensors = [*module.parameters(), *module.buffers()]
+        return _total_bytes(*tensors) or int(bool(tensors))
+
     def _optimizer_bytes(self, index: int, module: nn.Module) -> int:
-        """What a layer's optimizer keeps. Numbers alone, of which there are no bytes, count one: else none would be sent."""
+        """What a layer's optimizer keeps, one byte at least: else numbers alone would not be sent, nor what it keeps later on."""
         state = self._optimizer_states[index]
-        kept = [value for p in module.parameters() for value in state.export(p).values()] if state is not None else []
-        return _total_bytes(*(value for value in kept if isinstance(value, Tensor))) or int(bool(kept))
+        if state is None:
+            return 0
+        kept = [value for p in module.parameters() for value in state.export(p).values()]
+        return _total_bytes(*(value for value in kept if isinstance(value, Tensor))) or 1
 
     def _own_parameters(self, index: int) -> list[nn.Parameter]:
         """Those of a layer that are trained, but for what it shares: who owns that adds to it first, or after it."""
@@ -196,7 +203,7 @@ class Sweeper:
         shared = {module.get_parameter(name) for name in tied}
         return Samples(
             footprint=footprint,
-            parameter_bytes=_total_bytes(*module.parameters(), *module.buffers()),
+            parameter_bytes=self._parameter_bytes(module),
             gradient_bytes=_total_bytes(*self._own_parameters(index)),
             tied_bytes=_total_bytes(*shared),
             optimizer_bytes=self._optimizer_bytes(index, module),

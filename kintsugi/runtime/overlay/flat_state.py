@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.core.errors import ReconfigurationError
-from kintsugi.runtime.optimizer_state import flat, groups_by_parameter, kept, nested, put
+from kintsugi.runtime.optimizer_state import flat, groups_by_parameter, kept, nested, put, require_by_parameter
 from kintsugi.runtime.overlay.options import Replicated
 from kintsugi.runtime.overlay.ranges import Ranges, united
 from kintsugi.runtime.workers.fit import told
@@ -68,6 +68,7 @@ def entries(
     Raises:
         InvalidInputError: the optimizer or a schedule keeps what cannot be sent.
     """
+    require_by_parameter(optimizer)
     found: StateEntries = {(name, _BUFFER): buffer for name, buffer in model.named_buffers()}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad or replicated is Replicated.EVERYTHING:

@@ -22,6 +22,7 @@ import structlog
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.changes import first_change
+from kintsugi.runtime.disk import make_folder
 
 _HASH_DIGITS = 16
 
@@ -222,8 +223,12 @@ def _short(data: bytes) -> str:
 
 
 def _create(folder: Path, stem: str) -> int:
-    """A new file, numbered after those of the same worker's earlier processes."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """A new file, numbered after those of the same worker's earlier processes.
+
+    Raises:
+        InvalidInputError: the folder cannot be made, or has too many already.
+    """
+    make_folder(folder, "run")
     for incarnation in range(10_000):
         try:
             return os.open(folder / f"{stem}-{incarnation}.jsonl", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND, 0o644)

@@ -26,6 +26,9 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
+from kintsugi.runtime.disk import make_folder
+from kintsugi.runtime.layout import TRACE_LOCK
+from kintsugi.runtime.run_lock import RunLock
 
 TRACES = "trace"
 """Folder, within that of a run, of the files of its workers."""
@@ -46,8 +49,17 @@ class TraceOptions:
     def __post_init__(self) -> None:
         checks.positive("max_steps", self.max_steps)
 
+    def lock(self) -> RunLock:
+        """Of the one run whose actions are recorded there: a folder without any yet may be another's already.
+
+        Raises:
+            InvalidInputError: the folder cannot be made.
+        """
+        make_folder(self.folder / TRACES, "trace")
+        return RunLock(self.folder / TRACES, TRACE_LOCK, field="trace")
+
     def describe(self, profile: Profile, cluster: Cluster) -> None:
-        """Write down what the plans are made from, to compare with.
+        """Write down what the plans are made from, to compare with; under the lock.
 
         Raises:
             InvalidInputError: the folder cannot be written to, or holds another run's actions.

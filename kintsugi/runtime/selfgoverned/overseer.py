@@ -9,7 +9,7 @@ import time
 import structlog
 
 from kintsugi.core.decision import Decision
-from kintsugi.core.errors import ConflictError, KintsugiError, ReconfigurationError, UnavailableError, some
+from kintsugi.core.errors import ConflictError, KintsugiError, ReconfigurationError, StateLostError, UnavailableError, some
 from kintsugi.runtime.checkpoints.keeper import Keeper
 from kintsugi.runtime.control.attempt import Attempt, Phase
 from kintsugi.runtime.control.decider import Decider
@@ -39,7 +39,7 @@ class Overseer:
     """Of one job; stands where an agent that decides has its conductor."""
 
     def __init__(self, request: JobRequest, fleet: Fleet, decider: Decider, options: AgentOptions) -> None:
-        self._request = request
+        self._request = self._founding = request
         self._fleet = fleet
         self._decider = decider
         self._options = options
@@ -196,10 +196,15 @@ class Overseer:
         """Have the workers begin, once all that are left can be reached."""
         if not self._reachable.keys() >= self._fleet.handles.keys() or not self._decider.is_done():
             return
-        self._decider.finish()
+        try:
+            self._decider.finish()
+        except StateLostError:  # every layer starts from its seed, whoever holds it
+            self._founding = self._roster.restart(self._fleet.handles)
+            self._decider.start_over(self._founding)
+            return
         decision = self._decider.decisions[-1]
-        alive = tuple(worker.id for worker in self._request.cluster.workers if worker.id in self._fleet.handles)
-        course = first_course(self._request, alive, decision)
+        alive = tuple(worker.id for worker in self._founding.cluster.workers if worker.id in self._fleet.handles)
+        course = first_course(self._founding, alive, decision)
         addresses = {worker: self._reachable[worker] for worker in alive}
         for handle in self._fleet.handles.values():
             handle.send(Begin(course, addresses))

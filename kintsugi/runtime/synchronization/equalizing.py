@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.runtime.optimizer_state import groups_by_parameter, kept, put
+from kintsugi.runtime.optimizer_state import groups_by_parameter, kept, put, require_by_parameter
 from kintsugi.runtime.synchronization.membership import broadcast
 from kintsugi.runtime.synchronization.transport import Transport
 from kintsugi.runtime.values import to_plain
@@ -69,6 +69,7 @@ def take(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], a
 
 
 def _kept(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> dict[Key, Any]:
+    require_by_parameter(optimizer)
     owners = [optimizer.state.get(parameter, {}) for parameter in parameters]
     owners += [{name: value for name, value in group.items() if name not in _OWN} for group in optimizer.param_groups]
     return {(number, name): value for number, values in enumerate(owners) for name, value in values.items() if value is not None}

@@ -73,7 +73,7 @@ def live(
     signal.signal(signal.SIGTERM, lambda *_: process.ask_to_leave())
     try:
         process.run(make_job)
-    except Exception as error:  # the agent reports it to the user; nothing else would
+    except BaseException as error:  # the agent reports it to the user; a script's own `sys.exit` would pass for a loss
         own = error.as_dict() if isinstance(error, KintsugiError) else None
         process.tell(Failed(traceback.format_exc(), own))
         sys.exit(1)

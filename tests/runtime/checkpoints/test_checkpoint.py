@@ -1,5 +1,6 @@
 """Checkpoints are whole or not there, damage is found, and the previous one is used, whatever happens to the files."""
 
+import hashlib
 import itertools
 import json
 import os
@@ -15,12 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime import disk
 from kintsugi.runtime.checkpoints import checkpoint
 from kintsugi.runtime.checkpoints.checkpoint import CheckpointStore, DamagedCheckpointError, FileRecord, Manifest
 from kintsugi.runtime.checkpoints.snapshots import read_part, write_part
 from kintsugi.runtime.sampler import SamplerState
+from tests.core.refusals import refuses
 
 MANIFEST = Manifest(step=0, job="a", epoch=1, cursor=2, seed=str(2**62 + 1))
 
@@ -203,6 +206,19 @@ def test_what_earlier_versions_wrote_is_read(store):
     del sealed["about"]
     path.write_text(json.dumps(sealed))
     assert store.newest().folder == path.parent
+
+
+def test_what_a_later_version_wrote_is_neither_damaged_nor_removed(store):
+    newest = store.newest()
+    path, later = newest.folder / "manifest.json", {**codec.encode(newest.manifest), "shards": 2}
+    path.write_text(
+        codec.dumps({"manifest": later, "sha256": hashlib.sha256(codec.dumps(later).encode()).hexdigest(), "about": {}})
+    )
+    with refuses(
+        "run", str(newest.folder.parent), r"holds step-00000005 of another version of Kintsugi (manifest.shards: is not a field"
+    ):
+        store.newest()
+    assert path.exists()
 
 
 def test_a_file_says_what_is_wrong_with_it(store):

@@ -1,10 +1,16 @@
 """When and how checkpoints are written, as a caller says it."""
 
+import resource
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
+from kintsugi.runtime.checkpoints.keeper import Keeper
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions, Strategy
+from kintsugi.runtime.control.progress import Progress
+from kintsugi.runtime.disk import disk_rates
+from kintsugi.runtime.messages import PartFailed
 from kintsugi.runtime.models import TrainingJob
 from tests.core.refusals import refuses
 from tests.runtime.jobs import odd_job
@@ -33,6 +39,30 @@ def test_a_strategy_may_be_a_text(strategy):
 def test_another_strategy_is_refused_with_those_that_there_are(strategy):
     with refuses("strategy", strategy, "known ones: blocking, overlapped"):
         CheckpointOptions(strategy=strategy)
+
+
+def test_a_checkpoint_that_is_given_up_is_told_of_once(tmp_path):
+    """What is left of it is removed while others still write their parts, which fail then."""
+    options = RunOptions.of(odd_job(), tmp_path, mtbf_seconds=1.0, checkpoints=CheckpointOptions())
+    keeper = Keeper(options, Progress())
+    keeper.expect(1, ["w00", "w01"])
+    with capture_logs() as logs:
+        for worker, reason in (("w00", "no space"), ("w01", "no such file")):
+            keeper.failed(worker, PartFailed(1, 4, reason))
+    keeper.close()
+    assert [log["reason"] for log in logs] == ["no space"]
+
+
+def test_a_full_disk_does_not_keep_a_job_from_going_on(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with capture_logs() as logs:
+            rates = disk_rates(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert min(rates.read_bytes_per_second, rates.write_bytes_per_second) > 0
+    assert [(log["folder"], "guessed" in log["event"]) for log in logs] == [(str(tmp_path), True)]
 
 
 def test_what_a_checkpoint_fits_to_is_told_layer_by_layer(tmp_path):

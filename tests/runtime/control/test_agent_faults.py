@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
-from tests.runtime.jobs import raising_job, tiny_gpt, unbuildable_job
+from tests.runtime.jobs import Leaving, raising_job, tiny_gpt, unbuildable_job
 from tests.runtime.runs import PATIENCE_SECONDS, children_of, eventually, gpt_request, leaves_nothing, run
 
 pytestmark = pytest.mark.processes
@@ -46,6 +47,11 @@ def test_an_error_of_the_users_own_code_comes_with_its_traceback():
     assert "jobs.py" in str(caught.value)
     assert "ZeroDivisionError" in str(caught.value)
     assert caught.value.value in {"w01", "w04"}
+
+
+def test_a_script_that_ends_its_process_is_no_loss():
+    with pytest.raises(WorkerError, match="SystemExit: the user's own exit"):
+        run(partial(raising_job, Leaving), gpt_request(2, 3))
 
 
 def test_a_job_that_cannot_be_made_says_why():

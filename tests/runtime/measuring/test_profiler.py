@@ -20,6 +20,7 @@ from kintsugi.runtime.measuring.machine import memory_bytes
 from kintsugi.runtime.measuring.probe import Probed
 from kintsugi.runtime.measuring.profiler import profile_job
 from kintsugi.runtime.models import TrainingJob
+from tests.runtime.jobs import stateless
 
 LINK = LinkCost(alpha_seconds=1e-4, beta_seconds_per_byte=1e-9)
 PROBED = Probed(
@@ -139,6 +140,26 @@ def test_frozen_layers_and_buffers_are_held_but_not_reduced():
     assert frozen.backward_seconds == 0
 
 
+class Void(nn.Module):
+    """Its parameter and its buffer, or that alone, have no numbers."""
+
+    def __init__(self, *, has_parameter):
+        super().__init__()
+        self.register_buffer("none", torch.zeros(0, 8))
+        if has_parameter:
+            self.nothing = nn.Parameter(torch.zeros(8, 0))
+
+    def forward(self, values):
+        return values + self.none.sum()
+
+
+def test_what_has_no_bytes_counts_one_and_is_sent():
+    void, empty, linear = profile_of(job_of(VOID_IN, partial(Void, has_parameter=False), LINEAR, optimizer=stateless)).layers
+    assert (void.parameter_bytes, void.optimizer_bytes) == (1, 1)
+    assert (empty.parameter_bytes, empty.optimizer_bytes) == (1, 0)
+    assert linear.optimizer_bytes == 1, "it may come to keep something later on"
+
+
 def test_tied_layer_reduces_only_what_it_does_not_share():
     first, second = profile_of(job_of(LINEAR_IN, LINEAR, tied={1: {"weight": "layer0.weight"}})).layers
     assert second.tied_to == "layer0"
@@ -173,6 +194,7 @@ class LinearOfValues(nn.Linear):
 
 
 LINEAR_IN = partial(LinearOfValues, 8, 8)
+VOID_IN = partial(Void, has_parameter=True)
 
 
 def test_layer_tied_to_several_is_refused():

@@ -81,6 +81,12 @@ def test_a_layer_whose_only_holder_is_lost_ends_the_job():
         governed(1, 3, fail_at(2, "w01", "forward"))
 
 
+def test_a_layer_whose_only_holder_is_lost_before_anything_is_trained_costs_nothing():
+    result = governed(1, 3, Fault(worker="w01", at=FaultPoint.START))
+    assert_same(result, reference())
+    assert set(survivors(result).workers) == {"w00", "w02"}
+
+
 class Thaw:
     """Has a frozen worker go on once the others did without it, and sees what becomes of it."""
 
