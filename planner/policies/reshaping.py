@@ -19,7 +19,7 @@ from planner.arranging.arrangement import Arrangement
 from planner.arranging.degrees import degrees
 from planner.arranging.pursuit import pursue
 from planner.arranging.refining import is_refined, refined
-from planner.arranging.request import Request, counted_alike, search_for
+from planner.arranging.request import AnySearch, Request, counted_alike, search_for
 from planner.placing.placement import NOT_NEEDED, Holdings, place
 from planner.placing.spreading import is_spread, most_confined
 from planner.policies.avoiding import around_slow_links
@@ -106,34 +106,33 @@ def _under_schedule(request: Request) -> Found:
         InfeasibleError: nothing fits the ranges.
         NothingFitsError: nothing fits memory.
     """
-    started = time.perf_counter()
-    placed, num_priced, least = _placed(request)
+    started, search = time.perf_counter(), search_for(request)
+    placed, num_priced, least = _placed(request, search)
     for alike in counted_alike(request):
-        with suppress(InfeasibleError, NothingFitsError):
-            others, num_others, _ = _placed(alike)
+        with suppress(InfeasibleError):
+            others, num_others, _ = _placed(alike, search_for(alike))
             placed += [found.with_idle(request.workers, NOT_NEEDED) for found in others]
             num_priced += num_others
+    if not placed:
+        raise NothingFitsError(request, search)
     most = MOST_REFINED_OVER_LINKS if request.costs.cluster.links else MOST_REFINED
     worth = partial(_worth, request)
     best = max((_refined(request, found) for found in nlargest(most, placed, key=worth)), key=worth)
     least = min(least, best.estimate.iteration_seconds, _confined_bound(request, best.plan))
-    search = Search(
+    told = Search(
         lower_bound_seconds=least,
         gap_ratio=best.estimate.iteration_seconds / least - 1,
         elapsed_seconds=time.perf_counter() - started,
         candidates=num_priced,
     )
-    return replace(best, search=search)
+    return replace(best, search=told)
 
 
-def _placed(request: Request) -> tuple[list[Found], int, float]:
+def _placed(request: Request, search: AnySearch) -> tuple[list[Found], int, float]:
     """The best plan of each number of pipelines and way to place, how many were priced in full, and a lower bound on any step.
 
-    Raises:
-        InfeasibleError: nothing fits the ranges.
-        NothingFitsError: nothing fits memory.
+    None where nothing fits memory.
     """
-    search = search_for(request)
     frontier, least = pursue(request, search)
     worth = partial(_worth, request)
     ways, least_slack = _ways_to_place(request), 1 - NEAR if is_refined(request) else 1.0
@@ -150,8 +149,6 @@ def _placed(request: Request) -> tuple[list[Found], int, float]:
                 continue
             found, key = _reached(request, plan, price), (way, len(option.arrangement.shapes))
             bests[key] = max(bests.get(key, found), found, key=worth)
-    if not bests:
-        raise NothingFitsError(request, search)
     return list(bests.values()), priced, least
 
 
