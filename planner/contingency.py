@@ -49,7 +49,7 @@ def fingerprint(snapshot: Snapshot) -> str:
     """SHA-256 by which a snapshot is found again; equal snapshots have equal ones. O(workers) once its parts were seen."""
     parts = (snapshot.profile, snapshot.cluster, snapshot.settings, snapshot.plan)
     state = (snapshot.stateless, snapshot.draining)
-    rest = (snapshot.alive, snapshot.generation, *state, snapshot.failures, snapshot.refused_policies)
+    rest = (snapshot.alive, snapshot.generation, *state, snapshot.failures, snapshot.refused_policies, snapshot.speeds_changed)
     text = codec.dumps([None if part is None else _digest(part) for part in parts]) + codec.dumps(rest)
     return hashlib.sha256(text.encode()).hexdigest()
 

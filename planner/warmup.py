@@ -20,7 +20,7 @@ def warm_up() -> None:
     """Plan small jobs before and after losses, so that every loop is called once.
 
     Layers equal or not, workers equal or not, few splits or many, and schedules take loops of their own, and so does what is told
-    of a job that fits nowhere; the second of two losses lets state move.
+    of a job that fits nowhere, or not in every order of its workers; the second of two losses lets state move.
     """
     equal_workers, equal_layers, unequal_layers = Cluster.uniform(6), _profile(6, (10,)), _profile(4, (10, 20, 30, 40))
     _plan(equal_layers, equal_workers, num_losses=2)
@@ -32,6 +32,7 @@ def warm_up() -> None:
     long = replace(_SETTINGS, ranges=Ranges(min_pp=7))
     _plan(_profile(16, (10, 20, 30, 40)), Cluster.uniform(8), long, num_losses=0)
     _plan(_profile(16, (10, 20, 30, 40)), _with_a_slow_worker(8), long, num_losses=0)
+    _plan(equal_layers, _with_one_large_worker(6))
     with suppress(InfeasibleError):
         _plan(replace(equal_layers, device=Device(name="none", memory_bytes=10**6)), equal_workers)
 
@@ -48,6 +49,12 @@ def _with_a_slow_worker(num_workers: int) -> Cluster:
     cluster = Cluster.uniform(num_workers)
     slow, *others = cluster.workers
     return cluster.with_workers((replace(slow, speed_ratio=0.5), *others))
+
+
+def _with_one_large_worker(num_workers: int) -> Cluster:
+    cluster = Cluster.uniform(num_workers)
+    *small, large = cluster.workers
+    return cluster.with_workers((*(replace(worker, memory_bytes=10**6) for worker in small), large))
 
 
 def _profile(num_layers: int, backward_weight_ms: tuple[int, ...]) -> Profile:

@@ -8,10 +8,12 @@ has is not known beforehand: each is tried, and the least of their bounds is one
 """
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kintsugi.core.plan import Schedule
 from planner.arranging.arrangement import Arrangement
+from planner.arranging.ceilings import Ceilings, OneByOne
 from planner.arranging.problem import EqualProblem
 from planner.arranging.search import EqualSearch
 from planner.pipelines.entries import Entries
@@ -66,6 +68,10 @@ class _KnownFirsts(EqualSearch):
     def spend(self, dp: int, effort: Effort) -> None:
         """Take off what was found out about pipelines of which there are `dp`."""
         effort.spend(self._entries(dp))
+
+    def _ceilings(self, dp: int) -> Iterator[Ceilings]:
+        """Its own alone, for others hold for any first stages; every bound is work."""
+        yield OneByOne(self._entries(dp), self._problem.allowed.pp)
 
     def _entries(self, dp: int) -> Entries:
         if dp not in self._entries_of:

@@ -21,6 +21,9 @@ from planner.placing.links import Links
 MOST_TIMED = 2000
 """Pipelines that are timed, at most."""
 
+MOST_DEALT = 512
+"""Micro-batches that are dealt out one by one, at most: each time that a lane gets another one it is timed."""
+
 Lane = tuple[str, ...]
 """Workers of a pipeline, first stage first."""
 
@@ -58,8 +61,11 @@ class Timing:
         return self._seconds[alike]
 
     def shares(self, lanes: Lanes) -> tuple[int, ...]:
-        """Micro-batches of each lane, so that all are through together."""
-        return distribute(len(lanes), self._num_microbatches, lambda k, m: self._time(len(lanes), lanes[k], m)[0])
+        """Micro-batches of each lane, so that all are through together; of very many only the last are dealt out one by one."""
+        total, least = self._num_microbatches, list[int]()
+        if total > MOST_DEALT and (paces := self._paces(lanes)) is not None:
+            least = [max(1, share - MOST_DEALT // len(lanes)) for share in together(paces, total)]
+        return distribute(len(lanes), total, lambda k, m: self._time(len(lanes), lanes[k], m)[0], least)
 
     def cuts(self, dp: int, lane: Lane, num_microbatches: int) -> tuple[int, ...]:
         """Stage boundaries of one of `dp` lanes."""
@@ -77,19 +83,23 @@ class Timing:
         return self._number_of[lane]
 
     def _about(self, lanes: Sequence[Lane]) -> float:
-        if len(self._split) > MOST_TIMED:
+        if len(self._split) > MOST_TIMED or (paces := self._paces(lanes)) is None:
             return math.inf
+        shares = together(paces, self._num_microbatches)
+        return max(pace.seconds_for(share) for pace, share in zip(paces, shares, strict=True))
+
+    def _paces(self, lanes: Sequence[Lane]) -> list[Pace] | None:
+        """What is known of lanes from their times with what micro-batches their speed is worth; None where some do not fit."""
         dp, total = len(lanes), self._num_microbatches
         speeds = [sum(self._kinds[worker].speed_ratio for worker in lane) for lane in lanes]
         counts = by_speed(speeds, total)
         timed = [self._time(dp, lane, count) for lane, count in zip(lanes, counts, strict=True)]
         if any(math.isinf(seconds) for seconds, _ in timed):
-            return math.inf
-        paces = [
+            return None
+        return [
             Pace(count, seconds, busiest_seconds(self._stages(lane, cuts)), total)
             for lane, count, (seconds, cuts) in zip(lanes, counts, timed, strict=True)
         ]
-        return max(pace.seconds_for(share) for pace, share in zip(paces, together(paces, total), strict=True))
 
     def _stages(self, lane: Lane, cuts: tuple[int, ...]) -> list[StageTimes]:
         return [self._costs.stage(worker, a, b) for worker, (a, b) in zip(lane, pairwise(cuts), strict=True)]

@@ -9,6 +9,7 @@ from planner.arranging.frontier import Frontier
 from planner.arranging.joining import Effort, join
 from planner.arranging.request import AnySearch, Request
 from planner.arranging.search import EqualSearch
+from planner.arranging.unequal import UnequalSearch
 
 MOST_EAGER = 6
 """After so many numbers of pipelines only those are pursued that may be faster by more than the search's tolerance."""
@@ -48,6 +49,9 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
             limit, hopeful = lower, search.could_win(degrees, lower)
             others = limit if len(hopeful) < len(degrees) else others
             degrees = hopeful
+    if math.isinf(frontier.most_goodput) and isinstance(search, UnequalSearch):
+        for arrangement in search.by_room():
+            frontier.add(arrangement)
     others = min(others, _least_step(search, degrees, limit))
     _join(request, frontier, search, bounds)
     _polish(frontier, search)

@@ -2,18 +2,19 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from estimator.arrays import Ints
 from planner.arranging.arrangement import Arrangement, PipelineShape
+from planner.arranging.ceilings import Ceilings
 from planner.arranging.filling import Filling
 from planner.arranging.knapsack import lengths_worth, most_worth
 from planner.arranging.polishing import polished
 from planner.arranging.problem import EqualProblem
 from planner.arranging.stepping import Kind, Stepper
-from planner.pipelines.entries import Entries, Entry
+from planner.pipelines.entries import Entries
 from planner.pipelines.partition import Partitioner
 from planner.pipelines.relaxation import Lengths, can_finish, caps, promises, which_can_finish, widest_stages
 from planner.pipelines.tails import least_tails
@@ -47,6 +48,7 @@ class EqualSearch:
         self._partitioners: dict[int, Partitioner] = {}
         self._most: dict[int, Ints] = {}
         self._entries_of: dict[int, Entries] = {}
+        self._shared: dict[range, Ceilings] = {}
         self._outline = self.partitioner(1).outline(problem.kind.speed_ratio)
         updates = np.array(problem.costs.sums.optimizer, dtype=np.float64) / problem.kind.speed_ratio
         self._widest_updates = widest_stages(updates)
@@ -170,20 +172,20 @@ class EqualSearch:
 
     def _is_reachable(self, dp: int, most: Ints, limit: float) -> bool:
         """Whether a solution is left when every entry that it uses is tightened. Lowers `most` where bounds rule entries out."""
-        known: set[Entry] = set()
-        while True:
-            work = self._first_length, self._problem.num_workers, dp
-            if most_worth(most, *work) < self._problem.num_microbatches:
-                return False
+        return all(self._can_reach(dp, most, limit, ceilings) for ceilings in self._ceilings(dp))
+
+    def _can_reach(self, dp: int, most: Ints, limit: float, ceilings: Ceilings) -> bool:
+        """`_is_reachable` by certain ceilings."""
+        work = self._first_length, self._problem.num_workers, dp
+        ceilings.lower(most, limit)
+        while most_worth(most, *work) >= self._problem.num_microbatches:
             places = np.flatnonzero(lengths_worth(most, *work))
-            entries = set(zip((places + self._first_length).tolist(), most[places].tolist(), strict=True)) - known
-            for length, count in sorted(entries):
-                if self._entries(dp).attain((length, count)).seconds > limit:
-                    most[length - self._first_length] -= 1
-                else:
-                    known.add((length, count))
-            if entries <= known:
+            used = most[places]
+            entries = zip((places + self._first_length).tolist(), used.tolist(), strict=True)
+            most[places] = [ceilings.most_within(entry, limit) for entry in entries]
+            if np.array_equal(most[places], used):
                 return True
+        return False
 
     def _within(self, dp: int, lengths: Lengths, low: float, horizon: float) -> tuple[float, Arrangement | None]:
         """The bound, at least `low`, and the best arrangement within a horizon; only its objective counts what comes after."""
@@ -201,6 +203,26 @@ class EqualSearch:
         for entry, times in sorted(groups.items(), reverse=True):
             shapes += [PipelineShape(table.split(entry).cuts, entry[1])] * times
         return low, Arrangement(tuple(shapes), max(table.split(entry).seconds for entry in groups) + update)
+
+    def _ceilings(self, dp: int) -> Iterator[Ceilings]:
+        """Of one of `dp` pipelines: those that hold for up to twice as few and as many of them, too, and then its own.
+
+        The first are found once for all these numbers, and rule most of those out that cannot win.
+        """
+        allowed, power = self._problem.allowed, 1 << dp.bit_length()
+        alike = range(max(allowed.dp.start, power // 2), min(allowed.dp.stop, power))
+        if len(alike) > 1:
+            yield self._shared_ceilings(alike)
+        yield Ceilings(self._entries(dp), allowed.pp)
+
+    def _shared_ceilings(self, numbers: range) -> Ceilings:
+        """Of one of several pipelines, whichever of these numbers there are: with the least that follows its passes."""
+        if numbers not in self._shared:
+            first, last = numbers[0] - self._problem.allowed.dp.start, numbers[-1] - self._problem.allowed.dp.start
+            tail, partitioner = self._tails[first : last + 1].min(axis=0), self.partitioner(self._replicas(numbers[-1]))
+            entries = Entries(partitioner, self._problem.kind, tail, self._least_update(numbers[-1]))
+            self._shared[numbers] = Ceilings(entries, self._problem.allowed.pp)
+        return self._shared[numbers]
 
     def _entries(self, dp: int) -> Entries:
         """What is known of one of `dp` pipelines."""

@@ -22,6 +22,9 @@ from planner.pipelines.tails import tail_seconds
 MOST_CORRECTED = 3
 """How often shares are reckoned anew from the times of those before."""
 
+MOST_TRIED = 128
+"""Arrangements that are tried by room alone where no others fit memory."""
+
 TOLERANCE = 2e-3
 """What is found may be as far from the best there is."""
 
@@ -57,7 +60,9 @@ class UnequalSearch:
         assert ideal is not None
         self._ideal = EqualSearch(ideal)
         self._crews = list(self._crews_of(ideal))
-        self._splits: dict[tuple[int, Kinds, int], Split | None] = {}
+        self._splits: dict[tuple[int, Kinds, int], tuple[Kinds, Split] | None] = {}
+        self._most: dict[tuple[int, Kinds], int] = {}
+        """Micro-batches that fit the memory of one of so many pipelines, where it was found out."""
         self._options: dict[tuple[Kinds, ...], Arrangement | None] = {}
         self._tails: dict[int, Floats] = {}
         self._stepper = Stepper(problem.costs, problem.schedule, problem.link)
@@ -111,6 +116,19 @@ class UnequalSearch:
         """The best arrangement of `dp` pipelines of so many lengths around the mean."""
         return self._best_of(dp, lambda search: search.even(dp, limit_seconds, num_lengths=num_lengths))
 
+    def by_room(self) -> Iterator[Arrangement]:
+        """Of pipelines that are about as roomy as each other, of few workers and of more: where nothing else fits memory."""
+        kinds = _roomiest_first(tuple(self._levels[kind] for kind in self._problem.kinds))
+        lengths, degrees = self._problem.allowed.pp, self._problem.allowed.dp
+        if not any(self._split(degrees[-1], kinds[:length], 1) for length in lengths):  # nor does any other pipeline fit
+            return
+        tried = (
+            self._over(tuple(map(_roomiest_first, _evenly_roomy(kinds[:total], dp, lengths))))
+            for dp in self.by_promise()
+            for total in range(dp * lengths[0], min(len(kinds), dp * lengths[-1]) + 1)
+        )
+        yield from (option for option in islice(tried, MOST_TRIED) if option is not None)
+
     def step_seconds(self, arrangement: Arrangement) -> float:
         """Step of an arrangement over the fastest links, reductions, commit and update included."""
         return arrangement.seconds
@@ -141,10 +159,11 @@ class UnequalSearch:
             return None
         dp, pipelines = len(groups), []
         for group, share in zip(groups, shares, strict=True):
-            split = self._split(dp, group, share)
-            if split is None:
+            found = self._split(dp, group, share)
+            if found is None:
                 return None
-            pipelines.append((PipelineShape(split.cuts, share), group))
+            order, split = found
+            pipelines.append((PipelineShape(split.cuts, share), order))
         pipelines.sort(key=lambda item: (-len(item[1]), -item[0].num_microbatches, item[0].cuts, item[1]))
         kinds = tuple(kind for _, group in pipelines for kind in group)
         arrangement = Arrangement(tuple(shape for shape, _ in pipelines), math.inf, kinds, self._levels)
@@ -172,24 +191,35 @@ class UnequalSearch:
 
     def _pace(self, dp: int, group: Kinds, num_microbatches: int) -> Pace:
         """What is known of one of `dp` pipelines from its time with so many micro-batches, or with the most that fit."""
-        split = self._split(dp, group, num_microbatches)
-        if split is None:
+        found = self._split(dp, group, num_microbatches)
+        if found is None:
             most = bisect_left(range(num_microbatches), True, key=lambda count: self._split(dp, group, count + 1) is None)
-            return replace(self._pace(dp, group, most), most_microbatches=most) if most else Pace(0, math.inf, math.inf, 0)
+            self._most[dp, group] = most
+            return self._pace(dp, group, most) if most else Pace(0, math.inf, math.inf, 0)
+        order, split = found
         sums = self._problem.costs.sums
-        stages = zip(pairwise(split.cuts), group, strict=True)
+        stages = zip(pairwise(split.cuts), order, strict=True)
         busiest = busiest_seconds(sums.times(a, b, kind.speed_ratio) for (a, b), kind in stages)
-        return Pace(num_microbatches, split.seconds, busiest, self._problem.num_microbatches)
+        return Pace(num_microbatches, split.seconds, busiest, self._most.get((dp, group), self._problem.num_microbatches))
 
-    def _split(self, dp: int, group: Kinds, num_microbatches: int) -> Split | None:
-        """Of one of `dp` pipelines; None where nothing fits memory."""
+    def _split(self, dp: int, group: Kinds, num_microbatches: int) -> tuple[Kinds, Split] | None:
+        """Of one of `dp` pipelines, and its workers in order, as given where that fits memory; None where nothing does."""
         key = dp, group, num_microbatches
         if key not in self._splits:
             if dp not in self._tails:
                 self._tails[dp] = tail_seconds(self._problem.costs.profile, self._problem.reduction_link(dp), dp)
-            partitioner = self.partitioner(self._problem.costs.profile.optimizer_shards(dp))
-            self._splits[key] = partitioner.best(partitioner.attain(group, num_microbatches, self._tails[dp]))
+            self._splits[key] = self._found(*key)
         return self._splits[key]
+
+    def _found(self, dp: int, group: Kinds, num_microbatches: int) -> tuple[Kinds, Split] | None:
+        """`_split`, looked for."""
+        partitioner = self.partitioner(self._problem.costs.profile.optimizer_shards(dp))
+        split = partitioner.best(partitioner.attain(group, num_microbatches, self._tails[dp]))
+        if split is not None:
+            return group, split
+        order = partitioner.order_that_fits(group, num_microbatches)
+        other = None if order is None else partitioner.best(partitioner.attain(order, num_microbatches, self._tails[dp]))
+        return None if order is None or other is None else (order, other)
 
     def partitioner(self, num_replicas: int) -> Partitioner:
         """Splits of layers whose optimizer state is shared by so many replicas."""
@@ -200,6 +230,17 @@ class UnequalSearch:
 def _roomiest_first(group: Kinds) -> Kinds:
     """The workers of a pipeline in order: its first stages hold the most activations."""
     return tuple(sorted(group, key=lambda kind: (-kind.usable_bytes, -kind.speed_ratio)))
+
+
+def _evenly_roomy(kinds: Sequence[WorkerKind], dp: int, lengths: range) -> list[Kinds]:
+    """Workers in order, each for the pipeline that has least memory so far; none is shorter or longer than allowed."""
+    groups: list[list[WorkerKind]] = [[] for _ in range(dp)]
+    for num_taken, kind in enumerate(kinds):
+        short = [group for group in groups if len(group) < lengths[0]]
+        is_bound = sum(lengths[0] - len(group) for group in short) == len(kinds) - num_taken
+        takers = short if is_bound else [group for group in groups if len(group) < lengths[-1]]
+        min(takers, key=lambda group: sum(own.usable_bytes for own in group)).append(kind)
+    return [tuple(group) for group in groups]
 
 
 def _in_turn(kinds: Kinds, lengths: Sequence[int]) -> list[Kinds]:

@@ -1,6 +1,7 @@
 """Layers to stages: the contiguous split with the shortest pipeline under the memory limits."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import combinations
@@ -17,6 +18,7 @@ from planner.pipelines.bounds import Chain, Model, fill_peaks, fits_somehow
 from planner.pipelines.exploring import explore
 from planner.pipelines.kinds import ANY, Crew, Firsts, WorkerKind
 from planner.pipelines.minimax import minimax
+from planner.pipelines.orders import order_that_fits
 from planner.pipelines.pricing import neighbours, splits_seconds
 from planner.pipelines.relaxation import Outline, widest_stages
 
@@ -24,6 +26,9 @@ _AMOUNTS = tuple(field.name for field in fields(LayerProfile) if field.name not 
 
 MOST_SPLITS = 128
 """So few splits are priced one and all."""
+
+MOST_CHOICES = 4096
+"""Of workers of a pipeline, by memory, among which an order is looked for in which the layers fit."""
 
 EXACT, CLOSE = 1e-9, 2e-3
 """How far above its bound a split may stay without a look at its neighbours: with equal layers, and otherwise."""
@@ -224,6 +229,16 @@ class Partitioner:
 
     def _fits(self, kinds: Sequence[WorkerKind], num_microbatches: int) -> bool:
         return bool(fits_somehow(self._model, self._chain(kinds, num_microbatches, self._model.forward)))
+
+    def order_that_fits(self, kinds: Sequence[WorkerKind], num_microbatches: int) -> tuple[WorkerKind, ...] | None:
+        """The workers of a pipeline in an order in which some split fits memory; None where there is none, or too many to try."""
+        sizes = Counter(kind.usable_bytes for kind in kinds)
+        if len(sizes) == 1 or math.prod(count + 1 for count in sizes.values()) > MOST_CHOICES:
+            return None
+        chain = self._chain(kinds, num_microbatches, self._model.forward)
+        order = order_that_fits(self._model, chain, np.array(list(sizes)), np.array(list(sizes.values())))
+        of_size = {size: iter([kind for kind in kinds if kind.usable_bytes == size]) for size in sizes}
+        return tuple(next(of_size[list(sizes)[place]]) for place in order.tolist()) or None
 
     def peak_table(self, stage: int, num_stages: int, num_microbatches: int) -> Floats:
         """Peak memory of every layer range [a, b) on a stage; infinite for empty ranges. Shape [layers + 1, layers + 1]."""

@@ -10,16 +10,16 @@ from heapq import nlargest
 from estimator.compiled import clock
 from estimator.estimate import after_transition, priced
 from estimator.goodput import migration_seconds
-from estimator.passes import Passes, passes_of
+from estimator.passes import passes_of
 from estimator.schedule import ORDERS, require_known
-from kintsugi.core.decision import Migration, Search
+from kintsugi.core.decision import Estimate, Migration, Search
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import IdleWorker, Plan, Schedule
 from planner.arranging.arrangement import Arrangement
 from planner.arranging.degrees import degrees
 from planner.arranging.pursuit import pursue
 from planner.arranging.refining import is_refined, refined
-from planner.arranging.request import Request, counted_alike, search_for
+from planner.arranging.request import AnySearch, Request, counted_alike, search_for
 from planner.placing.placement import NOT_NEEDED, Holdings, place
 from planner.placing.spreading import is_spread, most_confined
 from planner.policies.avoiding import around_slow_links
@@ -101,29 +101,28 @@ def _under_schedule(request: Request) -> Found:
         InfeasibleError: nothing fits the ranges.
         NothingFitsError: nothing fits memory.
     """
-    started = clock()
-    placed, num_priced, least = _placed(request)
+    started, search = clock(), search_for(request)
+    placed, num_priced, least = _placed(request, search)
     for alike in counted_alike(request):
-        with suppress(InfeasibleError, NothingFitsError):
-            others, num_others, _ = _placed(alike)
+        with suppress(InfeasibleError):
+            others, num_others, _ = _placed(alike, search_for(alike))
             placed += [found.with_idle(request.workers, NOT_NEEDED) for found in others]
             num_priced += num_others
+    if not placed:
+        raise NothingFitsError(request, search)
     most = MOST_REFINED_OVER_LINKS if request.costs.cluster.links else MOST_REFINED
     worth = partial(_worth, request)
     best = max((_refined(request, found) for found in nlargest(most, placed, key=worth)), key=worth)
     least = min(least, best.estimate.iteration_seconds, _confined_bound(request, best.plan))
-    search = replace(best.search, elapsed_seconds=clock() - started, candidates=num_priced)
-    return replace(best, search=search.bounded(least, best.estimate.iteration_seconds))
+    told = replace(best.search, elapsed_seconds=clock() - started, candidates=num_priced)
+    return replace(best, search=told.bounded(least, best.estimate.iteration_seconds))
 
 
-def _placed(request: Request) -> tuple[list[Found], int, float]:
+def _placed(request: Request, search: AnySearch) -> tuple[list[Found], int, float]:
     """The best plan of each number of pipelines and way to place, how many were priced in full, and a lower bound on any step.
 
-    Raises:
-        InfeasibleError: nothing fits the ranges.
-        NothingFitsError: nothing fits memory.
+    None where nothing fits memory.
     """
-    search = search_for(request)
     frontier, least = pursue(request, search)
     worth = partial(_worth, request)
     ways, least_slack = _ways_to_place(request), 1 - NEAR if is_refined(request) else 1.0
@@ -135,11 +134,11 @@ def _placed(request: Request) -> tuple[list[Found], int, float]:
             break
         priced += 1
         for way, holdings in enumerate(ways):
-            found = realise(request, option.arrangement, holdings)
-            key = way, len(option.arrangement.shapes)
+            plan, price = _named(request, option.arrangement, holdings)
+            if bests and not is_refined(request) and _most_worth(request, price) < max(map(worth, bests.values())):
+                continue
+            found, key = _reached(request, plan, price), (way, len(option.arrangement.shapes))
             bests[key] = max(bests.get(key, found), found, key=worth)
-    if not bests:
-        raise NothingFitsError(request, search)
     return list(bests.values()), priced, least
 
 
@@ -171,33 +170,46 @@ def _ways_to_place(request: Request) -> tuple[Holdings, ...]:
     return request.holdings, Holdings(None, ())
 
 
-def realise(request: Request, arrangement: Arrangement, holdings: Holdings | None = None) -> Found:
-    """An arrangement with named workers, its price, and how it is reached; a first plan has no transition.
+def realise(request: Request, arrangement: Arrangement) -> Found:
+    """An arrangement with named workers, its price, and how it is reached; a first plan has no transition."""
+    return _reached(request, *_named(request, arrangement, request.holdings))
 
-    Args:
-        request: what is asked for.
-        arrangement: pipelines without names.
-        holdings: what workers are named by; the request's by default.
-    """
+
+def _named(request: Request, arrangement: Arrangement, holdings: Holdings) -> tuple[Plan, Estimate]:
+    """An arrangement with workers named by what they hold, and its price without a transition."""
     named = place(
         arrangement,
         request.workers,
-        holdings or request.holdings,
+        holdings,
         request.costs,
         schedule=request.settings.schedule,
         generation=request.generation,
         policy=request.policy,
     )
     passes = passes_of(named, request.costs)
-    return _found(request, named.amended(rounds=fastest_rounds(named, request.costs, passes=passes)), passes)
+    plan = named.amended(rounds=fastest_rounds(named, request.costs, passes=passes))
+    return plan, priced(plan, request.costs, passes=passes)
 
 
-def _found(request: Request, plan: Plan, passes: Passes | None = None) -> Found:
-    """A plan with its price, and how it is reached; its passes may be known."""
-    costs, previous = request.costs, request.holdings.plan
-    price, migration = priced(plan, costs, passes=passes), Migration()
+def _found(request: Request, plan: Plan) -> Found:
+    """A plan with its price, and how it is reached."""
+    return _reached(request, plan, priced(plan, request.costs))
+
+
+def _most_worth(request: Request, price: Estimate) -> float:
+    """What a plan is worth with this price of its steps when nothing has to move for it."""
+    return request.worth(price if request.holdings.plan is None else _after_moving(request, price, 0.0))
+
+
+def _reached(request: Request, plan: Plan, price: Estimate) -> Found:
+    """A plan with its price, of which that of the transition is still missing, and how it is reached."""
+    costs, previous, migration = request.costs, request.holdings.plan, Migration()
     if previous is not None:
         migration = plan_migration(previous, plan, costs.profile, costs.cluster, request.holdings.sources)
-        seconds = migration_seconds(costs.profile.recovery, migration.makespan_seconds)
-        price = after_transition(price, seconds, request.settings.mtbf_seconds)
+        price = _after_moving(request, price, migration.makespan_seconds)
     return Found(plan, price, migration, Search(lower_bound_seconds=0.0, gap_ratio=0.0, elapsed_seconds=0.0))
+
+
+def _after_moving(request: Request, price: Estimate, makespan_seconds: float) -> Estimate:
+    seconds = migration_seconds(request.costs.profile.recovery, makespan_seconds)
+    return after_transition(price, seconds, request.settings.mtbf_seconds)

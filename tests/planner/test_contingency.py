@@ -1,7 +1,7 @@
 """Plans made ahead equal those made at the moment of failure."""
 
 import itertools
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +11,8 @@ from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.membership import Event, EventKind, Membership
+from kintsugi.core.plan import Policy
+from kintsugi.core.reliability import FailureRecord
 from planner.contingency import accepted, after, fingerprint, losses, plans_ahead
 from planner.replan import replan
 from tests.builders import snapshot_of, transformer_profile, uniform_profile
@@ -99,16 +101,23 @@ def test_a_fingerprint_tells_snapshots_apart_and_equal_ones_not():
     base = running(4)
     again = codec.loads(type(base), codec.dumps(base))
     assert fingerprint(again) == fingerprint(base)
-    others = [
-        replace(base, alive=base.alive[1:]),
-        replace(base, generation=7),
-        replace(base, stateless=("w00",)),
-        replace(base, settings=replace(base.settings, mtbf_seconds=5.0)),
-        replace(base, plan=None),
-        replace(base, cluster=Cluster.uniform(5)),
-        replace(base, profile=uniform_profile(4, memory_bytes=79_000_000_000)),
-    ]
-    assert len({fingerprint(snapshot) for snapshot in (base, *others)}) == len(others) + 1
+    changes = {
+        "alive": base.alive[1:],
+        "generation": 7,
+        "stateless": ("w00",),
+        "draining": ("w03",),
+        "settings": replace(base.settings, mtbf_seconds=5.0),
+        "plan": None,
+        "cluster": Cluster.uniform(5),
+        "profile": uniform_profile(4, memory_bytes=79_000_000_000),
+        "failures": FailureRecord(num_failures=1, observed_seconds=1.0),
+        "refused_policies": (Policy.DATA_REROUTING,),
+        "speeds_changed": True,
+    }
+    assert changes.keys() == {field.name for field in fields(base)}
+    without_the_last = replace(base, alive=base.alive[:3])
+    others = [replace(without_the_last, **{field: value}) for field, value in changes.items()]
+    assert len({fingerprint(snapshot) for snapshot in (without_the_last, *others)}) == len(others) + 1
 
 
 def test_who_lost_its_state_and_then_itself_is_gone():

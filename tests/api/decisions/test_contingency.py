@@ -73,6 +73,22 @@ def test_an_event_is_answered_with_the_plan_made_ahead_which_is_the_fresh_one(ap
         assert (found(client), found(fresh)) == ((1, 0), (0, 0))
 
 
+def test_the_loss_of_the_one_worker_that_became_slow_is_answered_as_by_a_fresh_search(app, tmp_path):
+    alone = create_app(Settings(database_url=f"sqlite:///{tmp_path}/alone.sqlite3", plans_ahead=False))
+    told = []
+    with TestClient(app) as client, TestClient(alone) as fresh:
+        for each in (client, fresh):
+            job = each.post(
+                "/v1/jobs", json=new_job(workers=5, settings={"num_microbatches": 8, "ranges": {"min_pp": 2, "max_pp": 2}})
+            )
+            (idle,) = job.json()["decision"]["plan"]["idle_workers"]
+            each.post(REPORTS, json=report(0))
+            each.post(EVENTS, json=event("a", 0, idle["worker"], "straggler", speed_ratio=0.5))
+            settle(app)
+            told.append(same(each.post(EVENTS, json=event("b", 1, idle["worker"])).json()["decision"]))
+    assert told[0] == told[1]
+
+
 def test_after_an_applied_plan_the_next_loss_is_answered_from_what_was_made_for_it(app):
     with TestClient(app) as client:
         client.post("/v1/jobs", json=new_job())

@@ -10,14 +10,15 @@ from kintsugi.core.job import JobSettings
 from kintsugi.core.plan import Policy, Schedule
 from planner.arranging.lanes import Timing, changes
 from planner.arranging.request import Request
+from planner.batches import distribute
 from planner.placing.placement import Holdings
 from tests.builders import uniform_profile
 
 LANES = (("w00", "w01", "w02"), ("w03", "w04", "w05"))
 
 
-def request_of(cluster):
-    settings = JobSettings(num_microbatches=8)
+def request_of(cluster, microbatches=8):
+    settings = JobSettings(num_microbatches=microbatches)
     workers = tuple(worker.id for worker in cluster.workers)
     costs = Costs(uniform_profile(6), cluster)
     return Request(costs, settings, workers, Holdings(None, ()), 0, Policy.FAULT_FREE)
@@ -55,3 +56,13 @@ def test_names_alone_make_no_difference_and_cost_nothing(monkeypatch):
     assert len(times) == num_times
     timing.seconds((("w01", "w00", "w02"), ("w03", "w04", "w05")))
     assert len(times) > num_times
+
+
+@pytest.mark.parametrize("lanes", [LANES, (("w00", "w01"), ("w02",), ("w03", "w04", "w05"))])
+def test_very_many_microbatches_are_shared_out_as_one_by_one_without_timing_each(monkeypatch, lanes):
+    timing, times = Timing(request_of(slow(Cluster.uniform(6)), 3_000), Schedule.ONE_F_ONE_B), []
+    timed = timing._timed
+    monkeypatch.setattr(timing, "_timed", lambda *of: times.append(of) or timed(*of))
+    found = timing.shares(lanes)
+    assert len(times) < 600
+    assert found == distribute(len(lanes), 3_000, lambda k, m: timing._time(len(lanes), lanes[k], m)[0])

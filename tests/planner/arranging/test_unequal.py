@@ -11,7 +11,7 @@ from kintsugi.core.plan import Schedule
 from planner.legality import violations
 from planner.pipelines.kinds import WorkerKind, levels
 from planner.replan import replan
-from tests.builders import snapshot_of, transformer_profile, uniform_profile
+from tests.builders import layer, profile_of, snapshot_of, transformer_profile, uniform_profile
 
 RANGES = Ranges(max_pp=8)
 
@@ -120,3 +120,37 @@ def test_levels_are_few_and_never_above_what_they_stand_for():
     assert len({level.usable_bytes for level in counted.values()}) <= 8
     few = {WorkerKind(1.0, 10), WorkerKind(0.5, 10), WorkerKind(0.5, 20)}
     assert levels(few) == {kind: kind for kind in few}
+
+
+def fitting(layers, sizes, microbatches, **asked):
+    """The plan of a job on workers of these sizes, each alone on its host; it is checked."""
+    cluster = with_changed(Cluster.uniform(len(sizes)), {n: {"memory_bytes": size} for n, size in enumerate(sizes)})
+    snapshot = snapshot_of(profile_of(layers), cluster, microbatches, ranges=Ranges(min_dp=asked.pop("min_dp", 1)))
+    snapshot = replace(snapshot, settings=replace(snapshot.settings, **asked))
+    decision = replan(snapshot)
+    assert violations(snapshot, decision) == ()
+    return decision.plan
+
+
+def test_a_roomy_worker_holds_the_layers_that_need_it_wherever_they_are():
+    large = layer("large", optimizer_bytes=3_000_000_000)
+    roomy_last = fitting([*(layer(f"l{n}") for n in range(4)), large], [2_700_000_000, 4_000_000_000], 5)
+    assert roomy_last.workers == ("w00", "w01")
+    between = fitting([layer("l0"), large, layer("l1")], [1_000_000_000, 4_000_000_000, 1_000_000_000], 4, schedule=Schedule.GPIPE)
+    assert [pipeline.stages[1].worker for pipeline in between.pipelines] == ["w01"]
+
+
+def test_shares_that_do_not_fit_memory_are_not_come_back_to():
+    layers = [layer(f"l{n}", activation_bytes=300_000_000) for n in range(4)]
+    memory = 4 * 600_000_000 + 2 * 4 * 300_000_000
+    cluster = with_changed(Cluster.uniform(2), {0: {"speed_ratio": 0.5}, 1: {"speed_ratio": 0.8}})
+    asked = snapshot_of(profile_of(layers, memory_bytes=memory), cluster, 4, ranges=Ranges(min_dp=2))
+    asked = replace(asked, settings=replace(asked.settings, schedule=Schedule.GPIPE))
+    assert [pipeline.num_microbatches for pipeline in replan(asked).plan.pipelines] == [2, 2]
+
+
+@pytest.mark.parametrize("sizes", [[3, 1, 1, 1], [1, 1, 3, 1], [4, 2, 2], [6, 4, 1, 1]])
+def test_workers_of_little_memory_are_put_together(sizes):
+    layers = [layer(f"l{n}", activation_bytes=0, optimizer_bytes=800_000_000) for n in range(sum(sizes) // 2)]
+    plan = fitting(layers, [1_100_000_000 * size for size in sizes], 2, min_dp=2)
+    assert sorted(pipeline.num_workers for pipeline in plan.pipelines) == [1, len(sizes) - 1]

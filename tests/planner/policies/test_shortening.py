@@ -6,10 +6,12 @@ import pytest
 
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import Ranges
-from kintsugi.core.plan import Schedule
+from kintsugi.core.plan import Plan, Schedule
 from kintsugi.core.profile import LinkCost
+from planner.policies import reshaping
 from planner.replan import replan
-from tests.builders import snapshot_of, uniform_profile
+from restorer.migration import plan_migration
+from tests.builders import snapshot_of, transformer_profile, uniform_profile
 
 ETHERNET_OF_A_GIGABIT = LinkCost(alpha_seconds=5e-5, beta_seconds_per_byte=8e-9)
 
@@ -39,3 +41,12 @@ def test_pipelines_are_no_shorter_than_the_ranges_allow():
     asked = snapshot(profile, 4, 8, workers_per_host=2)
     decision = replan(replace(asked, settings=replace(asked.settings, ranges=Ranges(min_pp=3))))
     assert all(len(pipeline.stages) >= 3 for pipeline in decision.plan.pipelines)
+
+
+def test_what_moves_is_looked_at_for_plans_alone_that_could_win(monkeypatch):
+    moved: list[Plan] = []
+    monkeypatch.setattr(reshaping, "plan_migration", lambda old, new, *rest: moved.append(new) or plan_migration(old, new, *rest))
+    profile = transformer_profile(14, inter_host=ETHERNET_OF_A_GIGABIT)
+    asked = snapshot(profile, 200, 400, workers_per_host=8)
+    decision = replan(replace(asked, plan=replan(asked).plan, alive=asked.alive[:7] + asked.alive[8:], generation=1))
+    assert decision.search.candidates > 3 * len(moved) > 0
