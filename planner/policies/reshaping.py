@@ -121,7 +121,7 @@ def _under_schedule(request: Request) -> Found:
 def _placed(request: Request, search: AnySearch) -> tuple[list[Found], int, float]:
     """The best plan of each number of pipelines and way to place, how many were priced in full, and a lower bound on any step.
 
-    None where nothing fits memory.
+    There is no plan where nothing fits memory.
     """
     frontier, least = pursue(request, search)
     worth = partial(_worth, request)
