@@ -156,11 +156,11 @@ def _row(layout: Layout, struck: RunResult, reference: RunResult) -> _Row:
 def _verdict(rows: Sequence[_Row]) -> Table:
     table = Table(title="beside the uninterrupted run (fp64)", title_justify="left")
     for column in ("layout", "policies", "last loss", "uninterrupted", "max loss diff", "max parameter diff", "replicas", ""):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(
             row.layout.name,
-            ", ".join(row.policies),
+            "\n".join(row.policies),
             f"{row.losses[0]:.12f}",
             f"{row.losses[1]:.12f}",
             f"{row.difference.loss_ratio:.1e}",
