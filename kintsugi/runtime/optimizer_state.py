@@ -35,13 +35,20 @@ class OptimizerState:
             for group in optimizer.param_groups
         }
 
+    def require_by_parameter(self) -> None:
+        """Require that `export` of all parameters is everything, at any moment of the training.
+
+        Raises:
+            InvalidInputError: the optimizer keeps what belongs to no parameter.
+        """
+        require_by_parameter(self._optimizer)
+
     def export(self, parameter: Tensor) -> dict[str, Any]:
         """What there is of a parameter, as `flat` has it; nothing where it is not trained.
 
         Raises:
-            InvalidInputError: the optimizer keeps what cannot be sent, or what belongs to no parameter, or changed it in a group.
+            InvalidInputError: the optimizer keeps what cannot be sent, or changed it in a group.
         """
-        require_by_parameter(self._optimizer)
         if parameter not in self._groups:
             return {}
         return flat({**self._optimizer.state.get(parameter, {}), **self._changed(self._groups[parameter])})

@@ -190,6 +190,7 @@ class Sweeper:
         state = self._optimizer_states[index]
         if state is None:
             return 0
+        state.require_by_parameter()
         kept = [value for p in module.parameters() for value in state.export(p).values()]
         return _total_bytes(*(value for value in kept if isinstance(value, Tensor))) or 1
 

@@ -80,12 +80,10 @@ class ModelState:
             InvalidInputError: the optimizer keeps what cannot be sent.
         """
         if kind is StateKind.OPTIMIZER:
-            return {
-                (name, key): value
-                for name, parameter in self._named(layer)
-                if (state := self._state_for(name)) is not None
-                for key, value in state.export(parameter).items()
-            }
+            states = [(name, one, state) for name, one in self._named(layer) if (state := self._state_for(name)) is not None]
+            for state in {state for _, _, state in states}:
+                state.require_by_parameter()
+            return {(name, key): value for name, one, state in states for key, value in state.export(one).items()}
         buffers: StateEntries = {(name, BUFFER): value for name, value in self._named_buffers(layer)}
         if kind is StateKind.BUFFER:
             return buffers
