@@ -54,5 +54,6 @@ def whole(response: httpx2.Response, address: str) -> httpx2.Response:
         content += part
         if len(content) > LARGEST_ANSWER_BYTES:
             raise AwayError(f"the service at {address} answers with more than {LARGEST_ANSWER_BYTES} bytes", field="url")
-    told = {name: response.headers[name] for name in ("Retry-After",) if name in response.headers}
-    return httpx2.Response(response.status_code, headers=told, content=bytes(content))
+    pause = response.headers.get("Retry-After")
+    headers = {} if pause is None else {"Retry-After": pause}
+    return httpx2.Response(response.status_code, headers=headers, content=bytes(content))

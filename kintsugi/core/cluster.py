@@ -50,7 +50,7 @@ class Worker:
 
     def usable_bytes(self, device: Device) -> int:
         """Memory that stages may fill on each of its devices: its own where that is stated, less what `device` reserves."""
-        return (device.memory_bytes if self.memory_bytes is None else self.memory_bytes) - device.reserved_bytes
+        return device.usable_bytes if self.memory_bytes is None else self.memory_bytes - device.reserved_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
