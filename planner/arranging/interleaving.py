@@ -127,23 +127,53 @@ class InterleavedSearch:
         Worker i of a pipeline waits until i layers at least have been passed forward over i links, and is through before they
         are passed backward. So n workers of speed 1 with all M micro-batches are busy or waiting for M * work + waits, with the
         least waits where lengths differ by one at most. Nor is a step shorter than one micro-batch's way.
+
+        Where backward passes are split that holds of the work that is waited for. All work follows the first wait alone, and
+        may be done after the last reduction has begun.
         """
-        problem, sums = self._problem, self._problem.costs.sums
-        both = np.array(sums.forward) + np.array(sums.backward)
-        speeds = np.array(list(accumulate(kind.speed_ratio for kind in self._kinds)))
-        fastest, slowest = self._kinds[0].speed_ratio, self._kinds[-1].speed_ratio
-        reach = self._reach(dp)
-        if not reach:
+        if not self._reach(dp):
             return math.inf
-        delay = min((problem.link.transfer_seconds(layer.output_bytes) for layer in problem.costs.profile.layers[:-1]), default=0.0)
-        waits = np.concatenate(([0.0], np.cumsum(both / fastest + 2 * delay * np.arange(len(both)))))
-        totals = np.array(reach)
+        sums = self._problem.costs.sums
+        forward, weight = np.array(sums.forward), np.array(sums.backward_weight)
+        both = forward + np.array(sums.backward)
+        if not self._problem.schedule.is_split:
+            through = max(self._way_seconds(float(both[-1])), self._shared_seconds(dp, float(both[-1]), both, 2))
+            return float(through + self._tail(dp)[1] + self._after_seconds(dp))
+        waited = both - weight
+        through = max(self._way_seconds(float(waited[-1] + weight[1])), self._shared_seconds(dp, float(waited[-1]), waited, 2))
+        busy = self._shared_seconds(dp, float(both[-1]), forward, 1)
+        return float(max(through + self._tail(dp)[1], busy) + self._after_seconds(dp))
+
+    def _way_seconds(self, work: float) -> float:
+        """One micro-batch's way over all links and back, with so much work."""
+        crossings = 2 * (VIRTUAL.start * self._lengths[0] - 1) if self._lengths[0] > 1 else 0
+        return work / self._kinds[0].speed_ratio + crossings * self._least_delay
+
+    def _shared_seconds(self, dp: int, work: float, passed: Floats, num_ways: int) -> float:
+        """When some worker is through, at the earliest.
+
+        Args:
+            dp: number of pipelines.
+            work: of one micro-batch in all layers, at speed 1.
+            passed: what worker i waits for that is done in i layers, in seconds at speed 1, shape [layers + 1].
+            num_ways: how often it waits for i links.
+        """
+        fastest, slowest = self._kinds[0].speed_ratio, self._kinds[-1].speed_ratio
+        waits = np.concatenate(([0.0], np.cumsum(passed / fastest + num_ways * self._least_delay * np.arange(len(passed)))))
+        totals = np.array(self._reach(dp))
         short, longer = totals // dp, totals % dp
         waiting = (dp - longer) * waits[short] + longer * waits[np.minimum(short + 1, len(waits) - 1)]
-        crossings = 2 * (VIRTUAL.start * self._lengths[0] - 1) if self._lengths[0] > 1 else 0
-        way = both[-1] / fastest + crossings * delay
-        shared = ((problem.num_microbatches * both[-1] + slowest * waiting) / speeds[totals - 1]).min()
-        return float(max(way, shared) + self._tail(dp)[1] + self._after_seconds(dp))
+        return float(((self._problem.num_microbatches * work + slowest * waiting) / self._speeds[totals - 1]).min())
+
+    @cached_property
+    def _speeds(self) -> Floats:
+        """Of the fastest n + 1 workers together. Shape [workers]."""
+        return np.array(list(accumulate(kind.speed_ratio for kind in self._kinds)))
+
+    @cached_property
+    def _least_delay(self) -> float:
+        link, layers = self._problem.link, self._problem.costs.profile.layers
+        return min((link.transfer_seconds(layer.output_bytes) for layer in layers[:-1]), default=0.0)
 
     @cached_property
     def _least_bound(self) -> float:
@@ -182,7 +212,7 @@ class InterleavedSearch:
         dp = len(groups)
         virtual = [min(num_virtual, self._num_layers // len(group)) if len(group) > 1 else 1 for group in groups]
         whole, pipelines = self._problem.num_microbatches, list(zip(groups, virtual, strict=True))
-        paces = {pipeline: _pace(*pipeline, whole) for pipeline in set(pipelines)}
+        paces = {pipeline: self._pace(*pipeline) for pipeline in set(pipelines)}
         shares = together([paces[pipeline] for pipeline in pipelines], whole)
         splits = self._splits(groups, virtual, shares)
         if any(split.lacking_bytes for split in splits):
@@ -194,6 +224,13 @@ class InterleavedSearch:
         if len(set(self._kinds)) == 1:
             return Arrangement(shapes, seconds)
         return Arrangement(shapes, seconds, tuple(kind for k in order for kind in groups[k]), self._levels)
+
+    def _pace(self, group: Kinds, num_virtual: int) -> Pace:
+        """In passes of the whole model at speed 1, when stages are equal (Narayanan et al., section 2.2; Qi et al., ZB-H1)."""
+        speed, sums = sum(kind.speed_ratio for kind in group), self._problem.costs.sums
+        whole, weight = sums.forward[-1] + sums.backward[-1], sums.backward_weight[-1]
+        filling = max(0.0, whole - 2 * weight) / whole if self._problem.schedule.is_split and whole else 1.0
+        return Pace(0, filling * (len(group) - 1) / num_virtual / speed, 1 / speed, self._problem.num_microbatches)
 
     def _splits(self, groups: Sequence[Kinds], virtual: Sequence[int], shares: Sequence[int]) -> list[ChunkSplit]:
         """The split of every pipeline: alike ones share that of the busiest, so that they hold the same, where it is no slower."""
@@ -225,7 +262,7 @@ class InterleavedSearch:
         if dp not in self._splitters:
             costs = self._problem.costs
             replicas = costs.profile.optimizer_shards(dp)
-            self._splitters[dp] = ChunkSplitter(costs.sums, self._problem.link, replicas)
+            self._splitters[dp] = ChunkSplitter(costs.sums, self._problem.schedule, self._problem.link, replicas)
         return self._splitters[dp]
 
     def _tail(self, dp: int) -> Floats:
@@ -239,9 +276,3 @@ def _groups(kinds: Sequence[WorkerKind], dp: int) -> list[Kinds]:
     base, extra = divmod(len(kinds), dp)
     stops = list(accumulate((base + (index >= dp - extra) for index in range(dp)), initial=0))
     return [tuple(kinds[start:stop]) for start, stop in pairwise(stops)]
-
-
-def _pace(group: Kinds, num_virtual: int, most_microbatches: int) -> Pace:
-    """In passes of the whole model at speed 1, when stages are equal (Narayanan et al., section 2.2)."""
-    speed = sum(kind.speed_ratio for kind in group)
-    return Pace(0, (len(group) - 1) / num_virtual / speed, 1 / speed, most_microbatches)
