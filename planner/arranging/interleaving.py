@@ -74,8 +74,27 @@ class InterleavedSearch:
             )
 
     def by_promise(self) -> list[int]:
-        """Numbers of pipelines to try, those with the least bound first."""
-        return sorted(self._problem.allowed.dp, key=lambda dp: (self.bound_seconds(dp), dp))
+        """Numbers of pipelines to try, those with the shortest step that is to be expected first."""
+        return sorted(self._problem.allowed.dp, key=lambda dp: (self._expected_seconds(dp), dp))
+
+    def _expected_seconds(self, dp: int) -> float:
+        """About the step of `dp` pipelines of equal stages, with as many workers and stages as are best for them."""
+        totals = self._totals(dp, len(self._kinds)) if self._reach(dp) else []
+        return min((self._expected_with(dp, total) for total in totals), default=math.inf) + self._after_seconds(dp)
+
+    def _expected_with(self, dp: int, total: int) -> float:
+        """When so many pipelines of so many workers are through; shorter ones have larger stages, whose reductions are longer."""
+        sums, tail, (short, num_longer) = self._problem.costs.sums, self._tail(dp), divmod(total, dp)
+        whole = (sums.forward[-1] + sums.backward[-1]) * total / float(self._speeds[total - 1])
+        passing = _through_seconds(whole / short, dp - num_longer, whole / (short + 1), num_longer, self._problem.num_microbatches)
+
+        def filling(num_virtual: int) -> float:
+            held = -(-self._num_layers // (short * num_virtual))
+            fill = self._filling * (short - 1) / num_virtual * whole / short
+            return fill + 2 * (num_virtual * short - 1) * self._least_delay + float(tail[held])
+
+        fitting = [v for v in VIRTUAL if v * short <= self._num_layers] if short > 1 else [1]
+        return passing + min(map(filling, fitting))
 
     def could_win(self, degrees: Sequence[int], limit_seconds: float) -> list[int]:
         """Those numbers of pipelines for which a step below the limit is not ruled out."""
@@ -227,10 +246,15 @@ class InterleavedSearch:
 
     def _pace(self, group: Kinds, num_virtual: int) -> Pace:
         """In passes of the whole model at speed 1, when stages are equal (Narayanan et al., section 2.2; Qi et al., ZB-H1)."""
-        speed, sums = sum(kind.speed_ratio for kind in group), self._problem.costs.sums
+        speed = sum(kind.speed_ratio for kind in group)
+        return Pace(0, self._filling * (len(group) - 1) / num_virtual / speed, 1 / speed, self._problem.num_microbatches)
+
+    @cached_property
+    def _filling(self) -> float:
+        """Which part of a pass each worker but the first adds to filling and draining: weight parts fill what they can."""
+        sums = self._problem.costs.sums
         whole, weight = sums.forward[-1] + sums.backward[-1], sums.backward_weight[-1]
-        filling = max(0.0, whole - 2 * weight) / whole if self._problem.schedule.is_split and whole else 1.0
-        return Pace(0, filling * (len(group) - 1) / num_virtual / speed, 1 / speed, self._problem.num_microbatches)
+        return max(0.0, whole - 2 * weight) / whole if self._problem.schedule.is_split and whole else 1.0
 
     def _splits(self, groups: Sequence[Kinds], virtual: Sequence[int], shares: Sequence[int]) -> list[ChunkSplit]:
         """The split of every pipeline: alike ones share that of the busiest, so that they hold the same, where it is no slower."""
@@ -269,6 +293,20 @@ class InterleavedSearch:
         if dp not in self._tails:
             self._tails[dp] = tail_seconds(self._problem.costs.profile, self._problem.reduction_link(dp), dp)
         return self._tails[dp]
+
+
+def _through_seconds(slow_seconds: float, num_slow: int, fast_seconds: float, num_fast: int, num_microbatches: int) -> float:
+    """When pipelines that take so long for each micro-batch have passed all of them, one after the other; some are slow."""
+    if not slow_seconds:
+        return 0.0
+    together = num_microbatches / (num_slow / slow_seconds + num_fast / fast_seconds)
+    slow, fast = int(together / slow_seconds), int(together / fast_seconds)
+    while num_slow * slow + num_fast * fast < num_microbatches:
+        if num_fast and (fast + 1) * fast_seconds < (slow + 1) * slow_seconds:
+            fast += 1
+        else:
+            slow += 1
+    return max(slow * slow_seconds, fast * fast_seconds if num_fast else 0.0)
 
 
 def _groups(kinds: Sequence[WorkerKind], dp: int) -> list[Kinds]:

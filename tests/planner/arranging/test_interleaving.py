@@ -328,3 +328,13 @@ def test_promising_arrangements_that_lack_memory_do_not_hide_those_that_fit():
     decision = replan(given)
     assert violations(given, decision) == ()
     assert min(pipeline.num_workers for pipeline in decision.plan.pipelines) > 2
+
+
+@BOTH
+def test_numbers_of_pipelines_that_divide_the_workers_are_not_crowded_out(schedule):
+    """Bounds are less for many others, of which only so many are tried."""
+    profile, cluster = transformer_profile(30), Cluster.uniform(24)
+    free = replan(snapshot(profile, cluster, 48, schedule)).estimate.iteration_seconds
+    for dp in (6, 8, 12):
+        pinned = replan(snapshot(profile, cluster, 48, schedule, ranges=Ranges(min_dp=dp, max_dp=dp)))
+        assert free <= pinned.estimate.iteration_seconds * (1 + 1e-9)
