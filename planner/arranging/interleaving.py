@@ -214,11 +214,17 @@ class InterleavedSearch:
         found: list[Arrangement] = []
         for kinds in self._crews:
             for total in self._totals(dp, len(kinds)):
-                groups = _groups(kinds[:total], dp)
-                found += (option for v in VIRTUAL if (option := self._arranged(groups, v)) is not None)
+                found += self._of_groups(_groups(kinds[:total], dp))
         if not found and len(set(self._kinds)) == 1:
             self._too_tight.append((min(len(self._kinds) // dp, self._lengths[-1]), -(-self._problem.num_microbatches // dp)))
         return found
+
+    def _of_groups(self, groups: Sequence[Kinds]) -> list[Arrangement]:
+        """Over certain workers; where neither the fewest nor the most stages fit memory, numbers between hardly ever do."""
+        options = {v: self._arranged(groups, v) for v in (VIRTUAL[0], VIRTUAL[-1])}
+        if any(options.values()):
+            options |= {v: self._arranged(groups, v) for v in VIRTUAL[1:-1]}
+        return [option for _, option in sorted(options.items()) if option is not None]
 
     def _totals(self, dp: int, num_workers: int) -> list[int]:
         """How many of so many workers to use: as many as possible, and pipelines of one length, or of one a little shorter."""

@@ -15,7 +15,7 @@ from estimator.memory import held_moments
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
 from planner.pipelines.kinds import WorkerKind
-from planner.pipelines.pricing import neighbours
+from planner.pipelines.pricing import neighbours, neighbours_between
 
 MOST_NEIGHBOURS = 32
 """So many of the splits next to the best one are timed, those first whose busiest worker has least to do."""
@@ -216,11 +216,8 @@ class _Descent:
 
     def _relieving(self, cuts: Ints) -> Ints:
         """Neighbours in which the worker that lacks most has fewer layers."""
-        place = self._splitter.neediest(cuts, self._kinds, self._num_microbatches)
-        options, num_workers = neighbours(cuts), len(self._kinds)
-        counts = np.diff(options, axis=1)[:, place::num_workers].sum(axis=1)
-        result: Ints = options[counts < np.diff(cuts)[place::num_workers].sum()]
-        return result
+        is_own = np.arange(len(cuts) - 1) % len(self._kinds) == self._splitter.neediest(cuts, self._kinds, self._num_microbatches)
+        return neighbours_between(cuts, np.flatnonzero(is_own), np.flatnonzero(~is_own))
 
     def _nearby(self, cuts: Ints) -> Ints:
         options = neighbours(cuts)
