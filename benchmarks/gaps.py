@@ -74,10 +74,10 @@ def cases(schedules: Sequence[Schedule]) -> Iterator[Case]:
             yield Case(profile, schedule, workers, count, per_host)
 
 
-def measured(case: Case) -> Gap | None:
-    """The gap of the first plan; None where nothing fits memory."""
+def asked(case: Case) -> Snapshot:
+    """The case as the planner is asked."""
     cluster = Cluster.uniform(case.num_workers, workers_per_host=case.workers_per_host)
-    asked = Snapshot(
+    return Snapshot(
         profile=PROFILES[case.profile],
         cluster=cluster,
         settings=JobSettings(num_microbatches=case.num_microbatches, schedule=case.schedule),
@@ -85,9 +85,13 @@ def measured(case: Case) -> Gap | None:
         alive=tuple(worker.id for worker in cluster.workers),
         generation=0,
     )
+
+
+def measured(case: Case) -> Gap | None:
+    """The gap of the first plan; None where nothing fits memory."""
     start = time.process_time()
     try:
-        decision = replan(asked)
+        decision = replan(asked(case))
     except InfeasibleError:
         return None
     lengths = [pipeline.num_workers for pipeline in decision.plan.pipelines]
@@ -140,7 +144,10 @@ def main() -> None:
     """Print both tables."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument(
-        "--schedules", nargs="+", type=Schedule, default=[Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.INTERLEAVED]
+        "--schedules",
+        nargs="+",
+        type=Schedule,
+        default=[Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB],
     )
     arguments.add_argument("--most", type=int, default=20, help="cases listed one by one")
     options = arguments.parse_args()

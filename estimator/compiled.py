@@ -9,13 +9,14 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 from numba.core import event
-from numba.core.caching import InTreeCacheLocator, UserProvidedCacheLocator, UserWideCacheLocator
+from numba.core.caching import FunctionCache, InTreeCacheLocator, UserProvidedCacheLocator, UserWideCacheLocator
 
 PACKAGES = ("estimator", "planner", "restorer")
 """Those with compiled functions."""
@@ -34,7 +35,7 @@ def compiled(function: Function) -> Function:
 
     The function may use scalars, tuples and numpy arrays, and other compiled functions.
     """
-    return cast("Function", numba.njit(cache=True, error_model="numpy")(function))
+    return _kept(function)
 
 
 def borrowing(function: Function) -> Function:
@@ -43,7 +44,26 @@ def borrowing(function: Function) -> Function:
     Counting is atomic, for every array of every call, and takes most of the time of small functions in others' loops.
     A function that makes an array after all does not compile.
     """
-    return cast("Function", numba.njit(cache=True, error_model="numpy", **_UNCOUNTED)(function))
+    return _kept(function, **_UNCOUNTED)
+
+
+def _kept(function: Function, **options: Any) -> Function:
+    dispatcher: Any = numba.njit(error_model="numpy", **options)(function)
+    dispatcher._cache = _Cache(function)  # type: ignore[no-untyped-call]
+    return cast("Function", dispatcher)
+
+
+class _Cache(FunctionCache):
+    """Does without what it cannot read: files that were cut off, or that tell of types which sources had under other names."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The machine code that is kept for these types of arguments; None where there is none, or it cannot be read."""
+        try:
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        except Exception:  # numba unpickles before it looks whether sources have changed; that may raise anything
+            with suppress(OSError):
+                self.flush()  # type: ignore[no-untyped-call]
+            return None
 
 
 def clock() -> float:

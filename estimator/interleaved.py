@@ -11,9 +11,16 @@ reverse. Worker i passes unit k forward at tick 2 * (k + i) and unit j backward 
 L = (V - 1) * G + 2 * (P - 1) for V stages per worker. Whatever a pass needs has an earlier tick: its neighbour's pass is
 two ticks earlier, that of the same worker's other stage 2 * (G - P + 1) or more, and the last stage passes a micro-batch
 forward one tick or more before it passes it backward. Places without a micro-batch are left out.
+
+Interleaved zero bubble is the same order with backward passes split as under ZB-H1 (Qi et al., *Zero Bubble Pipeline
+Parallelism*, 2023): only input parts are waited for, and worker i puts the weight parts of i units off. It then holds no more
+units than the first worker does. Nobody waits for the first stage's input part: it passes backward in one.
 """
 
+from collections import deque
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,52 +58,137 @@ def lag(num_workers: int, num_virtual: int, groups: Groups) -> int:
     return (num_virtual - 1) * groups[3] + 2 * (num_workers - 1)
 
 
+class PassTimes(NamedTuple):
+    """Of one micro-batch in each stage, in seconds. Shape [stages] each."""
+
+    forward: Floats
+    backward: Floats
+    """What the stage before waits for: the whole backward pass, or its input part where the weight part is put off."""
+    weight: Floats
+    """What is put off; zeros where nothing is."""
+
+
+class _State(NamedTuple):
+    """How far a pipeline has come."""
+
+    passed: Floats
+    """When each stage was through with the forward pass of each micro-batch. Shape [stages, num_microbatches]."""
+    returned: Floats
+    """The same of backward passes, or their input parts."""
+    free: Floats
+    """When each worker was through with its latest pass. Shape [workers]."""
+    ends: Floats
+    """When each stage was through with its latest weight part, or whole backward pass. Shape [stages]."""
+    order: Ints
+    """Stages in which each worker has passed units backward. Shape [workers, units]."""
+    num_units: Ints
+    """How many those are. Shape [workers]."""
+
+
 @compiled
-def interleaved_ends(forward: Floats, backward: Floats, delays: Floats, num_workers: int, num_microbatches: int) -> Floats:
+def interleaved_ends(times: PassTimes, delays: Floats, num_workers: int, num_microbatches: int, is_split: bool) -> Floats:
     """When each stage is through with its last backward pass, in seconds. Shape [stages]. O(stages * num_microbatches).
 
     Args:
-        forward: seconds of one micro-batch, shape [stages].
-        backward: seconds of one micro-batch, shape [stages].
+        times: of the passes.
         delays: seconds between neighbouring stages, each way, shape [stages - 1].
         num_workers: that the stages go round.
         num_microbatches: that enter the pipeline.
+        is_split: whether weight parts are put off.
     """
-    num_stages = len(forward)
+    num_stages = len(times.forward)
     num_virtual, groups = num_stages // num_workers, groups_of(num_workers, num_microbatches)
     places, behind = num_virtual * groups[0] * groups[3], lag(num_workers, num_virtual, groups)
-    passed, returned = np.zeros((num_stages, num_microbatches)), np.zeros((num_stages, num_microbatches))
-    free, ends = np.zeros(num_workers), np.zeros(num_stages)
+    state = _State(
+        np.zeros((num_stages, num_microbatches)),
+        np.zeros((num_stages, num_microbatches)),
+        np.zeros(num_workers),
+        np.zeros(num_stages),
+        np.zeros((num_workers, num_virtual * num_microbatches), dtype=np.int64),
+        np.zeros(num_workers, dtype=np.int64),
+    )
     for clock in range(places + behind):
         for worker in range(num_workers):
             turn, microbatch = unit(clock - worker, num_virtual, groups)
             if microbatch >= 0:
-                stage, start = turn * num_workers + worker, free[worker]
-                if stage > 0:
-                    start = max(start, passed[stage - 1, microbatch] + delays[stage - 1])
-                free[worker] = passed[stage, microbatch] = start + forward[stage]
+                stage = turn * num_workers + worker
+                start = _start(state.passed, (stage, stage - 1), microbatch, delays, state.free[worker])
+                state.free[worker] = state.passed[stage, microbatch] = start + times.forward[stage]
         for worker in range(num_workers):
             turn, microbatch = unit(clock - behind + worker, num_virtual, groups)
             if microbatch >= 0:
-                stage, start = (num_virtual - 1 - turn) * num_workers + worker, free[worker]
-                if stage < num_stages - 1:
-                    start = max(start, returned[stage + 1, microbatch] + delays[stage])
-                free[worker] = ends[stage] = returned[stage, microbatch] = start + backward[stage]
-    return ends
+                stage = (num_virtual - 1 - turn) * num_workers + worker
+                start = _start(state.returned, (stage, stage + 1), microbatch, delays, state.free[worker])
+                state.free[worker] = state.returned[stage, microbatch] = start + times.backward[stage]
+                state.order[worker, state.num_units[worker]] = stage
+                state.num_units[worker] += 1
+                _finish(state, times.weight, worker, state.num_units[worker] - (worker + 1 if is_split else 1))
+    for worker in range(num_workers):
+        for place in range(state.num_units[worker] - (worker if is_split else 0), state.num_units[worker]):
+            _finish(state, times.weight, worker, place)
+    return state.ends
+
+
+@compiled
+def _start(ends: Floats, way: tuple[int, int], microbatch: int, delays: Floats, free: float) -> float:
+    """When a free worker can pass a micro-batch through a stage, which comes after another one on its way, if there is one."""
+    stage, before = way
+    if not 0 <= before < len(ends):
+        return free
+    arrival: float = ends[before, microbatch] + delays[min(stage, before)]
+    return max(free, arrival)
+
+
+@compiled
+def _finish(state: _State, weight: Floats, worker: int, place: int) -> None:
+    """Pass the weight part of the unit that a worker passed backward as its `place`-th; nothing below 0."""
+    if place >= 0:
+        stage = state.order[worker, place]
+        state.free[worker] += weight[stage]
+        state.ends[stage] = state.free[worker]
+
+
+_KINDS = (Pass.FORWARD, Pass.BACKWARD, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT)
+_FORWARD, _BACKWARD, _INPUT, _WEIGHT = range(len(_KINDS))
+
+_Unit = tuple[int, int]
+"""Stage and micro-batch."""
 
 
 @lru_cache(maxsize=4096)
-def _passes(worker: int, num_workers: int, num_virtual: int, num_microbatches: int) -> tuple[Ints, Ints, Ints]:
-    """Passes of one worker in order: whether backward, stage, and micro-batch. Shape [2 * num_virtual * num_microbatches] each."""
+def _passes(worker: int, num_workers: int, num_virtual: int, num_microbatches: int, is_split: bool) -> tuple[Ints, Ints, Ints]:
+    """Passes of one worker in order: their kinds as places in `_KINDS`, stages, and micro-batches. Shape [passes] each."""
+    ordered = _units(worker, num_workers, num_virtual, num_microbatches)
+    passes = _with_weight_parts(ordered, worker) if is_split else ordered
+    kinds, stages, microbatches = np.array([(kind, *unit) for kind, unit in passes], dtype=np.int64).T
+    return kinds, stages, microbatches
+
+
+def _units(worker: int, num_workers: int, num_virtual: int, num_microbatches: int) -> list[tuple[int, _Unit]]:
+    """Forward and whole backward passes of one worker, by the clock."""
     groups = groups_of(num_workers, num_microbatches)
     behind, units = lag(num_workers, num_virtual, groups), []
     for place in range(num_virtual * groups[0] * groups[3]):
         turn, microbatch = unit(place, num_virtual, groups)
         if microbatch >= 0:
-            units.append((2 * (place + worker), 0, turn * num_workers + worker, microbatch))
-            units.append((2 * (place + behind - worker) + 1, 1, (num_virtual - 1 - turn) * num_workers + worker, microbatch))
-    _, is_backward, stages, microbatches = np.array(sorted(units), dtype=np.int64).T
-    return is_backward, stages, microbatches
+            units.append((2 * (place + worker), _FORWARD, (turn * num_workers + worker, microbatch)))
+            returning = (num_virtual - 1 - turn) * num_workers + worker, microbatch
+            units.append((2 * (place + behind - worker) + 1, _BACKWARD, returning))
+    return [(kind, passed) for _, kind, passed in sorted(units)]
+
+
+def _with_weight_parts(ordered: Iterable[tuple[int, _Unit]], num_put_off: int) -> Iterator[tuple[int, _Unit]]:
+    """The passes with backward ones split, and the weight parts of so many of them put off."""
+    waiting: deque[_Unit] = deque()
+    for kind, passed in ordered:
+        if kind == _FORWARD or passed[0] == 0:
+            yield kind, passed
+            continue
+        yield _INPUT, passed
+        waiting.append(passed)
+        if len(waiting) > num_put_off:
+            yield _WEIGHT, waiting.popleft()
+    yield from ((_WEIGHT, passed) for passed in waiting)
 
 
 def worker_order(
@@ -116,28 +208,27 @@ def worker_order(
     """
     if num_workers == num_stages:
         return tuple((worker, step) for step in order(schedule, worker, num_stages, num_microbatches))
-    assert schedule is Schedule.INTERLEAVED
-    is_backward, stages, microbatches = _passes(worker, num_workers, num_stages // num_workers, num_microbatches)
-    kinds = (Pass.FORWARD, Pass.BACKWARD)
-    places = zip(is_backward.tolist(), stages.tolist(), microbatches.tolist(), strict=True)
-    return tuple((stage, Step(kinds[backward], microbatch)) for backward, stage, microbatch in places)
+    assert schedule.is_interleaved
+    columns = _passes(worker, num_workers, num_stages // num_workers, num_microbatches, schedule.is_split)
+    passes = zip(*(column.tolist() for column in columns), strict=True)
+    return tuple((stage, Step(_KINDS[kind], microbatch)) for kind, stage, microbatch in passes)
 
 
 @lru_cache(maxsize=4096)
-def held_passes(worker: int, num_workers: int, num_virtual: int, num_microbatches: int) -> Ints:
+def held_passes(worker: int, num_workers: int, num_virtual: int, num_microbatches: int, *, is_split: bool = False) -> Ints:
     """How many micro-batches each stage of a worker holds whenever it holds most. Shape [moments, num_virtual].
 
     Moments that hold no more of anything than another one are left out for the most part, so there are few.
     """
-    is_backward, stages, _ = _passes(worker, num_workers, num_virtual, num_microbatches)
+    kinds, stages, _ = _passes(worker, num_workers, num_virtual, num_microbatches, is_split)
     changes = np.zeros((len(stages), num_virtual), dtype=np.int64)
-    changes[np.arange(len(stages)), stages // num_workers] = 1 - 2 * is_backward
-    is_peak = np.append(is_backward[1:], 1) > is_backward
+    changes[np.arange(len(stages)), stages // num_workers] = np.array([1, -1, 0, -1])[kinds]
+    is_peak = (kinds == _FORWARD) & np.append(kinds[1:] != _FORWARD, True)
     result: Ints = np.unique(changes.cumsum(axis=0)[is_peak], axis=0)
     return result
 
 
 def stage_limit(stage: int, num_workers: int, num_stages: int, num_microbatches: int) -> int:
-    """Most micro-batches whose activations a stage of an interleaved pipeline holds at once."""
+    """Most micro-batches of a stage of an interleaved pipeline between their forward passes and whole backward passes."""
     held = held_passes(stage % num_workers, num_workers, num_stages // num_workers, num_microbatches)
     return int(held[:, stage // num_workers].max())

@@ -63,7 +63,7 @@ def held_moments(schedule: Schedule, place: int, num_workers: int, num_microbatc
     """
     if num_stages == 1:
         return np.array([[scheduled_in_flight(schedule, place, num_workers, num_microbatches)]], dtype=np.int64)
-    return held_passes(place, num_workers, num_stages, num_microbatches)
+    return held_passes(place, num_workers, num_stages, num_microbatches, is_split=schedule.is_split)
 
 
 def holds_all(schedule: Schedule, in_flight: int, num_microbatches: int) -> bool:

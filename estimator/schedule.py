@@ -102,6 +102,7 @@ ORDERS: dict[Schedule, Callable[[int, int, int], tuple[Step, ...]]] = {
     Schedule.GPIPE: gpipe,
     Schedule.ZB_H1: zero_bubble_h1,
     Schedule.INTERLEAVED: one_forward_one_backward,
+    Schedule.INTERLEAVED_ZB: zero_bubble_h1,
 }
 """Orders where every worker holds one stage of its pipeline; `estimator.interleaved` has those for several."""
 
@@ -132,7 +133,7 @@ def scheduled_in_flight(schedule: Schedule, stage: int, num_stages: int, num_mic
     match schedule:
         case Schedule.GPIPE:
             return num_microbatches
-        case Schedule.ZB_H1:
+        case Schedule.ZB_H1 | Schedule.INTERLEAVED_ZB:
             return num_in_flight(0, num_stages, num_microbatches)
         case _:
             return num_in_flight(stage, num_stages, num_microbatches)

@@ -1,4 +1,4 @@
-"""Time of a pipeline under any schedule; ZB-H1, whose backward passes are split into input and weight part."""
+"""Time of a pipeline under any schedule, also where backward passes are split into input and weight part (ZB-H1)."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from estimator.arrays import Floats
 from estimator.compiled import compiled
-from estimator.interleaved import interleaved_ends
+from estimator.interleaved import PassTimes, interleaved_ends
 from estimator.layers import StageTimes
 from estimator.pipeline import PipelineTimes, pipeline_times
 from kintsugi.core.plan import Schedule
@@ -29,22 +29,26 @@ def scheduled_times(
         num_microbatches: that enter the pipeline.
         num_workers: that the stages go round; None for one per stage.
     """
-    if schedule is Schedule.ZB_H1:
-        return zero_bubble_times(stages, delay_seconds, num_microbatches)
-    forward, backward = [stage.forward_seconds for stage in stages], [stage.backward_seconds for stage in stages]
-    if num_workers is not None and num_workers < len(stages):
-        passing, returning, between = (np.array(values, dtype=np.float64) for values in (forward, backward, delay_seconds))
-        ends = interleaved_ends(passing, returning, between, num_workers, num_microbatches)
-        return PipelineTimes(float(ends.max()), tuple(ends.tolist()))
-    return pipeline_times(schedule, forward, backward, delay_seconds, num_microbatches)
-
-
-def zero_bubble_times(stages: Sequence[StageTimes], delay_seconds: Sequence[float], num_microbatches: int) -> PipelineTimes:
-    """Equation 11 under ZB-H1. O(stages * (stages + num_microbatches))."""
-    parts = [(s.forward_seconds, s.backward_input_seconds, s.backward_weight_seconds) for s in stages]
-    forward, backward_input, weight = np.array(parts, dtype=np.float64).T.copy()
-    ends = zero_bubble_ends(forward, backward_input, weight, np.array(delay_seconds, dtype=np.float64), num_microbatches)
+    is_split, round_of = schedule.is_split, num_workers or len(stages)
+    if round_of == len(stages) and not is_split:
+        forward, backward = [stage.forward_seconds for stage in stages], [stage.backward_seconds for stage in stages]
+        return pipeline_times(schedule, forward, backward, delay_seconds, num_microbatches)
+    parts, delays = _parts(stages, is_split=is_split), np.array(delay_seconds, dtype=np.float64)
+    if round_of < len(stages):
+        ends = interleaved_ends(PassTimes(*parts), delays, round_of, num_microbatches, is_split)
+    else:
+        ends = zero_bubble_ends(*parts, delays, num_microbatches)
     return PipelineTimes(float(ends.max()), tuple(ends.tolist()))
+
+
+def _parts(stages: Sequence[StageTimes], *, is_split: bool) -> tuple[Floats, Floats, Floats]:
+    """Forward passes, the backward passes or parts of them that others wait for, and what nobody waits for. Shape [stages] each."""
+    if is_split:
+        rows = [(s.forward_seconds, s.backward_input_seconds, s.backward_weight_seconds) for s in stages]
+    else:
+        rows = [(s.forward_seconds, s.backward_seconds, 0.0) for s in stages]
+    forward, waited, rest = np.array(rows, dtype=np.float64).T.copy()
+    return forward, waited, rest
 
 
 @compiled

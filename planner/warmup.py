@@ -33,8 +33,10 @@ def warm_up() -> None:
     _plan(_profile(16, (10, 20, 30, 40)), Cluster.uniform(8), long, num_losses=0)
     _plan(_profile(16, (10, 20, 30, 40)), _with_a_slow_worker(8), long, num_losses=0)
     _plan(equal_layers, _with_one_large_worker(6))
-    with suppress(InfeasibleError):
-        _plan(replace(equal_layers, device=Device(name="none", memory_bytes=10**6)), equal_workers)
+    for schedule in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED):
+        with suppress(InfeasibleError):
+            tiny = replace(equal_layers, device=Device(name="none", memory_bytes=10**6))
+            _plan(tiny, equal_workers, replace(_SETTINGS, schedule=schedule))
 
 
 def _plan(profile: Profile, cluster: Cluster, settings: JobSettings = _SETTINGS, num_losses: int = 1) -> None:

@@ -25,7 +25,8 @@ MaxPp = Annotated[
     int | None, typer.Option("--max-pp", help="Most workers of a pipeline; as many as workers and layers by default.")
 ]
 ScheduleName = Annotated[
-    Schedule, typer.Option("--schedule", help="Order of passes within a pipeline; interleaved has several stages on each worker.")
+    Schedule,
+    typer.Option("--schedule", help="Order of passes within a pipeline; interleaved ones have several stages on each worker."),
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", help="A table for people or one JSON document.")]
 

@@ -27,7 +27,18 @@ class Schedule(StrEnum):
     GPIPE = "gpipe"
     ZB_H1 = "zb-h1"
     INTERLEAVED = "interleaved"
+    INTERLEAVED_ZB = "interleaved-zb"
     AUTO = "auto"
+
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether workers may hold several stages of their pipeline, which go round them."""
+        return self in (Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether backward passes are split into an input part, which the stage before waits for, and a weight part."""
+        return self in (Schedule.ZB_H1, Schedule.INTERLEAVED_ZB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +99,7 @@ class Pipeline:
     def num_workers(self) -> int:
         """Workers, dead ones included, that the stages go round: stage s is on worker s mod `num_workers`.
 
-        The distance at which a worker's name comes again. Where none does, as under every schedule but the interleaved one,
+        The distance at which a worker's name comes again. Where none does, as under every schedule but interleaved ones,
         each stage has a worker of its own.
         """
         names = [stage.worker for stage in self.stages if stage.worker is not None]

@@ -60,7 +60,7 @@ class Plan:
 
     def _seats(self) -> list[tuple[int, int]]:
         """Pipeline and stage of every place that takes a worker of its own, and has one."""
-        is_round = self.schedule is Schedule.INTERLEAVED
+        is_round = self.schedule.is_interleaved
         return [
             (p, s)
             for p, pipeline in enumerate(self.pipelines)
@@ -171,7 +171,7 @@ class Plan:
 
     @cached_property
     def stages_of(self) -> dict[str, tuple[Stage, ...]]:
-        """The stages that each worker holds, ascending: one, or several of one pipeline under the interleaved schedule."""
+        """The stages that each worker holds, ascending: one, or several of one pipeline under an interleaved schedule."""
         return {
             stage.worker: pipeline.stages[place::length]
             for pipeline, length in zip(self.pipelines, self._lengths, strict=True)
@@ -188,7 +188,7 @@ class Plan:
 
     @cached_property
     def slots_of(self) -> dict[str, tuple[Slot, ...]]:
-        """The slots that each worker holds, ascending: one, or several of one pipeline under the interleaved schedule."""
+        """The slots that each worker holds, ascending: one, or several of one pipeline under an interleaved schedule."""
         return {
             stage.worker: tuple(Slot(pipeline=p, stage=s) for s in range(place, len(pipeline.stages), length))
             for p, (pipeline, length) in enumerate(zip(self.pipelines, self._lengths, strict=True))

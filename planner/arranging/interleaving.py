@@ -74,8 +74,27 @@ class InterleavedSearch:
             )
 
     def by_promise(self) -> list[int]:
-        """Numbers of pipelines to try, those with the least bound first."""
-        return sorted(self._problem.allowed.dp, key=lambda dp: (self.bound_seconds(dp), dp))
+        """Numbers of pipelines to try, those with the shortest step that is to be expected first."""
+        return sorted(self._problem.allowed.dp, key=lambda dp: (self._expected_seconds(dp), dp))
+
+    def _expected_seconds(self, dp: int) -> float:
+        """About the step of `dp` pipelines of equal stages, with as many workers and stages as are best for them."""
+        totals = self._totals(dp, len(self._kinds)) if self._reach(dp) else []
+        return min((self._expected_with(dp, total) for total in totals), default=math.inf) + self._after_seconds(dp)
+
+    def _expected_with(self, dp: int, total: int) -> float:
+        """When so many pipelines of so many workers are through; shorter ones have larger stages, whose reductions are longer."""
+        sums, tail, (short, num_longer) = self._problem.costs.sums, self._tail(dp), divmod(total, dp)
+        whole = (sums.forward[-1] + sums.backward[-1]) * total / float(self._speeds[total - 1])
+        passing = _through_seconds(whole / short, dp - num_longer, whole / (short + 1), num_longer, self._problem.num_microbatches)
+
+        def filling(num_virtual: int) -> float:
+            held = -(-self._num_layers // (short * num_virtual))
+            fill = self._filling * (short - 1) / num_virtual * whole / short
+            return fill + 2 * (num_virtual * short - 1) * self._least_delay + float(tail[held])
+
+        fitting = [v for v in VIRTUAL if v * short <= self._num_layers] if short > 1 else [1]
+        return passing + min(map(filling, fitting))
 
     def could_win(self, degrees: Sequence[int], limit_seconds: float) -> list[int]:
         """Those numbers of pipelines for which a step below the limit is not ruled out."""
@@ -127,23 +146,53 @@ class InterleavedSearch:
         Worker i of a pipeline waits until i layers at least have been passed forward over i links, and is through before they
         are passed backward. So n workers of speed 1 with all M micro-batches are busy or waiting for M * work + waits, with the
         least waits where lengths differ by one at most. Nor is a step shorter than one micro-batch's way.
+
+        Where backward passes are split that holds of the work that is waited for. All work follows the first wait alone, and
+        may be done after the last reduction has begun.
         """
-        problem, sums = self._problem, self._problem.costs.sums
-        both = np.array(sums.forward) + np.array(sums.backward)
-        speeds = np.array(list(accumulate(kind.speed_ratio for kind in self._kinds)))
-        fastest, slowest = self._kinds[0].speed_ratio, self._kinds[-1].speed_ratio
-        reach = self._reach(dp)
-        if not reach:
+        if not self._reach(dp):
             return math.inf
-        delay = min((problem.link.transfer_seconds(layer.output_bytes) for layer in problem.costs.profile.layers[:-1]), default=0.0)
-        waits = np.concatenate(([0.0], np.cumsum(both / fastest + 2 * delay * np.arange(len(both)))))
-        totals = np.array(reach)
+        sums = self._problem.costs.sums
+        forward, weight = np.array(sums.forward), np.array(sums.backward_weight)
+        both = forward + np.array(sums.backward)
+        if not self._problem.schedule.is_split:
+            through = max(self._way_seconds(float(both[-1])), self._shared_seconds(dp, float(both[-1]), both, 2))
+            return float(through + self._tail(dp)[1] + self._after_seconds(dp))
+        waited = both - weight
+        through = max(self._way_seconds(float(waited[-1] + weight[1])), self._shared_seconds(dp, float(waited[-1]), waited, 2))
+        busy = self._shared_seconds(dp, float(both[-1]), forward, 1)
+        return float(max(through + self._tail(dp)[1], busy) + self._after_seconds(dp))
+
+    def _way_seconds(self, work: float) -> float:
+        """One micro-batch's way over all links and back, with so much work."""
+        crossings = 2 * (VIRTUAL.start * self._lengths[0] - 1) if self._lengths[0] > 1 else 0
+        return work / self._kinds[0].speed_ratio + crossings * self._least_delay
+
+    def _shared_seconds(self, dp: int, work: float, passed: Floats, num_ways: int) -> float:
+        """When some worker is through, at the earliest.
+
+        Args:
+            dp: number of pipelines.
+            work: of one micro-batch in all layers, at speed 1.
+            passed: what worker i waits for that is done in i layers, in seconds at speed 1, shape [layers + 1].
+            num_ways: how often it waits for i links.
+        """
+        fastest, slowest = self._kinds[0].speed_ratio, self._kinds[-1].speed_ratio
+        waits = np.concatenate(([0.0], np.cumsum(passed / fastest + num_ways * self._least_delay * np.arange(len(passed)))))
+        totals = np.array(self._reach(dp))
         short, longer = totals // dp, totals % dp
         waiting = (dp - longer) * waits[short] + longer * waits[np.minimum(short + 1, len(waits) - 1)]
-        crossings = 2 * (VIRTUAL.start * self._lengths[0] - 1) if self._lengths[0] > 1 else 0
-        way = both[-1] / fastest + crossings * delay
-        shared = ((problem.num_microbatches * both[-1] + slowest * waiting) / speeds[totals - 1]).min()
-        return float(max(way, shared) + self._tail(dp)[1] + self._after_seconds(dp))
+        return float(((self._problem.num_microbatches * work + slowest * waiting) / self._speeds[totals - 1]).min())
+
+    @cached_property
+    def _speeds(self) -> Floats:
+        """Of the fastest n + 1 workers together. Shape [workers]."""
+        return np.array(list(accumulate(kind.speed_ratio for kind in self._kinds)))
+
+    @cached_property
+    def _least_delay(self) -> float:
+        link, layers = self._problem.link, self._problem.costs.profile.layers
+        return min((link.transfer_seconds(layer.output_bytes) for layer in layers[:-1]), default=0.0)
 
     @cached_property
     def _least_bound(self) -> float:
@@ -165,11 +214,17 @@ class InterleavedSearch:
         found: list[Arrangement] = []
         for kinds in self._crews:
             for total in self._totals(dp, len(kinds)):
-                groups = _groups(kinds[:total], dp)
-                found += (option for v in VIRTUAL if (option := self._arranged(groups, v)) is not None)
+                found += self._of_groups(_groups(kinds[:total], dp))
         if not found and len(set(self._kinds)) == 1:
             self._too_tight.append((min(len(self._kinds) // dp, self._lengths[-1]), -(-self._problem.num_microbatches // dp)))
         return found
+
+    def _of_groups(self, groups: Sequence[Kinds]) -> list[Arrangement]:
+        """Over certain workers; where neither the fewest nor the most stages fit memory, numbers between hardly ever do."""
+        options = {v: self._arranged(groups, v) for v in (VIRTUAL[0], VIRTUAL[-1])}
+        if any(options.values()):
+            options |= {v: self._arranged(groups, v) for v in VIRTUAL[1:-1]}
+        return [option for _, option in sorted(options.items()) if option is not None]
 
     def _totals(self, dp: int, num_workers: int) -> list[int]:
         """How many of so many workers to use: as many as possible, and pipelines of one length, or of one a little shorter."""
@@ -182,7 +237,7 @@ class InterleavedSearch:
         dp = len(groups)
         virtual = [min(num_virtual, self._num_layers // len(group)) if len(group) > 1 else 1 for group in groups]
         whole, pipelines = self._problem.num_microbatches, list(zip(groups, virtual, strict=True))
-        paces = {pipeline: _pace(*pipeline, whole) for pipeline in set(pipelines)}
+        paces = {pipeline: self._pace(*pipeline) for pipeline in set(pipelines)}
         shares = together([paces[pipeline] for pipeline in pipelines], whole)
         splits = self._splits(groups, virtual, shares)
         if any(split.lacking_bytes for split in splits):
@@ -194,6 +249,18 @@ class InterleavedSearch:
         if len(set(self._kinds)) == 1:
             return Arrangement(shapes, seconds)
         return Arrangement(shapes, seconds, tuple(kind for k in order for kind in groups[k]), self._levels)
+
+    def _pace(self, group: Kinds, num_virtual: int) -> Pace:
+        """In passes of the whole model at speed 1, when stages are equal (Narayanan et al., section 2.2; Qi et al., ZB-H1)."""
+        speed = sum(kind.speed_ratio for kind in group)
+        return Pace(0, self._filling * (len(group) - 1) / num_virtual / speed, 1 / speed, self._problem.num_microbatches)
+
+    @cached_property
+    def _filling(self) -> float:
+        """Which part of a pass each worker but the first adds to filling and draining: weight parts fill what they can."""
+        sums = self._problem.costs.sums
+        whole, weight = sums.forward[-1] + sums.backward[-1], sums.backward_weight[-1]
+        return max(0.0, whole - 2 * weight) / whole if self._problem.schedule.is_split and whole else 1.0
 
     def _splits(self, groups: Sequence[Kinds], virtual: Sequence[int], shares: Sequence[int]) -> list[ChunkSplit]:
         """The split of every pipeline: alike ones share that of the busiest, so that they hold the same, where it is no slower."""
@@ -225,7 +292,7 @@ class InterleavedSearch:
         if dp not in self._splitters:
             costs = self._problem.costs
             replicas = costs.profile.optimizer_shards(dp)
-            self._splitters[dp] = ChunkSplitter(costs.sums, self._problem.link, replicas)
+            self._splitters[dp] = ChunkSplitter(costs.sums, self._problem.schedule, self._problem.link, replicas)
         return self._splitters[dp]
 
     def _tail(self, dp: int) -> Floats:
@@ -234,14 +301,22 @@ class InterleavedSearch:
         return self._tails[dp]
 
 
+def _through_seconds(slow_seconds: float, num_slow: int, fast_seconds: float, num_fast: int, num_microbatches: int) -> float:
+    """When pipelines that take so long for each micro-batch have passed all of them, one after the other; some are slow."""
+    if not slow_seconds:
+        return 0.0
+    together = num_microbatches / (num_slow / slow_seconds + num_fast / fast_seconds)
+    slow, fast = int(together / slow_seconds), int(together / fast_seconds)
+    while num_slow * slow + num_fast * fast < num_microbatches:
+        if num_fast and (fast + 1) * fast_seconds < (slow + 1) * slow_seconds:
+            fast += 1
+        else:
+            slow += 1
+    return max(slow * slow_seconds, fast * fast_seconds if num_fast else 0.0)
+
+
 def _groups(kinds: Sequence[WorkerKind], dp: int) -> list[Kinds]:
     """Consecutive workers, fastest first, in `dp` groups of nearly equal size, the smaller ones first."""
     base, extra = divmod(len(kinds), dp)
     stops = list(accumulate((base + (index >= dp - extra) for index in range(dp)), initial=0))
     return [tuple(kinds[start:stop]) for start, stop in pairwise(stops)]
-
-
-def _pace(group: Kinds, num_virtual: int, most_microbatches: int) -> Pace:
-    """In passes of the whole model at speed 1, when stages are equal (Narayanan et al., section 2.2)."""
-    speed = sum(kind.speed_ratio for kind in group)
-    return Pace(0, (len(group) - 1) / num_virtual / speed, 1 / speed, most_microbatches)

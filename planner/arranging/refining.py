@@ -6,7 +6,7 @@ from dataclasses import replace
 from heapq import nsmallest
 from itertools import pairwise
 
-from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Schedule, Stage
+from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Stage
 from planner.arranging.degrees import degrees
 from planner.arranging.lanes import Lanes, Timing, changes
 from planner.arranging.request import Request
@@ -26,7 +26,7 @@ SLACK = 0.02
 
 def is_refined(request: Request) -> bool:
     """Whether single workers matter, and are few enough to look at."""
-    if len(request.workers) > MOST_WORKERS or request.settings.schedule is Schedule.INTERLEAVED:
+    if len(request.workers) > MOST_WORKERS or request.settings.schedule.is_interleaved:
         return False
     return bool(request.costs.cluster.links) or len(set(request.kinds)) > 1
 

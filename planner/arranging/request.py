@@ -8,7 +8,7 @@ from estimator.goodput import charged_goodput, restart_excess_seconds
 from kintsugi.core.decision import Estimate
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings
-from kintsugi.core.plan import Policy, Schedule
+from kintsugi.core.plan import Policy
 from planner.arranging.degrees import degrees
 from planner.arranging.interleaving import InterleavedSearch
 from planner.arranging.problem import Problem
@@ -92,7 +92,7 @@ def search_for(request: Request, *, is_spread: bool = True) -> AnySearch:
         link=links.fastest,
         reduction_link=reduction_link,
     )
-    if settings.schedule is Schedule.INTERLEAVED:
+    if settings.schedule.is_interleaved:
         return InterleavedSearch(problem)
     if len(set(kinds)) > 1:
         return UnequalSearch(problem)

@@ -3,21 +3,37 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from estimator.arrays import Floats, Ints
 from estimator.compiled import compiled
-from estimator.interleaved import interleaved_ends
+from estimator.interleaved import PassTimes, interleaved_ends
 from estimator.layers import LayerSums
 from estimator.memory import held_moments
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
 from planner.pipelines.kinds import WorkerKind
-from planner.pipelines.pricing import neighbours
+from planner.pipelines.pricing import neighbours, neighbours_between
 
 MOST_NEIGHBOURS = 32
 """So many of the splits next to the best one are timed, those first whose busiest worker has least to do."""
+
+
+class ChunkModel(NamedTuple):
+    """A model's layers under a schedule, in seconds at speed 1. Shape [layers + 1] each, of the first n layers."""
+
+    forward: Floats
+    backward: Floats
+    """What earlier stages wait for: whole backward passes, or their input parts where weight parts are put off."""
+    weight: Floats
+    """What is put off; zeros where nothing is."""
+    delays: Floats
+    """Of the link in front of layer n."""
+    tail: Floats
+    """Their reduction."""
+    is_split: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +63,23 @@ class ChunkSplitter:
     while it helps the time that the recurrence tells. No proof of optimality; O(stages^2 + stages * num_microbatches) a move.
     """
 
-    def __init__(self, sums: LayerSums, link: LinkCost, num_replicas: int) -> None:
+    def __init__(self, sums: LayerSums, schedule: Schedule, link: LinkCost, num_replicas: int) -> None:
         """Tabulate the layers.
 
         Args:
             sums: of the profile's layers.
+            schedule: an interleaved one.
             link: between neighbouring stages.
             num_replicas: holders of each layer, for optimizer state that is shared between them.
         """
-        self._sums, self._num_replicas = sums, num_replicas
+        self._sums, self._schedule, self._num_replicas = sums, schedule, num_replicas
         self._forward, self._backward = np.array(sums.forward, np.float64), np.array(sums.backward, np.float64)
         layers = sums.profile.layers
         self._activations, self._entries = np.array(sums.activations, np.int64), np.array(sums.entry_bytes, np.int64)
         self._temporary, self._updates = sums.temporary_table(), sums.update_table()
         self._optimizer = np.array(sums.optimizer, np.float64)
+        waited = np.array(sums.backward_input, np.float64) if schedule.is_split else self._backward
+        self._parts = self._forward, waited, self._backward - waited
         self._delays = np.array([0.0, *(link.transfer_seconds(layer.output_bytes) for layer in layers[:-1]), 0.0])
         self._known: dict[tuple[tuple[WorkerKind, ...], int, int], ChunkSplit] = {}
 
@@ -97,7 +116,8 @@ class ChunkSplitter:
     def through_seconds(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int, tail: Floats) -> Floats:
         """When all passes and the reductions of first stages are done, in several splits. Shape [splits]."""
         speeds = np.array([kind.speed_ratio for kind in kinds])
-        return splits_seconds((self._forward, self._backward, self._delays, tail), speeds, options, num_microbatches)
+        model = ChunkModel(*self._parts, self._delays, tail, self._schedule.is_split)
+        return splits_seconds(model, speeds, options, num_microbatches)
 
     def update_seconds(self, options: Ints, kinds: Sequence[WorkerKind]) -> Floats:
         """The longest update of a worker in several splits. Shape [splits]."""
@@ -142,7 +162,7 @@ class ChunkSplitter:
         result = np.empty((len(options), num_workers), dtype=np.int64)
         for place, kind in enumerate(kinds):
             starts, stops = options[:, place:-1:num_workers], options[:, place + 1 :: num_workers]
-            moments = held_moments(Schedule.INTERLEAVED, place, num_workers, num_microbatches, starts.shape[1])
+            moments = held_moments(self._schedule, place, num_workers, num_microbatches, starts.shape[1])
             activations = self._activations[stops] - self._activations[starts] + self._entries[starts]
             held = (activations @ moments.T).max(axis=1)
             running = np.maximum(self._updates[starts, stops].max(axis=1), held + self._temporary[starts, stops].max(axis=1))
@@ -196,11 +216,8 @@ class _Descent:
 
     def _relieving(self, cuts: Ints) -> Ints:
         """Neighbours in which the worker that lacks most has fewer layers."""
-        place = self._splitter.neediest(cuts, self._kinds, self._num_microbatches)
-        options, num_workers = neighbours(cuts), len(self._kinds)
-        counts = np.diff(options, axis=1)[:, place::num_workers].sum(axis=1)
-        result: Ints = options[counts < np.diff(cuts)[place::num_workers].sum()]
-        return result
+        is_own = np.arange(len(cuts) - 1) % len(self._kinds) == self._splitter.neediest(cuts, self._kinds, self._num_microbatches)
+        return neighbours_between(cuts, np.flatnonzero(is_own), np.flatnonzero(~is_own))
 
     def _nearby(self, cuts: Ints) -> Ints:
         options = neighbours(cuts)
@@ -221,28 +238,27 @@ class _Descent:
 
 
 @compiled
-def splits_seconds(layers: tuple[Floats, Floats, Floats, Floats], speeds: Floats, options: Ints, num_microbatches: int) -> Floats:
+def splits_seconds(model: ChunkModel, speeds: Floats, options: Ints, num_microbatches: int) -> Floats:
     """Times of several splits, reductions of the workers' first stages included. Shape [splits].
 
     Args:
-        layers: forward and backward passes of the first n layers, the link delay in front of layer n, and the reduction of
-            the first n layers, in seconds; shape [layers + 1] each.
+        model: its layers.
         speeds: of the workers.
         options: stage boundaries, shape [splits, stages + 1].
         num_microbatches: that enter the pipeline.
     """
-    passing, returning, between, tail = layers
     num_workers, num_stages = len(speeds), options.shape[1] - 1
     result = np.zeros(len(options))
-    forward, backward = np.empty(num_stages), np.empty(num_stages)
+    times, tail = PassTimes(np.empty(num_stages), np.empty(num_stages), np.empty(num_stages)), model.tail
     for row in range(len(options)):
         cuts = options[row]
         for stage in range(num_stages):
             speed = speeds[stage % num_workers]
-            forward[stage] = (passing[cuts[stage + 1]] - passing[cuts[stage]]) / speed
-            backward[stage] = (returning[cuts[stage + 1]] - returning[cuts[stage]]) / speed
-        delays = between[cuts[1:-1]] if num_workers > 1 else np.zeros(num_stages - 1)
-        ends = interleaved_ends(forward, backward, delays, num_workers, num_microbatches)
+            times.forward[stage] = (model.forward[cuts[stage + 1]] - model.forward[cuts[stage]]) / speed
+            times.backward[stage] = (model.backward[cuts[stage + 1]] - model.backward[cuts[stage]]) / speed
+            times.weight[stage] = (model.weight[cuts[stage + 1]] - model.weight[cuts[stage]]) / speed
+        delays = model.delays[cuts[1:-1]] if num_workers > 1 else np.zeros(num_stages - 1)
+        ends = interleaved_ends(times, delays, num_workers, num_microbatches, model.is_split)
         for stage in range(num_workers):
             result[row] = max(result[row], ends[stage] + tail[cuts[stage + 1]] - tail[cuts[stage]] + tail[0])
     return result

@@ -50,11 +50,17 @@ def split_seconds(model: Model, chain: Chain, cuts: Ints) -> float:
 @compiled
 def neighbours(cuts: Ints) -> Ints:
     """Splits with one layer taken from one stage and given to another; stages between them shift. Shape [splits, stages + 1]."""
-    num_stages = len(cuts) - 1
-    result = np.empty((num_stages * (num_stages - 1), num_stages + 1), dtype=np.int64)
+    stages = np.arange(len(cuts) - 1)
+    return neighbours_between(cuts, stages, stages)
+
+
+@compiled
+def neighbours_between(cuts: Ints, givers: Ints, takers: Ints) -> Ints:
+    """`neighbours` in which certain stages give a layer to certain others."""
+    result = np.empty((len(givers) * len(takers), len(cuts)), dtype=np.int64)
     count = 0
-    for giver in range(num_stages):
-        for taker in range(num_stages):
+    for giver in givers:
+        for taker in takers:
             if giver == taker or cuts[giver + 1] - cuts[giver] == 1:
                 continue
             result[count] = cuts

@@ -28,6 +28,17 @@ def outer(x: int) -> int:
     return inner(x) * 10
 """
 SCRIPT = "from planner.outer import outer; print(outer(1), sum(outer.stats.cache_hits.values()))"
+NAMED = """
+from typing import NamedTuple
+from estimator.compiled import compiled
+
+class {name}(NamedTuple):
+    x: int
+
+@compiled
+def shifted(pair: {name}) -> int:
+    return pair.x + 1
+"""
 TIMED = """
 import time
 from estimator.compiled import clock
@@ -91,3 +102,22 @@ def test_a_change_of_a_called_function_is_noticed(packages):
     assert run(2) == "30 1"  # what no compiled function can use makes none anew
     elsewhere = {"NUMBA_CACHE_DIR": str(packages / "cache")}
     assert [run(2, **elsewhere), run(2, **elsewhere)] == ["30 0", "30 1"]
+
+
+def test_a_type_that_has_another_name_now_is_compiled_for_anew(packages):
+    def run(name: str) -> str:
+        (packages / "planner" / "named.py").write_text(NAMED.format(name=name))
+        call = f"from planner.named import shifted, {name}; print(shifted({name}(1)), sum(shifted.stats.cache_hits.values()))"
+        return python(packages, call)
+
+    assert [run("Pair"), run("Pair"), run("Other"), run("Other")] == ["2 0", "2 1", "2 0", "2 1"]
+
+
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+def test_files_of_machine_code_that_were_cut_off_are_made_anew(packages, suffix):
+    python(packages, SCRIPT)
+    kept = list((packages / "planner" / "__pycache__").glob(f"outer*.{suffix}"))
+    assert kept
+    for path in kept:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert [python(packages, SCRIPT), python(packages, SCRIPT)] == ["20 0", "20 1"]

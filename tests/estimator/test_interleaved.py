@@ -9,67 +9,105 @@ from hypothesis import strategies as st
 
 from estimator.costs import Costs
 from estimator.estimate import estimate
-from estimator.interleaved import groups_of, held_passes, interleaved_ends, stage_limit, worker_order
+from estimator.interleaved import groups_of, held_passes, stage_limit, worker_order
 from estimator.layers import StageTimes
 from estimator.memory import held_activations
-from estimator.schedule import Pass, Step
+from estimator.schedule import LAST_PASSES, Pass, Step
 from estimator.split import scheduled_times
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Schedule
 from tests.builders import FREE, grid_plan, transformer_profile, uniform_profile
 
 SHAPES = [(workers, virtual, count) for workers in range(1, 6) for virtual in range(2, 5) for count in range(1, 13)]
+BOTH = pytest.mark.parametrize("schedule", [Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB])
+WAITED = frozenset({Pass.BACKWARD, Pass.BACKWARD_INPUT})
 Order = tuple[tuple[int, Step], ...]
 
 
-def orders(num_workers: int, num_virtual: int, num_microbatches: int) -> list[Order]:
+def orders(num_workers: int, num_virtual: int, num_microbatches: int, schedule: Schedule = Schedule.INTERLEAVED) -> list[Order]:
     num_stages = num_workers * num_virtual
-    return [worker_order(Schedule.INTERLEAVED, w, num_workers, num_stages, num_microbatches) for w in range(num_workers)]
+    return [worker_order(schedule, w, num_workers, num_stages, num_microbatches) for w in range(num_workers)]
 
 
+def kinds_of(schedule: Schedule, stage: int) -> list[Pass]:
+    if schedule is Schedule.INTERLEAVED or stage == 0:
+        return [Pass.FORWARD, Pass.BACKWARD]
+    return [Pass.FORWARD, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT]
+
+
+@BOTH
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_microbatch_passes_every_stage_of_its_worker_once_each_way_forward_first(shape):
+def test_every_microbatch_passes_every_stage_of_its_worker_once_each_way_forward_first(shape, schedule):
     num_workers, num_virtual, count = shape
-    for worker, order in enumerate(orders(*shape)):
+    for worker, order in enumerate(orders(*shape, schedule)):
         own = range(worker, num_workers * num_virtual, num_workers)
         passed = Counter((step.kind, stage, step.microbatch) for stage, step in order)
-        assert passed == Counter((kind, s, m) for kind in (Pass.FORWARD, Pass.BACKWARD) for s in own for m in range(count))
+        assert passed == Counter((kind, s, m) for s in own for kind in kinds_of(schedule, s) for m in range(count))
         places = {(step.kind, stage, step.microbatch): place for place, (stage, step) in enumerate(order)}
-        assert all(places[Pass.FORWARD, s, m] < places[Pass.BACKWARD, s, m] for s in own for m in range(count))
+        for stage in own:
+            for m in range(count):
+                in_order = [places[kind, stage, m] for kind in kinds_of(schedule, stage)]
+                assert in_order == sorted(in_order)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_microbatches_pass_every_stage_in_order(shape):
-    for order in orders(*shape):
+def test_interleaved_zero_bubble_puts_off_nothing_but_weight_parts(shape):
+    """As many of them as the worker's place; everything else is in the order of the schedule with whole passes."""
+    split = orders(*shape, Schedule.INTERLEAVED_ZB)
+    for worker, (order, whole) in enumerate(zip(split, orders(*shape), strict=True)):
+        as_whole = [
+            (stage, Step(Pass.BACKWARD, step.microbatch) if step.kind is Pass.BACKWARD_INPUT else step)
+            for stage, step in order
+            if step.kind is not Pass.BACKWARD_WEIGHT
+        ]
+        assert tuple(as_whole) == whole
+        late, latest = 0, 0
+        for place, (_, step) in enumerate(order):
+            late += (step.kind is Pass.BACKWARD_INPUT) - (step.kind is Pass.BACKWARD_WEIGHT)
+            if step.kind is Pass.BACKWARD_WEIGHT and any(other.kind is Pass.BACKWARD_INPUT for _, other in order[place:]):
+                assert late == worker
+            latest = max(latest, late)
+        assert latest == min(worker + 1, shape[1] * shape[2]) or worker == 0
+
+
+@BOTH
+@pytest.mark.parametrize("shape", SHAPES)
+def test_microbatches_pass_every_stage_in_order(shape, schedule):
+    for order in orders(*shape, schedule):
         passed = defaultdict(list)
         for stage, step in order:
             passed[stage, step.kind].append(step.microbatch)
         assert all(microbatches == sorted(microbatches) for microbatches in passed.values())
 
 
+@BOTH
 @pytest.mark.parametrize("shape", SHAPES)
-def test_no_worker_and_no_stage_holds_more_than_its_limit(shape):
+def test_no_worker_and_no_stage_holds_more_than_its_limit(shape, schedule):
+    """Weight parts that are put off make no worker hold more than the first one."""
     num_workers, num_virtual, count = shape
-    stride = groups_of(num_workers, count)[3]
-    for worker, order in enumerate(orders(*shape)):
-        held, most, moments = Counter(), Counter(), set()
+    stride, is_split = groups_of(num_workers, count)[3], schedule.is_split
+    for worker, order in enumerate(orders(*shape, schedule)):
+        held, most, between, moments = Counter(), Counter(), Counter(), set()
         for stage, step in order:
-            held[stage] += 1 if step.kind is Pass.FORWARD else -1
-            most[stage] = max(most[stage], held[stage])
+            held[stage] += (step.kind is Pass.FORWARD) - (step.kind in LAST_PASSES)
+            between[stage] += (step.kind is Pass.FORWARD) - (step.kind in WAITED)
+            most[stage] = max(most[stage], between[stage])
             moments.add(tuple(held[s] for s in range(worker, num_workers * num_virtual, num_workers)))
-        assert max(map(sum, moments)) <= (num_virtual - 1) * stride + 2 * (num_workers - 1 - worker) + 1
+        fewer = worker if is_split else 2 * worker
+        assert max(map(sum, moments)) <= (num_virtual - 1) * stride + 2 * (num_workers - 1) + 1 - fewer
         assert {s: stage_limit(s, num_workers, num_workers * num_virtual, count) for s in most} == most
-        peaks = held_passes(worker, num_workers, num_virtual, count)
+        peaks = held_passes(worker, num_workers, num_virtual, count, is_split=is_split)
         assert {tuple(row) for row in peaks.tolist()} <= moments
         weights = [3, 5, 2, 7][:num_virtual]
         expected = max(map(sum, moments)), max(int(np.dot(moment, weights)) for moment in moments)
-        assert held_activations(Schedule.INTERLEAVED, worker, num_workers, count, weights) == expected
+        assert held_activations(schedule, worker, num_workers, count, weights) == expected
 
 
+@BOTH
 @pytest.mark.parametrize("shape", SHAPES)
-def test_all_workers_together_admit_an_execution(shape):
+def test_all_workers_together_admit_an_execution(shape, schedule):
     num_stages = shape[0] * shape[1]
-    lists = [list(order) for order in orders(*shape)]
+    lists = [list(order) for order in orders(*shape, schedule)]
     done: set[tuple[Pass, int, int]] = set()
     while any(lists):
         before = len(done)
@@ -83,7 +121,9 @@ def test_all_workers_together_admit_an_execution(shape):
 def is_ready(stage: int, step: Step, num_stages: int, done: set[tuple[Pass, int, int]]) -> bool:
     if step.kind is Pass.FORWARD:
         return stage == 0 or (Pass.FORWARD, stage - 1, step.microbatch) in done
-    return stage == num_stages - 1 or (Pass.BACKWARD, stage + 1, step.microbatch) in done
+    if step.kind is Pass.BACKWARD_WEIGHT or stage == num_stages - 1:
+        return True
+    return any((kind, stage + 1, step.microbatch) in done for kind in WAITED)
 
 
 def megatron(worker: int, num_workers: int, num_virtual: int, num_microbatches: int) -> list[tuple[int, Step]]:
@@ -119,43 +159,58 @@ def test_groups_have_a_microbatch_for_every_worker_and_hardly_more(num_workers, 
         assert stride <= num_workers + 1
 
 
+@BOTH
 @settings(deadline=None, max_examples=100)
-@given(st.integers(1, 4), st.integers(2, 4), st.integers(1, 12), st.data())
-def test_the_recurrence_is_the_longest_way_through_the_orders(num_workers, num_virtual, count, data):
+@given(num_workers=st.integers(1, 4), num_virtual=st.integers(2, 4), count=st.integers(1, 12), data=st.data())
+def test_the_recurrence_is_the_longest_way_through_the_orders(schedule, num_workers, num_virtual, count, data):
     num_stages = num_workers * num_virtual
     seconds = st.lists(st.integers(1, 9), min_size=num_stages, max_size=num_stages)
-    forward, backward = data.draw(seconds), data.draw(seconds)
+    parts = [data.draw(seconds) for _ in range(3)]
     delays = data.draw(st.lists(st.integers(0, 3), min_size=num_stages - 1, max_size=num_stages - 1))
-    lists = orders(num_workers, num_virtual, count)
+    ends = simulated(orders(num_workers, num_virtual, count, schedule), [*map(np.array, parts)], delays)
+    expected = [max(end for (kind, s, _), end in ends.items() if s == stage and kind in LAST_PASSES) for stage in range(num_stages)]
+    stages = [StageTimes(*times, 0.0) for times in zip(*parts, strict=True)]
+    times = scheduled_times(schedule, stages, delays, count, num_workers=num_workers)
+    assert times.stage_end_seconds == tuple(expected)
+    assert times.pipeline_seconds == max(expected)
+
+
+def simulated(lists: list[Order], parts: list[np.ndarray], delays: list[int]) -> dict[tuple[Pass, int, int], float]:
+    """When each pass ends, from when its worker and what it waits for are through."""
+    forward, backward_input, weight = parts
+    seconds = {
+        Pass.FORWARD: forward,
+        Pass.BACKWARD: backward_input + weight,
+        Pass.BACKWARD_INPUT: backward_input,
+        Pass.BACKWARD_WEIGHT: weight,
+    }
     ends: dict[tuple[Pass, int, int], float] = {}
-    free, places = [0.0] * num_workers, [0] * num_workers
+    free, places = [0.0] * len(lists), [0] * len(lists)
     while any(place < len(order) for place, order in zip(places, lists, strict=True)):
         for worker, order in enumerate(lists):
-            while places[worker] < len(order) and is_ready(*order[places[worker]], num_stages, set(ends)):
+            while places[worker] < len(order) and is_ready(*order[places[worker]], len(forward), set(ends)):
                 stage, step = order[places[worker]]
-                is_forward = step.kind is Pass.FORWARD
-                neighbour = stage - 1 if is_forward else stage + 1
-                arrival = ends.get((step.kind, neighbour, step.microbatch), 0.0)
-                if 0 <= neighbour < num_stages:
-                    arrival += delays[min(stage, neighbour)]
-                duration = forward[stage] if is_forward else backward[stage]
-                free[worker] = ends[step.kind, stage, step.microbatch] = max(free[worker], arrival) + duration
+                neighbour = stage - 1 if step.kind is Pass.FORWARD else stage + 1
+                arrival = 0.0
+                if step.kind is not Pass.BACKWARD_WEIGHT and 0 <= neighbour < len(forward):
+                    sent = {Pass.FORWARD} if step.kind is Pass.FORWARD else WAITED
+                    arrival = (
+                        max(ends.get((kind, neighbour, step.microbatch), 0.0) for kind in sent) + delays[min(stage, neighbour)]
+                    )
+                free[worker] = max(free[worker], arrival) + float(seconds[step.kind][stage])
+                ends[step.kind, stage, step.microbatch] = free[worker]
                 places[worker] += 1
-    expected = [max(ends[Pass.BACKWARD, stage, m] for m in range(count)) for stage in range(num_stages)]
-    arrays = (np.array(values, dtype=np.float64) for values in (forward, backward, delays))
-    assert interleaved_ends(*arrays, num_workers, count).tolist() == expected
-    stages = [StageTimes(f, b / 4, 3 * b / 4, 0.0) for f, b in zip(forward, backward, strict=True)]
-    times = scheduled_times(Schedule.INTERLEAVED, stages, delays, count, num_workers=num_workers)
-    assert times.stage_end_seconds == tuple(expected)
+    return ends
 
 
+@pytest.mark.parametrize(("schedule", "bubble_seconds"), [(Schedule.INTERLEAVED, 0.030), (Schedule.INTERLEAVED_ZB, 0.010)])
 @pytest.mark.parametrize(("num_workers", "num_virtual", "count"), [(2, 2, 4), (4, 2, 8), (4, 3, 12), (3, 4, 3)])
-def test_equal_stages_without_delays_have_bubbles_of_the_papers_size(num_workers, num_virtual, count):
-    """Section 2.2: the bubble is (p - 1) * (t_f + t_b) / v, of a whole worker's times."""
+def test_equal_stages_without_delays_have_bubbles_of_the_papers_size(schedule, bubble_seconds, num_workers, num_virtual, count):
+    """Narayanan et al., section 2.2: (p - 1) * (t_f + t_b) / v, of a whole worker's times; a third of it with split passes."""
     profile = uniform_profile(num_workers * num_virtual, inter_host=FREE, intra_host=FREE)
-    plan = grid_plan(profile.num_layers, [num_workers], [count], schedule=Schedule.INTERLEAVED, stages_per_worker=num_virtual)
+    plan = grid_plan(profile.num_layers, [num_workers], [count], schedule=schedule, stages_per_worker=num_virtual)
     price = estimate(plan, profile, Cluster.uniform(num_workers))
-    assert price.pipeline_seconds == pytest.approx((count * num_virtual + num_workers - 1) * 0.030)
+    assert price.pipeline_seconds == pytest.approx(count * num_virtual * 0.030 + (num_workers - 1) * bubble_seconds)
 
 
 def test_memory_is_that_of_all_stages_of_a_worker_and_shared_weights_count_once():

@@ -57,7 +57,7 @@ def mended_plans(draw) -> Plan:
     """Pipelines of different cuts; some slots are dead, and their micro-batches go to living holders at random."""
     pipelines, count = [], 0
     schedule = draw(st.sampled_from(list(ORDERS)))
-    is_interleaved = schedule is Schedule.INTERLEAVED
+    is_interleaved = schedule.is_interleaved
     for _ in range(draw(st.integers(1, 3))):
         inner = draw(st.sets(st.integers(1, NUM_LAYERS - 1), max_size=5 if is_interleaved else 3))
         cuts = [0, *sorted(inner), NUM_LAYERS]

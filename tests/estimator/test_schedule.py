@@ -111,8 +111,9 @@ def test_there_are_golden_files_of_every_known_schedule():
     assert {path.stem.rpartition("_")[0] for path in GOLDEN.glob("*.csv")} == {schedule.value for schedule in ORDERS}
 
 
-def test_an_interleaved_pipeline_with_one_stage_per_worker_is_1f1b():
+def test_an_interleaved_pipeline_with_one_stage_per_worker_is_1f1b_or_zb_h1():
     assert orders(Schedule.INTERLEAVED, 4, 6) == orders(Schedule.ONE_F_ONE_B, 4, 6)
+    assert orders(Schedule.INTERLEAVED_ZB, 4, 6) == orders(Schedule.ZB_H1, 4, 6)
 
 
 @given(st.integers(0, 99), st.sampled_from(Pass), st.integers(0, 999))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from estimator.layers import StageTimes
 from estimator.pipeline import pipeline_times
-from estimator.split import scheduled_times, zero_bubble_times
+from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 
 seconds = st.floats(0.001, 1.0)
@@ -24,7 +24,7 @@ def pipelines(draw):
 def test_bubbles_are_a_third_of_those_of_1f1b(num_stages, extra, unit):
     """Qi et al., table 1: (p - 1)(F + I - W) where 1F1B has (p - 1)(F + I + W)."""
     stages, microbatches = [StageTimes(unit, unit, unit, 0.0)] * num_stages, num_stages + extra
-    times = zero_bubble_times(stages, [0.0] * (num_stages - 1), microbatches)
+    times = scheduled_times(Schedule.ZB_H1, stages, [0.0] * (num_stages - 1), microbatches)
     assert times.pipeline_seconds == pytest.approx((3 * microbatches + num_stages - 1) * unit)
 
 
@@ -40,8 +40,8 @@ def test_a_slower_stage_never_shortens_the_pipeline(pipeline, data):
         StageTimes(own.forward_seconds, own.backward_input_seconds, own.backward_weight_seconds + extra, 0.0),
     ):
         other = [*stages[:index], slower, *stages[index + 1 :]]
-        before = zero_bubble_times(stages, delays, microbatches).pipeline_seconds
-        assert zero_bubble_times(other, delays, microbatches).pipeline_seconds >= before * (1 - 1e-12)
+        before = scheduled_times(Schedule.ZB_H1, stages, delays, microbatches).pipeline_seconds
+        assert scheduled_times(Schedule.ZB_H1, other, delays, microbatches).pipeline_seconds >= before * (1 - 1e-12)
 
 
 @given(pipelines())
@@ -51,5 +51,7 @@ def test_without_weight_parts_it_is_1f1b(pipeline):
     bare = [StageTimes(stage.forward_seconds, stage.backward_input_seconds, 0.0, 0.0) for stage in stages]
     forward, backward = [stage.forward_seconds for stage in bare], [stage.backward_input_seconds for stage in bare]
     expected = pipeline_times(Schedule.ONE_F_ONE_B, forward, backward, delays, microbatches)
-    assert zero_bubble_times(bare, delays, microbatches).stage_end_seconds == pytest.approx(expected.stage_end_seconds)
+    assert scheduled_times(Schedule.ZB_H1, bare, delays, microbatches).stage_end_seconds == pytest.approx(
+        expected.stage_end_seconds
+    )
     assert scheduled_times(Schedule.ONE_F_ONE_B, bare, delays, microbatches) == expected

@@ -30,6 +30,8 @@ CASES = [
     (Schedule.ZB_H1, 3, 1, 2),
     (Schedule.INTERLEAVED, 2, 2, 4),
     (Schedule.INTERLEAVED, 3, 3, 7),
+    (Schedule.INTERLEAVED_ZB, 2, 2, 4),
+    (Schedule.INTERLEAVED_ZB, 3, 3, 7),
 ]
 
 

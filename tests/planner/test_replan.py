@@ -339,7 +339,7 @@ def test_auto_takes_the_better_schedule():
         snapshot = snapshot_of(profile, Cluster.uniform(4), 8, ranges=ranges)
         decision = replan(replace(snapshot, settings=replace(snapshot.settings, schedule=schedule)))
         steps[schedule] = decision.estimate.iteration_seconds
-    assert steps[Schedule.AUTO] == min(steps[Schedule.ONE_F_ONE_B], steps[Schedule.GPIPE])
+    assert steps[Schedule.AUTO] <= min(steps[Schedule.ONE_F_ONE_B], steps[Schedule.GPIPE])
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])

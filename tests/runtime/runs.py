@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pytest
 
+from estimator.program import ActionKind, compile_program
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.plan import Plan, Policy, Schedule
@@ -62,6 +63,17 @@ def request_for(
         ),
         plan=replace(plan, rounds=colour_rounds(plan, costs)),
     )
+
+
+def under(schedule: Schedule, request: JobRequest) -> JobRequest:
+    """The same request with another schedule."""
+    return replace(request, plan=replace(request.plan, schedule=schedule), settings=replace(request.settings, schedule=schedule))
+
+
+def kinds(result: RunResult, request: JobRequest) -> set[ActionKind]:
+    """Kinds of actions in the program that the job ended on."""
+    program = compile_program(survivors(result), request.profile, request.cluster)
+    return {action.kind for actions in program.actions.values() for action in actions}
 
 
 def gpt_request(dp: int, pp: int, policy: Policy | None = None, *, min_dp: int | None = None) -> JobRequest:

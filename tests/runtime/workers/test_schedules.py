@@ -1,30 +1,17 @@
 """Real processes train alike under every schedule, with whole and with split backward passes, healthy and mended."""
 
-from dataclasses import replace
 from functools import cache, partial
 
 import pytest
 
-from estimator.program import ActionKind, compile_program
+from estimator.program import ActionKind
 from kintsugi.core.plan import Policy, Schedule
-from kintsugi.runtime.control.decisions import JobRequest
 from kintsugi.runtime.faults import fail_at
 from kintsugi.runtime.result import RunResult
 from tests.runtime.jobs import frozen_job, odd_job, tiny_gpt
-from tests.runtime.runs import assert_same, gpt_request, request_for, run, survivors
+from tests.runtime.runs import assert_same, gpt_request, kinds, request_for, run, survivors, under
 
 pytestmark = pytest.mark.processes
-
-
-def under(schedule: Schedule, request: JobRequest) -> JobRequest:
-    """The same request with another schedule."""
-    return replace(request, plan=replace(request.plan, schedule=schedule), settings=replace(request.settings, schedule=schedule))
-
-
-def kinds(result: RunResult, request: JobRequest) -> set[ActionKind]:
-    """Kinds of actions in the program that the job ended on."""
-    program = compile_program(survivors(result), request.profile, request.cluster)
-    return {action.kind for actions in program.actions.values() for action in actions}
 
 
 @cache
