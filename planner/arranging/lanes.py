@@ -1,8 +1,8 @@
 """Pipelines as chains of named workers: how they may be changed by one worker, and about how long they take."""
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations, pairwise
 
 from estimator.arrays import Floats
 from estimator.layers import StageTimes
@@ -55,7 +55,7 @@ class Timing:
 
         Pipelines are timed for as many micro-batches as their speed is worth; more or fewer count as passes of the busiest stage.
         """
-        alike = tuple(sorted(map(self._likeness, lanes)))
+        alike = tuple(sorted(map(self.likeness, lanes)))
         if alike not in self._seconds:
             self._seconds[alike] = self._about([self._alike[number] for number in alike])
         return self._seconds[alike]
@@ -71,7 +71,7 @@ class Timing:
         """Stage boundaries of one of `dp` lanes."""
         return self._time(dp, lane, num_microbatches)[1]
 
-    def _likeness(self, lane: Lane) -> int:
+    def likeness(self, lane: Lane) -> int:
         """Equal for lanes that take equally long."""
         if lane not in self._number_of:
             cluster, network = self._costs.cluster, self._costs.profile.network
@@ -106,7 +106,7 @@ class Timing:
 
     def _time(self, dp: int, lane: Lane, num_microbatches: int) -> tuple[float, tuple[int, ...]]:
         """The objective of one of `dp` pipelines over its own links, and its stage boundaries."""
-        key = dp, self._likeness(lane), num_microbatches
+        key = dp, self.likeness(lane), num_microbatches
         if key not in self._split:
             self._split[key] = self._timed(dp, lane, num_microbatches)
         return self._split[key]
@@ -137,8 +137,11 @@ class Timing:
         return self._partitioners[replicas]
 
 
-def changes(lanes: Lanes, idle: Sequence[str]) -> Iterator[Lanes]:
-    """All lanes that come of one change: two workers exchanged, or one moved to any place, left out, taken in or set apart."""
+def changes(lanes: Lanes, idle: Sequence[str], likeness: Callable[[Lane], int]) -> Iterator[Lanes]:
+    """All lanes that come of one change: two workers exchanged, or one moved to any place, left out, taken in or set apart.
+
+    Two workers of a lane are exchanged in all lanes that are alike, too: none of these makes a step shorter by itself.
+    """
     places = [(k, i) for k, lane in enumerate(lanes) for i in range(len(lane))]
     for index, (k, i) in enumerate(places):
         yield from (_exchanged(lanes, (k, i), place) for place in places[index + 1 :])
@@ -148,6 +151,15 @@ def changes(lanes: Lanes, idle: Sequence[str]) -> Iterator[Lanes]:
         yield from _joined(without, lanes[k][i])
     for worker in idle:
         yield from _joined(lanes, worker)
+    kinds = [likeness(lane) for lane in lanes]
+    for kind in dict.fromkeys(kinds):
+        alike = [k for k, other in enumerate(kinds) if other == kind]
+        if len(alike) > 1:
+            for i, j in combinations(range(len(lanes[alike[0]])), 2):
+                changed = lanes
+                for k in alike:
+                    changed = _exchanged(changed, (k, i), (k, j))
+                yield changed
 
 
 def _exchanged(lanes: Lanes, one: tuple[int, int], other: tuple[int, int]) -> Lanes:

@@ -66,7 +66,9 @@ class _Refinery:
         """Changed plans, those first whose pipelines are through first, as far as they could be faster than the plan."""
         lanes = tuple(tuple(stage.worker for stage in pipeline.stages if stage.worker) for pipeline in plan.pipelines)
         idle = [worker for worker in self._request.workers if worker not in set(plan.workers)]
-        changed = {key: option for option in changes(lanes, idle) if self._is_allowed(key := tuple(sorted(option)))}
+        changed = {
+            key: option for option in changes(lanes, idle, self._timing.likeness) if self._is_allowed(key := tuple(sorted(option)))
+        }
         timed = ((self._timing.seconds(option), key) for key, option in changed.items())
         limit = min(self._timing.seconds(lanes) * (1 + SLACK), sys.float_info.max)
         for seconds, key in nsmallest(MOST_TRIED, timed):

@@ -15,7 +15,7 @@ from planner.arranging.problem import Problem
 from planner.arranging.search import EqualSearch
 from planner.arranging.shortage import memory_error
 from planner.arranging.unequal import UnequalSearch
-from planner.pipelines.kinds import WorkerKind, crews, kind_of
+from planner.pipelines.kinds import WorkerKind, crews, kinds_of
 from planner.placing.links import Links
 from planner.placing.placement import Holdings
 
@@ -41,7 +41,7 @@ class Request:
         """What each of the workers counts as."""
         if self.counted is not None:
             return (self.counted,) * len(self.workers)
-        return tuple(kind_of(self.costs.cluster.by_id[worker], self.costs.profile) for worker in self.workers)
+        return kinds_of(self.workers, self.costs.cluster, self.costs.profile)
 
     def worth(self, price: Estimate) -> float:
         """What arrangements are compared by, in samples per second; a first plan is judged by its step alone."""

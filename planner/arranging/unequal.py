@@ -5,18 +5,20 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import islice, pairwise, zip_longest
+from functools import partial
+from itertools import islice, pairwise, product, zip_longest
 
 from estimator.arrays import Floats
 from kintsugi.core.plan import Schedule
 from planner.arranging.arrangement import Arrangement, PipelineShape
+from planner.arranging.grouping import Kinds, dealt, evenly_roomy, in_turn, just_fitting, roomiest_first
+from planner.arranging.ordering import MOST_WORKERS, Ordered, Ordering, fits
 from planner.arranging.pace import Pace, busiest_seconds, by_speed, together
 from planner.arranging.problem import EqualProblem, Problem
 from planner.arranging.search import EqualSearch
 from planner.arranging.stepping import Kind, Stepper
 from planner.pipelines.kinds import WorkerKind, crews, levels
-from planner.pipelines.partition import Partitioner, Split
+from planner.pipelines.partition import Partitioner
 from planner.pipelines.tails import tail_seconds
 
 MOST_CORRECTED = 3
@@ -27,8 +29,6 @@ MOST_TRIED = 128
 
 TOLERANCE = 2e-3
 """What is found may be as far from the best there is."""
-
-Kinds = tuple[WorkerKind, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,13 @@ class UnequalSearch:
         assert ideal is not None
         self._ideal = EqualSearch(ideal)
         self._crews = list(self._crews_of(ideal))
-        self._splits: dict[tuple[int, Kinds, int], tuple[Kinds, Split] | None] = {}
+        self._splits: dict[tuple[int, Kinds, int], Ordered | None] = {}
+        self._ordering = Ordering(len(problem.kinds))
         self._most: dict[tuple[int, Kinds], int] = {}
         """Micro-batches that fit the memory of one of so many pipelines, where it was found out."""
         self._options: dict[tuple[Kinds, ...], Arrangement | None] = {}
+        self._fitting: dict[tuple[Kinds, int], list[list[Kinds]]] = {}
+        """Workers in so many pipelines that are as short as fits memory."""
         self._tails: dict[int, Floats] = {}
         self._stepper = Stepper(problem.costs, problem.schedule, problem.link)
 
@@ -118,12 +121,12 @@ class UnequalSearch:
 
     def by_room(self) -> Iterator[Arrangement]:
         """Of pipelines that are about as roomy as each other, of few workers and of more: where nothing else fits memory."""
-        kinds = _roomiest_first(tuple(self._levels[kind] for kind in self._problem.kinds))
+        kinds = roomiest_first(tuple(self._levels[kind] for kind in self._problem.kinds))
         lengths, degrees = self._problem.allowed.pp, self._problem.allowed.dp
         if not any(self._split(degrees[-1], kinds[:length], 1) for length in lengths):  # nor does any other pipeline fit
             return
         tried = (
-            self._over(tuple(map(_roomiest_first, _evenly_roomy(kinds[:total], dp, lengths))))
+            self._over(tuple(map(roomiest_first, evenly_roomy(kinds[:total], dp, lengths))))
             for dp in self.by_promise()
             for total in range(dp * lengths[0], min(len(kinds), dp * lengths[-1]) + 1)
         )
@@ -142,15 +145,34 @@ class UnequalSearch:
         return min(options, key=lambda option: option.seconds, default=None)
 
     def _given(self, kinds: Kinds, found: Arrangement) -> Iterator[Arrangement]:
-        """Pipelines of these lengths, workers given to the longest or the shortest first, alike ones together or dealt out."""
+        """Pipelines of these lengths, workers given to the longest or the shortest first, alike ones together or dealt out.
+
+        Where memory differs also of other lengths: about as roomy as each other, or as short as fits.
+        """
         lengths = tuple(shape.num_stages for shape in found.shapes)
-        for order in dict.fromkeys((lengths, lengths[::-1])):
-            for groups in (_in_turn(kinds, order), _dealt(kinds, order)):
-                key = tuple(map(_roomiest_first, groups))
-                if key not in self._options:
-                    self._options[key] = self._over(key)
-                if (option := self._options[key]) is not None:
-                    yield option
+        ways = [way(kinds, order) for order in dict.fromkeys((lengths, lengths[::-1])) for way in (in_turn, dealt)]
+        for groups in (*ways, *self._by_memory(kinds, len(lengths), sum(lengths))):
+            key = tuple(map(roomiest_first, groups))
+            if key not in self._options:
+                self._options[key] = self._over(key)
+            if (option := self._options[key]) is not None:
+                yield option
+
+    def _by_memory(self, kinds: Kinds, dp: int, num_used: int) -> list[list[Kinds]]:
+        """Workers of `dp` pipelines by memory, where that differs."""
+        if len({kind.usable_bytes for kind in kinds}) == 1:
+            return []
+        if (kinds, dp) not in self._fitting:
+            self._fitting[kinds, dp] = list(self._just_fitting(roomiest_first(kinds), dp))
+        return [evenly_roomy(roomiest_first(kinds[:num_used]), dp, self._problem.allowed.pp), *self._fitting[kinds, dp]]
+
+    def _just_fitting(self, kinds: Kinds, dp: int) -> Iterator[list[Kinds]]:
+        """Pipelines as short as fits their share of the micro-batches; of few workers also one alone, the smallest first too."""
+        share = -(-self._problem.num_microbatches // dp)
+        partitioner = self.partitioner(self._problem.costs.profile.optimizer_shards(dp))
+        is_small = len(kinds) <= MOST_WORKERS
+        for order, count in product((kinds, kinds[::-1]), dict.fromkeys((share, 1))) if is_small else ((kinds, share),):
+            yield from just_fitting(order, dp, self._problem.allowed.pp, partial(fits, partitioner, num_microbatches=count))
 
     def _over(self, groups: Sequence[Kinds]) -> Arrangement | None:
         """Pipelines of these workers; None where nothing fits memory."""
@@ -202,59 +224,16 @@ class UnequalSearch:
         busiest = busiest_seconds(sums.times(a, b, kind.speed_ratio) for (a, b), kind in stages)
         return Pace(num_microbatches, split.seconds, busiest, self._most.get((dp, group), self._problem.num_microbatches))
 
-    def _split(self, dp: int, group: Kinds, num_microbatches: int) -> tuple[Kinds, Split] | None:
-        """Of one of `dp` pipelines, and its workers in order, as given where that fits memory; None where nothing does."""
+    def _split(self, dp: int, group: Kinds, num_microbatches: int) -> Ordered | None:
+        """Of one of `dp` pipelines, and its workers in order; None where nothing fits memory."""
         key = dp, group, num_microbatches
         if key not in self._splits:
             if dp not in self._tails:
                 self._tails[dp] = tail_seconds(self._problem.costs.profile, self._problem.reduction_link(dp), dp)
-            self._splits[key] = self._found(*key)
+            partitioner = self.partitioner(self._problem.costs.profile.optimizer_shards(dp))
+            self._splits[key] = self._ordering.best(partitioner, group, num_microbatches, self._tails[dp])
         return self._splits[key]
-
-    def _found(self, dp: int, group: Kinds, num_microbatches: int) -> tuple[Kinds, Split] | None:
-        """`_split`, looked for."""
-        partitioner = self.partitioner(self._problem.costs.profile.optimizer_shards(dp))
-        split = partitioner.best(partitioner.attain(group, num_microbatches, self._tails[dp]))
-        if split is not None:
-            return group, split
-        order = partitioner.order_that_fits(group, num_microbatches)
-        other = None if order is None else partitioner.best(partitioner.attain(order, num_microbatches, self._tails[dp]))
-        return None if order is None or other is None else (order, other)
 
     def partitioner(self, num_replicas: int) -> Partitioner:
         """Splits of layers whose optimizer state is shared by so many replicas."""
         return self._ideal.partitioner(num_replicas)
-
-
-@lru_cache
-def _roomiest_first(group: Kinds) -> Kinds:
-    """The workers of a pipeline in order: its first stages hold the most activations."""
-    return tuple(sorted(group, key=lambda kind: (-kind.usable_bytes, -kind.speed_ratio)))
-
-
-def _evenly_roomy(kinds: Sequence[WorkerKind], dp: int, lengths: range) -> list[Kinds]:
-    """Workers in order, each for the pipeline that has least memory so far; none is shorter or longer than allowed."""
-    groups: list[list[WorkerKind]] = [[] for _ in range(dp)]
-    for num_taken, kind in enumerate(kinds):
-        short = [group for group in groups if len(group) < lengths[0]]
-        is_bound = sum(lengths[0] - len(group) for group in short) == len(kinds) - num_taken
-        takers = short if is_bound else [group for group in groups if len(group) < lengths[-1]]
-        min(takers, key=lambda group: sum(own.usable_bytes for own in group)).append(kind)
-    return [tuple(group) for group in groups]
-
-
-def _in_turn(kinds: Kinds, lengths: Sequence[int]) -> list[Kinds]:
-    """Workers in order, one pipeline filled after the other."""
-    rest = iter(kinds)
-    return [tuple(islice(rest, length)) for length in lengths]
-
-
-def _dealt(kinds: Kinds, lengths: Sequence[int]) -> list[Kinds]:
-    """Workers in order, one for each pipeline that is not full, round by round."""
-    rest = iter(kinds)
-    groups: list[list[WorkerKind]] = [[] for _ in lengths]
-    for round_ in range(max(lengths)):
-        for group, length in zip(groups, lengths, strict=True):
-            if round_ < length:
-                group.append(next(rest))
-    return [tuple(group) for group in groups]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from estimator.arrays import Floats, Ints, Mask
-from estimator.compiled import borrowing
+from estimator.compiled import borrowing, compiled
 
 
 class Model(NamedTuple):
@@ -95,9 +95,13 @@ def fill_peaks(model: Model, num_in_flight: int, is_all: bool, peaks: Floats) ->
             peaks[start, stop] = stage_peak_bytes(model, num_in_flight, is_all, start, stop)
 
 
-@borrowing
+@compiled
 def fits_somehow(model: Model, chain: Chain) -> bool:
-    """Whether any split fits memory: every stage takes what it can, for less never helps those after it. O(layers + stages)."""
+    """Whether any split fits memory. O(layers + stages) where one does in which every stage takes what it can.
+
+    Elsewhere O(stages * layers) for each layer that a stage can hold: one that is too large for a stage may fit a later one, which
+    has fewer micro-batches in flight.
+    """
     count, num_stages = model.static_bytes.shape[0] - 1, len(chain.speeds)
     stop = 0
     for stage in range(num_stages):
@@ -105,8 +109,23 @@ def fits_somehow(model: Model, chain: Chain) -> bool:
         while stop < last and fits(model, chain, stage, start, stop + 1):
             stop += 1
         if stop == start:
-            return False
-    return bool(stop == count)
+            return _reaches_end(model, chain)
+    return bool(stop == count) or _reaches_end(model, chain)
+
+
+@compiled
+def _reaches_end(model: Model, chain: Chain) -> bool:
+    """Whether any split fits memory, whatever stages take; more layers never need less."""
+    count, num_stages = model.static_bytes.shape[0] - 1, len(chain.speeds)
+    is_reached = np.zeros((num_stages + 1, count + 1), dtype=np.bool_)
+    is_reached[0, 0] = True
+    for stage in range(num_stages):
+        for start in range(stage, count - num_stages + stage + 1):
+            stop = start + 1 if is_reached[stage, start] else count + 1
+            while stop <= count - (num_stages - 1 - stage) and fits(model, chain, stage, start, stop):
+                is_reached[stage + 1, stop] = True
+                stop += 1
+    return bool(is_reached[num_stages, count])
 
 
 @borrowing

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from estimator.arrays import Floats, Ints
-from kintsugi.core.cluster import Worker
+from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.profile import Profile
 
 Number = TypeVar("Number", int, float)
@@ -29,6 +29,14 @@ class WorkerKind(NamedTuple):
 def kind_of(worker: Worker, profile: Profile) -> WorkerKind:
     """What the search knows of a worker."""
     return WorkerKind(worker.speed_ratio, worker.usable_bytes(profile.device))
+
+
+def kinds_of(workers: Iterable[str], cluster: Cluster, profile: Profile) -> tuple[WorkerKind, ...]:
+    """What the search knows of workers (ids); reckoned once for those that are alike."""
+    named = [cluster.by_id[worker] for worker in workers]
+    alike = {(one.speed_ratio, one.memory_bytes): one for one in named}
+    known = {key: kind_of(one, profile) for key, one in alike.items()}
+    return tuple([known[one.speed_ratio, one.memory_bytes] for one in named])
 
 
 def fastest_first(kinds: Iterable[WorkerKind]) -> tuple[WorkerKind, ...]:

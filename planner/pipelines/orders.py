@@ -11,8 +11,8 @@ from planner.pipelines.bounds import Chain, Model, stage_peak_bytes
 def order_that_fits(model: Model, chain: Chain, sizes: Ints, counts: Ints) -> Ints:
     """An order of workers in which some split of the layers fits memory, as the size of each stage's; empty where there is none.
 
-    Whichever workers come first, in the best order of these they hold as many layers as they can: less never helps those
-    after them. O(sizes * layers * choices of workers).
+    Of each choice of workers that come first, all that they may hold together in any order. O(sizes * layers * choices) for
+    each layer that a stage can hold.
 
     Args:
         model: layers.
@@ -25,23 +25,26 @@ def order_that_fits(model: Model, chain: Chain, sizes: Ints, counts: Ints) -> In
     for size in range(1, len(sizes)):
         strides[size] = strides[size - 1] * (counts[size - 1] + 1)
     num_choices = strides[-1] * (counts[-1] + 1)
-    reached, last = np.full(num_choices, -1), np.zeros(num_choices, dtype=np.int64)
-    reached[0] = 0
+    last = np.full((num_choices, num_layers + 1), -1)  # the size of the last worker by where it stops; -1 where none can
+    starts = np.zeros((num_choices, num_layers + 1), dtype=np.int64)
+    last[0, 0] = 0
     for choice in range(1, num_choices):
         used = choice // strides % (counts + 1)
         stage = used.sum() - 1
         for size in range(len(sizes)):
-            start = reached[choice - strides[size]] if used[size] else -1
-            stop = start
-            while start >= 0 and stop < num_layers - (num_stages - 1 - stage):
-                if stage_peak_bytes(model, chain.held[stage], chain.is_all[stage], start, stop + 1) > sizes[size]:
-                    break
-                stop += 1
-            if stop > max(start, reached[choice]):
-                reached[choice], last[choice] = stop, size
-    order = np.empty(num_stages if reached[-1] == num_layers else 0, dtype=np.int64)
-    choice = num_choices - 1
+            if not used[size]:
+                continue
+            before = choice - strides[size]
+            for start in range(stage, num_layers - num_stages + stage + 1):
+                stop = start + 1 if last[before, start] >= 0 else num_layers + 1
+                while stop <= num_layers - (num_stages - 1 - stage):
+                    if stage_peak_bytes(model, chain.held[stage], chain.is_all[stage], start, stop) > sizes[size]:
+                        break
+                    last[choice, stop], starts[choice, stop] = size, start
+                    stop += 1
+    order = np.empty(num_stages if last[-1, num_layers] >= 0 else 0, dtype=np.int64)
+    choice, stop = num_choices - 1, num_layers
     for stage in range(len(order) - 1, -1, -1):
-        order[stage] = last[choice]
-        choice -= strides[last[choice]]
+        order[stage] = last[choice, stop]
+        choice, stop = choice - strides[order[stage]], starts[choice, stop]
     return order

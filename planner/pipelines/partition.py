@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import combinations
+from operator import attrgetter
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from planner.pipelines.orders import order_that_fits
 from planner.pipelines.pricing import neighbours, splits_seconds
 from planner.pipelines.relaxation import Outline, widest_stages
 
-_AMOUNTS = tuple(field.name for field in fields(LayerProfile) if field.name not in {"name", "tied_to"})
+_amounts = attrgetter(*(field.name for field in fields(LayerProfile) if field.name not in {"name", "tied_to"}))
 
 MOST_SPLITS = 128
 """So few splits are priced one and all."""
@@ -91,16 +92,12 @@ class Partitioner:
         )
         self._priced_model = self._model
         self._both = forward + backward
-        self.tolerance = EXACT if len({self._key(layer) for layer in layers}) == 1 else CLOSE
+        self.tolerance = EXACT if len(set(map(_amounts, layers))) == 1 else CLOSE
         self._splits: dict[int, Ints] = {}
         self._crews: dict[tuple[WorkerKind, ...], Crew] = {}
         self._held_by: dict[tuple[int, int], Ints] = {}
         self._descended: dict[tuple[WorkerKind, ...], Ints] = {}
         """Where the last descent for these workers ended: a good split for other micro-batch counts too."""
-
-    @staticmethod
-    def _key(layer: LayerProfile) -> tuple[object, ...]:
-        return tuple(getattr(layer, field) for field in _AMOUNTS)
 
     def attain(
         self,
@@ -219,7 +216,7 @@ class Partitioner:
         low, high = 0, at_most + 1
         while high - low > 1:
             probe = min(high - 1, num_stages + 1) if (low, high) == (0, at_most + 1) else (low + high) // 2
-            if not self._fits((kind,) * num_stages, probe):
+            if not self.fits((kind,) * num_stages, probe):
                 high = probe
             elif probe > num_stages and self._schedule is not Schedule.GPIPE:
                 return at_most
@@ -227,7 +224,8 @@ class Partitioner:
                 low = probe
         return low
 
-    def _fits(self, kinds: Sequence[WorkerKind], num_microbatches: int) -> bool:
+    def fits(self, kinds: Sequence[WorkerKind], num_microbatches: int) -> bool:
+        """Whether some split fits the memory of these workers, first stage first."""
         return bool(fits_somehow(self._model, self._chain(kinds, num_microbatches, self._model.forward)))
 
     def order_that_fits(self, kinds: Sequence[WorkerKind], num_microbatches: int) -> tuple[WorkerKind, ...] | None:

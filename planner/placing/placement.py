@@ -14,7 +14,7 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Policy, Schedule, Stage
 from kintsugi.core.profile import OptimizerSharding
 from planner.arranging.arrangement import Arrangement, PipelineShape
-from planner.pipelines.kinds import WorkerKind, kind_of
+from planner.pipelines.kinds import WorkerKind, kinds_of
 from planner.placing.survival import exposure, homes_of, homes_of_slots
 from restorer.matching import FORBIDDEN, Crew, Layers, match, match_layers, missing_bytes
 from restorer.migration import layer_state_bytes
@@ -221,9 +221,8 @@ class _Assignment:
         return exposure(pipelines, self._costs.cluster, self._workers)
 
     @cached_property
-    def _kinds(self) -> list[WorkerKind]:
-        kinds = [kind_of(self._costs.cluster.by_id[worker], self._costs.profile) for worker in self._workers]
-        levels = self._arrangement.levels
+    def _kinds(self) -> Sequence[WorkerKind]:
+        kinds, levels = kinds_of(self._workers, self._costs.cluster, self._costs.profile), self._arrangement.levels
         return kinds if levels is None else [levels[kind] for kind in kinds]
 
     @cached_property

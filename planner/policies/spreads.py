@@ -1,6 +1,7 @@
 """Ways to share the micro-batches of dead slots out among the living holders of their layers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heapreplace
 from itertools import cycle
 
 from estimator.costs import Costs
@@ -58,21 +59,34 @@ def _turn(plan: Plan) -> Callable[[Gift], int]:
 
 
 def _ranked(plan: Plan, holders: Holders, costs: Costs, gifts: Iterable[Gift], rank: Rank) -> Routes:
-    """Each micro-batch in turn to the holder of the least rank; ties go to slot order."""
-    load = _own_loads(plan, holders, costs)
-    taken = [0.0] * len(plan.pipelines)
+    """Each micro-batch in turn to the holder of the least rank; ties go to slot order.
+
+    Ranks never fall, so the first of a slot's queue is the least once its own is up to date. O(log holders) a micro-batch, about.
+    """
+    load, taken = _own_loads(plan, holders, costs), [0.0] * len(plan.pipelines)
+    crews = {
+        slot: [(worker, plan.pipeline_of[worker], _seconds(costs, worker, _stage(plan, slot))) for worker in holders[slot]]
+        for slot in holders
+    }
+    queues = {
+        slot: [(rank(load[worker] + seconds, taken[p] + seconds), place) for place, (worker, p, seconds) in enumerate(crew)]
+        for slot, crew in crews.items()
+    }
+    for queue in queues.values():
+        heapify(queue)
     takers: dict[Gift, str] = {}
     for slot, microbatch in gifts:
-        stage = _stage(plan, slot)
-
-        def ranked(worker: str, stage: Stage = stage) -> tuple[float, ...]:
-            seconds = _seconds(costs, worker, stage)
-            return rank(load[worker] + seconds, taken[plan.pipeline_of[worker]] + seconds)
-
-        worker = takers[slot, microbatch] = min(holders[slot], key=ranked)
-        seconds = _seconds(costs, worker, stage)
+        queue = queues[slot]
+        while True:
+            known, place = queue[0]
+            worker, p, seconds = crews[slot][place]
+            now = rank(load[worker] + seconds, taken[p] + seconds)
+            if now == known:
+                break
+            heapreplace(queue, (now, place))
+        takers[slot, microbatch] = worker
         load[worker] += seconds
-        taken[plan.pipeline_of[worker]] += seconds
+        taken[p] += seconds
     return tuple(_route(*gift, takers[gift]) for gift in _gifts(plan, holders))
 
 

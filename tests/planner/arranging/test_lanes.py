@@ -39,7 +39,7 @@ def linked(cluster):
 def test_every_change_takes_as_long_as_if_it_were_timed_alone(cluster):
     request = request_of(cluster)
     together = Timing(request, Schedule.ONE_F_ONE_B)
-    options = list(changes(LANES, ()))
+    options = list(changes(LANES, (), together.likeness))
     assert len(options) > 50
     for option in options[::4]:
         alone = Timing(request, Schedule.ONE_F_ONE_B)
