@@ -19,6 +19,7 @@ from api.dashboard import routes as dashboard
 from api.deps import Desk
 from api.http.conditional import ConditionalReads
 from api.http.description import JSON, description
+from api.http.direct import DirectRoute
 from api.http.middleware import BodyLimit, Observation
 from api.http.queries import only_known
 from api.routes import (
@@ -62,6 +63,14 @@ ROUTERS = (
     dashboard.router,
 )
 
+DIRECT = (
+    ("POST", "/v1/jobs/{job}/events", events.post_events),
+    ("POST", "/v1/jobs/{job}/reports", reports.post_report),
+    ("POST", "/v1/jobs/{job}/heartbeats", heartbeats.post_heartbeats),
+    ("GET", "/v1/jobs/{job}/plan", plans.get_plan),
+)
+"""Operations of the routers above to which plain requests go directly."""
+
 
 def create_app(settings: Settings | None = None) -> FastAPI:
     """The service as an ASGI application; its database is opened when it starts.
@@ -85,7 +94,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     desk = app.state.desk = parts.desk
     app.state.watch, app.state.tail, app.state.ahead, app.state.overlays = desk.watch, desk.streams.tail, parts.ahead, desk.overlays
     problems.install(app)
-    app.router.routes.extend(_routes())
+    app.router.routes.extend((*_direct_routes(), *_routes()))
     app.openapi = _description  # type: ignore[method-assign]
     app.add_route("/v1/openapi.json", _describe, include_in_schema=False)
     return app
@@ -98,6 +107,11 @@ def _routes() -> tuple[BaseRoute, ...]:
     for router in ROUTERS:
         together.include_router(router, dependencies=[Depends(only_known)] if router.prefix.startswith("/v1") else None)
     return tuple(together.routes)
+
+
+@cache
+def _direct_routes() -> tuple[DirectRoute, ...]:
+    return tuple(DirectRoute(*operation) for operation in DIRECT)
 
 
 @cache

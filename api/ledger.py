@@ -118,6 +118,8 @@ class Ledger(Records):
         chapter = self._chapter(state, contents)
         before, after = state.history, chapter.after
         self._commit(state, chapter, key)
+        for entry in chapter.entries:
+            self.heard(state.job.id, entry)
         self.keep_state(replace(state, history=after))
         if after.ended is not None:
             self.decider.forget(state.job.id)

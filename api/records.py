@@ -55,6 +55,15 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class Gathered:
+    """The latest moment at which it was decided about events of a job that had waited for others."""
+
+    after: int
+    """Number of the log entry that ended the time before, or at which this process was when it heard of the first one."""
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     """The plan of a generation, and the cluster that it was decided for."""
 
@@ -70,6 +79,7 @@ class Records:
         self._states: dict[str, JobState] = {}
         self._keeping = Lock()
         self._plans: Recent[tuple[str, int], Planned] = Recent(CACHED_PLANS)
+        self._gathered: dict[str, Gathered] = {}
 
     def state(self, job: str) -> JobState:
         """The job as its whole log tells it.
@@ -82,6 +92,7 @@ class Records:
         history = state.history
         for entry in self.store.entries(job, after=history.number):
             history = history.replayed(entry)
+            self.heard(job, entry)
         state = replace(state, history=history)
         self.keep_state(state)
         return state
@@ -124,14 +135,22 @@ class Records:
 
     def answering(self, job: str, entry: Entry) -> Entry | None:
         """The entry at which it was decided about `entry`: itself, or the end of the time for which it waits; none so far."""
-        if not entry.deferred:
-            return entry
+        kept = self.kept_answering(job, entry)
+        if kept is not None:
+            return kept
         after = entry.number
         while expired := self.store.entries(job, after=after, kind=EXPIRY, limit=1):
-            if isinstance(content := expired[0].content, Expiry) and content.kind is DeadlineKind.EVENTS:
+            if _ends_gathering(expired[0]):
                 return expired[0]
             after = expired[0].number
         return None
+
+    def kept_answering(self, job: str, entry: Entry) -> Entry | None:
+        """The same, if this process remembers it: that of the latest events that waited together."""
+        if not entry.deferred:
+            return entry
+        kept = self._gathered.get(job)
+        return kept.entry if kept is not None and kept.after < entry.number < kept.entry.number else None
 
     def latest_generations(self, jobs: Sequence[str]) -> Mapping[str, int]:
         """Generation of each job's plan to go on with; jobs that are not there are left out."""
@@ -182,6 +201,18 @@ class Records:
             if known is None or known.history.number <= state.history.number:
                 self._states[state.job.id] = state
 
+    def heard(self, job: str, entry: Entry) -> None:
+        """Look at an entry of a log, before a state that it is part of is kept: each is looked at, in their order."""
+        if not _ends_gathering(entry):
+            return
+        with self._keeping:
+            before = self._gathered.get(job)
+            if before is None:
+                known = self._states.get(job)
+                self._gathered[job] = Gathered(entry.number if known is None else known.history.number, entry)
+            elif before.entry.number < entry.number:
+                self._gathered[job] = Gathered(before.entry.number, entry)
+
     def _first_state(self, job: str) -> JobState:
         first = first_state(self.store, job)
         kept = self.store.latest_history(job)
@@ -207,6 +238,11 @@ class Records:
     def keep_plan(self, job: str, planned: Planned) -> None:
         """Remember a stored plan, so that it need not be decoded again."""
         self._plans.put((job, planned.plan.generation), planned)
+
+
+def _ends_gathering(entry: Entry) -> bool:
+    """Whether an entry ends the time for which events wait for others."""
+    return isinstance(entry.content, Expiry) and entry.content.kind is DeadlineKind.EVENTS
 
 
 def first_state(store: Store, job: str) -> JobState:

@@ -1,6 +1,6 @@
 """What the service does, without HTTP: jobs, events, reports and approvals in; decisions out; all durable before it is told."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from uuid import uuid4
 
@@ -28,10 +28,17 @@ from kintsugi.core.ending import Ending
 from kintsugi.core.errors import ConflictError, error_from
 from kintsugi.core.handling import Approval
 from kintsugi.core.job import Snapshot
-from kintsugi.core.membership import Event
+from kintsugi.core.membership import Event, Membership
 from kintsugi.core.messages import Report
 
 __all__ = ["Service", "utc_now"]
+
+Room = Callable[[Membership, Sequence[Event]], None]
+"""Raises where a job that has this membership may not take these events in."""
+
+
+def _boundless(_membership: Membership, _events: Sequence[Event]) -> None:
+    """There is room for all."""
 
 
 class Service(Ledger):
@@ -59,7 +66,9 @@ class Service(Ledger):
             return known, False
         return job, True
 
-    def post_events(self, job: str, events: Sequence[Event], idempotency_key: str | None = None) -> Entry:
+    def post_events(
+        self, job: str, events: Sequence[Event], idempotency_key: str | None = None, *, room: Room = _boundless
+    ) -> Entry:
         """The log entry of the last of the events, durable; events whose id was seen change nothing.
 
         Its generation is that of the decision that answers them; in a job that coalesces events, `answering` tells whether and
@@ -70,9 +79,11 @@ class Service(Ledger):
             ConflictError: an id belongs to another event, or the job has ended; nothing was stored.
             StaleGenerationError: the events speak of another generation than the latest; nothing was stored.
             InfeasibleError: no plan exists for the members that are left; the events are stored.
+            KintsugiError: that `room` raised of the job's membership and the events; nothing was stored.
         """
 
         def accept(state: JobState) -> Entry | Sequence[Content]:
+            room(state.history.membership, events)
             seen = self.store.entries_of_events(job, [event.id for event in events])
             refuse_other_events(events, seen)
             new = [event for event in events if event.id not in seen]
@@ -141,6 +152,15 @@ class Service(Ledger):
             KintsugiError: what stands in the place of the decision.
         """
         answering = self.answering(job, entry)
+        return None if answering is None else _told(answering)
+
+    def kept_answer(self, job: str, entry: Entry) -> Entry | None:
+        """The same, as far as this process remembers it; None says nothing.
+
+        Raises:
+            KintsugiError: what stands in the place of the decision.
+        """
+        answering = self.kept_answering(job, entry)
         return None if answering is None else _told(answering)
 
     def _said(self, job: str, generation: int) -> list[Entry]:

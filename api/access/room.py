@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 from api.problems import LimitReachedError
 from api.schemas import NewJob
-from api.service import Service
 from api.settings import Settings
 from api.storage.store import Store
-from kintsugi.core.membership import Event, EventKind
+from kintsugi.core.membership import Event, EventKind, Membership
 
 
 def require_room(settings: Settings, store: Store, request: NewJob) -> None:
@@ -24,16 +23,15 @@ def require_room(settings: Settings, store: Store, request: NewJob) -> None:
         raise LimitReachedError(message, field="KINTSUGI_MAX_JOBS")
 
 
-def require_room_to_join(settings: Settings, service: Service, job: str, events: Sequence[Event]) -> None:
+def require_room_to_join(settings: Settings, membership: Membership, events: Sequence[Event]) -> None:
     """Require that the workers that join fit into their job; those that it knows already may come back.
 
     Raises:
         LimitReachedError: the job would have too many workers.
-        NotFoundError: there is no such job.
     """
     joining = {event.worker for event in events if event.kind is EventKind.WORKER_JOINED}
     if joining:
-        known = service.state(job).history.membership.cluster.by_id
+        known = membership.cluster.by_id
         new = joining - known.keys()
         _require_room_for_workers(settings, len(known) + len(new) if new else 0)
 

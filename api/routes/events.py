@@ -1,5 +1,6 @@
 """Events: what happened to workers, hosts and links."""
 
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated
 
@@ -28,7 +29,7 @@ from api.pages import event_page, event_record
 from api.routes.listing import Listing
 from api.schemas import EventBatch
 from api.storage.wording import Detail
-from kintsugi.core.membership import Event, EventKind
+from kintsugi.core.membership import Event
 from kintsugi.core.messages import Answer, EventPage, Pending
 
 router = APIRouter(prefix="/v1/jobs/{job}/events", tags=["events"])
@@ -66,12 +67,11 @@ async def post_events(
     where to look. In a job that requires approval the plan is `proposed`: it is not to be carried out yet.
     """
     events = body.events if isinstance(body, EventBatch) else (body,)
-    if any(event.kind is EventKind.WORKER_JOINED for event in events):
-        await desk.read(require_room_to_join, desk.settings, desk.service, job, events)
-    entry = await desk.write(job, desk.service.post_events, job, events, idempotency_key)
+    room = partial(require_room_to_join, desk.settings)
+    entry = await desk.write(job, desk.service.post_events, job, events, idempotency_key, room=room)
     if entry.deferred and await _waited(desk, job, wait_seconds):
         await desk.expire(job)
-    answered = await desk.read(desk.service.answered, job, entry) if entry.deferred else entry
+    answered = desk.service.kept_answer(job, entry) or await desk.read(desk.service.answered, job, entry)
     if answered is None:
         return _pending(desk, job, entry)
     kept = desk.service.kept(job, answered.generation)  # as a rule it was decided just now: no thread is needed to find it

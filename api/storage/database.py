@@ -20,6 +20,10 @@ from kintsugi.core.errors import ConflictError, InvalidInputError, KintsugiError
 
 SERIALIZATION_FAILURES = frozenset({"40001", "40P01"})
 """PostgreSQL gave up one of two transactions that were in each other's way."""
+UNIQUE_VIOLATIONS = frozenset(
+    {"23505", sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_ROWID}
+)
+"""What is written is there already. Whatever else a constraint refuses says nothing of other writers."""
 DISK_FULL = "53100"
 LITTLE_ROOM_BYTES = 65_536
 """Where a disk has less left, what SQLite calls an I/O error is that the files beside the database cannot grow."""
@@ -104,9 +108,19 @@ def _translated(folder: Path | None) -> Iterator[None]:
     try:
         yield
     except IntegrityError as error:
-        raise OvertakenError("another writer was first; try again") from error
+        raise _refusal(error) from error
     except (DBAPIError, PoolTimeoutError) as error:
         raise _meaning(error, folder) from error
+
+
+def _refusal(error: IntegrityError) -> KintsugiError:
+    """What it means that a constraint was violated."""
+    code = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "sqlite_errorcode", None)
+    if code in UNIQUE_VIOLATIONS:
+        return OvertakenError("another writer was first; try again")
+    way_out = "its tables are not as this version made them, or rows were taken away by hand: look at it, or restore a backup"
+    reason, *_ = str(error.orig).splitlines()  # behind which PostgreSQL shows the row, secrets and all
+    return UnavailableError(f"the database refuses what belongs into it: {reason}; {way_out}", field=DATABASE_FIELD)
 
 
 def _meaning(error: DBAPIError | PoolTimeoutError, folder: Path | None) -> KintsugiError:

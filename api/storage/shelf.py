@@ -11,7 +11,7 @@ from api.storage.tables import CONTINGENCIES
 from api.storage.wording import Wording
 from kintsugi.core.decision import Decision
 from kintsugi.core.plan import Plan
-from kintsugi.core.version import __version__
+from planner.sources import planner_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +32,11 @@ class Decided:
 
 
 class Shelf:
-    """The contingencies of all jobs; what another version of the planner made is not found."""
+    """The contingencies of all jobs; what a planner of another version, or of other sources, made is not found."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._planner = planner_name()
 
     def put(self, job: str, generation: int, decided: Mapping[str, Decided]) -> None:
         """Store decisions by fingerprint, and drop those of the job's earlier generations.
@@ -54,7 +55,7 @@ class Shelf:
                 "job": job,
                 "fingerprint": fingerprint,
                 "generation": generation,
-                "planner_version": __version__,
+                "planner_version": self._planner,
                 "policy": item.policy,
                 "reason": item.reason,
                 "brief": item.wording.brief,
@@ -69,7 +70,7 @@ class Shelf:
 
     def find(self, job: str, fingerprint: str) -> Decided | None:
         """The decision for a snapshot, if it was made ahead."""
-        asked = {"job": job, "fingerprint": fingerprint, "planner_version": __version__}
+        asked = {"job": job, "fingerprint": fingerprint, "planner_version": self._planner}
         with self._database.reading() as connection:
             row = connection.execute(CONTINGENCY, asked).one_or_none()
         if row is None:
@@ -79,7 +80,7 @@ class Shelf:
     def page(self, job: str, generation: int, *, after: str, limit: int) -> list[tuple[str, Wording]]:
         """Decisions of a generation by fingerprint, ascending, above `after`."""
         columns = CONTINGENCIES.c
-        mine = (columns.job == job) & (columns.generation == generation) & (columns.planner_version == __version__)
+        mine = (columns.job == job) & (columns.generation == generation) & (columns.planner_version == self._planner)
         query = select(CONTINGENCIES).where(mine, columns.fingerprint > after).order_by(columns.fingerprint).limit(limit)
         with self._database.reading() as connection:
             return [(row.fingerprint, Wording(brief=row.brief, account=row.account)) for row in connection.execute(query)]
@@ -87,6 +88,6 @@ class Shelf:
     def fingerprints(self, job: str) -> frozenset[str]:
         """What the job's stored contingencies are found by."""
         columns = CONTINGENCIES.c
-        query = select(columns.fingerprint).where(columns.job == job, columns.planner_version == __version__)
+        query = select(columns.fingerprint).where(columns.job == job, columns.planner_version == self._planner)
         with self._database.reading() as connection:
             return frozenset(connection.execute(query).scalars())

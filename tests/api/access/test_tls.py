@@ -1,7 +1,10 @@
 """Certificates are looked at before the service listens."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 import trustme
+from structlog.testing import capture_logs
 
 from api.access.certificates import check_certificate
 from api.settings import Settings
@@ -40,3 +43,29 @@ def test_what_cannot_be_served_is_told(files, certificate, key, field, message):
     with pytest.raises(InvalidInputError, match=message) as refused:
         check_certificate(Settings(**given))
     assert refused.value.field == field
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize(
+    ("begins", "ends", "told"),
+    [
+        (-9, 60, []),
+        (-9, 1, ["the certificate ends soon; a renewed one is read at the next start"]),
+        (-9, -1, ["clients will refuse the certificate"]),
+        (1, 60, ["clients will refuse the certificate"]),
+    ],
+    ids=["valid", "soon", "expired", "not yet"],
+)
+@pytest.mark.parametrize("is_chain", [False, True])
+def test_what_clients_refuse_by_its_dates_is_warned_of(tmp_path, begins, ends, told, is_chain):
+    authority, now = trustme.CA(), datetime.now(UTC)
+    issuer = authority.create_child_ca() if is_chain else authority
+    days = {"not_before": now + timedelta(days=begins), "not_after": now + timedelta(days=ends)}
+    issued = issuer.issue_cert("localhost", **days)
+    certificate, key = tmp_path / "one.pem", tmp_path / "one.key"
+    certificate.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
+    issued.private_key_pem.write_to_path(key)
+    with capture_logs() as lines:
+        check_certificate(Settings(tls_certificate=certificate, tls_key=key))
+    assert [line["event"] for line in lines] == told
+    assert all(line["certificate"] == str(certificate) for line in lines)

@@ -20,6 +20,7 @@ from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import UnavailableError
+from kintsugi.core.version import __version__
 from planner.contingency import accepted, after, fingerprint, losses
 from planner.replan import replan
 from tests.api.requests import EVENTS, JOB, REPORTS, event, new_job, report
@@ -290,7 +291,8 @@ def test_two_processes_that_made_the_same_plans_both_go_on(database_url):
     store.close()
 
 
-def test_what_another_version_made_is_not_found(database_url, monkeypatch):
+@pytest.mark.parametrize("other", ["0.0.0+0123456789ab", f"{__version__}+0123456789ab"], ids=["version", "sources"])
+def test_what_another_planner_made_is_not_found(database_url, monkeypatch, other):
     store = Store(database_url)
     store.open()
     with TestClient(create_app(Settings(database_url=database_url, plans_ahead=False))) as client:
@@ -299,8 +301,12 @@ def test_what_another_version_made_is_not_found(database_url, monkeypatch):
     decided = Decided(policy="data_rerouting", reason="why", wording=Wording(brief=b"b", account=b"a"))
     store.shelf.put("llama", 1, {key: decided})
     assert store.shelf.find("llama", key) == decided
-    monkeypatch.setattr("api.storage.shelf.__version__", "0.0.0")
-    assert store.shelf.find("llama", key) is None
+    assert Shelf(store.database).find("llama", key) == decided  # as after a restart
+    monkeypatch.setattr("api.storage.shelf.planner_name", lambda: other)
+    later = Shelf(store.database)
+    assert (later.find("llama", key), later.fingerprints("llama"), later.page("llama", 1, after="", limit=9)) == (None, set(), [])
+    later.put("llama", 1, {key: decided})
+    assert later.find("llama", key) == decided
     store.close()
 
 

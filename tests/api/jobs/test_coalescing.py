@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from tests.api.jobs.test_modes import Handling, Metrics, Service, clock, lose, make  # noqa: F401  (fixtures)
+from kintsugi.core.membership import Event, EventKind
+from tests.api.jobs.test_modes import Handling, Metrics, Service, applied, clock, lose, make  # noqa: F401  (fixtures)
 from tests.api.requests import EVENTS, JOB, event, new_job
 
 
@@ -101,3 +102,25 @@ def test_where_no_plan_is_left_everybody_who_waited_is_told(client):
 def test_a_wait_that_cannot_be(client, job, seconds):
     answer = client.post(EVENTS, json=event("a", 0, "w00"), params={"wait_seconds": seconds})
     assert (answer.status_code, answer.json()["error"]["field"]) == (422, "wait_seconds")
+
+
+@pytest.mark.both_databases
+def test_what_is_remembered_of_a_window_is_what_the_log_says(make, clock):  # noqa: F811
+    """Two services on one database close windows in turn; each remembers the latest that it followed from its beginning."""
+    one = make(Handling(coalesce_seconds=10.0))
+    other = Service(one.store, Metrics(), now=clock)
+    told, kinds = [], (EventKind.WORKER_FAILED, EventKind.WORKER_JOINED)
+    for number, (teller, closer) in enumerate([(one, one), (one, other), (other, one), (one, one), (other, other), (one, one)]):
+        for worker in ("w00", "w01"):
+            happened = Event(
+                kind=kinds[number % 2], id=f"{number} {worker}", generation=number, worker=worker, incarnation=number % 2 * number
+            )
+            told.append(teller.post_events("job", [happened]))
+        clock.second += 10
+        assert closer.expire("job").generation == number + 1
+        teller.post_report("job", applied(number + 1))
+        for service in (one, other):
+            fresh = Service(one.store, Metrics(), now=clock)  # which remembers nothing
+            assert all(service.kept_answering("job", entry) in (None, fresh.answering("job", entry)) for entry in told)
+    assert one.kept_answering("job", told[-1]) is not None
+    assert one.kept_answer("job", told[-1]) == one.answered("job", told[-1])

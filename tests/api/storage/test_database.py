@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import text
 
 from api.storage.database import Database, OvertakenError
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, UnavailableError
 
 pytestmark = pytest.mark.both_databases
 
@@ -59,6 +59,23 @@ def test_who_comes_second_is_told_so_and_writes_nothing(database):
     with pytest.raises(OvertakenError):
         put(database, 2, 1)
     assert numbers(database) == [1]
+
+
+@pytest.mark.both_databases
+def test_only_what_is_there_already_is_another_writers_doing(database):
+    """A column of a later version, or rows that were taken away by hand, are no reason to try again."""
+    do(database, "drop table numbers", "create table numbers (number integer primary key, later text not null)")
+    with pytest.raises(UnavailableError, match=r"refuses what belongs into it.*later.*restore a backup") as refused:
+        do(database, "insert into numbers (number) values (1234)")
+    assert "1234" not in str(refused.value)
+    do(database, "insert into numbers values (1, 'x')", "create table others (number integer references numbers (number))")
+    try:
+        with pytest.raises(UnavailableError, match="refuses what belongs into it"):
+            do(database, "insert into others values (2)")
+        with pytest.raises(OvertakenError, match="another writer was first"):
+            do(database, "insert into numbers values (1, 'y')")
+    finally:
+        do(database, "drop table others")
 
 
 def test_a_write_that_is_not_finished_is_undone(database):
