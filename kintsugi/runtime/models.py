@@ -13,6 +13,7 @@ from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.brought import (
     built,
+    built_without_values,
     followed_without_values,
     optimizer_of,
     output_tensors,
@@ -264,7 +265,8 @@ class ModelShape:
 def model_shape(job: TrainingJob) -> ModelShape:
     """Shapes of all boundaries and parameters, from one micro-batch through the model on the meta device.
 
-    Nothing is computed and no memory is taken. Layers that one callable builds and that take tensors alike are traced once.
+    Nothing is computed, and no memory is taken but for layers made of values. Layers that one callable builds and that take
+    tensors alike are traced once.
 
     Raises:
         InvalidInputError: a layer's forward depends on values or changes what it takes, or a tie names no parameter.
@@ -278,11 +280,10 @@ def model_shape(job: TrainingJob) -> ModelShape:
     for layer in job.layers:
         key = (id(layer.build), layer.inputs, tuple((_spec(tensor), tensor.stride()) for tensor in activations))
         if key not in traced:
-            with meta:
-                module = built(layer.name, layer.build).to(device=meta, dtype=job.dtype)
-                fields = [batch[name] for name in layer.inputs if name in batch]
-                with followed_without_values(layer.name, [*activations, *fields]):
-                    traced[key] = layer, module, run_layer(layer, module, activations, batch)
+            module = built_without_values(layer.name, layer.build).to(device=meta, dtype=job.dtype)
+            fields = [batch[name] for name in layer.inputs if name in batch]
+            with meta, followed_without_values(layer.name, [*activations, *fields]):
+                traced[key] = layer, module, run_layer(layer, module, activations, batch)
         _, module, activations = traced[key]
         boundaries.append(tuple(map(_spec, activations)))
         modules.append(module)
