@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.core import checks
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, some
 from kintsugi.runtime.brought import (
     built,
     built_without_values,
@@ -52,7 +52,7 @@ class TrainingJob:
 
     layers: Sequence[Layer]
     optimizer: Callable[[NamedParameters], torch.optim.Optimizer]
-    """Called with the worker's own parameters by canonical name (`layer.parameter`)."""
+    """Called for each layer that a worker holds, with its trained parameters by canonical name (`layer.parameter`)."""
     loss: Callable[[Activations, Batch], Tensor]
     """Mean loss of one micro-batch from the last layer's output."""
     dataset: Dataset
@@ -238,7 +238,15 @@ def optimizer_for(job: TrainingJob, parameters: NamedParameters) -> torch.optim.
     Raises:
         InvalidInputError: the job makes something else.
     """
-    return optimizer_of(job.optimizer(parameters))
+    try:
+        made = job.optimizer(parameters)
+    except ValueError as error:  # of torch, as for none of the parameters
+        names = some([name for name, _ in parameters])
+        error.add_note(
+            f"each layer has an optimizer of its own, here that of {names}: what is not to be trained must not require a gradient"
+        )
+        raise
+    return optimizer_of(made)
 
 
 @dataclass(frozen=True, slots=True)

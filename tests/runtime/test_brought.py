@@ -254,6 +254,15 @@ def test_what_is_no_optimizer_is_refused():
         ModelState.initial(replace(odd_job(), optimizer=lambda _: None), range(1))
 
 
+def test_an_optimizer_of_one_layers_parameters_alone_is_told_what_it_is_given():
+    job = replace(odd_job(), optimizer=lambda parameters: torch.optim.SGD([p for name, p in parameters if name.startswith("exit")]))
+    with pytest.raises(ValueError, match="empty parameter list") as caught:
+        ModelState.initial(job, [0])
+    assert caught.value.__notes__ == [
+        "each layer has an optimizer of its own, here that of entry.weight: what is not to be trained must not require a gradient"
+    ]
+
+
 def test_an_optimizer_that_wants_to_compute_the_loss_is_refused_before_anything_starts():
     with refuses(
         "optimizer", "LBFGS", "is LBFGS, whose step() needs a closure: no worker can compute the loss of all again; take another"
