@@ -108,6 +108,7 @@ class PlainRun:
         self._life = self._agreed(next_life(self._folder / JOURNALS, self._geometry))
         self._journal = Journal(self._folder / JOURNALS, f"rank{self.rank}", self._life, self._geometry)
         self._writer = PartWriter(self._options, self._commit_checkpoint, before_part=lambda *_: None, sync=self._journal.sync)
+        self._is_closed = False
         self.stall_seconds = 0.0
         """That training stood still for checkpoints so far."""
 
@@ -175,8 +176,12 @@ class PlainRun:
         return mean
 
     def close(self) -> None:
-        """Wait until everything is written. All ranks call it."""
+        """Wait until everything is written. All ranks call it; what they do after the first time is nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._writer.drain(_go_on)
+        self._writer.close()
         self._look()
         self._barrier()
         self._journal.close()

@@ -7,6 +7,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -230,6 +231,49 @@ def test_what_earlier_versions_wrote_is_read(scheduler_of):
         other_optimizer.step()
         other_scheduler.step()
         assert other_optimizer.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
+
+
+def test_a_run_may_be_closed_twice_and_leaves_no_thread(tmp_path):
+    before = set(threading.enumerate())
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = PlainRun(tmp_path, num_samples=4, global_batch_size=2, num_steps=5, checkpoints=CheckpointOptions(every_steps=1))
+    run.restore(model, optimizer)
+    run.samples(0)
+    run.commit(0, 1.0)
+    run.close()
+    run.close()
+    assert set(threading.enumerate()) == before
+
+
+FAILING = """
+import sys, time
+from torch import nn, optim
+from kintsugi.runtime.checkpoints import writer
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions
+from kintsugi.runtime.plain import PlainRun
+write = writer.write_part
+def slowly(*arguments):
+    time.sleep(0.5)
+    return write(*arguments)
+writer.write_part = slowly
+model = nn.Linear(3, 1)
+run = PlainRun(sys.argv[1], num_samples=4, global_batch_size=2, num_steps=5, checkpoints=CheckpointOptions(every_steps=1))
+first = run.restore(model, optim.SGD(model.parameters(), lr=0.1))
+print("first", first)
+run.samples(first)
+run.commit(first, 1.0)
+raise SystemExit("the script's own mistake")
+"""
+
+
+@pytest.mark.processes
+def test_what_is_being_written_when_a_script_fails_is_whole(tmp_path):
+    for first in (0, 1):
+        command = [sys.executable, "-c", FAILING, str(tmp_path)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
+        assert (ended.returncode, f"first {first}" in ended.stdout) == (1, True), ended.stderr
+        assert "the script's own mistake" in ended.stderr
 
 
 class Calibrated(nn.Linear):
