@@ -3,7 +3,9 @@
 set -eu
 
 if [ -d "${KINTSUGI_COMPILED:=/opt/numba}" ]; then
-    copy=$(mktemp -d)
+    copy="${TMPDIR:-/tmp}/kintsugi-numba-$(id -u)" # one place: a container that is started again keeps its files
+    rm -rf "$copy"
+    mkdir -m 700 "$copy"
     cp -R "$KINTSUGI_COMPILED/." "$copy"
     export NUMBA_CACHE_DIR="$copy"
 fi

@@ -6,7 +6,7 @@ import multiprocessing
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing.process import ORIGINAL_DIR  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -109,16 +109,43 @@ def built(name: str, build: Callable[[], object]) -> nn.Module:
     """The module of a layer.
 
     Raises:
-        InvalidInputError: `build` makes none, or one with complex numbers or sparse gradients.
+        InvalidInputError: `build` makes none, or one with complex numbers, sparse gradients, or parameters without a size.
     """
     if isinstance(build, nn.Module):
         raise InvalidInputError(f"of layer {name!r} is a module; give what makes one, as its class", field="build", value=name)
     module = build()
     if not isinstance(module, nn.Module):
         raise InvalidInputError(f"of layer {name!r} makes a {type(module).__name__}, no module", field="build", value=name)
+    _require_sizes(name, module)
     _require_real(name, module)
     _require_dense(name, module)
     return module
+
+
+def built_without_values(name: str, build: Callable[[], object]) -> nn.Module:
+    """The module of a layer on the meta device; in host memory where making it asks for values, as some parametrizations do.
+
+    Raises:
+        InvalidInputError: as `built`.
+    """
+    try:
+        with torch.device("meta"):
+            return built(name, build)
+    except (RuntimeError, TypeError) as error:
+        if not _is_of_meta(error):
+            raise
+    return built(name, build)
+
+
+def _require_sizes(name: str, module: nn.Module) -> None:
+    """What has its size from its first pass only is nothing that state could be moved into before."""
+    for key, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(tensor):
+            raise InvalidInputError(
+                f"layer {name!r} makes {key!r} in its first pass: say its sizes when it is built (nn.Linear, not nn.LazyLinear)",
+                field="layers",
+                value=key,
+            )
 
 
 def _require_real(name: str, module: nn.Module) -> None:
@@ -193,11 +220,12 @@ def followed_without_values(name: str, taken: Sequence[Tensor]) -> Iterator[None
     """
     versions = [tensor._version for tensor in taken]
     try:
-        yield
+        with _uncompiled():
+            yield
     except KintsugiError:
         raise
     except Exception as error:
-        if isinstance(error, (RuntimeError, TypeError)) and _OF_META.search(str(error)):
+        if _is_of_meta(error):
             raise InvalidInputError(
                 f"layer {name!r} cannot be followed by shapes alone ({str(error).splitlines()[0]}): its forward must not depend on "
                 f"values (.item(), `if` on a tensor, boolean masks as indices), nor name a device",
@@ -215,6 +243,16 @@ def followed_without_values(name: str, taken: Sequence[Tensor]) -> Iterator[None
             field="layers",
             value=name,
         )
+
+
+def _is_of_meta(error: Exception) -> bool:
+    """Whether torch says that something needs values where there are shapes alone."""
+    return isinstance(error, (RuntimeError, TypeError)) and _OF_META.search(str(error)) is not None
+
+
+def _uncompiled() -> AbstractContextManager[object]:
+    """What is compiled runs as it was written, for compilers want values; where the compiler was not loaded nothing is compiled."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def require_announced(outputs: Sequence[Tensor], specs: Sequence[TensorSpec], name: str) -> None:

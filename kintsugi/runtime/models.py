@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.core import checks
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.errors import InvalidInputError, some
 from kintsugi.runtime.brought import (
     built,
+    built_without_values,
     followed_without_values,
     optimizer_of,
     output_tensors,
@@ -51,7 +52,7 @@ class TrainingJob:
 
     layers: Sequence[Layer]
     optimizer: Callable[[NamedParameters], torch.optim.Optimizer]
-    """Called with the worker's own parameters by canonical name (`layer.parameter`)."""
+    """Called for each layer that a worker holds, with its trained parameters by canonical name (`layer.parameter`)."""
     loss: Callable[[Activations, Batch], Tensor]
     """Mean loss of one micro-batch from the last layer's output."""
     dataset: Dataset
@@ -237,7 +238,15 @@ def optimizer_for(job: TrainingJob, parameters: NamedParameters) -> torch.optim.
     Raises:
         InvalidInputError: the job makes something else.
     """
-    return optimizer_of(job.optimizer(parameters))
+    try:
+        made = job.optimizer(parameters)
+    except ValueError as error:  # of torch, as for none of the parameters
+        names = some([name for name, _ in parameters])
+        error.add_note(
+            f"each layer has an optimizer of its own, here that of {names}: what is not to be trained must not require a gradient"
+        )
+        raise
+    return optimizer_of(made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +273,8 @@ class ModelShape:
 def model_shape(job: TrainingJob) -> ModelShape:
     """Shapes of all boundaries and parameters, from one micro-batch through the model on the meta device.
 
-    Nothing is computed and no memory is taken. Layers that one callable builds and that take tensors alike are traced once.
+    Nothing is computed, and no memory is taken but for layers made of values. Layers that one callable builds and that take
+    tensors alike are traced once.
 
     Raises:
         InvalidInputError: a layer's forward depends on values or changes what it takes, or a tie names no parameter.
@@ -278,11 +288,10 @@ def model_shape(job: TrainingJob) -> ModelShape:
     for layer in job.layers:
         key = (id(layer.build), layer.inputs, tuple((_spec(tensor), tensor.stride()) for tensor in activations))
         if key not in traced:
-            with meta:
-                module = built(layer.name, layer.build).to(device=meta, dtype=job.dtype)
-                fields = [batch[name] for name in layer.inputs if name in batch]
-                with followed_without_values(layer.name, [*activations, *fields]):
-                    traced[key] = layer, module, run_layer(layer, module, activations, batch)
+            module = built_without_values(layer.name, layer.build).to(device=meta, dtype=job.dtype)
+            fields = [batch[name] for name in layer.inputs if name in batch]
+            with meta, followed_without_values(layer.name, [*activations, *fields]):
+                traced[key] = layer, module, run_layer(layer, module, activations, batch)
         _, module, activations = traced[key]
         boundaries.append(tuple(map(_spec, activations)))
         modules.append(module)

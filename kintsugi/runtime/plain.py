@@ -39,7 +39,7 @@ from kintsugi.runtime.disk import make_folder
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
 from kintsugi.runtime.parent import end_with_parent
-from kintsugi.runtime.plain_state import Stateful, entries_of, load
+from kintsugi.runtime.plain_state import Stateful, entries_of, load, tensors_of
 from kintsugi.runtime.records.journal import Geometry, Journal, Pass, Source, next_life
 from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.sampler import Sampler
@@ -108,6 +108,7 @@ class PlainRun:
         self._life = self._agreed(next_life(self._folder / JOURNALS, self._geometry))
         self._journal = Journal(self._folder / JOURNALS, f"rank{self.rank}", self._life, self._geometry)
         self._writer = PartWriter(self._options, self._commit_checkpoint, before_part=lambda *_: None, sync=self._journal.sync)
+        self._is_closed = False
         self.stall_seconds = 0.0
         """That training stood still for checkpoints so far."""
 
@@ -120,13 +121,16 @@ class PlainRun:
             scheduler: of the learning rate; anything with `state_dict` and `load_state_dict`.
 
         Raises:
-            InvalidInputError: the folder is another job's, or the scheduler or the optimizer keeps what cannot be written.
+            InvalidInputError: the folder is another job's, or the model, the scheduler or the optimizer keeps what
+                cannot be written.
         """
         self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
         self._entries()  # what cannot be written is refused before anything is trained
-        keep, about = self._options.keep, {f"shape of {name}": str(shape) for name, shape in self._shapes.items()}
+        shapes = {name: [*value.shape] for name, value in tensors_of(model).items()}
+        about = {f"shape of {name}": str(shape) for name, shape in shapes.items()}
         about |= {**self._geometry.told, "seed": str(self._geometry.seed)}
-        self._store = CheckpointStore(self._folder / CHECKPOINTS, job=self._digest(), keep=keep, about=about)
+        self._digest = _digest(shapes, self._geometry)  # as the model begins: modules may keep more of extra state with time
+        self._store = CheckpointStore(self._folder / CHECKPOINTS, job=self._digest, keep=self._options.keep, about=about)
         if self.rank == 0:
             self._store.clear()
         found = self._agreed(self._store.newest() if self.rank == 0 else None)
@@ -172,8 +176,12 @@ class PlainRun:
         return mean
 
     def close(self) -> None:
-        """Wait until everything is written. All ranks call it."""
+        """Wait until everything is written. All ranks call it; what they do after the first time is nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._writer.drain(_go_on)
+        self._writer.close()
         self._look()
         self._barrier()
         self._journal.close()
@@ -221,7 +229,7 @@ class PlainRun:
         began, state = time.monotonic(), self._sampler.state(message.step)
         manifest = Manifest(
             step=message.step,
-            job=self._digest(),
+            job=self._digest,
             epoch=state.epoch,
             cursor=state.cursor,
             seed=str(state.seed),
@@ -232,15 +240,6 @@ class PlainRun:
         record = checkpoint_record([message], strategy=strategy, commit_seconds=seconds)
         append_record(self._folder, record)
         self._new_records.put(record)
-
-    @property
-    def _shapes(self) -> dict[str, list[int]]:
-        return {name: [*value.shape] for name, value in self._model.state_dict().items()}
-
-    def _digest(self) -> str:
-        geometry = self._geometry
-        text = dumps([self._shapes, geometry.num_samples, geometry.global_batch_size, str(geometry.seed)])
-        return hashlib.sha256(text.encode()).hexdigest()
 
     def _take_folder(self) -> None:
         """Rank 0 holds it for this life; where it cannot, all ranks are refused."""
@@ -265,6 +264,12 @@ class PlainRun:
     def _barrier(self) -> None:
         if dist.is_initialized():
             dist.barrier()
+
+
+def _digest(shapes: dict[str, list[int]], geometry: Geometry) -> str:
+    """Of what a checkpoint has to fit to."""
+    text = dumps([shapes, geometry.num_samples, geometry.global_batch_size, str(geometry.seed)])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _go_on() -> None:

@@ -14,6 +14,8 @@ from kintsugi.runtime.synchronization.wrapping import WrappingOptimizer, within
 from kintsugi.runtime.values import from_plain, to_plain
 
 _MODEL, _OPTIMIZER, _SCHEDULER, _GROUPS, _KIND = "model", "optimizer", "scheduler", "groups", "kind"
+_EXTRA = "extra_state"
+"""What a module's `get_extra_state` gives beside tensors."""
 
 
 class Stateful(Protocol):
@@ -30,11 +32,18 @@ def entries_of(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: St
     """Everything by name; tensors are live.
 
     Raises:
-        InvalidInputError: the optimizer or the scheduler keeps what is neither plain nor a tensor.
+        InvalidInputError: the model, the optimizer or the scheduler keeps what is neither plain nor a tensor.
     """
-    entries: Entries = {f"{_MODEL}|{name}": value for name, value in model.state_dict().items()}
-    entries |= {_KIND: kind_of(within(optimizer))} | _described(_OPTIMIZER, optimizer)
-    return entries if scheduler is None else entries | _described(_SCHEDULER, scheduler)
+    entries: Entries = {f"{_MODEL}|{name}": value for name, value in tensors_of(model).items()}
+    if extra := {name: value for name, value in model.state_dict().items() if not isinstance(value, Tensor)}:
+        entries |= _described(_EXTRA, extra)
+    entries |= {_KIND: kind_of(within(optimizer))} | _described(_OPTIMIZER, optimizer.state_dict())
+    return entries if scheduler is None else entries | _described(_SCHEDULER, scheduler.state_dict())
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a model's state by name."""
+    return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
 
 
 def load(entries: Entries, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Stateful | None) -> None:
@@ -44,7 +53,8 @@ def load(entries: Entries, model: nn.Module, optimizer: torch.optim.Optimizer, s
         InvalidInputError: it is of another kind of optimizer.
     """
     _require_alike(entries.get(_KIND), kind_of(within(optimizer)))
-    model.load_state_dict({name.partition("|")[2]: v for name, v in entries.items() if name.startswith(f"{_MODEL}|")})
+    state = {name.partition("|")[2]: value for name, value in entries.items() if name.startswith(f"{_MODEL}|")}
+    model.load_state_dict(state | (_read(_EXTRA, entries) if _EXTRA in entries else {}))
     is_earlier = _GROUPS in entries
     load_exactly(optimizer, _earlier_optimizer(entries) if is_earlier else _read(_OPTIMIZER, entries))
     if scheduler is not None:
@@ -60,10 +70,10 @@ def _require_alike(was: str | None, now: str) -> None:
         )
 
 
-def _described(name: str, kept: Stateful | torch.optim.Optimizer) -> Entries:
+def _described(name: str, state: dict[str, Any]) -> Entries:
     """A text, and the tensors that it numbers."""
     tensors: list[Tensor] = []
-    text = json.dumps(to_plain(kept.state_dict(), name, tensors))
+    text = json.dumps(to_plain(state, name, tensors))
     return {name: text} | {f"{name}|{number}": tensor.detach() for number, tensor in enumerate(tensors)}
 
 

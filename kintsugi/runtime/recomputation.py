@@ -64,7 +64,8 @@ class _Recomputation:
         self._name = name
         self._devices = [device] if device.type == "cuda" else []
         self._places: list[ref[_Place]] = []
-        self._tensors: WeakKeyDictionary[_Place, Tensor] = WeakKeyDictionary()
+        self._tensors: WeakKeyDictionary[_Place, tuple[Tensor, int]] = WeakKeyDictionary()
+        """With the version that each had when it was saved."""
         self._expected: tuple[nn.Module, Tensors] | None = None
 
     def expect(self, module: nn.Module, outputs: Tensors) -> None:
@@ -81,7 +82,10 @@ class _Recomputation:
         """In the backward pass: the tensor of a place."""
         if place not in self._tensors:
             self._compute()
-        return self._tensors[place]
+        tensor, version = self._tensors[place]
+        if tensor._version != version:  # autograd looks only at what it keeps itself
+            raise self._refused("changes in place what its own backward pass needs")
+        return tensor
 
     def _compute(self) -> None:
         if [tensor._version for tensor in self._inputs] != self._versions:
@@ -94,17 +98,21 @@ class _Recomputation:
             place = self._places[num_saved]() if num_saved < len(self._places) else None
             num_saved += 1
             if place is not None:
-                self._tensors[place] = bare
-            if num_saved == len(self._places) and self._expected is None:
+                self._tensors[place] = bare, bare._version
+            if is_enough():
                 raise _EnoughError
             return bare
+
+        def is_enough() -> bool:
+            return num_saved == len(self._places) and self._expected is None
 
         outputs: Tensors = ()
         try:
             with torch.random.fork_rng(self._devices), torch.enable_grad(), saved_tensors_hooks(keep, _same):
                 outputs = self._run(self._inputs)
-        except _EnoughError:
-            pass
+        except Exception:
+            if not is_enough():  # TorchScript makes an error of its own of it
+                raise
         if num_saved != len(self._places) or not self._is_expected(outputs):
             raise self._refused("did not compute the same again (it draws from a generator of its own, or keeps state)")
 

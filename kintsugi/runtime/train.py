@@ -35,6 +35,11 @@ from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.run_lock import RunLock
 from planner.replan import replan
 
+_MENDS_NOTHING = {
+    Policy.FAULT_FREE: "is that of a first plan, and answers no loss",
+    Policy.DEFERRED_PARALLELISM: "has two steps, of which workers carry out the first alone",
+}
+
 
 def train(
     make_job: Callable[[], TrainingJob],
@@ -71,7 +76,7 @@ def train(
         profile: what the layers cost; measured on this machine where none is given.
         service: URL of a Kintsugi service that decides; null plans in this process.
         handling: what has to happen before a plan of the service counts, as approval; null asks for nothing.
-        policy: pins the policy for failures; null lets the planner choose.
+        policy: pins the policy for failures, of those that workers carry out by themselves; null lets the planner choose.
         mtbf_seconds: mean time between failures of the whole job.
         faults: strikes against the workers of the cluster, for trying out what happens; those against workers that join later
             are said in `options.worker.faults`.
@@ -86,7 +91,7 @@ def train(
 
     Raises:
         InvalidInputError: degrees and workers do not fit each other, workers cannot be given `make_job`, a fault would never
-            strike, or the job's device is not there, or not for the transport.
+            strike, the policy would mend none, or the job's device is not there, or not for the transport.
         ConflictError: another life of the run goes on in its folder, or another job's actions are recorded in the one for them.
         InfeasibleError: too much was lost; no plan exists for the workers that are left.
         WorkerError: the job's own code raised.
@@ -100,7 +105,7 @@ def train(
     settings = JobSettings(
         num_microbatches=job.num_microbatches,
         mtbf_seconds=mtbf_seconds,
-        policy=None if policy is None else checks.choice(Policy, "policy", policy),
+        policy=_mending(policy, has_folder=run is not None or (options is not None and options.worker.run is not None)),
         ranges=ranges or Ranges(),
     )
     options = _options(options, membership, faults, trace)
@@ -186,6 +191,22 @@ def _options(
     if trace is not None:
         worker = replace(worker, trace=TraceOptions(folder=Path(trace).absolute()))
     return replace(options, worker=worker)
+
+
+def _mending(policy: Policy | str | None, *, has_folder: bool) -> Policy | None:
+    """The pinned policy.
+
+    Raises:
+        InvalidInputError: there is none of that name, or the first loss would end the job under it.
+    """
+    if policy is None:
+        return None
+    pinned = checks.choice(Policy, "policy", policy)
+    if pinned is Policy.CHECKPOINT_RESTART and not has_folder:
+        raise InvalidInputError("needs checkpoints, and none are written: say run=...", field="policy", value=pinned.value)
+    if (why := _MENDS_NOTHING.get(pinned)) is not None:
+        raise InvalidInputError(f"{why}: pin another one, or none", field="policy", value=pinned.value)
+    return pinned
 
 
 def _folder_for(run: Path, options: AgentOptions) -> RunLock:

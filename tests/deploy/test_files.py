@@ -142,9 +142,15 @@ def test_the_entrypoint_hands_arguments_and_signals_on(tmp_path):
     program.write_text('#!/bin/sh\ncat "$NUMBA_CACHE_DIR/loop.nbi"\necho " $$ $*"\n')
     program.chmod(0o755)
     environment = {"PATH": f"{program.parent}:/usr/bin:/bin", "KINTSUGI_COMPILED": str(tmp_path / "numba"), "TMPDIR": str(tmp_path)}
-    with subprocess.Popen([DEPLOY / "entrypoint.sh", "serve", "--port", "0"], env=environment, stdout=subprocess.PIPE) as process:
-        output = process.communicate(timeout=30)[0].decode()
-    assert output == f"compiled {process.pid} serve --port 0\n"
+    before = {*tmp_path.iterdir()}
+    for _ in range(2):
+        with subprocess.Popen(
+            [DEPLOY / "entrypoint.sh", "serve", "--port", "0"], env=environment, stdout=subprocess.PIPE
+        ) as process:
+            output = process.communicate(timeout=30)[0].decode()
+        assert output == f"compiled {process.pid} serve --port 0\n"
+    (copy,) = {*tmp_path.iterdir()} - before  # a container that is started again keeps its files
+    assert copy.stat().st_mode & 0o777 == 0o700
 
 
 def test_the_compose_file_follows_the_specification():

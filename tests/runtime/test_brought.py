@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from functools import partial
+from math import prod
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.brought import finite_factor, require_announced
 from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.measuring.sweeper import Sweeper
@@ -164,6 +166,47 @@ def test_a_layer_may_put_complex_numbers_together_from_real_ones():
     assert model_shape(job).boundaries[2][0].shape == (2, 6)
 
 
+@pytest.mark.parametrize("build", [lambda: nn.LazyLinear(6), lambda: nn.Sequential(nn.Linear(6, 6), nn.LazyLinear(6))])
+def test_parameters_without_a_size_are_refused(build):
+    job = with_layer(lambda values: values)
+    job = replace(job, layers=[job.layers[0], Layer(name="odd", build=build), job.layers[2]])
+    for shape_or_layer in (model_shape, partial(build_layer, index=1)):
+        with pytest.raises(InvalidInputError, match=r"layer 'odd' makes '.*weight' in its first pass: say its sizes"):
+            shape_or_layer(job)
+
+
+class Scaled(nn.Linear):
+    """Made of values: divides by the spread of its first weights."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 6)
+        self.scale = float(self.weight.std())
+
+    def forward(self, values: Tensor) -> Tensor:
+        return super().forward(values) / self.scale
+
+
+def refusing(*_: object) -> None:
+    raise NotImplementedError("meta tensors are not supported")
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        Scaled,
+        lambda: nn.utils.parametrizations.orthogonal(nn.Linear(6, 6)),
+        lambda: torch.compile(nn.Linear(6, 6), backend=refusing),
+    ],
+    ids=["of values", "parametrized", "compiled"],
+)
+def test_a_layer_is_followed_that_is_made_of_values_or_compiled(build):
+    job = with_layer(lambda values: values)
+    job = replace(job, layers=[job.layers[0], Layer(name="odd", build=build), job.layers[2]])
+    shape = model_shape(job)
+    assert shape.boundaries[2] == (TensorSpec((2, 6), torch.float64, True),)
+    assert sorted(map(prod, shape.parameters[1].values())) == [6, 36]
+
+
 class Sparse(nn.Module):
     """A table whose gradient would hold the rows alone that were looked up."""
 
@@ -209,6 +252,15 @@ def test_a_loss_that_takes_the_outputs_for_a_tensor_is_told_that_they_are_a_tupl
 def test_what_is_no_optimizer_is_refused():
     with refuses("optimizer", "NoneType", "return a torch.optim.Optimizer"):
         ModelState.initial(replace(odd_job(), optimizer=lambda _: None), range(1))
+
+
+def test_an_optimizer_of_one_layers_parameters_alone_is_told_what_it_is_given():
+    job = replace(odd_job(), optimizer=lambda parameters: torch.optim.SGD([p for name, p in parameters if name.startswith("exit")]))
+    with pytest.raises(ValueError, match="empty parameter list") as caught:
+        ModelState.initial(job, [0])
+    assert caught.value.__notes__ == [
+        "each layer has an optimizer of its own, here that of entry.weight: what is not to be trained must not require a gradient"
+    ]
 
 
 def test_an_optimizer_that_wants_to_compute_the_loss_is_refused_before_anything_starts():

@@ -7,6 +7,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -230,6 +231,88 @@ def test_what_earlier_versions_wrote_is_read(scheduler_of):
         other_optimizer.step()
         other_scheduler.step()
         assert other_optimizer.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
+
+
+def test_a_run_may_be_closed_twice_and_leaves_no_thread(tmp_path):
+    before = set(threading.enumerate())
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = PlainRun(tmp_path, num_samples=4, global_batch_size=2, num_steps=5, checkpoints=CheckpointOptions(every_steps=1))
+    run.restore(model, optimizer)
+    run.samples(0)
+    run.commit(0, 1.0)
+    run.close()
+    run.close()
+    assert set(threading.enumerate()) == before
+
+
+FAILING = """
+import sys, time
+from torch import nn, optim
+from kintsugi.runtime.checkpoints import writer
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions
+from kintsugi.runtime.plain import PlainRun
+write = writer.write_part
+def slowly(*arguments):
+    time.sleep(0.5)
+    return write(*arguments)
+writer.write_part = slowly
+model = nn.Linear(3, 1)
+run = PlainRun(sys.argv[1], num_samples=4, global_batch_size=2, num_steps=5, checkpoints=CheckpointOptions(every_steps=1))
+first = run.restore(model, optim.SGD(model.parameters(), lr=0.1))
+print("first", first)
+run.samples(first)
+run.commit(first, 1.0)
+raise SystemExit("the script's own mistake")
+"""
+
+
+@pytest.mark.processes
+def test_what_is_being_written_when_a_script_fails_is_whole(tmp_path):
+    for first in (0, 1):
+        command = [sys.executable, "-c", FAILING, str(tmp_path)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
+        assert (ended.returncode, f"first {first}" in ended.stdout) == (1, True), ended.stderr
+        assert "the script's own mistake" in ended.stderr
+
+
+class Calibrated(nn.Linear):
+    """Keeps what it has seen beside parameters and buffers: plain values, and a tensor that grows."""
+
+    def __init__(self, kept: type = dict) -> None:
+        super().__init__(3, 1, dtype=torch.float64)
+        self.kept = kept
+        self.seen = torch.zeros(0)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self.seen = torch.cat([self.seen, values.detach().abs().max().reshape(1).float()])
+        return super().forward(values)
+
+    def get_extra_state(self):
+        return {"times": len(self.seen), "seen": self.seen} if self.kept is dict else self.kept(self.seen)
+
+    def set_extra_state(self, state) -> None:
+        self.seen = state["seen"] if self.kept is dict else state
+
+
+@pytest.mark.parametrize("kept", [dict, torch.clone], ids=["plain", "tensor"])
+def test_what_modules_keep_beside_their_tensors_goes_on(tmp_path, kept):
+    for stop in (3, 5):
+        model = Calibrated(kept)
+        run = PlainRun(tmp_path, num_samples=4, global_batch_size=2, num_steps=5, checkpoints=CheckpointOptions(every_steps=1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(run.restore(model, optimizer), stop):
+            run.samples(step)
+            run.commit(step, model(torch.full((2, 3), float(step), dtype=torch.float64)).sum())
+        run.close()
+    assert model.seen.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_what_modules_keep_and_cannot_be_written_is_refused_before_anything_is_trained(tmp_path):
+    model = Calibrated(bytes)
+    run = PlainRun(tmp_path, num_samples=4, global_batch_size=2, num_steps=5)
+    with pytest.raises(InvalidInputError, match="extra_state: holds a bytes"):
+        run.restore(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):

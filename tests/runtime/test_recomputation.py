@@ -148,6 +148,27 @@ def test_numbers_drawn_afterwards_are_those_without():
     assert torch.equal(*drawn)
 
 
+class Scripted(nn.Module):
+    """Another interpreter than Python's is at work when everything is there again; what is changed in place nobody needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.jit.script(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()))
+        self.outer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.inner(self.outer(hidden).relu_())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_what_is_compiled_to_torchscript_is_computed_again():
+    """Its interpreter finds faster ways as it goes, whose last bits differ."""
+    module = Scripted().double()
+    expected = gradients_of(module, is_recomputed=False, is_split=False)
+    for _ in range(2):
+        torch.testing.assert_close(gradients_of(module, is_recomputed=True, is_split=False), expected, rtol=1e-12, atol=1e-12)
+
+
 class OwnGenerator(nn.Module):
     """Drops out by a generator that nobody seeds."""
 
@@ -181,8 +202,23 @@ class InPlace(nn.Module):
         return hidden.tanh()
 
 
+class Overwriting(nn.Module):
+    """Overwrites what it made itself and its backward pass needs, once everything is saved; autograd would refuse it."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        made = hidden.tanh()
+        made += 1.0
+        return made
+
+
 @pytest.mark.parametrize(
-    ("module", "why"), [(OwnGenerator, "did not compute the same"), (Stateful, "did not compute the same"), (InPlace, "in place")]
+    ("module", "why"),
+    [
+        (OwnGenerator, "did not compute the same"),
+        (Stateful, "did not compute the same"),
+        (InPlace, "in place"),
+        (Overwriting, "changes in place what its own backward pass needs"),
+    ],
 )
 def test_layers_that_cannot_be_computed_again_are_named(module, why):
     built = module()

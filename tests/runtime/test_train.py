@@ -47,6 +47,20 @@ def test_a_run_needs_a_folder_that_can_be_made(tmp_path):
             train(tiny_gpt, workers=4, dp=2, pp=2, run=folder, profile=profile_for(tiny_gpt()))
 
 
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        ("deferred_parallelism", "has two steps, of which workers carry out the first alone: pin another one"),
+        ("fault_free", "is that of a first plan, and answers no loss: pin another one"),
+        ("checkpoint_restart", "needs checkpoints, and none are written: say run="),
+        ("hope", "is no policy"),
+    ],
+)
+def test_a_policy_that_would_end_the_job_at_its_first_loss_is_refused(policy, told):
+    with refuses("policy", policy, told):
+        train(tiny_gpt, workers=4, dp=2, pp=2, policy=policy)
+
+
 def test_a_service_has_an_address():
     with refuses("service", "nonsense", "http://"):
         train(tiny_gpt, workers=4, dp=2, pp=2, service="nonsense")

@@ -4,6 +4,7 @@ Either way the state is copied first and written by a thread of its own, so a wo
 once, and what is written is of one step. At most so many copies are in flight; the next one waits for room.
 """
 
+import atexit
 import os
 import sys
 import threading
@@ -22,6 +23,8 @@ _LOOK_SECONDS = 0.01
 """How often who waits looks whether its step was called off."""
 _NICENESS = 10
 """How far what is written beside the training goes behind it where both want a processor."""
+_LAST_SECONDS = 60.0
+"""For what is being written when the process ends."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +56,7 @@ class PartWriter:
         self._before_part = before_part
         self._sync = sync
         self._pool = SnapshotPool()
-        self._orders: SimpleQueue[_Order] = SimpleQueue()
+        self._orders: SimpleQueue[_Order | None] = SimpleQueue()
         self._changed = threading.Condition()
         self._in_flight: list[_Order] = []
         self._thread: threading.Thread | None = None
@@ -69,6 +72,7 @@ class PartWriter:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="checkpoint", daemon=True)
             self._thread.start()
+            atexit.register(self.close)  # the interpreter stops threads where they are, and torch ends the process then
         began = time.monotonic()
         self._wait_for(self._options.max_in_flight - 1, require_current)
         has_room = time.monotonic()
@@ -90,6 +94,14 @@ class PartWriter:
         """
         self._wait_for(0, require_current)
 
+    def close(self) -> None:
+        """End the thread, once it has written what is in flight; a disk that does not answer is waited for a minute."""
+        if self._thread is not None:
+            atexit.unregister(self.close)
+            self._orders.put(None)
+            self._thread.join(_LAST_SECONDS)
+            self._thread = None
+
     @property
     def in_flight(self) -> tuple[tuple[int, int], ...]:
         """Attempt and step of what is being written."""
@@ -105,8 +117,7 @@ class PartWriter:
     def _work(self) -> None:
         if self._options.strategy is Strategy.OVERLAPPED:
             _give_way()
-        while True:
-            order = self._orders.get()
+        while (order := self._orders.get()) is not None:
             try:
                 self._tell(self._written(order))
             except Exception as error:  # whatever it is, who waits for the part must learn of it

@@ -78,6 +78,7 @@ class Governor:
         self._lease = AgentLease(self._tell)
         self._switchboards: dict[str, Address] = {}
         self._closing = ExitStack()
+        self._has_begun = False
         self._is_asked_to_leave = False
         self.inward = Inward(self._hear)
         """The worker's line."""
@@ -198,6 +199,7 @@ class Governor:
             switchboards=self._switchboards,
             course=course,
         )
+        self._has_begun = True
         self._node.start()
         self._steering.begin()
 
@@ -228,6 +230,8 @@ class Governor:
 
     def _take_leave(self) -> None:
         """Where that was asked for, plan without this worker, beside the training; then the ring is to agree on it."""
+        if not self._has_begun:  # asked for again once all are ready
+            return
         course = self._steering.course
         if self._is_asked_to_leave and self._worker in course.membership.alive:
             threading.Thread(target=self._plan_without, args=(course,), name="farewell", daemon=True).start()

@@ -4,31 +4,45 @@ The input part yields the gradients of the stage's inputs, which the stage befor
 of its weights, later. Both together compute what one pass computes, operation by operation. Only autograd's public
 graph is used: `torch.distributed.pipelining` splits too, but refuses outputs that are views and leaves out weights that
 reach an output on no way that an input takes.
+
+Hooks on tensors and parameters do to the gradients what they do in one pass; one on a tensor that weights branch off from is
+called in both parts. The exception is a hook on what was computed from a weight alone, where that weight serves several operations.
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Sequence
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from kintsugi.runtime.models import Activations
+
+_Edge = tuple[Node, int]
+_WHOLE = ("CheckpointFunctionBackward", "CompiledFunctionBackward")
+"""Of reentrant checkpoints and compiled functions, which autograd may only pass through in one backward pass of everything."""
 
 
 @dataclass(slots=True)
 class _Cut:
     """A node between outputs and inputs, with those of its next edges that lead to weights alone."""
 
-    node: Node
+    outputs: tuple[GradientEdge, ...]
+    """Of the node, as far as anything was computed from them."""
     weight_edges: tuple[GradientEdge, ...]
+    weights: tuple[Tensor, ...]
+    """That these lead to; nothing where one of them is reached from elsewhere, too."""
     gradients: tuple[Tensor | None, ...] = ()
-    """Of the node's outputs, once the input part has passed it."""
+    """Of the outputs, once the input part has passed the node; before any hook."""
 
-    def keep(self, gradients: tuple[Tensor, ...]) -> None:
-        self.gradients = gradients
+    def arrived(self) -> tuple[list[GradientEdge], list[Tensor]]:
+        """The outputs that have a gradient, and these."""
+        pairs = [(edge, g) for edge, g in zip(self.outputs, self.gradients, strict=True) if g is not None]
+        return [edge for edge, _ in pairs], [gradient for _, gradient in pairs]
 
 
 @dataclass(slots=True)
@@ -60,34 +74,34 @@ class PassedStage:
     def backward_input(self, gradients: Sequence[Tensor]) -> Activations:
         """The input part: gradients of the inputs that need one. The whole pass where it cannot be split.
 
-        That is where no input needs a gradient, and where a weight that an operation on the way to the inputs takes as
-        it is serves another one, too.
+        That is where no input needs a gradient, where a weight that an operation on the way to the inputs takes as it is serves
+        another one, too, and where a function that is written in Python, compiled or checkpointed would be passed through twice.
         """
-        given = self._given(gradients)
-        cuts = find_cuts([root.node for root in self.roots], [get_gradient_edge(tensor).node for tensor in self._wanted])
+        given, wanted = self._given(gradients), self._wanted
+        cuts = find_cuts(self.roots, [get_gradient_edge(tensor).node for tensor in wanted])
         if cuts is None:
             return self.backward(gradients)
         self._cuts, on_way = cuts
         self._to_weights = [(root, gradient) for root, gradient in zip(self.roots, given, strict=True) if root.node not in on_way]
-        handles = [cut.node.register_prehook(cut.keep) for cut in self._cuts]
-        try:
-            found = torch.autograd.grad(self.roots, self._wanted, given, retain_graph=True, allow_unused=True)
-        finally:
-            for handle in handles:
-                handle.remove()
-        return self._zeros_for_none(found)
+        sought: list[Tensor | GradientEdge] = [*wanted, *(edge for cut in self._cuts for edge in cut.outputs)]
+        found = torch.autograd.grad(self.roots, sought, given, retain_graph=True, allow_unused=True)  # type: ignore[arg-type]
+        left = iter(found[len(wanted) :])
+        for cut in self._cuts:
+            cut.gradients = tuple(itertools.islice(left, len(cut.outputs)))
+        return self._zeros_for_none(found[: len(wanted)])
 
     def backward_weight(self) -> None:
         """The weight part: add the weights' gradients to theirs. Nothing where the input part was the whole pass."""
         for cut in self._cuts:
-            arrived = [(GradientEdge(cut.node, index), g) for index, g in enumerate(cut.gradients) if g is not None]
-            if arrived:
-                edges, gradients = zip(*arrived, strict=True)
+            edges, gradients = cut.arrived()
+            if edges and cut.weights:
+                torch.autograd.backward(edges, gradients, inputs=cut.weights, retain_graph=True)
+            elif edges:
                 found = torch.autograd.grad(edges, cut.weight_edges, gradients, retain_graph=True, allow_unused=True)
                 self._to_weights += [(edge, g) for edge, g in zip(cut.weight_edges, found, strict=True) if g is not None]
         if self._to_weights:
-            edges, gradients = zip(*self._to_weights, strict=True)
-            torch.autograd.backward(edges, gradients)
+            roots, given = zip(*self._to_weights, strict=True)
+            torch.autograd.backward(roots, given)
 
     @property
     def _wanted(self) -> tuple[Tensor, ...]:
@@ -104,27 +118,77 @@ class PassedStage:
         )
 
 
-def find_cuts(roots: Sequence[Node], targets: Sequence[Node]) -> tuple[list[_Cut], frozenset[Node]] | None:
+def find_cuts(roots: Sequence[GradientEdge], targets: Sequence[Node]) -> tuple[list[_Cut], frozenset[Node]] | None:
     """Nodes between roots and targets from which weights branch off, and all nodes between; None where it cannot be split.
 
     It can where no branch is reached from between in another way: then nothing is counted twice. O(nodes and edges).
     """
-    order = _topological(roots)
+    order = _topological([root.node for root in roots])
     on_way = set(targets)
     for node in reversed(order):
         if any(following in on_way for following, _ in node.next_functions):
             on_way.add(node)
-    if on_way.isdisjoint(roots):
+    if on_way.isdisjoint(root.node for root in roots):
+        return None
+    branches = {node: found for node in order if node in on_way and (found := _branches(node, on_way))}
+    if any(_is_whole(node, has_weights=node in branches) for node in on_way):
         return None
     comes_from = _comes_from(order, on_way)
-    cuts = []
-    for node in order:
-        branches = [(n, i) for n, i in node.next_functions if n is not None and n not in on_way] if node in on_way else []
-        if any(len(comes_from[branch]) > 1 for branch, _ in branches):
-            return None
-        if branches:
-            cuts.append(_Cut(node, tuple(GradientEdge(*branch) for branch in dict.fromkeys(branches))))
+    if any(len(comes_from[branch]) > 1 for found in branches.values() for branch, _ in found):
+        return None
+    apart = {root.node: [(root.node, root.output_nr)] for root in roots if root.node not in on_way}
+    weights, outputs = _weights({**branches, **apart}), _outputs(roots, order)
+    cuts = [
+        _Cut(tuple(outputs[node]), tuple(GradientEdge(*branch) for branch in dict.fromkeys(found)), weights[node])
+        for node, found in branches.items()
+    ]
+    if any(_has_hooks(edge.node) for cut in cuts if not cut.weights for edge in cut.weight_edges):
+        return None
     return cuts, frozenset(on_way)
+
+
+def _branches(node: Node, on_way: Collection[Node]) -> list[_Edge]:
+    """Those of a node's next edges that lead to weights alone."""
+    return [(following, index) for following, index in node.next_functions if following is not None and following not in on_way]
+
+
+def _is_whole(node: Node, *, has_weights: bool) -> bool:
+    """Whether autograd may pass through a node between once only.
+
+    What is written in Python computes all of its gradients each time, and may do so in the memory of what it was given.
+    """
+    return isinstance(node, BackwardCFunction) and (has_weights or node.name() in _WHOLE)
+
+
+def _weights(branches: Mapping[Node, Sequence[_Edge]]) -> dict[Node, tuple[Tensor, ...]]:
+    """The weights that branches lead to, by the node that they leave; none where another node's lead to one of them, too."""
+    found = {
+        node: tuple(weight for leaf in _topological([branch for branch, _ in own]) if (weight := _weight(leaf)) is not None)
+        for node, own in branches.items()
+    }
+    counts = Counter(id(weight) for weights in found.values() for weight in weights)
+    return {node: weights if all(counts[id(weight)] == 1 for weight in weights) else () for node, weights in found.items()}
+
+
+def _weight(node: Node) -> Tensor | None:
+    """What a node at the graph's end adds gradients up for."""
+    weight: Tensor | None = getattr(node, "variable", None)
+    return weight
+
+
+def _has_hooks(node: Node) -> bool:
+    """Whether it adds up for a weight with hooks, which parts of the gradient and their sum would pass each."""
+    return (weight := _weight(node)) is not None and bool(weight._backward_hooks)
+
+
+def _outputs(roots: Sequence[GradientEdge], order: Sequence[Node]) -> dict[Node, dict[GradientEdge, None]]:
+    """By node the edges that lead to it."""
+    result: dict[Node, dict[GradientEdge, None]] = defaultdict(dict)
+    edges = [(root.node, root.output_nr) for root in roots]
+    for node, index in itertools.chain(edges, *(node.next_functions for node in order)):
+        if node is not None:
+            result[node][GradientEdge(node, index)] = None
+    return result
 
 
 def _comes_from(order: Sequence[Node], sources: Collection[Node]) -> dict[Node, set[Node]]:

@@ -11,6 +11,7 @@ from kintsugi.client import Client
 from kintsugi.core import codec
 from kintsugi.core.errors import StateLostError
 from kintsugi.runtime.control.agent import Agent, Observer
+from kintsugi.runtime.control.attempt import Phase
 from kintsugi.runtime.control.decisions import LocalDecisions, ServiceDecisions
 from kintsugi.runtime.control.preparation import is_same_work
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
@@ -85,6 +86,20 @@ def test_a_layer_whose_only_holder_is_lost_before_anything_is_trained_costs_noth
     result = governed(1, 3, Fault(worker="w01", at=FaultPoint.START))
     assert_same(result, reference())
     assert set(survivors(result).workers) == {"w00", "w02"}
+
+
+def test_a_worker_that_is_asked_to_leave_before_the_others_are_found_leaves_once_they_train():
+    asked: list[Phase] = []
+
+    def observer(agent: Agent) -> None:
+        if not asked:
+            asked.append(agent.phase)
+            agent.drain("w01")
+
+    result = governed(4, 1, num_steps=24, observer=observer)
+    assert_same(result, reference(24))
+    assert asked == [Phase.STARTING]
+    assert [(recovery.left, recovery.lost) for recovery in result.recoveries] == [(["w01"], [])]
 
 
 class Thaw:

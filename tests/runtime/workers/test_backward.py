@@ -1,6 +1,7 @@
 """Both parts of a backward pass give what one pass gives, and each does its own part only."""
 
 from collections.abc import Callable
+from functools import partial
 from weakref import ref
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from kintsugi.runtime.brought import output_tensors
 from kintsugi.runtime.emulation import EmulatedLayer, EmulatedTimes
@@ -107,6 +109,88 @@ class Unused(nn.Module):
         return self.weight * len(hidden)
 
 
+class Hooked(nn.Module):
+    """Hooks on what passes, on an operation's node, on weights as they are and as they were computed, and on modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        for factor, parameter in enumerate((self.first.weight, self.first.bias, self.second.weight), start=2):
+            parameter.register_hook(partial(torch.mul, other=factor))
+        self.second.register_full_backward_pre_hook(lambda _, gradients: tuple(5 * gradient for gradient in gradients))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        passing = self.second(self.first(hidden))
+        passing.register_hook(lambda gradient: gradient * 2)
+        passing.grad_fn.register_prehook(lambda gradients: (gradients[0].clamp(-1, 1),))
+        weight = self.third.weight.exp()
+        weight.register_hook(lambda gradient: gradient * 3)
+        result = functional.linear(passing, weight, self.third.bias)
+        result.register_hook(lambda gradient: gradient * 7)
+        return result
+
+
+class HookedTied(Tied):
+    """The weight that two operations share has a hook."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(WIDTH))
+        for parameter in self.parameters():
+            parameter.register_hook(lambda gradient: gradient.clamp(-1, 1))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return functional.linear(super().forward(hidden), self.weight, self.bias)
+
+
+class Scaling(torch.autograd.Function):
+    """A product whose gradients are computed in the memory of what came, as fused kernels do."""
+
+    @staticmethod
+    def forward(ctx, value, weight):
+        ctx.save_for_backward(value, weight)
+        return value * weight
+
+    @staticmethod
+    def backward(ctx, gradient):
+        value, weight = ctx.saved_tensors
+        of_weight = (gradient * value).flatten(0, -2).sum(0)
+        return gradient.mul_(weight), of_weight
+
+
+class Fused(nn.Module):
+    """A function that is written in Python has a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.linear = nn.Parameter(torch.randn(WIDTH)), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return Scaling.apply(self.linear(hidden), self.weight)
+
+
+class Checkpointed(nn.Module):
+    """A part is computed again in the backward pass, in one of torch's two ways."""
+
+    def __init__(self, *, is_reentrant: bool) -> None:
+        super().__init__()
+        self.part, self.is_reentrant = Residual(), is_reentrant
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + checkpoint(self.part, hidden, use_reentrant=self.is_reentrant)
+
+
+class Compiled(nn.Module):
+    """A part is compiled, as far as that needs no compiler of the system."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = torch.compile(Residual(), backend="aot_eager")
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.part(hidden)
+
+
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "residual": Residual,
     "view": lambda: View(WIDTH, 2 * WIDTH),
@@ -118,8 +202,14 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "unused": Unused,
     "no_weights": nn.Tanh,
     "attention": lambda: nn.TransformerEncoderLayer(WIDTH, 2, 8, dropout=0.0, batch_first=True),
+    "hooked": Hooked,
+    "hooked_tied": HookedTied,
+    "fused": Fused,
+    "reentrant": lambda: Checkpointed(is_reentrant=True),
+    "checkpointed": lambda: Checkpointed(is_reentrant=False),
+    "compiled": Compiled,
 }
-WHOLE = {"twice", "shared", "unused"}
+WHOLE = {"twice", "shared", "unused", "hooked_tied", "fused", "reentrant", "compiled"}
 """These cannot be split, nor can positions whose two outputs meet in a loss: all is done in the input part."""
 
 
@@ -180,7 +270,13 @@ def test_both_parts_are_the_whole(name, is_last):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.lists(st.sampled_from(["residual", "chunks", "twice", "tied", "no_weights", "attention", "shared"]), min_size=1, max_size=5),
+    st.lists(
+        st.sampled_from(
+            ["residual", "chunks", "twice", "tied", "no_weights", "attention", "shared", "hooked", "fused", "reentrant"]
+        ),
+        min_size=1,
+        max_size=5,
+    ),
     st.data(),
 )
 def test_microbatches_whose_weight_parts_wait_add_up(names, data):
