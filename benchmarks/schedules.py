@@ -31,10 +31,9 @@ class Compared:
     step_seconds: dict[Schedule, float]
     process_seconds: dict[Schedule, float]
 
-    def over_best(self, schedule: Schedule) -> float | None:
-        """Its step over that of the best; None where it does not fit."""
-        own = self.step_seconds.get(schedule)
-        return None if own is None else own / min(self.step_seconds.values())
+    def over_best(self, schedule: Schedule) -> float:
+        """The step under a schedule under which it fits over that under the best."""
+        return self.step_seconds[schedule] / min(self.step_seconds.values())
 
     def gained(self) -> float:
         """The step under the best schedule over that under the best of the others, but for interleaved zero bubble."""
@@ -65,9 +64,9 @@ def summary(jobs: list[Compared]) -> Table:
     for kind in sorted({job.case.kind for job in jobs}):
         for schedule in SCHEDULES:
             own = [job for job in jobs if job.case.kind == kind and schedule in job.step_seconds]
-            ratios = sorted(ratio for job in own if (ratio := job.over_best(schedule)) is not None)
-            if not ratios:
+            if not own:
                 continue
+            ratios = sorted(job.over_best(schedule) for job in own)
             is_best = sum(ratio < 1 + 1e-9 for ratio in ratios)
             spread = (statistics.median(ratios), ratios[len(ratios) * 9 // 10], ratios[-1])
             seconds = statistics.median(job.process_seconds[schedule] for job in own)

@@ -26,7 +26,7 @@ import numpy as np
 
 from estimator.arrays import Floats, Ints
 from estimator.compiled import compiled
-from estimator.schedule import Pass, Step, order
+from estimator.schedule import BACKWARD, FORWARD, INPUT, KINDS, WEIGHT, Step, order
 from kintsugi.core.plan import Schedule
 
 Groups = tuple[int, int, int, int]
@@ -148,16 +148,13 @@ def _finish(state: _State, weight: Floats, worker: int, place: int) -> None:
         state.ends[stage] = state.free[worker]
 
 
-_KINDS = (Pass.FORWARD, Pass.BACKWARD, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT)
-_FORWARD, _BACKWARD, _INPUT, _WEIGHT = range(len(_KINDS))
-
 _Unit = tuple[int, int]
 """Stage and micro-batch."""
 
 
 @lru_cache(maxsize=4096)
 def _passes(worker: int, num_workers: int, num_virtual: int, num_microbatches: int, is_split: bool) -> tuple[Ints, Ints, Ints]:
-    """Passes of one worker in order: their kinds as places in `_KINDS`, stages, and micro-batches. Shape [passes] each."""
+    """Passes of one worker in order: their kinds as places in `KINDS`, stages, and micro-batches. Shape [passes] each."""
     ordered = _units(worker, num_workers, num_virtual, num_microbatches)
     passes = _with_weight_parts(ordered, worker) if is_split else ordered
     kinds, stages, microbatches = np.array([(kind, *unit) for kind, unit in passes], dtype=np.int64).T
@@ -171,9 +168,9 @@ def _units(worker: int, num_workers: int, num_virtual: int, num_microbatches: in
     for place in range(num_virtual * groups[0] * groups[3]):
         turn, microbatch = unit(place, num_virtual, groups)
         if microbatch >= 0:
-            units.append((2 * (place + worker), _FORWARD, (turn * num_workers + worker, microbatch)))
+            units.append((2 * (place + worker), FORWARD, (turn * num_workers + worker, microbatch)))
             returning = (num_virtual - 1 - turn) * num_workers + worker, microbatch
-            units.append((2 * (place + behind - worker) + 1, _BACKWARD, returning))
+            units.append((2 * (place + behind - worker) + 1, BACKWARD, returning))
     return [(kind, passed) for _, kind, passed in sorted(units)]
 
 
@@ -181,14 +178,14 @@ def _with_weight_parts(ordered: Iterable[tuple[int, _Unit]], num_put_off: int) -
     """The passes with backward ones split, and the weight parts of so many of them put off."""
     waiting: deque[_Unit] = deque()
     for kind, passed in ordered:
-        if kind == _FORWARD or passed[0] == 0:
+        if kind == FORWARD or passed[0] == 0:
             yield kind, passed
             continue
-        yield _INPUT, passed
+        yield INPUT, passed
         waiting.append(passed)
         if len(waiting) > num_put_off:
-            yield _WEIGHT, waiting.popleft()
-    yield from ((_WEIGHT, passed) for passed in waiting)
+            yield WEIGHT, waiting.popleft()
+    yield from ((WEIGHT, passed) for passed in waiting)
 
 
 def worker_order(
@@ -211,7 +208,7 @@ def worker_order(
     assert schedule.is_interleaved
     columns = _passes(worker, num_workers, num_stages // num_workers, num_microbatches, schedule.is_split)
     passes = zip(*(column.tolist() for column in columns), strict=True)
-    return tuple((stage, Step(_KINDS[kind], microbatch)) for kind, stage, microbatch in passes)
+    return tuple((stage, Step(KINDS[kind], microbatch)) for kind, stage, microbatch in passes)
 
 
 @lru_cache(maxsize=4096)
@@ -222,8 +219,9 @@ def held_passes(worker: int, num_workers: int, num_virtual: int, num_microbatche
     """
     kinds, stages, _ = _passes(worker, num_workers, num_virtual, num_microbatches, is_split)
     changes = np.zeros((len(stages), num_virtual), dtype=np.int64)
-    changes[np.arange(len(stages)), stages // num_workers] = np.array([1, -1, 0, -1])[kinds]
-    is_peak = (kinds == _FORWARD) & np.append(kinds[1:] != _FORWARD, True)
+    is_taken, is_let_go = kinds == FORWARD, (kinds == BACKWARD) | (kinds == WEIGHT)
+    changes[np.arange(len(stages)), stages // num_workers] = is_taken.astype(np.int64) - is_let_go
+    is_peak = is_taken & np.append(~is_taken[1:], True)
     result: Ints = np.unique(changes.cumsum(axis=0)[is_peak], axis=0)
     return result
 

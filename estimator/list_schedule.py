@@ -8,15 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from estimator.arrays import Ints
-from estimator.schedule import Pass
+from estimator.schedule import KINDS, Pass
 from estimator.simulation import DESK, HALT, KEY, OP, PLACED, Records, simulate
 from kintsugi.core.plan import Schedule
 
 Limited = tuple[int, int, int]
 """What a limit counts: the micro-batches of a worker, with so many stages to go, of a pipeline (or -1 for all)."""
-
-KINDS = (Pass.FORWARD, Pass.BACKWARD, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT)
-"""By the numbers that the simulation has for them."""
 
 
 @dataclass(frozen=True, slots=True)

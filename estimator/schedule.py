@@ -27,6 +27,10 @@ class Pass(StrEnum):
     """The gradients of the stage's weights, which nobody waits for before the reductions."""
 
 
+KINDS = (Pass.FORWARD, Pass.BACKWARD, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT)
+"""By the numbers that they have in arrays and compiled loops."""
+FORWARD, BACKWARD, INPUT, WEIGHT = range(len(KINDS))
+
 LAST_PASSES = frozenset({Pass.BACKWARD, Pass.BACKWARD_WEIGHT})
 """After these the activations of a micro-batch are not needed any more."""
 

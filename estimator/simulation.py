@@ -1,6 +1,6 @@
 """The event-driven simulation behind list scheduling, as machine code.
 
-Passes are numbered journey by journey and stage by stage; kinds are 0 forward, 1 backward, 2 its input, 3 its weight part.
+Passes are numbered journey by journey and stage by stage; kinds are the numbers of `estimator.schedule`.
 Records, and few arrays of them, because machine code counts references to every array that a function takes.
 """
 
@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from estimator.compiled import borrowing, compiled
+from estimator.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
 
 Records = npt.NDArray[np.void]
-
-FORWARD, BACKWARD, INPUT, WEIGHT = 0, 1, 2, 3
 
 HALT = np.dtype(
     [

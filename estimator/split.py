@@ -33,22 +33,21 @@ def scheduled_times(
     if round_of == len(stages) and not is_split:
         forward, backward = [stage.forward_seconds for stage in stages], [stage.backward_seconds for stage in stages]
         return pipeline_times(schedule, forward, backward, delay_seconds, num_microbatches)
-    parts, delays = _parts(stages, is_split=is_split), np.array(delay_seconds, dtype=np.float64)
+    times, delays = _pass_times(stages, is_split=is_split), np.array(delay_seconds, dtype=np.float64)
     if round_of < len(stages):
-        ends = interleaved_ends(PassTimes(*parts), delays, round_of, num_microbatches, is_split)
+        ends = interleaved_ends(times, delays, round_of, num_microbatches, is_split)
     else:
-        ends = zero_bubble_ends(*parts, delays, num_microbatches)
+        ends = zero_bubble_ends(*times, delays, num_microbatches)
     return PipelineTimes(float(ends.max()), tuple(ends.tolist()))
 
 
-def _parts(stages: Sequence[StageTimes], *, is_split: bool) -> tuple[Floats, Floats, Floats]:
-    """Forward passes, the backward passes or parts of them that others wait for, and what nobody waits for. Shape [stages] each."""
+def _pass_times(stages: Sequence[StageTimes], *, is_split: bool) -> PassTimes:
+    """As arrays."""
     if is_split:
         rows = [(s.forward_seconds, s.backward_input_seconds, s.backward_weight_seconds) for s in stages]
     else:
         rows = [(s.forward_seconds, s.backward_seconds, 0.0) for s in stages]
-    forward, waited, rest = np.array(rows, dtype=np.float64).T.copy()
-    return forward, waited, rest
+    return PassTimes(*np.array(rows, dtype=np.float64).T.copy())
 
 
 @compiled

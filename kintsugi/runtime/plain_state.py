@@ -34,8 +34,9 @@ def entries_of(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: St
     Raises:
         InvalidInputError: the model, the optimizer or the scheduler keeps what is neither plain nor a tensor.
     """
-    entries: Entries = {f"{_MODEL}|{name}": value for name, value in tensors_of(model).items()}
-    if extra := {name: value for name, value in model.state_dict().items() if not isinstance(value, Tensor)}:
+    state = model.state_dict()
+    entries: Entries = {f"{_MODEL}|{name}": value for name, value in state.items() if isinstance(value, Tensor)}
+    if extra := {name: value for name, value in state.items() if not isinstance(value, Tensor)}:
         entries |= _described(_EXTRA, extra)
     entries |= {_KIND: kind_of(within(optimizer))} | _described(_OPTIMIZER, optimizer.state_dict())
     return entries if scheduler is None else entries | _described(_SCHEDULER, scheduler.state_dict())
