@@ -114,6 +114,7 @@ def load(
     for index, group in enumerate(optimizer.param_groups):
         group.update({key: put(group.get(key), value) for key, value in nested(found[_group(index)]).items()})
     groups = groups_by_parameter(optimizer.param_groups)
+    optimizer.state.clear()  # of an earlier life: where the others keep nothing yet, nothing may stay
     for name, parameter in optimized(model, optimizer):
         named = {key.removeprefix(_STATE): value for key, value in found[name].items() if key.startswith(_STATE)}
         if named:

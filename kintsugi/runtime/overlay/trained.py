@@ -30,7 +30,7 @@ class TrainedState:
         schedules: Sequence[Schedule] = (),
         before_step: Callable[[], None] = _nothing,
     ) -> None:
-        """Take a model that is built already.
+        """Take a model that is built already; gradients that it has are of an earlier life, and dropped.
 
         Raises:
             InvalidInputError: nothing in it is trained, or the optimizer cannot step with a mean alone.
@@ -52,6 +52,7 @@ class TrainedState:
         is_double = any(one.dtype.to_real() == torch.float64 for one in self._trained)
         self._dtype = torch.float64 if is_double else torch.float32
         self._own: Tensor | None = None
+        optimizer.zero_grad(set_to_none=True)
 
     @property
     def num_elements(self) -> int:
@@ -123,10 +124,11 @@ class TrainedState:
         self.steps += 1
 
     def skip(self) -> None:
-        """Nobody added anything to a step: undo what passes changed in averaged buffers, which is something else on each worker."""
+        """Nobody added anything to a step: undo what passes did to gradients and averaged buffers, which differs by worker."""
         with torch.no_grad():
             for buffer, agreed in zip(self._buffers, self._agreed, strict=True):
                 _as_real(buffer).copy_(agreed)
+        self.optimizer.zero_grad(set_to_none=True)
 
     def packed(self) -> PackedState:
         """The state as a range of bytes over the live tensors."""
