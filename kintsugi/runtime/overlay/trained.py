@@ -132,10 +132,9 @@ class TrainedState:
 
     def packed(self) -> PackedState:
         """The state as a range of bytes over the live tensors."""
-        replicated = self._options.replicated
-        return PackedState(
-            flat_state.entries(self.model, self.optimizer, self._schedules, self.steps, replicated, reduced=self._reduced)
-        )
+        replicated, chunk_bytes = self._options.replicated, self._options.chunk_bytes
+        trained = (self.model, self.optimizer, self._schedules)
+        return PackedState(flat_state.entries(*trained, self.steps, replicated, reduced=self._reduced, chunk_bytes=chunk_bytes))
 
     def load(self, arrived: PackedState) -> None:
         """Become equal to what arrived.
@@ -143,10 +142,9 @@ class TrainedState:
         Raises:
             ReconfigurationError: it is the state of another model, or of one that is trained in another way.
         """
-        replicated = self._options.replicated
-        self.steps = flat_state.load(
-            arrived.entries, self.model, self.optimizer, self._schedules, replicated, reduced=self._reduced
-        )
+        replicated, chunk_bytes = self._options.replicated, self._options.chunk_bytes
+        trained = (self.model, self.optimizer, self._schedules)
+        self.steps = flat_state.load(arrived.entries, *trained, replicated, reduced=self._reduced, chunk_bytes=chunk_bytes)
         self._agree()
 
     def digest(self) -> str:

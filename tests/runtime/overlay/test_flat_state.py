@@ -284,6 +284,12 @@ def test_another_vector_is_refused_though_it_may_be_as_long(joiner, why):
     assert caught.value.field == "model"
 
 
+def test_a_vector_that_is_cut_into_other_pieces_is_refused():
+    with pytest.raises(ReconfigurationError, match="are 512 here and 1024 with the others: say the same") as caught:
+        trained(1, "sgd", chunk_bytes=512).load(trained(0, "sgd", chunk_bytes=1024).packed())
+    assert caught.value.field == "chunk_bytes"
+
+
 def test_what_is_frozen_later_is_still_reduced():
     source, joiner = partly_trained(0), partly_trained(0)
     source.model.second.requires_grad_(False)
