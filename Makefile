@@ -1,5 +1,5 @@
 # Every target does its own set-up: a fresh machine needs Python 3.11 (or newer) and make.
-.PHONY: install demo test test-gpu check soak fuzz bench regress
+.PHONY: install demo test test-gpu test-emulated check soak fuzz bench regress
 
 install:
 	@scripts/install
@@ -12,6 +12,9 @@ test: install
 
 test-gpu: install
 	@scripts/test_gpu
+
+test-emulated: install
+	@scripts/test_emulated
 
 check: install
 	@scripts/check

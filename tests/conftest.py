@@ -18,6 +18,7 @@ LONGEST_FIRST = (
     "docs/test_commands.py",
     "matrix/test_runner.py",
     "runtime/workers/test_recovery_exactness.py",
+    "emulated/test_device.py",
     "benchmarks/test_chaos.py",
     "cli/test_serve.py",
     "api/dashboard/test_browser.py",

@@ -4,19 +4,21 @@ import os
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from restorer.nccl_requirements import SHARING, SHARING_VERSION, may_share_devices
 
 DEVICE = "cuda:0"
 NUM_DEVICES = torch.cuda.device_count()
+HAS_NCCL = NUM_DEVICES > 0 and dist.is_nccl_available()
 
-if NUM_DEVICES == 1 and torch.cuda.nccl.version() >= SHARING_VERSION:
+if NUM_DEVICES == 1 and HAS_NCCL and torch.cuda.nccl.version() >= SHARING_VERSION:
     os.environ.setdefault(SHARING, "1")
 
 
 def most_ranks() -> int:
     """How many workers NCCL can connect here."""
-    return 4 if NUM_DEVICES and may_share_devices() else NUM_DEVICES
+    return 4 if HAS_NCCL and may_share_devices() else NUM_DEVICES
 
 
 def device_of(rank: int) -> str:
@@ -27,7 +29,7 @@ def device_of(rank: int) -> str:
 def needs_ranks(count: int) -> pytest.MarkDecorator:
     """Skip where NCCL cannot connect so many workers, with the reason."""
     reason = f"{NUM_DEVICES} CUDA devices are found, and NCCL asks for one for each of {count} workers"
-    if NUM_DEVICES:
+    if HAS_NCCL:
         reason += f" (version {'.'.join(map(str, torch.cuda.nccl.version()))}; from 2.30 on they could share)"
     return pytest.mark.skipif(most_ranks() < count, reason=reason)
 
@@ -36,3 +38,4 @@ needs_cuda = pytest.mark.skipif(
     not torch.cuda.is_available(),
     reason="no CUDA device is found" if torch.version.cuda else "this build of torch is for CPUs alone",
 )
+needs_nccl = pytest.mark.skipif(not HAS_NCCL, reason="no CUDA device is found, or this build of torch has no NCCL")

@@ -4,12 +4,15 @@ import pytest
 import torch
 
 from benchmarks import lone_stages
+from kintsugi.core.codec import load
+from kintsugi.core.profile import Profile, ProvenanceKind
 from kintsugi.runtime.devices import job_on, precision_of
 from kintsugi.runtime.gpt import GptShape, gpt_job
 from kintsugi.runtime.measuring.lone_stage import LoneStage
 from kintsugi.runtime.measuring.machine import device_of
 from kintsugi.runtime.measuring.profiler import profile_layers
 from kintsugi.runtime.measuring.sweeper import Sweeper
+from tests.cli.test_profile import run
 from tests.gpu.devices import DEVICE, needs_cuda
 from tests.runtime.jobs import tiny_gpt
 
@@ -28,12 +31,24 @@ def test_layers_take_time_and_memory(precision):
     assert torch.cuda.max_memory_allocated(DEVICE) > before
 
 
+def test_the_command_writes_a_profile_of_the_device(tmp_path):
+    path = tmp_path / "tiny.json"
+    how = ("--device", DEVICE, "--precision", "fp32", "--recompute", "--repeats", 2)
+    assert run("tests.runtime.jobs:tiny_gpt", *how, "--output", path) == 0
+    profile = load(Profile, path)
+    assert profile.device.name == torch.cuda.get_device_name(DEVICE)
+    assert profile.provenance.kind is ProvenanceKind.MEASURED
+    assert f"{profile.device.name}, driver" in profile.provenance.detail
+    assert min(layer.forward_seconds for layer in profile.layers) > 0
+
+
 def test_the_device_is_described():
     device = device_of(DEVICE, 1)
     assert device.name == torch.cuda.get_device_name(DEVICE)
     assert 0 <= device.reserved_bytes < device.memory_bytes
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("recomputes", [False, True])
 @pytest.mark.parametrize("place", lone_stages.pipelines(10)[3].places + lone_stages.pipelines(10)[5].places[:1], ids=str)
 def test_a_stage_takes_the_memory_that_the_model_says(place, recomputes):
@@ -51,6 +66,7 @@ def middle_sized(recomputes: bool):
     return job_on(lambda: job, DEVICE, None, recomputes_activations=recomputes)
 
 
+@pytest.mark.large
 def test_one_of_the_layers_that_are_alike_stands_for_all():
     job = middle_sized(False)
     whole, distinct = (profile_layers(job, 2, is_distinct=is_distinct).profiles for is_distinct in (False, True))

@@ -6,7 +6,7 @@ from functools import cache, partial
 import pytest
 import torch
 
-from kintsugi.core.plan import Policy
+from kintsugi.core.plan import Policy, Schedule
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions
 from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.decisions import LocalDecisions
@@ -17,7 +17,7 @@ from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.result import RunResult
 from tests.gpu.devices import DEVICE, needs_cuda
 from tests.runtime.jobs import tiny_gpt
-from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run, survivors
+from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run, survivors, under
 
 pytestmark = [pytest.mark.processes, needs_cuda, pytest.mark.timeout(300)]
 
@@ -65,6 +65,17 @@ def test_state_of_fused_optimizers_migrates():
     result = run(fused_job, gpt_request(4, 2, Policy.DYNAMIC_PARALLELISM), fail_at(2, "w03", "backward"))
     assert_same(result, run(fused_job, gpt_request(2, 3)))
     assert result.decisions[-1].migration.transfers
+
+
+@pytest.mark.parametrize("schedule", [Schedule.GPIPE, Schedule.ZB_H1])
+def test_a_worker_is_killed_under_another_schedule(schedule):
+    request = gpt_request(2, 3, Policy.DYNAMIC_PARALLELISM)
+    assert_same(run(job, under(schedule, request), fail_at(2, "w04", "backward")), reference())
+
+
+def test_a_worker_is_killed_that_recomputes_activations():
+    recomputing = partial(job_on, tiny_gpt, DEVICE, None, recomputes_activations=True)
+    assert_same(run(recomputing, gpt_request(2, 3, Policy.DATA_REROUTING), fail_at(2, "w04", "backward")), reference())
 
 
 def test_a_second_worker_is_killed_in_the_recovery():

@@ -18,6 +18,7 @@ from tests.runtime.jobs import TINY_LLAMA, tiny_gpt
 pytestmark = needs_cuda
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("make_job", [llama2_7b_job, llama3_8b_job, gpt2_medium_job])
 def test_the_distinct_layers_of_large_models_are_measured(make_job):
     selection = distinct_layers(job_on(make_job, DEVICE, torch.bfloat16))

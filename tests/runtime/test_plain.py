@@ -43,9 +43,10 @@ def script() -> tuple[nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler
     return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
 
 
-def trained(folder: Path, stop: int, num_steps: int = 9, **options) -> tuple[nn.Module, list[float]]:
+def trained(folder: Path, stop: int, num_steps: int = 9, device: str = "cpu", **options) -> tuple[nn.Module, list[float]]:
     """One process alone, up to `stop`; dropout and noise draw from the global generators."""
     model, optimizer, scheduler = script()
+    model.to(device)
     run = PlainRun(
         folder,
         num_samples=20,
@@ -53,7 +54,7 @@ def trained(folder: Path, stop: int, num_steps: int = 9, **options) -> tuple[nn.
         num_steps=num_steps,
         checkpoints=CheckpointOptions(**{"every_steps": 2, **options}),
     )
-    points = torch.randn(20, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    points = torch.randn(20, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(device)
     losses = []
     for step in range(run.restore(model, optimizer, scheduler), stop):
         optimizer.zero_grad()

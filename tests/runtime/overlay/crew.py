@@ -177,7 +177,7 @@ class Member(threading.Thread):
 def own_loss(model: nn.Module, worker: str, step: int) -> torch.Tensor:
     """The loss on this worker's own data of a step: data of several parties."""
     generator = torch.Generator().manual_seed(1_000 * step + sum(worker.encode()))
-    inputs = torch.randn(8, 6, generator=generator, dtype=torch.float64)
+    inputs = torch.randn(8, 6, generator=generator, dtype=torch.float64).to(next(model.parameters()).device)
     return nn.functional.mse_loss(model(inputs), inputs[:, :2].sin())
 
 

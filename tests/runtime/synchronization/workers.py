@@ -125,7 +125,7 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, ra
 
 
 def backward(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, rank: int = 0, size: int = 1) -> float:
-    inputs, targets = samples()
+    inputs, targets = (values.to(next(model.parameters()).device) for values in samples())
     chosen = [(step * BATCH + index) % len(inputs) for index in range(BATCH)][rank::size]
     optimizer.zero_grad()
     loss = (model(inputs[chosen]) - targets[chosen]).square().mean()

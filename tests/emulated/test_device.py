@@ -1,0 +1,76 @@
+"""On the emulated device, who reads too early or uses what was given back gets rubbish; and the device's tests pass."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.emulated.library import COMPILER, ROOT, environment
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"{COMPILER} is missing, which compiles the device"),
+]
+
+STREAMS = """
+import torch
+
+there = torch.arange(1000.0, device="cuda")
+pinned = torch.empty(1000, pin_memory=True)
+assert pinned.is_pinned() and not torch.empty(1).is_pinned()
+
+pinned.copy_(there, non_blocking=True)
+assert not torch.equal(pinned, torch.arange(1000.0)), "read before it was awaited"
+torch.cuda.synchronize()
+assert torch.equal(pinned, torch.arange(1000.0))
+
+side = torch.cuda.Stream()
+back = torch.empty_like(there)
+with torch.cuda.stream(side):
+    back.copy_(pinned, non_blocking=True)
+assert not torch.equal(back, there), "another stream that did not wait"
+torch.cuda.current_stream().wait_stream(side)
+assert torch.equal(back, there)
+
+for is_told in (False, True):
+    pinned.zero_()
+    source = torch.arange(1000.0, device="cuda")
+    with torch.cuda.stream(side):
+        pinned.copy_(source, non_blocking=True)
+        if is_told:
+            source.record_stream(side)
+    del source
+    side.synchronize()
+    assert torch.equal(pinned, torch.arange(1000.0)) is is_told, "given back while another stream reads it"
+
+pinned.copy_(there, non_blocking=True)
+event = torch.cuda.Event()
+event.record()
+event.synchronize()
+assert torch.equal(pinned, torch.arange(1000.0))
+try:
+    there + torch.ones(1000)
+except RuntimeError as error:
+    assert "same device" in str(error)
+else:
+    raise AssertionError("tensors of both devices were added")
+"""
+
+
+def emulated(*command: str) -> subprocess.CompletedProcess[str]:
+    options = {"cwd": ROOT, "env": environment(), "capture_output": True, "text": True}
+    return subprocess.run([sys.executable, *command], timeout=300, check=False, **options)
+
+
+def test_who_does_not_wait_reads_rubbish():
+    done = emulated("-c", STREAMS)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_tested_on_devices_holds_on_this_one():
+    done = emulated("-m", "pytest", "-p", "no:cacheprovider", "-rs", "-m", "not large", "tests/gpu")
+    assert done.returncode == 0, done.stdout
+    left_out = {line.split("[")[1].split(":")[0].split()[-1] for line in done.stdout.splitlines() if line.startswith("SKIPPED")}
+    assert left_out == {"tests/gpu/test_nccl.py"}
