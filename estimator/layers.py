@@ -70,8 +70,8 @@ class LayerSums:
         ends = list(zip(layers, self.activations[1:], self._gradient_bytes[1:], strict=True))
         self._temporary_ends = tuple(layer.temporary_bytes + int(held) for layer, held, _ in ends)
         """Of each layer's passes: activations of all layers up to it, and what they take beyond."""
-        self._first_ends = tuple(layer.temporary_bytes + int(held - gradients) for layer, held, gradients in ends)
-        """As before, less the gradients up to it, which are not there before the first backward pass."""
+        self._first_ends = tuple(_first_temporary_bytes(layer) + int(held - gradients) for layer, held, gradients in ends)
+        """As before, less the gradients up to it that are not there yet in the first backward pass."""
         self._update_bytes = tuple(layer.optimizer_temporary_bytes for layer in layers)
         self._static_bytes: dict[tuple[int, int, int], int] = {}
 
@@ -171,6 +171,11 @@ class LayerSums:
             for index, owner in pairs
             if layers[index].tied_bytes or not layers[index].parameter_bytes
         )
+
+
+def _first_temporary_bytes(layer: LayerProfile) -> int:
+    """No less than of later passes, and no more than with all of the layer's gradients; where it is not known, without any."""
+    return min(max(layer.first_temporary_bytes, layer.temporary_bytes), layer.temporary_bytes + layer.gradient_bytes)
 
 
 def _greatest(values: Sequence[int]) -> Ints:

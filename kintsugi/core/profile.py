@@ -75,6 +75,7 @@ _BYTES = (
     "output_bytes",
     "entry_bytes",
     "temporary_bytes",
+    "first_temporary_bytes",
     "optimizer_temporary_bytes",
     "tied_bytes",
 )
@@ -118,6 +119,8 @@ class LayerProfile:
     """What a stage that begins with this layer keeps of its input beyond `activation_bytes`, per micro-batch in flight."""
     temporary_bytes: int = 0
     """The most that a pass of one micro-batch takes at once beyond the activations it keeps or was kept for it."""
+    first_temporary_bytes: int = 0
+    """The same of a step's first pass, with the gradients that are made in it, for none are there before; 0 if not known."""
     optimizer_temporary_bytes: int = 0
     """The most that the update takes at once beyond parameters, gradients and optimizer state."""
     tied_to: str | None = None

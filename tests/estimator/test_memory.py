@@ -22,26 +22,28 @@ from kintsugi.core.plan import Schedule
 from tests.builders import grid_plan, layer, profile_of, uniform_profile
 
 sizes = st.integers(0, 1_000)
-layers = st.lists(st.tuples(sizes, st.integers(1, 1_000), sizes, sizes, sizes), min_size=1, max_size=5)
-"""Activations, temporary memory of passes and of the update, gradients, input that a stage keeps."""
+layers = st.lists(st.tuples(sizes, st.integers(1, 1_000), sizes, sizes, sizes, sizes), min_size=1, max_size=5)
+"""Activations, temporary memory of passes and of the update, gradients, input that a stage keeps, memory of first passes."""
 
 
 def profile_with(found):
     names = ("activation_bytes", "temporary_bytes", "optimizer_temporary_bytes", "gradient_bytes", "entry_bytes")
-    return profile_of([layer(f"l{n}", **dict(zip(names, own, strict=True))) for n, own in enumerate(found)])
+    named = [dict(zip((*names, "first_temporary_bytes"), own, strict=False)) for own in found]
+    return profile_of([layer(f"l{n}", **own) for n, own in enumerate(named)])
 
 
 def walked_bytes(found, stage: int, num_stages: int, num_microbatches: int) -> int:
     """The most beyond static memory, looking at every layer of every pass of a stage."""
     held, most = 0, max(update for _, _, update, *_ in found)
-    lacking = {index: gradients for index, (*_, gradients, _) in enumerate(found)}
-    entry = found[0][-1]
+    lacking = {index: own[3] for index, own in enumerate(found)}
+    entry = found[0][4]
     for step in order(Schedule.ONE_F_ONE_B, stage, num_stages, num_microbatches):
         is_forward = step.kind is Pass.FORWARD
         for index in range(len(found)) if is_forward else reversed(range(len(found))):
-            kept, temporary, *_ = found[index]
+            kept, temporary, _, gradients, _, first = found[index]
             held += (kept + entry * (index == 0)) if is_forward else 0
-            most = max(most, held + temporary - sum(lacking.values()))
+            made = min(max(first - temporary, 0), gradients) if not is_forward and index in lacking else 0
+            most = max(most, held + temporary + made - sum(lacking.values()))
             if not is_forward:
                 held -= kept + entry * (index == 0)
                 lacking.pop(index, None)

@@ -24,6 +24,8 @@ class Footprint:
     """What is kept of the input besides, where a stage begins with the layer."""
     temporary_bytes: int = 0
     """The most that a forward pass takes beyond what it keeps, or a backward pass beyond what was kept for it."""
+    first_temporary_bytes: int = 0
+    """The same of a step's first micro-batch, with the gradients that are made in it: none are there before."""
     optimizer_temporary_bytes: int = 0
     """The most that an update takes beyond what was there before."""
 
@@ -55,7 +57,7 @@ def footprints(
 ) -> list[Footprint]:
     """Run each layer once forward and backward in the middle of a stage, and update it once.
 
-    Gradients and optimizer state are there before, as from a step's second micro-batch on; they change.
+    Optimizer state is there before, and gradients are but for the first of the passes; they change.
 
     Args:
         job: whose layers these are.
@@ -65,14 +67,14 @@ def footprints(
         batch: one micro-batch.
     """
     for module in modules:
-        for parameter in module.parameters():
-            if parameter.requires_grad and parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+        module.zero_grad(set_to_none=True)
     arrived: Activations = ()
     with MemoryMeter(job.device) as meter:
         for index, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
             entering = tuple(t.requires_grad_(spec.requires_grad) for t, spec in zip(arrived, boundaries[index], strict=True))
-            _pass(meter, partial(_root, job, index, module, batch), entering, str(index))
+            run = partial(_root, job, index, module, batch)
+            _first_pass(meter, run, module, entering, str(index))
+            _pass(meter, run, entering, str(index))
             if optimizer is not None:
                 with meter.section(f"update {index}"):
                     update(job, module, optimizer)
@@ -89,6 +91,20 @@ def update(job: TrainingJob, module: nn.Module, optimizer: torch.optim.Optimizer
         for gradient in gradients:
             gradient.mul_(1.0)
     optimizer.step()
+
+
+def _first_pass(
+    meter: MemoryMeter, run: Callable[[Activations], Tensor | None], module: nn.Module, arrived: Activations, name: str
+) -> None:
+    """A forward and a backward pass of a module without gradients; afterwards all its parameters have them."""
+    module.zero_grad(set_to_none=True)  # those that it shares, too
+    root = run(tuple(tensor.clone() for tensor in arrived))
+    with meter.section(f"first {name}"):
+        if root is not None:
+            torch.autograd.backward(root)
+    for parameter in module.parameters():
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def _pass(meter: MemoryMeter, run: Callable[[Activations], Tensor | None], arrived: Activations, name: str) -> None:
@@ -124,11 +140,12 @@ def what_follows(outputs: Activations) -> Tensor | None:
 
 
 def _footprint(sections: Mapping[str, Section], index: int) -> Footprint:
-    forward, backward, entered = (sections[f"{part} {index}"] for part in ("forward", "backward", "entered"))
+    first, forward, backward, entered = (sections[f"{part} {index}"] for part in ("first", "forward", "backward", "entered"))
     update = sections.get(f"update {index}")
     return Footprint(
         activation_bytes=forward.kept_bytes,
         entry_bytes=max(entered.kept_bytes - forward.kept_bytes, 0),
         temporary_bytes=max(forward.rise_bytes - forward.kept_bytes, backward.rise_bytes),
+        first_temporary_bytes=max(forward.rise_bytes - forward.kept_bytes, first.rise_bytes),
         optimizer_temporary_bytes=update.rise_bytes if update is not None else 0,
     )

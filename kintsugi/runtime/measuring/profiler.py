@@ -157,6 +157,7 @@ def _layer_profile(layer: Layer, names: Collection[str], sample: Samples, output
         output_bytes=sum(torch.Size(spec.shape).numel() * spec.dtype.itemsize for spec in outputs),
         entry_bytes=sample.footprint.entry_bytes,
         temporary_bytes=sample.footprint.temporary_bytes,
+        first_temporary_bytes=sample.footprint.first_temporary_bytes,
         optimizer_temporary_bytes=sample.footprint.optimizer_temporary_bytes,
         tied_to=_owner(layer, names),
         tied_bytes=sample.tied_bytes,

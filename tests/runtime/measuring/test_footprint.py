@@ -106,6 +106,38 @@ def test_recomputed_layers_keep_their_input():
     assert in_mebibytes(recomputed)[0] == 1 + 1  # its first output, too, to compare once
 
 
+class _Grown(torch.autograd.Function):
+    """The input's double, which keeps nothing; a gradient for a weight, too."""
+
+    @staticmethod
+    def forward(ctx, value, weight):
+        ctx.specs = weight.shape, weight.device
+        return value * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        shape, device = ctx.specs
+        return gradient * 2, torch.ones(shape, device=device)
+
+
+class Grower(Room):
+    """As a room that is empty, with two weights of five mebibytes."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 0, 0)
+        self.first, self.second = (nn.Parameter(torch.zeros(5 * WIDTH)) for _ in range(2))
+
+    def forward(self, hidden=None, *, values=None):
+        return _Grown.apply(_Grown.apply(super().forward(hidden, values=values), self.first), self.second)
+
+
+def test_the_first_pass_keeps_the_gradients_that_it_makes():
+    job = job_of((0, 0, 0), (0, 0, 0), (0, 0, 0))
+    (_, grower, _) = found(replace(job, layers=[job.layers[0], replace(job.layers[1], build=Grower), job.layers[2]]))
+    assert in_mebibytes(grower)[:2] == (0, 1 + 1 + 5)  # gradients of output, input and one weight
+    assert round(grower.first_temporary_bytes / MIB) == 1 + 1 + 5 + 5
+
+
 class Turned(nn.Module):
     """[B, 4] to complex numbers, or from there to their real parts."""
 
