@@ -28,7 +28,7 @@ from kintsugi.runtime.selfgoverned.held import HeldPlans
 from kintsugi.runtime.selfgoverned.inward import Inward
 from kintsugi.runtime.selfgoverned.leasing import AgentLease
 from kintsugi.runtime.selfgoverned.logbook import Logbook
-from kintsugi.runtime.selfgoverned.notes import Newcomer
+from kintsugi.runtime.selfgoverned.notes import Newcomer, Reachable
 from kintsugi.runtime.selfgoverned.packed import unpacked
 from kintsugi.runtime.selfgoverned.steering import Steering
 from kintsugi.runtime.selfgoverned.switchboard import AllReady, FromSwitchboard, Switchboard
@@ -41,7 +41,6 @@ from kintsugi.runtime.selfgoverned.words import (
     Hold,
     Leased,
     Leave,
-    Reachable,
     Refused,
     Stays,
     ToGovernor,

@@ -12,7 +12,7 @@ from kintsugi.runtime.ring.messages import Agreement, Contribution, Joiner
 from kintsugi.runtime.selfgoverned.course import Course
 from kintsugi.runtime.selfgoverned.held import HeldPlans
 from kintsugi.runtime.selfgoverned.logbook import Logbook
-from kintsugi.runtime.selfgoverned.notes import Newcomer, Note, heard, told_error
+from kintsugi.runtime.selfgoverned.notes import Newcomer, Note, Reachable, heard, told_error
 from planner.contingency import after, losses
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import request_for
@@ -115,7 +115,7 @@ def test_who_joins_lives_where_the_agreement_says_and_is_planned_for_ahead():
     assert course.snapshot(agreement) == course.joining(joiner)
     after = course.after(with_plan(course, agreement))
     assert after.membership.cluster.by_id["w09"].host == "h3"
-    assert after.came_from == {"w09": joiner.address}
+    assert after.came_from == {"w09": Reachable(("127.0.0.1", 5), ("127.0.0.1", 6))}
     assert after.agreement is not None
     assert after.agreement.joined == (joiner,)
 
