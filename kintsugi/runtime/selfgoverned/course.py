@@ -54,7 +54,7 @@ class Course:
         known = self.members
         lost = [self._event(EventKind.WORKER_FAILED, worker) for worker in known if worker not in agreement.members]
         leaving = [self._event(EventKind.WORKER_DRAINING, worker) for worker in self._leaving(agreement)]
-        hosts = {joiner.worker: Newcomer.parsed(joiner.note).host for joiner in agreement.joined}
+        hosts = {joiner.worker: Newcomer.parsed(joiner.note).host for joiner in agreement.newcomers}
         joined = [
             self._event(EventKind.WORKER_JOINED, worker, hosts.get(worker)) for worker in agreement.members if worker not in known
         ]
@@ -138,7 +138,7 @@ class Course:
             record=self._record(agreement.committed_step, notes),
             incarnations={**self.incarnations, **came},
             agreement=agreement,
-            came_from={**self.came_from, **{joiner.worker: _reachable(joiner) for joiner in agreement.joined}},
+            came_from={**self.came_from, **{joiner.worker: _reachable(joiner) for joiner in agreement.newcomers}},
         )
 
     def _is_applied(self, notes: list[Note], membership: Membership) -> bool:

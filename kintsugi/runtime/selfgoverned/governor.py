@@ -135,7 +135,7 @@ class Governor:
             self._post(self._steering.ready, message)
 
     def _agreed(self, agreement: Agreement) -> None:
-        self._switchboards |= {joiner.worker: Newcomer.parsed(joiner.note).switchboard for joiner in agreement.joined}
+        self._switchboards |= {joiner.worker: Newcomer.parsed(joiner.note).switchboard for joiner in agreement.newcomers}
         self._logbook.enter(agreement)
         self._post(self._tell, Agreed(agreement))
         self._post(lambda: self._steering.agreed(self._logbook.latest()))

@@ -120,6 +120,17 @@ def test_who_joins_lives_where_the_agreement_says_and_is_planned_for_ahead():
     assert after.agreement.joined == (joiner,)
 
 
+def test_who_missed_the_agreement_that_took_a_worker_in_knows_where_it_lives_and_is_reached():
+    course = course_of()
+    joiner = Joiner("w09", ("127.0.0.1", 5), Newcomer("h3", ("127.0.0.1", 6)).text())
+    members = (*course.membership.alive, "w09")
+    missed = replace(agreement_of(course, members, dict.fromkeys(course.membership.alive, 2)), joined=(joiner,))
+    latest = replace(missed, generation=missed.generation + 1, joined=(), earlier=(joiner,))
+    after = course.settled(latest)
+    assert after.membership == course.settled(missed).membership
+    assert after.came_from == course.settled(missed).came_from
+
+
 def leaving(course: Course, agreement: Agreement, worker: str) -> Agreement:
     """The same where one of the contributors says that it leaves."""
     note = Note(course.generation, record_of(2), is_leaving=True).text()
