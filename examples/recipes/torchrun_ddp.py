@@ -1,10 +1,12 @@
 """A torchrun script whose ranks share the work as Kintsugi plans it, on however many ranks torchrun finds.
 
     kintsugi serve &
-    torchrun --nnodes 1:8 --nproc-per-node 1 --max-restarts 5 examples/recipes/torchrun_ddp.py --service http://127.0.0.1:8000
+    torchrun --rdzv-backend kintsugi --rdzv-endpoint 127.0.0.1:8000 --rdzv-id elastic --nnodes 1:8 --nproc-per-node 1 \\
+        --max-restarts 5 examples/recipes/torchrun_ddp.py --service http://127.0.0.1:8000
 
-When torchrun starts the ranks again, on fewer or more of them, rank 0 tells the service who is missing and who is back, and all
-ranks take their shares of the micro-batches from the plan that answers. Rank n is worker n; the job is torchrun's `--rdzv-id`.
+Other hosts may join with the same torchrun. When ranks are started again, on fewer or more of them, rank 0 tells the service who
+is missing and who is back, and all ranks take their shares of the micro-batches from the plan that answers. Rank n is worker n;
+the job is torchrun's `--rdzv-id`.
 """
 
 import argparse

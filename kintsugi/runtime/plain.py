@@ -43,6 +43,7 @@ from kintsugi.runtime.plain_state import Stateful, entries_of, load, tensors_of
 from kintsugi.runtime.records.journal import Geometry, Journal, Pass, Source, next_life
 from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.sampler import Sampler
+from kintsugi.runtime.torchrun.restarts import warn_of_kept_store
 
 _ATTEMPT = 1
 _STATE = "state"
@@ -90,6 +91,8 @@ class PlainRun:
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.world_size = dist.get_world_size() if dist.is_initialized() else 1
         self._folder = Path(folder).absolute()
+        if self.rank == 0:
+            warn_of_kept_store()
         self._sampler = Sampler(num_samples=num_samples, microbatch_size=1, num_microbatches=global_batch_size, seed=seed)
         self._sampler.shard(0, self.rank, self.world_size)
         self._geometry = Geometry(

@@ -33,6 +33,7 @@ from kintsugi.runtime.placement import placed, workers_per_device
 from kintsugi.runtime.records.tracing import TraceOptions
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.run_lock import RunLock
+from kintsugi.runtime.signals import ending_in_order
 from planner.replan import replan
 
 _MENDS_NOTHING = {
@@ -64,7 +65,8 @@ def train(
 ) -> RunResult:
     """Train a job to its last step, whatever workers are lost on the way.
 
-    Call it under `if __name__ == "__main__":`, for workers import the calling module.
+    Call it under `if __name__ == "__main__":`, for workers import the calling module. SIGTERM and SIGHUP end it as Ctrl-C does,
+    by an exception (`SystemExit`), unless the script handles them.
 
     Args:
         make_job: module-level function that every worker calls to know the job.
@@ -120,7 +122,7 @@ def train(
     own = placed(options.worker, job.device, names, torch.cuda.device_count())
     options = replace(options, worker=own)
     sharers = workers_per_device(own, job.device, names)
-    with ExitStack() as held:
+    with ending_in_order(), ExitStack() as held:
         if run is not None:
             held.enter_context(_folder_for(Path(run), options))
         elif checkpoints is not None:

@@ -172,17 +172,10 @@ def test_a_plain_loop_says_that_it_is_complete(url, client):
 
 def test_torchrun_on_fewer_ranks_shares_the_work_anew(url, client):
     create(client, "elastic", workers=2, ranges=Ranges(max_pp=1))
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "1",
-        str(RECIPES / "torchrun_ddp.py"),
-    ]
-    command += ["--service", url, "--job", "elastic", "--steps", "3"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    written = re.search(r"^    torchrun (.*?)\n\n", (RECIPES / "torchrun_ddp.py").read_text(), re.MULTILINE | re.DOTALL)
+    told = written[1].replace("\\\\\n", "").replace("127.0.0.1:8000", url.removeprefix("http://")).split()
+    command = [sys.executable, "-m", "torch.distributed.run", "--rdzv-conf", "last_call_timeout=1", *told, "--steps", "3"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert result.returncode == 0, result.stderr
     assert "generation 1 on 1 ranks" in result.stdout
     assert "rank 0: 12 of 12 micro-batches" in result.stdout

@@ -20,6 +20,7 @@ from kintsugi.runtime.options import AgentOptions, Governance
 from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.result import RunResult
 from kintsugi.runtime.selfgoverned.overseer import Overseer
+from kintsugi.runtime.signals import SignalExit
 from kintsugi.runtime.workers.entry import self_governed_main, worker_main
 
 STOP_SECONDS = 2.0
@@ -171,7 +172,9 @@ class Agent(AbstractContextManager["Agent"]):
             return Ending(outcome=Outcome.FAILED, by="agent", reason=str(error)[:MOST_REASON_LETTERS] or type(error).__name__)
         if error is None and self._conductor.is_done():
             return Ending(outcome=Outcome.COMPLETED, by="agent")
-        reason = (
-            "the agent was closed before the last step" if error is None else f"the agent was told to end: {type(error).__name__}"
-        )
+        if error is None:
+            reason = "the agent was closed before the last step"
+        else:
+            told = error.signal.name if isinstance(error, SignalExit) else type(error).__name__
+            reason = f"the agent was told to end: {told}"
         return Ending(outcome=Outcome.CANCELLED, by="agent", reason=reason)

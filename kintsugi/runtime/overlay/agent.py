@@ -69,6 +69,11 @@ class Agent:
         return next(own, WorkerState.FAILED)
 
     @property
+    def why_given_up(self) -> str:
+        """Why the others go on without this worker, from the moment that it knows of it; empty before."""
+        return self.given_up or ("" if self._is_known() else self._why_unknown())
+
+    @property
     def effective(self) -> SynchronizationPolicy:
         """The policy that the next reduction runs under."""
         return self._effective()

@@ -53,7 +53,7 @@ class Coordinator:
         service: URL of the scheduler (`kintsugi serve`), several where others may take over, or a `Scheduler`.
         job: its name. The first worker to join begins it.
         worker: a name of its own within the job; host and process by default.
-        neighbors: workers to link with; by default active ones as they come.
+        neighbors: workers to link with; by default active ones as they come, and such that no single loss parts the workers.
         host: address at which neighbours call; by default the one from which this machine reaches the scheduler.
         port: at that address; 0 takes one that is free.
         advertised: `host:port` that the others call instead, where a relay or a translation of addresses lies between.
@@ -123,7 +123,9 @@ class Coordinator:
             self.links.close()
             scheduler.close()
             raise
-        self._member = Member(self.links, self.trained, scheduler, overlay, standby=standby, options=self.options)
+        self._member = Member(
+            self.links, self.trained, scheduler, overlay, standby=standby, options=self.options, asks_for_links=not neighbors
+        )
         try:
             self._member.begin(deadline)
             if standby is not None:

@@ -21,6 +21,7 @@ from kintsugi.runtime.overlay.messages import Channel
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.probe import Prober
 from kintsugi.runtime.overlay.reconciling import Reconciler
+from kintsugi.runtime.overlay.redundancy import Redundancy
 from kintsugi.runtime.overlay.rounds import Rounds
 from kintsugi.runtime.overlay.sources import Sources, keys
 from kintsugi.runtime.overlay.standby import StandbyOptions
@@ -43,8 +44,19 @@ class Member:
         *,
         standby: StandbyOptions | None,
         options: OverlayOptions,
+        asks_for_links: bool,
     ) -> None:
-        """Put the parts together; `overlay` is the one that this worker was admitted with."""
+        """Put the parts together.
+
+        Args:
+            links: to its neighbours.
+            trained: its replica.
+            scheduler: of the job.
+            overlay: the one that this worker was admitted with.
+            standby: how it stands by for the scheduler, if it does.
+            options: times and sizes.
+            asks_for_links: whether it may ask for links by itself: its user named no neighbours.
+        """
         self._links, self._trained, self._options = links, trained, options
         self._times: deque[float] = deque(maxlen=_NUM_TIMES)
         worker = links.identity.worker
@@ -62,6 +74,8 @@ class Member:
         self._reconciler = Reconciler(self.agent, links, self._prober, losses)
         control = Control()
         self.succession = Succession(self.agent, links, control, scheduler, standby)
+        if asks_for_links:
+            self.agent.on_overlay(Redundancy(self.agent).heed)
         self._attach(control)
 
     def begin(self, deadline: Deadline) -> None:

@@ -31,6 +31,10 @@ class Desired(Protocol):
     def ready(self, after: int, restarts: int) -> Overlay | None:
         """The newest one of an attempt above generation `after` that this worker could go over to at once."""
 
+    @property
+    def why_given_up(self) -> str:
+        """Why the others go on without this worker; empty where nothing is known of that."""
+
 
 class Rounds:
     """The reductions of one worker, in the thread that trains, or joins."""
@@ -273,12 +277,13 @@ class Rounds:
 
     def _require_place(self) -> None:
         if not self.counts:
-            raise GivenUpError("the others go on without this worker; join again", field="worker", value=self._worker)
+            why = self._desired.why_given_up or "the others go on without this worker; join again"
+            raise GivenUpError(why, field="worker", value=self._worker)
 
     def _require_open(self) -> None:
         """A pass was called off: for a newer attempt, or because this worker was closed."""
         if self._inbox.is_closed:
-            raise GivenUpError("was closed, or given up by the others", field="worker", value=self._worker)
+            raise GivenUpError(self._desired.why_given_up or "was closed", field="worker", value=self._worker)
 
     def _await_restart(self, lost: str) -> None:
         """Wait for the next attempt, a little longer each time that one fails in the same way."""

@@ -47,6 +47,13 @@ class Agreement:
     """Opaque: chosen for these members by the worker that closed the reconciliation, such as the digest of a plan."""
     joined: tuple[Joiner, ...] = ()
     """Those of the members that were none in the generation before: they had no voice in this."""
+    earlier: tuple[Joiner, ...] = ()
+    """Those that agreements before this one took in: who missed one of these has to reach them all the same."""
+
+    @property
+    def newcomers(self) -> tuple[Joiner, ...]:
+        """All members that have come since the first generation, whose members know each other."""
+        return (*self.earlier, *self.joined)
 
     @property
     def committed_step(self) -> int:

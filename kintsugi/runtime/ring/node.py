@@ -185,7 +185,7 @@ class RingNode(AbstractContextManager["RingNode"]):
         with self._lock:
             before = self._state
             self._state, actions = transition(before, signal, self._told.choose)
-        self._links.learn({joiner.worker: joiner.address for joiner in self._state.agreement.joined})
+        self._links.learn({joiner.worker: joiner.address for joiner in self._state.agreement.newcomers})
         if _difficulty(self._state) != _difficulty(before):
             self._inquire_at = time.monotonic() + self._options.retry_seconds
         for action in actions:

@@ -173,6 +173,7 @@ def _fresh(state: State, message: Reconcile, choose: Choose) -> Agreement:
         members=(*(worker for worker in order if worker not in message.lost), *(joiner.worker for joiner in message.joining)),
         contributions=tuple(brought[worker] for worker in order if worker in brought),
         joined=message.joining,
+        earlier=tuple(joiner for joiner in state.agreement.newcomers if joiner.worker not in message.lost),
     )
     return replace(agreement, note=choose(agreement))
 

@@ -9,9 +9,8 @@ from kintsugi.core.membership import Event, EventKind, Membership
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
 from kintsugi.runtime.control.decisions import JobRequest
-from kintsugi.runtime.reach import Address
 from kintsugi.runtime.ring.messages import Agreement, Contribution, Joiner
-from kintsugi.runtime.selfgoverned.notes import Newcomer, Note, heard
+from kintsugi.runtime.selfgoverned.notes import Newcomer, Note, Reachable, heard
 from kintsugi.runtime.workers.commit import CommitRecord
 
 
@@ -37,8 +36,8 @@ class Course:
     """Process lives of members that came back."""
     agreement: Agreement | None = None
     """That led to this generation; null for the first."""
-    came_from: Mapping[str, Address] = field(default_factory=dict)
-    """Where the rings of members listen that have come since the first generation: which of a worker's processes is meant."""
+    came_from: Mapping[str, Reachable] = field(default_factory=dict)
+    """Where members are reached that have come since the first generation: which of a worker's processes is meant."""
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -55,7 +54,7 @@ class Course:
         known = self.members
         lost = [self._event(EventKind.WORKER_FAILED, worker) for worker in known if worker not in agreement.members]
         leaving = [self._event(EventKind.WORKER_DRAINING, worker) for worker in self._leaving(agreement)]
-        hosts = {joiner.worker: Newcomer.parsed(joiner.note).host for joiner in agreement.joined}
+        hosts = {joiner.worker: Newcomer.parsed(joiner.note).host for joiner in agreement.newcomers}
         joined = [
             self._event(EventKind.WORKER_JOINED, worker, hosts.get(worker)) for worker in agreement.members if worker not in known
         ]
@@ -139,7 +138,7 @@ class Course:
             record=self._record(agreement.committed_step, notes),
             incarnations={**self.incarnations, **came},
             agreement=agreement,
-            came_from={**self.came_from, **{joiner.worker: joiner.address for joiner in agreement.joined}},
+            came_from={**self.came_from, **{joiner.worker: _reachable(joiner) for joiner in agreement.newcomers}},
         )
 
     def _is_applied(self, notes: list[Note], membership: Membership) -> bool:
@@ -154,6 +153,10 @@ class Course:
     def _record(self, committed_step: int, notes: list[Note]) -> CommitRecord | None:
         told = (note.record for note in notes if note.record is not None and note.record.step == committed_step)
         return next(told, self.record)
+
+
+def _reachable(joiner: Joiner) -> Reachable:
+    return Reachable(joiner.address, Newcomer.parsed(joiner.note).switchboard)
 
 
 def _is_leaving(contribution: Contribution) -> bool:

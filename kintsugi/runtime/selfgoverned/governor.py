@@ -28,7 +28,7 @@ from kintsugi.runtime.selfgoverned.held import HeldPlans
 from kintsugi.runtime.selfgoverned.inward import Inward
 from kintsugi.runtime.selfgoverned.leasing import AgentLease
 from kintsugi.runtime.selfgoverned.logbook import Logbook
-from kintsugi.runtime.selfgoverned.notes import Newcomer
+from kintsugi.runtime.selfgoverned.notes import Newcomer, Reachable
 from kintsugi.runtime.selfgoverned.packed import unpacked
 from kintsugi.runtime.selfgoverned.steering import Steering
 from kintsugi.runtime.selfgoverned.switchboard import AllReady, FromSwitchboard, Switchboard
@@ -41,7 +41,6 @@ from kintsugi.runtime.selfgoverned.words import (
     Hold,
     Leased,
     Leave,
-    Reachable,
     Refused,
     Stays,
     ToGovernor,
@@ -136,7 +135,7 @@ class Governor:
             self._post(self._steering.ready, message)
 
     def _agreed(self, agreement: Agreement) -> None:
-        self._switchboards |= {joiner.worker: Newcomer.parsed(joiner.note).switchboard for joiner in agreement.joined}
+        self._switchboards |= {joiner.worker: Newcomer.parsed(joiner.note).switchboard for joiner in agreement.newcomers}
         self._logbook.enter(agreement)
         self._post(self._tell, Agreed(agreement))
         self._post(lambda: self._steering.agreed(self._logbook.latest()))

@@ -40,6 +40,14 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class Reachable:
+    """Where the others reach a worker."""
+
+    ring: Address
+    switchboard: Address
+
+
+@dataclass(frozen=True, slots=True)
 class Newcomer:
     """What all members have to know of a worker that joins, besides its name and where its ring listens."""
 

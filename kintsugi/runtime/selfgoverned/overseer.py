@@ -28,8 +28,9 @@ from kintsugi.runtime.selfgoverned.account import Account
 from kintsugi.runtime.selfgoverned.course import Course, first_course
 from kintsugi.runtime.selfgoverned.foresight import Foresight
 from kintsugi.runtime.selfgoverned.leasing import HeldLeases
+from kintsugi.runtime.selfgoverned.notes import Reachable
 from kintsugi.runtime.selfgoverned.reception import Reception
-from kintsugi.runtime.selfgoverned.words import Adopted, Agreed, Asked, Begin, FromGovernor, Here, Leave, Reachable, Refused, Stays
+from kintsugi.runtime.selfgoverned.words import Adopted, Agreed, Asked, Begin, FromGovernor, Here, Leave, Refused, Stays
 
 _STEPS = 10
 """Of the longest step, beyond which a job in which nothing happens counts as stuck."""
@@ -46,6 +47,7 @@ class Overseer:
         self._log = structlog.get_logger("kintsugi.runtime")
         self._roster = Roster(request)
         self._reachable: dict[str, Reachable] = {}
+        """Those that the job starts with."""
         self._reception = Reception(fleet, self._reachable)
         self._attempts: dict[int, Attempt] = {}
         self._leases = HeldLeases(decider.tell_agreed)
@@ -131,7 +133,7 @@ class Overseer:
     def _hear(self, message: FromWorker | FromGovernor, handle: WorkerHandle) -> None:
         self._moved_at = time.monotonic()
         if isinstance(message, Here):
-            self._reachable[handle.worker] = message.at
+            self._note_address(handle, message.at)
         elif isinstance(message, Adopted):
             self._adopt(message)
         elif isinstance(message, Agreed):
@@ -144,6 +146,12 @@ class Overseer:
             self._log.warning("asked to leave, and stays: no plan without it", worker=handle.worker, error=message.reason)
         else:
             self._hearing.hear(message, handle, self._attempt_at(getattr(message, "attempt", 0)))
+
+    def _note_address(self, handle: WorkerHandle, at: Reachable) -> None:
+        if self._fleet.counts_on(handle):
+            self._reachable[handle.worker] = at
+        else:
+            self._reception.arrived(handle.worker, at)
 
     def _adopt(self, adopted: Adopted) -> None:
         """The workers agreed on a generation; one of them tells, and perhaps none told of the one before."""

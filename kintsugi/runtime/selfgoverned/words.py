@@ -3,18 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kintsugi.runtime.reach import Address
 from kintsugi.runtime.ring.messages import Agreement, Joiner
 from kintsugi.runtime.selfgoverned.course import Course
-
-
-@dataclass(frozen=True, slots=True)
-class Reachable:
-    """Where the others reach a worker."""
-
-    ring: Address
-    switchboard: Address
-
+from kintsugi.runtime.selfgoverned.notes import Reachable
 
 # From the agent to a worker.
 

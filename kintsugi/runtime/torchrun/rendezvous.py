@@ -8,6 +8,7 @@ the names of NVIDIA's resiliency extension. The state is pickled by torch: a ser
 file of a token for the service, and `scheme`, `https` where the service has a certificate.
 """
 
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBa
 
 from kintsugi.core.resiliency import RecoveryEvent
 from kintsugi.runtime.torchrun.rendezvous_store import Keys, ServiceStore, Value
+from kintsugi.runtime.torchrun.restarts import OWN_RENDEZVOUS
 
 BACKEND = "kintsugi"
 STATE = "state"
@@ -131,6 +133,7 @@ def create(params: RendezvousParameters) -> RendezvousHandler:
     Raises:
         ValueError: the endpoint or an option cannot be used.
     """
+    os.environ[OWN_RENDEZVOUS] = BACKEND
     keys = Keys(url_of(params), params.run_id, token=_token(params.get("token_file")))
     backend = ServiceBackend(keys)
     store = ServiceStore(keys, timeout_seconds=STORE_TIMEOUT_SECONDS)

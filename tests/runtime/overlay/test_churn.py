@@ -133,6 +133,7 @@ def test_of_two_that_take_each_other_for_dead_one_goes_on(monkeypatch):
     (kept,) = (member for member in crew.members.values() if member is not lost)
     lost.join(60.0)
     assert isinstance(lost.error, GivenUpError)
+    assert "it does not answer at its address" in str(lost.error)
     lost.error = None
     lost.is_struck.set()  # the others may have done without its last reduction
     kept.await_steps(kept.num_steps + 3)
@@ -294,6 +295,7 @@ def test_a_worker_that_was_cut_off_is_told_so_and_joins_again():
     cut(crew, "a", "c")
     lost.join(60)
     assert isinstance(lost.error, GivenUpError)
+    assert "(cut off from the part of a, which goes on with 2 of 3; join again over another link)" in str(lost.error)
     lost.coordinator.close()
     again = crew.start("c", ("b",))
     again.await_steps(2)

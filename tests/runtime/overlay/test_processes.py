@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from kintsugi.client import Client
+from kintsugi.core.overlay import LinkState
 from kintsugi.runtime.forking import forkserver
+from kintsugi.runtime.overlay.options import OverlayOptions
 from tests import processes
 from tests.runtime.overlay.test_churn import check_lines
 from tests.runtime.overlay.trainees import WAIT_SECONDS, Trainee, run_example
@@ -98,6 +100,38 @@ def test_workers_are_killed_at_random_moments(tmp_path, service):
     assert overlay.restarts == 2
     assert all(trainees[worker].has_left for worker in ("c", "d", "e", "f"))
     check_lines([line for trainee in trainees.values() for line in trainee.lines])
+
+
+@pytest.mark.timeout(300)
+def test_workers_that_name_no_neighbours_outlive_the_one_that_all_joined_next_to(tmp_path, service):
+    trainees: dict[str, Trainee] = {}
+    with ExitStack() as started, Client(service) as client:
+
+        def await_links(*links: str) -> None:
+            def are_up() -> bool:
+                return set(links) <= {"".join(one.between) for one in client.overlay("star").links if one.state is LinkState.UP}
+
+            until(are_up, trainees["e"].process)
+
+        for worker in "abcde":
+            options = OverlayOptions(link_timeout_seconds=60.0, max_neighbors=1)
+            trainees[worker] = Trainee(tmp_path, service, "star", worker, options=options)
+            started.callback(trainees[worker].end)
+            trainees[worker].await_steps(1)
+        await_links("ab", "ac", "ad", "ae", "bc", "cd", "de")
+        for victim, closing in (("a", "be"), ("c", "bd")):
+            trainees[victim].signal(signal.SIGKILL)
+            trainees[victim].join()
+            await_links(closing)
+        for worker in "bde":
+            trainees[worker].await_steps(len(trainees[worker].lines) + 2)
+        for worker in "bde":
+            trainees[worker].signal(signal.SIGTERM)
+        for trainee in trainees.values():
+            trainee.join()
+    assert all(trainees[worker].has_left for worker in "bde")
+    last = {worker: 1 if worker in "ac" else 0 for worker in trainees}  # of the killed: the others may have summed it anew
+    check_lines([line for worker, one in trainees.items() for line in one.lines[: len(one.lines) - last[worker]]])
 
 
 def await_text(path: Path, pattern: str, process) -> None:

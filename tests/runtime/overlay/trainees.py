@@ -38,7 +38,7 @@ def train(output: str, job: str, worker: str, arguments: dict) -> None:
     sys.stderr = open(output + ".err", "w", buffering=1)  # noqa: SIM115 - until the process ends
     model, optimizer = perceptron()
     with open(output, "w", buffering=1) as file:
-        options = OverlayOptions(link_timeout_seconds=60.0)
+        options = arguments.pop("options", OverlayOptions(link_timeout_seconds=60.0))
         coordinator = Coordinator(model, optimizer, job=job, worker=worker, options=options, **arguments)
         told = coordinator.overlay.scheduler
         while not coordinator.capture_exit_event():

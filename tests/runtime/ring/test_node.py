@@ -96,6 +96,23 @@ def test_down_to_one_and_growing_again() -> None:
         ring.wait_for("bd")
 
 
+def test_who_missed_the_agreement_that_took_a_worker_in_reaches_it_all_the_same() -> None:
+    with Ring(2) as ring:
+        ring.join("x", "a")
+        ring.wait_for("abx")
+        ring.join("y", "a")
+        ring.wait_for("abxy")
+        latest = ring.nodes["a"].agreement
+        assert [[joiner.worker for joiner in found] for found in (latest.earlier, latest.joined)] == [["x"], ["y"]]
+        where = dict.fromkeys("ab", ("127.0.0.1", 1))
+        with RingNode("b", Agreement(0, ("a", "b")), listener("127.0.0.1"), where, ring._told("b"), options=PATIENCE) as behind:
+            behind._take(Decided(latest))  # next to it is now x, of which it has not heard
+            assert "x" in behind._links.peers
+        ring.kill("x")
+        ring.wait_for("aby")
+        assert [joiner.worker for joiner in ring.nodes["a"].agreement.newcomers] == ["y"]
+
+
 def test_a_worker_that_asks_while_a_loss_is_mended_is_taken_in_with_it_or_next() -> None:
     with Ring(4) as ring:
         ring.kill("c")

@@ -12,7 +12,7 @@ from kintsugi.runtime.ring.messages import Agreement, Contribution, Joiner
 from kintsugi.runtime.selfgoverned.course import Course
 from kintsugi.runtime.selfgoverned.held import HeldPlans
 from kintsugi.runtime.selfgoverned.logbook import Logbook
-from kintsugi.runtime.selfgoverned.notes import Newcomer, Note, heard, told_error
+from kintsugi.runtime.selfgoverned.notes import Newcomer, Note, Reachable, heard, told_error
 from planner.contingency import after, losses
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import request_for
@@ -115,9 +115,20 @@ def test_who_joins_lives_where_the_agreement_says_and_is_planned_for_ahead():
     assert course.snapshot(agreement) == course.joining(joiner)
     after = course.after(with_plan(course, agreement))
     assert after.membership.cluster.by_id["w09"].host == "h3"
-    assert after.came_from == {"w09": joiner.address}
+    assert after.came_from == {"w09": Reachable(("127.0.0.1", 5), ("127.0.0.1", 6))}
     assert after.agreement is not None
     assert after.agreement.joined == (joiner,)
+
+
+def test_who_missed_the_agreement_that_took_a_worker_in_knows_where_it_lives_and_is_reached():
+    course = course_of()
+    joiner = Joiner("w09", ("127.0.0.1", 5), Newcomer("h3", ("127.0.0.1", 6)).text())
+    members = (*course.membership.alive, "w09")
+    missed = replace(agreement_of(course, members, dict.fromkeys(course.membership.alive, 2)), joined=(joiner,))
+    latest = replace(missed, generation=missed.generation + 1, joined=(), earlier=(joiner,))
+    after = course.settled(latest)
+    assert after.membership == course.settled(missed).membership
+    assert after.came_from == course.settled(missed).came_from
 
 
 def leaving(course: Course, agreement: Agreement, worker: str) -> Agreement:
