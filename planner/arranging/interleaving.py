@@ -11,6 +11,8 @@ from estimator.arrays import Floats
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges
 from planner.arranging.arrangement import Arrangement, PipelineShape
+from planner.arranging.grouping import evenly_roomy, roomiest_first
+from planner.arranging.ordering import MOST_WORKERS
 from planner.arranging.pace import Pace, together
 from planner.arranging.problem import Problem
 from planner.arranging.tightness import Tight, interleaved_memory_error
@@ -214,10 +216,19 @@ class InterleavedSearch:
         found: list[Arrangement] = []
         for kinds in self._crews:
             for total in self._totals(dp, len(kinds)):
-                found += self._of_groups(_groups(kinds[:total], dp))
+                for groups in self._ways(kinds[:total], dp):
+                    found += self._of_groups(groups)
         if not found and len(set(self._kinds)) == 1:
             self._too_tight.append((min(len(self._kinds) // dp, self._lengths[-1]), -(-self._problem.num_microbatches // dp)))
         return found
+
+    def _ways(self, kinds: Kinds, dp: int) -> list[list[Kinds]]:
+        """Workers of `dp` pipelines, alike ones together; in small jobs where memory differs also the roomiest first."""
+        alike = _groups(kinds, dp)
+        if len(self._kinds) > MOST_WORKERS or len({kind.usable_bytes for kind in kinds}) == 1:
+            return [alike]
+        roomy = evenly_roomy(roomiest_first(kinds), dp, self._lengths)
+        return [alike, [roomiest_first(group) for group in alike], roomy, [group[::-1] for group in roomy]]
 
     def _of_groups(self, groups: Sequence[Kinds]) -> list[Arrangement]:
         """Over certain workers; where neither the fewest nor the most stages fit memory, numbers between hardly ever do."""
