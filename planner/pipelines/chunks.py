@@ -12,9 +12,10 @@ from estimator.arrays import Floats, Ints
 from estimator.compiled import compiled
 from estimator.interleaved import PassTimes, interleaved_ends
 from estimator.layers import LayerSums
-from estimator.memory import held_moments
+from estimator.memory import all_held_moments
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
+from planner.pipelines.capacities import Capacities
 from planner.pipelines.kinds import WorkerKind
 from planner.pipelines.pricing import neighbours, neighbours_between
 
@@ -23,6 +24,9 @@ MOST_SPLITS = 128
 
 MOST_NEIGHBOURS = 32
 """So many of the splits next to the best one are timed, those first whose busiest worker has least to do."""
+
+AT_ONCE = 1 << 14
+"""So many cuts are looked at together for memory, so that what comes of them stays small."""
 
 MOST_STAGES, MOST_BEYOND, MOST_PAIRS = 8, 16, 128
 """In a pipeline of so few stages two layers move at once where one does not help: one as in so many of the splits next to the
@@ -91,6 +95,7 @@ class ChunkSplitter:
         waited = np.array(sums.backward_input, np.float64) if schedule.is_split else self._backward
         self._parts = self._forward, waited, self._backward - waited
         self._delays = np.array([0.0, *(link.transfer_seconds(layer.output_bytes) for layer in layers[:-1]), 0.0])
+        self._capacities = Capacities(sums, num_replicas)
         self._known: dict[tuple[tuple[WorkerKind, ...], int, int], ChunkSplit] = {}
 
     def best(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int, tail: Floats) -> ChunkSplit:
@@ -107,11 +112,18 @@ class ChunkSplitter:
             self._known[key] = _Descent(self, kinds, num_virtual, num_microbatches, tail).run()
         return self._known[key]
 
-    def least_lacking(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int) -> int:
-        """Bytes that the worker lacks that lacks most, in the roomiest split that is found; 0 where one fits."""
+    def fits(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int) -> bool:
+        """Whether a split is found that fits memory."""
+        if not self.may_fit(kinds, num_virtual, num_microbatches):
+            return False
         descent = _Descent(self, kinds, num_virtual, num_microbatches, np.zeros(len(self._forward)))
         option = descent.into_memory(self.even([kind.speed_ratio for kind in kinds], num_virtual))
-        return int(self.lacking(option[None], kinds, num_microbatches)[0])
+        return not self.lacking(option[None], kinds, num_microbatches)[0]
+
+    def roomiest(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int) -> tuple[int, ...]:
+        """Cuts of a split whose worker that lacks most lacks little. Shape [stages + 1]."""
+        found = _Descent(self, kinds, num_virtual, num_microbatches, np.zeros(len(self._forward))).roomiest()
+        return tuple(found.tolist())
 
     def priced(self, cuts: Sequence[int], kinds: tuple[WorkerKind, ...], num_microbatches: int, tail: Floats) -> ChunkSplit:
         """A split as `best` prices it."""
@@ -179,17 +191,26 @@ class ChunkSplitter:
         """Place of the worker that lacks most."""
         return int(self.lacks(np.array(cuts, dtype=np.int64)[None], kinds, num_microbatches)[0].argmax())
 
+    def may_fit(self, kinds: Sequence[WorkerKind], num_virtual: int, num_microbatches: int) -> bool:
+        """Whether it is not ruled out that some split fits memory."""
+        moments = all_held_moments(self._schedule, len(kinds), num_microbatches, num_virtual)
+        return self._capacities.suffice(moments, [kind.usable_bytes for kind in kinds])
+
     def lacks(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> Ints:
         """Bytes that each worker lacks, below 0 where some are left. From shape [splits, stages + 1] to [splits, workers]."""
+        at_once = max(1, AT_ONCE // options.shape[1])
+        if len(options) > at_once:
+            parts = [options[start : start + at_once] for start in range(0, len(options), at_once)]
+            return np.concatenate([self.lacks(part, kinds, num_microbatches) for part in parts])
         num_workers = len(kinds)
-        result = np.empty((len(options), num_workers), dtype=np.int64)
-        for place, kind in enumerate(kinds):
-            starts, stops = options[:, place:-1:num_workers], options[:, place + 1 :: num_workers]
-            moments = held_moments(self._schedule, place, num_workers, num_microbatches, starts.shape[1])
-            activations = self._activations[stops] - self._activations[starts] + self._entries[starts]
-            held = (activations @ moments.T).max(axis=1)
-            running = np.maximum(self._updates[starts, stops].max(axis=1), held + self._temporary[starts, stops].max(axis=1))
-            result[:, place] = self._sums.held_bytes_of(starts, stops, self._num_replicas) + running - kind.usable_bytes
+        places = np.arange(options.shape[1] - 1).reshape(-1, num_workers).T
+        starts, stops = options[:, places], options[:, places + 1]  # shape [splits, workers, stages per worker]
+        moments = all_held_moments(self._schedule, num_workers, num_microbatches, len(places[0]))
+        activations = self._activations[stops] - self._activations[starts] + self._entries[starts]
+        held = (activations[:, :, None] @ moments.transpose(0, 2, 1))[:, :, 0].max(axis=2)
+        running = np.maximum(self._updates[starts, stops].max(axis=2), held + self._temporary[starts, stops].max(axis=2))
+        usable = np.array([kind.usable_bytes for kind in kinds], dtype=np.int64)
+        result: Ints = self._sums.held_bytes_of(starts, stops, self._num_replicas) + running - usable
         return result
 
 
@@ -203,9 +224,14 @@ class _Descent:
         self._num_microbatches, self._tail = num_microbatches, tail
 
     def run(self) -> ChunkSplit:
-        cuts = self._by_promise(self._splitter.even([kind.speed_ratio for kind in self._kinds], self._num_virtual))
-        cuts = self._descended(cuts) if self._fits(cuts) else self._within_memory(cuts)
+        cuts = self._even()
+        if self._splitter.may_fit(self._kinds, self._num_virtual, self._num_microbatches):
+            cuts = self._by_promise(cuts)
+            cuts = self._descended(cuts) if self._fits(cuts) else self._within_memory(cuts)
         return self._splitter.priced(cuts.tolist(), self._kinds, self._num_microbatches, self._tail)
+
+    def _even(self) -> Ints:
+        return self._splitter.even([kind.speed_ratio for kind in self._kinds], self._num_virtual)
 
     def _within_memory(self, cuts: Ints) -> Ints:
         """The best split that is found where memory does not allow what would be fastest."""
@@ -237,40 +263,41 @@ class _Descent:
 
     def _better(self, options: Ints, seconds: float) -> tuple[Ints, float] | None:
         """The fastest that fits memory, and its time, if that is shorter."""
+        options = options[self._lacking(options) == 0]
         times = self._seconds(options)
-        better = (row for row in np.argsort(times, kind="stable") if times[row] < seconds * (1 - 1e-12))
-        chosen = next((row for row in better if not self._lacking(options[row][None])[0]), None)
-        return None if chosen is None else (options[chosen], float(times[chosen]))
+        if times.min(initial=math.inf) >= seconds * (1 - 1e-12):
+            return None
+        return options[times.argmin()], float(times.min())
 
     def _by_promise(self, cuts: Ints) -> Ints:
-        promise = float(self._promise(cuts[None])[0])
-        while len(options := neighbours(cuts)):
-            promises = self._promise(options)
-            best = int(promises.argmin())
-            if promises[best] >= promise * (1 - 1e-12):
-                break
-            cuts, promise = options[best], float(promises[best])
-        return cuts
+        return _steepest(cuts, self._promise, neighbours)
+
+    def roomiest(self) -> Ints:
+        """A split whose worker that lacks most lacks little."""
+        return _steepest(self._by_promise(self._even()), self._lacking, self._relieving_neediest)
 
     def into_memory(self, cuts: Ints) -> Ints:
         """The nearest split that fits memory; where that is not found, one that lacks little."""
-        lacking = int(self._lacking_in_all(cuts[None])[0])
-        while lacking:
-            options = self._relieving(cuts)
-            lacks = self._lacking_in_all(options)
-            if lacks.min(initial=lacking) == lacking:
-                options = self._two_away(cuts, self._lacking_in_all)
-                lacks = self._lacking_in_all(options)
-            if lacks.min(initial=lacking) == lacking:
-                break
-            cuts, lacking = options[lacks.argmin()], int(lacks.min())
-        return cuts
+        found, is_short = cuts, len(cuts) - 1 <= MOST_STAGES
+        for options_of in (self._relieving, self._relieving_twice) if is_short else (self._relieving_neediest, self._relieving):
+            found = _steepest(found, self._lacking_in_all, options_of)
+            if self._fits(found):
+                return found
+        return found if found is cuts else self.into_memory(found)
+
+    def _relieving_neediest(self, cuts: Ints) -> Ints:
+        return self._taking(cuts, self._lacks(cuts).argmax())
 
     def _relieving(self, cuts: Ints) -> Ints:
-        """Neighbours in which a worker that lacks memory has a layer less."""
-        lacks = self._splitter.lacks(cuts[None], self._kinds, self._num_microbatches)[0]
+        return self._taking(cuts, np.flatnonzero(self._lacks(cuts) > 0))
+
+    def _relieving_twice(self, cuts: Ints) -> Ints:
+        return self._two_away(cuts, self._lacking_in_all)
+
+    def _taking(self, cuts: Ints, places: Ints | np.intp) -> Ints:
+        """Neighbours in which one of certain workers has a layer less."""
         stages = np.arange(len(cuts) - 1)
-        return neighbours_between(cuts, stages[lacks[stages % len(self._kinds)] > 0], stages)
+        return neighbours_between(cuts, stages[np.isin(stages % len(self._kinds), places)], stages)
 
     def _nearby(self, cuts: Ints) -> Ints:
         options = neighbours(cuts)
@@ -305,6 +332,11 @@ class _Descent:
     def _fits(self, cuts: Ints) -> bool:
         return not self._lacking(cuts[None])[0]
 
+    def _lacks(self, cuts: Ints) -> Ints:
+        """Bytes that each worker lacks. Shape [workers]."""
+        result: Ints = self._splitter.lacks(cuts[None], self._kinds, self._num_microbatches)[0]
+        return result
+
     def _lacking(self, options: Ints) -> Ints:
         return self._splitter.lacking(options, self._kinds, self._num_microbatches)
 
@@ -312,6 +344,18 @@ class _Descent:
         """Bytes that workers lack, one and all. Shape [splits]."""
         result: Ints = np.maximum(self._splitter.lacks(options, self._kinds, self._num_microbatches), 0).sum(axis=1)
         return result
+
+
+def _steepest(cuts: Ints, cost: Callable[[Ints], Ints | Floats], options_of: Callable[[Ints], Ints]) -> Ints:
+    """From a split to that of its options that costs least, while that costs less."""
+    least = cost(cuts[None])[0]
+    while len(options := options_of(cuts)):
+        costs = cost(options)
+        best = int(costs.argmin())
+        if costs[best] >= least * (1 - 1e-12):
+            break
+        cuts, least = options[best], costs[best]
+    return cuts
 
 
 @compiled
