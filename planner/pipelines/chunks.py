@@ -71,10 +71,10 @@ class ChunkSplitter:
     """Splits the layers of one profile over the stages of interleaved pipelines.
 
     Workers should have equal work and stages should be of equal size; the first counts for every micro-batch, the second for
-    filling and draining. A split by even work is the start; single layers move while that helps the sum of both, then until all
-    workers have room, and then while it helps the time that the recurrence tells. Where memory is tight all of few splits are
-    timed, and in short pipelines two layers move at once. No proof of optimality; O(stages^2 + stages * num_microbatches) a
-    move of one layer.
+    filling and draining. A split by even work is the start; single layers move while that helps the sum of both, then, while the
+    neediest worker lacks less or while all together do, until all have room, and then while it helps the time that the recurrence
+    tells. Where memory is tight all of few splits are timed, and in short pipelines two layers move at once. No proof of
+    optimality; O(stages^2 + stages * num_microbatches) a move of one layer.
     """
 
     def __init__(self, sums: LayerSums, schedule: Schedule, link: LinkCost, num_replicas: int) -> None:
@@ -238,10 +238,11 @@ class _Descent:
         num_layers, num_stages = len(self._tail) - 1, len(cuts) - 1
         if math.comb(num_layers - 1, num_stages - 1) <= MOST_SPLITS:
             return self._best_of(self._splitter.every(num_stages))
-        cuts = self.into_memory(cuts)
-        if not self._fits(cuts):
-            cuts = self.into_memory(self._splitter.even([kind.usable_bytes for kind in self._kinds], self._num_virtual))
-        return self._descended(cuts, is_tight=True) if self._fits(cuts) else cuts
+        starts = [self._roomier(cuts), self.into_memory(cuts)]
+        if not any(map(self._fits, starts)):
+            starts.append(self.into_memory(self._splitter.even([kind.usable_bytes for kind in self._kinds], self._num_virtual)))
+        fitting = [start for start in np.unique(starts, axis=0) if self._fits(start)]
+        return self._best_of(np.array([self._descended(start, is_tight=True) for start in fitting] or starts))
 
     def _best_of(self, options: Ints) -> Ints:
         """The fastest that fits memory, or the one that lacks least."""
@@ -274,7 +275,10 @@ class _Descent:
 
     def roomiest(self) -> Ints:
         """A split whose worker that lacks most lacks little."""
-        return _steepest(self._by_promise(self._even()), self._lacking, self._relieving_neediest)
+        return self._roomier(self._by_promise(self._even()))
+
+    def _roomier(self, cuts: Ints) -> Ints:
+        return _steepest(cuts, self._lacking, self._relieving_neediest)
 
     def into_memory(self, cuts: Ints) -> Ints:
         """The nearest split that fits memory; where that is not found, one that lacks little."""
@@ -297,7 +301,8 @@ class _Descent:
     def _taking(self, cuts: Ints, places: Ints | np.intp) -> Ints:
         """Neighbours in which one of certain workers has a layer less."""
         stages = np.arange(len(cuts) - 1)
-        return neighbours_between(cuts, stages[np.isin(stages % len(self._kinds), places)], stages)
+        is_own = np.isin(stages % len(self._kinds), places)
+        return neighbours_between(cuts, stages[is_own], stages[~is_own])
 
     def _nearby(self, cuts: Ints) -> Ints:
         options = neighbours(cuts)
