@@ -215,14 +215,17 @@ def worker_order(
 def held_passes(worker: int, num_workers: int, num_virtual: int, num_microbatches: int, *, is_split: bool = False) -> Ints:
     """How many micro-batches each stage of a worker holds whenever it holds most. Shape [moments, num_virtual].
 
-    Moments that hold no more of anything than another one are left out for the most part, so there are few.
+    Moments that hold no more of anything than another one are left out for the most part, and those halfway between two others.
     """
     kinds, stages, _ = _passes(worker, num_workers, num_virtual, num_microbatches, is_split)
     changes = np.zeros((len(stages), num_virtual), dtype=np.int64)
     is_taken, is_let_go = kinds == FORWARD, (kinds == BACKWARD) | (kinds == WEIGHT)
     changes[np.arange(len(stages)), stages // num_workers] = is_taken.astype(np.int64) - is_let_go
     is_peak = is_taken & np.append(~is_taken[1:], True)
-    result: Ints = np.unique(changes.cumsum(axis=0)[is_peak], axis=0)
+    peaks = changes.cumsum(axis=0)[is_peak]
+    nothing = np.zeros((1, num_virtual), dtype=np.int64)
+    is_bend = np.diff(peaks, n=2, axis=0, prepend=nothing, append=nothing).any(axis=1)
+    result: Ints = np.unique(peaks[is_bend], axis=0)
     return result
 
 

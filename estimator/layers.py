@@ -125,6 +125,16 @@ class LayerSums:
         bounds = np.arange(self.profile.num_layers + 1)
         return self.held_bytes_of(bounds[:, None, None], bounds[None, :, None], num_replicas)
 
+    def least_static_table(self, num_replicas: int) -> Ints:
+        """What layer ranges add to a worker's `held_bytes` at least, whatever else it holds. Shape as of `static_table`."""
+        weights, optimizer = (prefix.copy() for prefix in self._held_prefixes)
+        for tie in self._ties:
+            weights[tie.layer + 1 :] += min(tie.weights_apart, tie.weights_together)
+            optimizer[tie.layer + 1 :] += min(tie.optimizer_apart, tie.optimizer_together)
+        copies, shared = self._optimizer_share(num_replicas)
+        result: Ints = weights[None] - weights[:, None] + (optimizer[None] - optimizer[:, None]) * copies // shared
+        return result
+
     def _optimizer_share(self, num_replicas: int) -> tuple[int, int]:
         """How many shards of a layer's optimizer state each replica keeps, and of how many."""
         num_shards = self.profile.optimizer_shards(num_replicas)

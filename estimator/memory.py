@@ -1,6 +1,7 @@
 """Peak memory of a stage: the paper's formula (equation 14) and the one that planning uses."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -64,6 +65,14 @@ def held_moments(schedule: Schedule, place: int, num_workers: int, num_microbatc
     if num_stages == 1:
         return np.array([[scheduled_in_flight(schedule, place, num_workers, num_microbatches)]], dtype=np.int64)
     return held_passes(place, num_workers, num_stages, num_microbatches, is_split=schedule.is_split)
+
+
+@lru_cache(maxsize=1024)
+def all_held_moments(schedule: Schedule, num_workers: int, num_microbatches: int, num_stages: int) -> Ints:
+    """`held_moments` of every worker, one of them repeated where they are fewer. Shape [workers, moments, stages]."""
+    own = [held_moments(schedule, place, num_workers, num_microbatches, num_stages) for place in range(num_workers)]
+    most = max(map(len, own))
+    return np.stack([moments[np.minimum(np.arange(most), len(moments) - 1)] for moments in own])
 
 
 def holds_all(schedule: Schedule, in_flight: int, num_microbatches: int) -> bool:

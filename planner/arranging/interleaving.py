@@ -11,6 +11,8 @@ from estimator.arrays import Floats
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges
 from planner.arranging.arrangement import Arrangement, PipelineShape
+from planner.arranging.grouping import evenly_roomy, roomiest_first
+from planner.arranging.ordering import MOST_WORKERS
 from planner.arranging.pace import Pace, together
 from planner.arranging.problem import Problem
 from planner.arranging.tightness import Tight, interleaved_memory_error
@@ -58,7 +60,8 @@ class InterleavedSearch:
         self._num_layers = problem.costs.profile.num_layers
         self._splitters: dict[int, ChunkSplitter] = {}
         self._tails: dict[int, Floats] = {}
-        self._roomiest: Tight | None = None
+        self._tight: dict[tuple[int, Kinds, int, int], None] = {}
+        """Pipelines that no split was found for that fits memory: how many there were, workers, stages of each, micro-batches."""
         self._num_found = 0
         self._options: dict[int, list[Arrangement]] = {}
         self._too_tight: list[tuple[int, int]] = []
@@ -131,14 +134,19 @@ class InterleavedSearch:
 
     def shortage(self, ranges: Ranges) -> InfeasibleError:
         """Why nothing fits memory, and how many workers would do within the job's ranges."""
-        assert self._roomiest is not None, "something fits, or nothing was tried"
+        assert self._tight, "something fits, or nothing was tried"
         return interleaved_memory_error(
-            self._roomiest,
+            min((self._roomiest(*tight) for tight in self._tight), key=lambda tight: (tight.lacking_bytes, len(tight.kinds))),
             self._splitter,
             num_layers=self._num_layers,
             num_microbatches=self._problem.num_microbatches,
             ranges=ranges,
         )
+
+    def _roomiest(self, dp: int, group: Kinds, num_virtual: int, share: int) -> Tight:
+        splitter = self._splitter(dp)
+        cuts = splitter.roomiest(group, num_virtual, share)
+        return Tight(cuts, group, share, dp, int(splitter.lacking(np.array([cuts]), group, share)[0]))
 
     def bound_seconds(self, dp: int) -> float:
         """No step of `dp` pipelines is shorter, whatever the splits; in seconds. O(workers).
@@ -214,10 +222,19 @@ class InterleavedSearch:
         found: list[Arrangement] = []
         for kinds in self._crews:
             for total in self._totals(dp, len(kinds)):
-                found += self._of_groups(_groups(kinds[:total], dp))
+                for groups in self._ways(kinds[:total], dp):
+                    found += self._of_groups(groups)
         if not found and len(set(self._kinds)) == 1:
             self._too_tight.append((min(len(self._kinds) // dp, self._lengths[-1]), -(-self._problem.num_microbatches // dp)))
         return found
+
+    def _ways(self, kinds: Kinds, dp: int) -> list[list[Kinds]]:
+        """Workers of `dp` pipelines, alike ones together; in small jobs where memory differs also the roomiest first."""
+        alike = _groups(kinds, dp)
+        if len(self._kinds) > MOST_WORKERS or len({kind.usable_bytes for kind in kinds}) == 1:
+            return [alike]
+        roomy = evenly_roomy(roomiest_first(kinds), dp, self._lengths)
+        return [alike, [roomiest_first(group) for group in alike], roomy, [group[::-1] for group in roomy]]
 
     def _of_groups(self, groups: Sequence[Kinds]) -> list[Arrangement]:
         """Over certain workers; where neither the fewest nor the most stages fit memory, numbers between hardly ever do."""
@@ -278,15 +295,9 @@ class InterleavedSearch:
                 if not same.lacking_bytes and same.seconds <= max(known.seconds, result[pipeline].seconds):
                     result[pipeline] = same
             busiest.setdefault(group, result[pipeline])
-            self._note(Tight(result[pipeline].cuts, group, share, len(groups), result[pipeline].lacking_bytes))
+            if result[pipeline].lacking_bytes:
+                self._tight[len(groups), group, virtual[k], share] = None
         return [result[pipeline] for pipeline in zip(groups, shares, strict=True)]
-
-    def _note(self, tight: Tight) -> None:
-        best = self._roomiest
-        if tight.lacking_bytes and (
-            best is None or (tight.lacking_bytes, len(tight.kinds)) < (best.lacking_bytes, len(best.kinds))
-        ):
-            self._roomiest = tight
 
     def _splitter(self, dp: int) -> ChunkSplitter:
         if dp not in self._splitters:

@@ -75,7 +75,7 @@ def _sufficient_workers(
 
         def fits(length: int, share: int = share, splitter: ChunkSplitter = splitter) -> bool:
             virtual = FEWEST_VIRTUAL if length > 1 else 1
-            return not splitter.least_lacking((kind,) * length, virtual, share)
+            return splitter.fits((kind,) * length, virtual, share)
 
         if lengths and fits(lengths[-1]):
             fewest = dp * lengths[bisect_left(lengths, True, hi=len(lengths) - 1, key=fits)]

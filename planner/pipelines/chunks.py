@@ -1,8 +1,9 @@
 """Layers to the stages of an interleaved pipeline, several of which are on each worker."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -11,14 +12,25 @@ from estimator.arrays import Floats, Ints
 from estimator.compiled import compiled
 from estimator.interleaved import PassTimes, interleaved_ends
 from estimator.layers import LayerSums
-from estimator.memory import held_moments
+from estimator.memory import all_held_moments
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
+from planner.pipelines.capacities import Capacities
 from planner.pipelines.kinds import WorkerKind
 from planner.pipelines.pricing import neighbours, neighbours_between
 
+MOST_SPLITS = 128
+"""So few splits are timed one and all where memory is tight."""
+
 MOST_NEIGHBOURS = 32
 """So many of the splits next to the best one are timed, those first whose busiest worker has least to do."""
+
+AT_ONCE = 1 << 14
+"""So many cuts are looked at together for memory, so that what comes of them stays small."""
+
+MOST_STAGES, MOST_BEYOND, MOST_PAIRS = 8, 16, 128
+"""In a pipeline of so few stages two layers move at once where one does not help: one as in so many of the splits next to the
+best one, and then another; so many of what comes of that are timed."""
 
 
 class ChunkModel(NamedTuple):
@@ -59,8 +71,10 @@ class ChunkSplitter:
     """Splits the layers of one profile over the stages of interleaved pipelines.
 
     Workers should have equal work and stages should be of equal size; the first counts for every micro-batch, the second for
-    filling and draining. A split by even work is the start; single layers move while that helps the sum of both, and then
-    while it helps the time that the recurrence tells. No proof of optimality; O(stages^2 + stages * num_microbatches) a move.
+    filling and draining. A split by even work is the start; single layers move while that helps the sum of both, then, while the
+    neediest worker lacks less or while all together do, until all have room, and then while it helps the time that the recurrence
+    tells. Where memory is tight all of few splits are timed, and in short pipelines two layers move at once. No proof of
+    optimality; O(stages^2 + stages * num_microbatches) a move of one layer.
     """
 
     def __init__(self, sums: LayerSums, schedule: Schedule, link: LinkCost, num_replicas: int) -> None:
@@ -81,6 +95,7 @@ class ChunkSplitter:
         waited = np.array(sums.backward_input, np.float64) if schedule.is_split else self._backward
         self._parts = self._forward, waited, self._backward - waited
         self._delays = np.array([0.0, *(link.transfer_seconds(layer.output_bytes) for layer in layers[:-1]), 0.0])
+        self._capacities = Capacities(sums, num_replicas)
         self._known: dict[tuple[tuple[WorkerKind, ...], int, int], ChunkSplit] = {}
 
     def best(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int, tail: Floats) -> ChunkSplit:
@@ -97,10 +112,18 @@ class ChunkSplitter:
             self._known[key] = _Descent(self, kinds, num_virtual, num_microbatches, tail).run()
         return self._known[key]
 
-    def least_lacking(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int) -> int:
-        """Bytes that the worker lacks that lacks most, in the roomiest split that is found; 0 where one fits."""
+    def fits(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int) -> bool:
+        """Whether a split is found that fits memory."""
+        if not self.may_fit(kinds, num_virtual, num_microbatches):
+            return False
         descent = _Descent(self, kinds, num_virtual, num_microbatches, np.zeros(len(self._forward)))
-        return descent.into_memory(self.even(kinds, num_virtual))[1]
+        option = descent.into_memory(self.even([kind.speed_ratio for kind in kinds], num_virtual))
+        return not self.lacking(option[None], kinds, num_microbatches)[0]
+
+    def roomiest(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int) -> tuple[int, ...]:
+        """Cuts of a split whose worker that lacks most lacks little. Shape [stages + 1]."""
+        found = _Descent(self, kinds, num_virtual, num_microbatches, np.zeros(len(self._forward))).roomiest()
+        return tuple(found.tolist())
 
     def priced(self, cuts: Sequence[int], kinds: tuple[WorkerKind, ...], num_microbatches: int, tail: Floats) -> ChunkSplit:
         """A split as `best` prices it."""
@@ -133,40 +156,61 @@ class ChunkSplitter:
     def _shares(self, seconds: Floats, options: Ints, kinds: Sequence[WorkerKind]) -> Floats:
         """Each worker's part of what the first n layers take, stage by stage. Shape [splits, stages per worker, workers]."""
         speeds = np.array([kind.speed_ratio for kind in kinds])
-        result: Floats = np.diff(seconds[options], axis=1).reshape(len(options), -1, len(kinds)) / speeds
+        num_virtual = (options.shape[1] - 1) // len(kinds)
+        result: Floats = np.diff(seconds[options], axis=1).reshape(len(options), num_virtual, len(kinds)) / speeds
         return result
 
-    def even(self, kinds: Sequence[WorkerKind], num_virtual: int) -> Ints:
-        """The split whose stages end closest to their shares of the work, a layer each at least. Shape [stages + 1]."""
+    def every(self, num_stages: int) -> Ints:
+        """All splits over so many stages. Shape [splits, stages + 1]."""
+        count = len(self._forward) - 1
+        inner = combinations(range(1, count), num_stages - 1)
+        return np.array([(0, *cuts, count) for cuts in inner], dtype=np.int64)
+
+    def even(self, weights: Sequence[float], num_virtual: int) -> Ints:
+        """The split whose stages end closest to their shares of the work, a layer each at least. Shape [stages + 1].
+
+        Args:
+            weights: of the workers, such as their speeds.
+            num_virtual: stages per worker.
+        """
         both, count = self._forward + self._backward, len(self._forward) - 1
-        speeds = np.tile([kind.speed_ratio for kind in kinds], num_virtual)
-        shares = both[-1] * np.cumsum(speeds)[:-1] / speeds.sum()
+        due = np.tile(np.array(weights, dtype=np.float64), num_virtual)
+        shares = both[-1] * np.cumsum(due)[:-1] / due.sum()
         ends = np.searchsorted((both[1:] + both[:-1]) / 2, shares)
-        places = np.arange(1, len(speeds))
+        places = np.arange(1, len(due))
         ends = np.maximum.accumulate(np.maximum(ends - places, 0)) + places
-        ends = np.minimum(ends, count - len(speeds) + places)
+        ends = np.minimum(ends, count - len(due) + places)
         return np.concatenate(([0], ends, [count])).astype(np.int64)
 
     def lacking(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> Ints:
         """Bytes that the worker lacks that lacks most, in each of several splits; 0 where one fits. Shape [splits]."""
-        result: Ints = np.maximum(self._lacks(options, kinds, num_microbatches).max(axis=1), 0)
+        result: Ints = np.maximum(self.lacks(options, kinds, num_microbatches).max(axis=1), 0)
         return result
 
-    def neediest(self, cuts: Sequence[int] | Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> int:
+    def neediest(self, cuts: Sequence[int], kinds: Sequence[WorkerKind], num_microbatches: int) -> int:
         """Place of the worker that lacks most."""
-        return int(self._lacks(np.array(cuts, dtype=np.int64)[None], kinds, num_microbatches)[0].argmax())
+        return int(self.lacks(np.array(cuts, dtype=np.int64)[None], kinds, num_microbatches)[0].argmax())
 
-    def _lacks(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> Ints:
+    def may_fit(self, kinds: Sequence[WorkerKind], num_virtual: int, num_microbatches: int) -> bool:
+        """Whether it is not ruled out that some split fits memory."""
+        moments = all_held_moments(self._schedule, len(kinds), num_microbatches, num_virtual)
+        return self._capacities.suffice(moments, [kind.usable_bytes for kind in kinds])
+
+    def lacks(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> Ints:
         """Bytes that each worker lacks, below 0 where some are left. From shape [splits, stages + 1] to [splits, workers]."""
+        at_once = max(1, AT_ONCE // options.shape[1])
+        if len(options) > at_once:
+            parts = [options[start : start + at_once] for start in range(0, len(options), at_once)]
+            return np.concatenate([self.lacks(part, kinds, num_microbatches) for part in parts])
         num_workers = len(kinds)
-        result = np.empty((len(options), num_workers), dtype=np.int64)
-        for place, kind in enumerate(kinds):
-            starts, stops = options[:, place:-1:num_workers], options[:, place + 1 :: num_workers]
-            moments = held_moments(self._schedule, place, num_workers, num_microbatches, starts.shape[1])
-            activations = self._activations[stops] - self._activations[starts] + self._entries[starts]
-            held = (activations @ moments.T).max(axis=1)
-            running = np.maximum(self._updates[starts, stops].max(axis=1), held + self._temporary[starts, stops].max(axis=1))
-            result[:, place] = self._sums.held_bytes_of(starts, stops, self._num_replicas) + running - kind.usable_bytes
+        places = np.arange(options.shape[1] - 1).reshape(-1, num_workers).T
+        starts, stops = options[:, places], options[:, places + 1]  # shape [splits, workers, stages per worker]
+        moments = all_held_moments(self._schedule, num_workers, num_microbatches, len(places[0]))
+        activations = self._activations[stops] - self._activations[starts] + self._entries[starts]
+        held = (activations[:, :, None] @ moments.transpose(0, 2, 1))[:, :, 0].max(axis=2)
+        running = np.maximum(self._updates[starts, stops].max(axis=2), held + self._temporary[starts, stops].max(axis=2))
+        usable = np.array([kind.usable_bytes for kind in kinds], dtype=np.int64)
+        result: Ints = self._sums.held_bytes_of(starts, stops, self._num_replicas) + running - usable
         return result
 
 
@@ -180,50 +224,107 @@ class _Descent:
         self._num_microbatches, self._tail = num_microbatches, tail
 
     def run(self) -> ChunkSplit:
-        cuts = self._by_promise(self._splitter.even(self._kinds, self._num_virtual))
-        cuts, lacking = self.into_memory(cuts)
-        seconds = float(self._seconds(cuts[None])[0])
-        while not lacking:
-            options = self._nearby(cuts)
-            times = self._seconds(options)
-            better = (options[row] for row in np.argsort(times, kind="stable") if times[row] < seconds * (1 - 1e-12))
-            chosen = next((option for option in better if not self._lacking(option[None])[0]), None)
-            if chosen is None:
-                break
-            cuts, seconds = chosen, float(self._seconds(chosen[None])[0])
+        cuts = self._even()
+        if self._splitter.may_fit(self._kinds, self._num_virtual, self._num_microbatches):
+            cuts = self._by_promise(cuts)
+            cuts = self._descended(cuts) if self._fits(cuts) else self._within_memory(cuts)
         return self._splitter.priced(cuts.tolist(), self._kinds, self._num_microbatches, self._tail)
 
-    def _by_promise(self, cuts: Ints) -> Ints:
-        promise = float(self._promise(cuts[None])[0])
-        while len(options := neighbours(cuts)):
-            promises = self._promise(options)
-            best = int(promises.argmin())
-            if promises[best] >= promise * (1 - 1e-12):
-                break
-            cuts, promise = options[best], float(promises[best])
-        return cuts
+    def _even(self) -> Ints:
+        return self._splitter.even([kind.speed_ratio for kind in self._kinds], self._num_virtual)
 
-    def into_memory(self, cuts: Ints) -> tuple[Ints, int]:
-        """The nearest split that fits memory, and 0; where that is not found, one that lacks little, and how much."""
-        lacking = int(self._lacking(cuts[None])[0])
-        while lacking and len(options := self._relieving(cuts)):
-            lacks = self._lacking(options)
-            best = int(lacks.argmin())
-            if lacks[best] >= lacking:
-                break
-            cuts, lacking = options[best], int(lacks[best])
-        return cuts, lacking
+    def _within_memory(self, cuts: Ints) -> Ints:
+        """The best split that is found where memory does not allow what would be fastest."""
+        num_layers, num_stages = len(self._tail) - 1, len(cuts) - 1
+        if math.comb(num_layers - 1, num_stages - 1) <= MOST_SPLITS:
+            return self._best_of(self._splitter.every(num_stages))
+        starts = [self._roomier(cuts), self.into_memory(cuts)]
+        if not any(map(self._fits, starts)):
+            starts.append(self.into_memory(self._splitter.even([kind.usable_bytes for kind in self._kinds], self._num_virtual)))
+        fitting = [start for start in np.unique(starts, axis=0) if self._fits(start)]
+        return self._best_of(np.array([self._descended(start, is_tight=True) for start in fitting] or starts))
+
+    def _best_of(self, options: Ints) -> Ints:
+        """The fastest that fits memory, or the one that lacks least."""
+        lacking = self._lacking(options)
+        fitting = options[lacking == 0]
+        best: Ints = fitting[self._seconds(fitting).argmin()] if len(fitting) else options[lacking.argmin()]
+        return best
+
+    def _descended(self, cuts: Ints, *, is_tight: bool = False) -> Ints:
+        """From a split that fits memory to one whose neighbours are no faster; where memory is tight, those two layers away too."""
+        seconds = float(self._seconds(cuts[None])[0])
+        while True:
+            better = self._better(self._nearby(cuts), seconds)
+            if better is None and is_tight:
+                better = self._better(self._beyond(cuts), seconds)
+            if better is None:
+                return cuts
+            cuts, seconds = better
+
+    def _better(self, options: Ints, seconds: float) -> tuple[Ints, float] | None:
+        """The fastest that fits memory, and its time, if that is shorter."""
+        options = options[self._lacking(options) == 0]
+        times = self._seconds(options)
+        if times.min(initial=math.inf) >= seconds * (1 - 1e-12):
+            return None
+        return options[times.argmin()], float(times.min())
+
+    def _by_promise(self, cuts: Ints) -> Ints:
+        return _steepest(cuts, self._promise, neighbours)
+
+    def roomiest(self) -> Ints:
+        """A split whose worker that lacks most lacks little."""
+        return self._roomier(self._by_promise(self._even()))
+
+    def _roomier(self, cuts: Ints) -> Ints:
+        return _steepest(cuts, self._lacking, self._relieving_neediest)
+
+    def into_memory(self, cuts: Ints) -> Ints:
+        """The nearest split that fits memory; where that is not found, one that lacks little."""
+        found, is_short = cuts, len(cuts) - 1 <= MOST_STAGES
+        for options_of in (self._relieving, self._relieving_twice) if is_short else (self._relieving_neediest, self._relieving):
+            found = _steepest(found, self._lacking_in_all, options_of)
+            if self._fits(found):
+                return found
+        return found if found is cuts else self.into_memory(found)
+
+    def _relieving_neediest(self, cuts: Ints) -> Ints:
+        return self._taking(cuts, self._lacks(cuts).argmax())
 
     def _relieving(self, cuts: Ints) -> Ints:
-        """Neighbours in which the worker that lacks most has fewer layers."""
-        is_own = np.arange(len(cuts) - 1) % len(self._kinds) == self._splitter.neediest(cuts, self._kinds, self._num_microbatches)
-        return neighbours_between(cuts, np.flatnonzero(is_own), np.flatnonzero(~is_own))
+        return self._taking(cuts, np.flatnonzero(self._lacks(cuts) > 0))
+
+    def _relieving_twice(self, cuts: Ints) -> Ints:
+        return self._two_away(cuts, self._lacking_in_all)
+
+    def _taking(self, cuts: Ints, places: Ints | np.intp) -> Ints:
+        """Neighbours in which one of certain workers has a layer less."""
+        stages = np.arange(len(cuts) - 1)
+        is_own = np.isin(stages % len(self._kinds), places)
+        return neighbours_between(cuts, stages[is_own], stages[~is_own])
 
     def _nearby(self, cuts: Ints) -> Ints:
         options = neighbours(cuts)
         if len(options) <= MOST_NEIGHBOURS:
             return options
         return options[np.argsort(self._promise(options), kind="stable")[:MOST_NEIGHBOURS]]
+
+    def _beyond(self, cuts: Ints) -> Ints:
+        """The most promising splits that fit memory of those two layers away, where stages are few."""
+        options = self._two_away(cuts, self._promise)
+        options = options[self._lacking(options) == 0]
+        result: Ints = options[np.argsort(self._promise(options), kind="stable")[:MOST_PAIRS]]
+        return result
+
+    def _two_away(self, cuts: Ints, cost: Callable[[Ints], Ints | Floats]) -> Ints:
+        """The neighbours of the neighbours that cost least; none where stages are many."""
+        options = neighbours(cuts)
+        if len(cuts) - 1 > MOST_STAGES or not len(options):
+            return options[:0]
+        near = options[np.argsort(cost(options), kind="stable")[:MOST_BEYOND]]
+        result: Ints = np.unique(np.vstack([neighbours(option) for option in near]), axis=0)
+        return result
 
     def _promise(self, options: Ints) -> Floats:
         return self._splitter.promise(options, self._kinds, self._num_microbatches)
@@ -233,8 +334,33 @@ class _Descent:
             return np.array([math.inf])[:0]
         return self._splitter.seconds(options, self._kinds, self._num_microbatches, self._tail)
 
+    def _fits(self, cuts: Ints) -> bool:
+        return not self._lacking(cuts[None])[0]
+
+    def _lacks(self, cuts: Ints) -> Ints:
+        """Bytes that each worker lacks. Shape [workers]."""
+        result: Ints = self._splitter.lacks(cuts[None], self._kinds, self._num_microbatches)[0]
+        return result
+
     def _lacking(self, options: Ints) -> Ints:
         return self._splitter.lacking(options, self._kinds, self._num_microbatches)
+
+    def _lacking_in_all(self, options: Ints) -> Ints:
+        """Bytes that workers lack, one and all. Shape [splits]."""
+        result: Ints = np.maximum(self._splitter.lacks(options, self._kinds, self._num_microbatches), 0).sum(axis=1)
+        return result
+
+
+def _steepest(cuts: Ints, cost: Callable[[Ints], Ints | Floats], options_of: Callable[[Ints], Ints]) -> Ints:
+    """From a split to that of its options that costs least, while that costs less."""
+    least = cost(cuts[None])[0]
+    while len(options := options_of(cuts)):
+        costs = cost(options)
+        best = int(costs.argmin())
+        if costs[best] >= least * (1 - 1e-12):
+            break
+        cuts, least = options[best], costs[best]
+    return cuts
 
 
 @compiled

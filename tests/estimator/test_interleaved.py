@@ -103,6 +103,12 @@ def test_no_worker_and_no_stage_holds_more_than_its_limit(shape, schedule):
         assert held_activations(schedule, worker, num_workers, count, weights) == expected
 
 
+def test_moments_halfway_between_others_are_left_out():
+    """A worker takes up its first stage as it lets go of its other one: what it holds between the two ends matters to no peak."""
+    assert held_passes(1, 4, 2, 8).tolist() == [[5, 4], [8, 1]]
+    assert len(held_passes(3, 16, 8, 64)) == 8
+
+
 @BOTH
 @pytest.mark.parametrize("shape", SHAPES)
 def test_all_workers_together_admit_an_execution(shape, schedule):

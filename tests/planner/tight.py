@@ -11,7 +11,7 @@ from estimator.memory import held_moments, holds_all, running_bytes
 from estimator.split import scheduled_times
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.plan import Schedule
-from kintsugi.core.profile import LinkCost, OptimizerSharding, Profile
+from kintsugi.core.profile import LayerProfile, LinkCost, OptimizerSharding, Profile
 from tests.builders import layer, profile_of
 from tests.planner.oracle import splits
 
@@ -28,8 +28,7 @@ Kinds = tuple[tuple[float, int], ...]
 def tight_job(chance: random.Random, most_workers: int = 5, most_layers: int = 8) -> tuple[Profile, Cluster, int]:
     """A random profile, its workers, and micro-batches; nothing is reduced, so that pipelines alone make up a step."""
     num_workers, num_layers = chance.randint(2, most_workers), chance.randint(2, most_layers)
-    sent, is_even = {"output_bytes": chance.choice([0, 10_000_000])}, chance.random() < 0.4
-    layers = [layer(f"l{n}", **NOT_REDUCED, **sent, **({} if is_even else _uneven(chance))) for n in range(num_layers)]
+    layers = tight_layers(chance, num_layers)
     sharding = chance.choice([OptimizerSharding.NONE] * 4 + [OptimizerSharding.ZERO1])
     profile, sums = profile_of(layers, inter_host=LINK, optimizer_sharding=sharding), LayerSums(profile_of(layers))
     whole = sums.static_bytes(0, num_layers, 1) + sums.activation_bytes(0, num_layers)
@@ -41,6 +40,12 @@ def tight_job(chance: random.Random, most_workers: int = 5, most_layers: int = 8
         for n in range(num_workers)
     )
     return profile, Cluster(name="tight", workers=tuple(workers)), chance.randint(1, 6)
+
+
+def tight_layers(chance: random.Random, num_layers: int) -> list[LayerProfile]:
+    """Layers that are equal, or differ in time and memory."""
+    sent, is_even = {"output_bytes": chance.choice([0, 10_000_000])}, chance.random() < 0.4
+    return [layer(f"l{n}", **NOT_REDUCED, **sent, **({} if is_even else _uneven(chance))) for n in range(num_layers)]
 
 
 def _uneven(chance: random.Random) -> dict[str, float]:
@@ -81,8 +86,8 @@ def best_tight_seconds(profile: Profile, cluster: Cluster, num_microbatches: int
 def _lane_seconds(profile: Profile, schedule: Schedule, group: Kinds, num_microbatches: int, dp: int) -> float:
     """Of one of `dp` pipelines of these workers, in their best order."""
     sums, size = LayerSums(profile), len(group)
-    rounds = range(2, profile.num_layers // size + 1) if schedule is Schedule.INTERLEAVED and size > 1 else (1,)
-    own = Schedule.ONE_F_ONE_B if schedule is Schedule.INTERLEAVED and size == 1 else schedule
+    rounds = range(2, profile.num_layers // size + 1) if schedule.is_interleaved and size > 1 else (1,)
+    own = Schedule.ONE_F_ONE_B if schedule.is_interleaved and size == 1 else schedule
 
     @cache
     def peak_bytes(place: int, ranges: Ranges) -> int:

@@ -81,3 +81,10 @@ def test_pipelines_are_as_short_as_the_memory_of_their_own_workers_allows(profil
     cluster = workers_of(*((int(gigabytes * GB), speed) for gigabytes, speed in kinds))
     best = best_tight_seconds(profile, cluster, microbatches, schedule)
     assert step_seconds(profile, cluster, microbatches, schedule) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("schedule", [Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB], ids=lambda item: item.value)
+@pytest.mark.parametrize("seed", [136, 214, 284, 393])
+def test_interleaved_pipelines_have_their_roomiest_workers_where_most_is_held(seed, schedule):
+    job = tight_job(random.Random(seed))
+    assert step_seconds(*job, schedule) == pytest.approx(best_tight_seconds(*job, schedule))
