@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from kintsugi.core.cluster import Cluster, worker_name
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
@@ -24,9 +25,9 @@ ETHERNET = LinkCost(alpha_seconds=2e-5, beta_seconds_per_byte=4e-11)
 RECOVERY = Recovery(detect_seconds=1.0, regroup_seconds=2.0, restart_seconds=60.0)
 
 
-def layer(name: str, **changes: object) -> LayerProfile:
+def layer(name: str, **changes: Any) -> LayerProfile:
     """A layer of 10 ms forward and 20 ms backward, 100 MB of parameters."""
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "forward_seconds": 0.010,
         "backward_input_seconds": 0.010,
         "backward_weight_seconds": 0.010,
@@ -64,12 +65,12 @@ def profile_of(
     )
 
 
-def uniform_profile(num_layers: int, *, layer_changes: Mapping[str, object] | None = None, **settings: object) -> Profile:
+def uniform_profile(num_layers: int, *, layer_changes: Mapping[str, Any] | None = None, **settings: Any) -> Profile:
     """`num_layers` equal layers; `layer_changes` are fields of every layer, `settings` go to `profile_of`."""
     return profile_of([layer(f"block{n}", **(layer_changes or {})) for n in range(num_layers)], **settings)
 
 
-def transformer_profile(num_blocks: int, *, tied: bool = True, **settings: object) -> Profile:
+def transformer_profile(num_blocks: int, *, tied: bool = True, **settings: Any) -> Profile:
     """Embedding, `num_blocks` equal blocks and a head of 1.5 blocks, tied to the embedding unless told otherwise."""
     embedding = layer(
         "embedding", forward_seconds=0.001, backward_input_seconds=0.0, backward_weight_seconds=0.002, activation_bytes=2_000_000
