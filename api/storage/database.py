@@ -90,6 +90,25 @@ class Database:
             finally:
                 self._own.reading = None
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether this thread is within a read: what it sees may be older than what others have told it."""
+        return self._own.reading is not None
+
+    @contextmanager
+    def reading_anew(self) -> Iterator[Connection]:
+        """As `reading`, in a transaction of its own also within another one of the same thread.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        around, self._own.reading = self._own.reading, None
+        try:
+            with self.reading() as connection:
+                yield connection
+        finally:
+            self._own.reading = around
+
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """A transaction that is durable once it is left, and undone when an exception leaves it.
