@@ -243,7 +243,7 @@ def test_a_run_may_be_closed_twice_and_leaves_no_thread(tmp_path):
     run.commit(0, 1.0)
     run.close()
     run.close()
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
 
 
 FAILING = """

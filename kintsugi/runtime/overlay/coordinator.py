@@ -178,6 +178,8 @@ class Coordinator:
             LostTrackError: it missed too much while it joined; a new `Coordinator` joins again.
             UnavailableError: nothing moved for too long.
             InvalidInputError: a parameter came to be trained since this was made.
+
+        What `before_step`, the optimizer or a schedule raises comes through, and ends this worker's part: the others have the step.
         """
         self.trained.require_all_reduced()
         checks.seconds("weight", weight)

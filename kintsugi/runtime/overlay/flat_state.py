@@ -22,6 +22,7 @@ from restorer.packing import PackedState, StateEntries
 
 _PIECE_BYTES = 4 * 2**20
 _BUFFER, _PARAMETER, _GROUP, _COUNT, _KIND, _REDUCED = "buffer", "parameter", "group", "count", "kind", "reduced"
+_CHUNK_BYTES = "chunk_bytes"
 _STATE = "optimizer."
 """Begins the keys of a parameter's optimizer state."""
 _STEPS, _SCHEDULES, _OPTIMIZER = "steps", "schedules[]", "optimizer[]"
@@ -54,6 +55,7 @@ def entries(
     replicated: Replicated,
     *,
     reduced: Sequence[str] = (),
+    chunk_bytes: int = 0,
 ) -> StateEntries:
     """Everything by (owner, key), buffers first; tensors are the live ones.
 
@@ -64,6 +66,7 @@ def entries(
         steps: that these have seen.
         replicated: which parameters are part of the state.
         reduced: names of the parameters and buffers that a reduction's vector is of, in its order.
+        chunk_bytes: of the pieces that it is cut into.
 
     Raises:
         InvalidInputError: the optimizer or a schedule keeps what cannot be sent.
@@ -74,7 +77,7 @@ def entries(
         if parameter.requires_grad or replicated is Replicated.EVERYTHING:
             found[name, _PARAMETER] = parameter
     found[_OPTIMIZER, _KIND] = type(optimizer).__name__
-    found[_OPTIMIZER, _REDUCED] = list(reduced)
+    found[_OPTIMIZER, _REDUCED], found[_OPTIMIZER, _CHUNK_BYTES] = list(reduced), chunk_bytes
     numbers = {id(one): number for number, group in enumerate(optimizer.param_groups) for one in group["params"]}
     for name, parameter in optimized(model, optimizer):
         found[name, _GROUP] = numbers[id(parameter)]
@@ -97,13 +100,14 @@ def load(
     replicated: Replicated,
     *,
     reduced: Sequence[str] = (),
+    chunk_bytes: int = 0,
 ) -> int:
     """Make a model and what trains it equal to what arrived; the number of steps that it has seen. Arguments as of `entries`.
 
     Raises:
         ReconfigurationError: it is the state of another model, or of one that is trained in another way.
     """
-    own = entries(model, optimizer, schedules, 0, replicated, reduced=reduced)
+    own = entries(model, optimizer, schedules, 0, replicated, reduced=reduced, chunk_bytes=chunk_bytes)
     _require_same_model(own, arrived)
     _require_same_training(own, arrived)
     with torch.no_grad():
@@ -114,6 +118,7 @@ def load(
     for index, group in enumerate(optimizer.param_groups):
         group.update({key: put(group.get(key), value) for key, value in nested(found[_group(index)]).items()})
     groups = groups_by_parameter(optimizer.param_groups)
+    optimizer.state.clear()  # of an earlier life: where the others keep nothing yet, nothing may stay
     for name, parameter in optimized(model, optimizer):
         named = {key.removeprefix(_STATE): value for key, value in found[name].items() if key.startswith(_STATE)}
         if named:
@@ -236,6 +241,9 @@ def _require_same_training(own: StateEntries, arrived: StateEntries) -> None:
                 f"{_reduced_told(here)} is reduced here where the others reduce {_reduced_told(there)}: train and average the same"
             )
             raise ReconfigurationError(f"{message}, declared in the same order, or name another job", field="model", value=here)
+    here, there = (one[_OPTIMIZER, _CHUNK_BYTES] for one in (own, arrived))
+    if here != there:
+        raise ReconfigurationError(f"are {here} here and {there} with the others: say the same", field=_CHUNK_BYTES, value=here)
     here, there = (len(nested(_by_owner(one)[_SCHEDULES])) for one in (own, arrived))
     if here != there:
         raise ReconfigurationError(f"are {here} here and {there} with the others; {_WAY_OUT}", field="schedules", value=here)

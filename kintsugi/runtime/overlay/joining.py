@@ -1,6 +1,7 @@
 """How a worker comes to take part: it asks to join, fetches the state from its neighbours, and catches up with the others."""
 
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -24,6 +25,8 @@ from kintsugi.runtime.overlay.trained import TrainedState
 from kintsugi.runtime.overlay.vigil import Vigil
 
 _LOOK_SECONDS = 1.0
+_ASK_SECONDS = 1.0
+"""Between two wishes for a link with one worker: that it cannot be reached is news, and would lead to the next wish at once."""
 _BALANCE_SECONDS = 0.1
 """While the state arrives: sources that turn out slow are helped by others."""
 _GOODBYE_SECONDS = 1.0
@@ -51,6 +54,7 @@ class Joiner:
         self._arrival: Arrival | None = None
         self._loaded: Arrival | None = None
         self._given_up_generation = -1
+        self._asked_at: dict[str, float] = {}
         self._received_bytes = 0
         self._is_over = False
         self._lock = threading.Lock()
@@ -257,8 +261,11 @@ class Joiner:
 
     def _connect(self, overlay: Overlay) -> None:
         """Ask for links to workers that are active: this one stands by, connected to nobody."""
-        own = self._agent.identity
+        own, now = self._agent.identity, time.monotonic()
         for other in active_workers(overlay, own.worker)[: self._options.max_neighbors]:
+            if now - self._asked_at.get(other, -_ASK_SECONDS) < _ASK_SECONDS:
+                continue
+            self._asked_at[other] = now
             between = tuple(sorted((own.worker, other)))
             self._agent.teller.tell(
                 OverlayEventKind.LINK_CONNECTED, f"wanted-{own.incarnation}-{'-'.join(between)}-{overlay.generation}", link=between

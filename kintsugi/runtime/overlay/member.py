@@ -82,14 +82,23 @@ class Member:
                 self._begin_replications(self.rounds.last)
 
     def update(self, weight: float) -> Committed:
-        """Reduce the gradients, step with their mean, and do what is due at the end of the step."""
+        """Reduce the gradients, step with their mean, and do what is due at the end of the step.
+
+        Where that fails the others have a step that this worker lacks: it takes part no more.
+        """
         if self.agent.given_up:
             raise GivenUpError(self.agent.given_up, field="worker", value=self.agent.identity.worker)
         own = self._trained.gathered(weight) if weight else None
         began = time.monotonic()
         committed = self.rounds.reduce(own, weight)
         self._times.append(time.monotonic() - began)
-        self._commit(committed)
+        try:
+            self._commit(committed)
+        except BaseException as error:
+            why = type(error).__name__
+            self.agent.give_up(f"step {self._trained.steps} failed here ({why}), which the others have; join again")
+            self.close()
+            raise
         return committed
 
     def leave(self, deadline: Deadline) -> None:

@@ -29,7 +29,7 @@ class OverlayOptions:
     copies_whole_state: bool = True
     """Whether a source copies all of the state rather than its own shares: it can then stand in for one that is lost."""
     chunk_bytes: int = 256 * 2**10
-    """Of the pieces in which gradients and states travel."""
+    """Of the pieces in which gradients and states travel; the same on all workers."""
     window_bytes: int = 16 * 2**20
     """Most bytes of a reduction that wait at a receiver that is not there yet."""
     max_waiting_bytes: int = 2**30

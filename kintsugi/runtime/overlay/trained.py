@@ -30,7 +30,7 @@ class TrainedState:
         schedules: Sequence[Schedule] = (),
         before_step: Callable[[], None] = _nothing,
     ) -> None:
-        """Take a model that is built already.
+        """Take a model that is built already; gradients that it has are of an earlier life, and dropped.
 
         Raises:
             InvalidInputError: nothing in it is trained, or the optimizer cannot step with a mean alone.
@@ -52,6 +52,7 @@ class TrainedState:
         is_double = any(one.dtype.to_real() == torch.float64 for one in self._trained)
         self._dtype = torch.float64 if is_double else torch.float32
         self._own: Tensor | None = None
+        optimizer.zero_grad(set_to_none=True)
 
     @property
     def num_elements(self) -> int:
@@ -123,17 +124,17 @@ class TrainedState:
         self.steps += 1
 
     def skip(self) -> None:
-        """Nobody added anything to a step: undo what passes changed in averaged buffers, which is something else on each worker."""
+        """Nobody added anything to a step: undo what passes did to gradients and averaged buffers, which differs by worker."""
         with torch.no_grad():
             for buffer, agreed in zip(self._buffers, self._agreed, strict=True):
                 _as_real(buffer).copy_(agreed)
+        self.optimizer.zero_grad(set_to_none=True)
 
     def packed(self) -> PackedState:
         """The state as a range of bytes over the live tensors."""
-        replicated = self._options.replicated
-        return PackedState(
-            flat_state.entries(self.model, self.optimizer, self._schedules, self.steps, replicated, reduced=self._reduced)
-        )
+        replicated, chunk_bytes = self._options.replicated, self._options.chunk_bytes
+        trained = (self.model, self.optimizer, self._schedules)
+        return PackedState(flat_state.entries(*trained, self.steps, replicated, reduced=self._reduced, chunk_bytes=chunk_bytes))
 
     def load(self, arrived: PackedState) -> None:
         """Become equal to what arrived.
@@ -141,10 +142,9 @@ class TrainedState:
         Raises:
             ReconfigurationError: it is the state of another model, or of one that is trained in another way.
         """
-        replicated = self._options.replicated
-        self.steps = flat_state.load(
-            arrived.entries, self.model, self.optimizer, self._schedules, replicated, reduced=self._reduced
-        )
+        replicated, chunk_bytes = self._options.replicated, self._options.chunk_bytes
+        trained = (self.model, self.optimizer, self._schedules)
+        self.steps = flat_state.load(arrived.entries, *trained, replicated, reduced=self._reduced, chunk_bytes=chunk_bytes)
         self._agree()
 
     def digest(self) -> str:

@@ -174,7 +174,7 @@ def test_an_attempt_to_connect_that_fails_leaves_no_socket_behind(database_url, 
     try:
         with postgres.frozen(), pytest.raises(UnavailableError, match="timeout expired"), database.reading():
             raise AssertionError("nobody answers")
-        assert len(os.listdir("/proc/self/fd")) == len(before)
+        assert len(os.listdir("/proc/self/fd")) <= len(before)
     finally:
         gc.enable()
         database.close()

@@ -4,11 +4,13 @@ import queue
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from kintsugi.core.errors import InvalidInputError, ReconfigurationError
+from kintsugi.core.errors import InvalidInputError, ReconfigurationError, UnavailableError
 from kintsugi.core.overlay import WorkerState
+from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
 from kintsugi.core.version import PROTOCOL
 from kintsugi.runtime.overlay import admission, exits
 from kintsugi.runtime.overlay.committed import GivenUpError
@@ -23,6 +25,17 @@ def nobody_asked() -> Iterator[None]:
     exits.forget_exit_event()
     yield
     exits.forget_exit_event()
+
+
+def test_a_neighbour_that_cannot_be_reached_is_asked_for_now_and_then_alone():
+    desk = Desk()
+    lost = {"worker": "z", "address": f"127.0.0.1:{free_port()}", "state_bytes": 1, "shard_bytes": 1, "gradient_bytes": 1}
+    desk.post(OverlayEvent(kind=OverlayEventKind.WORKER_JOINED, id="z", protocol=PROTOCOL, **lost))
+    crew = Crew(desk, replace(OPTIONS, join_timeout_seconds=2.0))
+    joiner = crew.start("b")
+    joiner.join(60.0)
+    assert isinstance(joiner.error, UnavailableError)
+    assert 0 < desk.num(OverlayEventKind.LINK_CONNECTED) <= 10
 
 
 class SilentDesk(Desk):

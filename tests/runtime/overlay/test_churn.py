@@ -71,6 +71,28 @@ def test_a_worker_is_lost_in_the_middle_of_a_reduction():
     assert crew.desk.now.restarts == 1
 
 
+def test_who_cannot_apply_a_step_that_the_others_have_takes_part_no_more():
+    crew, is_full = Crew(), threading.Event()
+
+    def fail_once() -> None:
+        if is_full.is_set():
+            is_full.clear()
+            raise MemoryError("no room for the update")
+
+    crew.start("a").await_steps(1)
+    failed = crew.start("b", ("a",), before_step=fail_once)
+    failed.await_steps(2)
+    is_full.set()
+    failed.join(60.0)
+    assert isinstance(failed.error, MemoryError)
+    failed.error = None
+    with pytest.raises(GivenUpError, match=r"failed here \(MemoryError\), which the others have; join again"):
+        failed.coordinator.update()
+    crew.members["a"].await_steps(crew.members["a"].num_steps + 3)
+    crew.finish()
+    check(crew)
+
+
 def test_a_link_is_cut_and_the_reduction_goes_around_it():
     crew = Crew()
     crew.start_connected("a", "b")

@@ -110,6 +110,21 @@ def test_a_joiner_goes_on_bit_for_bit(kind, dtype, num_steps):
         assert joiner.digest() == source.digest()
 
 
+@pytest.mark.parametrize("kind", ["momentum", "adam", "lists"])
+def test_nothing_of_an_earlier_life_stays_where_the_others_keep_nothing_yet(kind):
+    source, joiner = trained(0, kind), trained(1, kind)
+    step(joiner, 0)
+    joiner.load(source.packed())
+    assert joiner.digest() == source.digest()
+
+
+def test_gradients_of_an_earlier_life_are_dropped():
+    earlier = trained(0, "sgd")
+    earlier.model(torch.ones(8, 2, 6)).sum().backward()
+    later = TrainedState(earlier.model, earlier.optimizer, OverlayOptions(averages_buffers=False))
+    assert not later.gathered(1.0).any()
+
+
 def test_tensors_of_groups_stay_where_they_are_and_those_of_whoever_holds_them():
     def with_rate(value: float) -> tuple[Tensor, TrainedState]:
         model, rate = nn.Linear(4, 4), torch.tensor(value)
@@ -269,6 +284,12 @@ def test_another_vector_is_refused_though_it_may_be_as_long(joiner, why):
     assert caught.value.field == "model"
 
 
+def test_a_vector_that_is_cut_into_other_pieces_is_refused():
+    with pytest.raises(ReconfigurationError, match="are 512 here and 1024 with the others: say the same") as caught:
+        trained(1, "sgd", chunk_bytes=512).load(trained(0, "sgd", chunk_bytes=1024).packed())
+    assert caught.value.field == "chunk_bytes"
+
+
 def test_what_is_frozen_later_is_still_reduced():
     source, joiner = partly_trained(0), partly_trained(0)
     source.model.second.requires_grad_(False)
@@ -348,10 +369,11 @@ def test_what_a_pass_changed_in_a_step_to_which_nobody_added_anything_is_undone(
     model = Buffered()
     state = TrainedState(model, torch.optim.SGD(model.parameters(), 0.1), OverlayOptions())
     before = state.digest()
-    model(torch.ones(3))
+    model(torch.ones(3)).sum().backward()
     assert state.digest() != before
     state.skip()
     assert state.digest() == before
+    assert model.weight.grad is None
 
 
 def test_complex_parameters_are_trained_by_both_parts_of_their_gradient():

@@ -1,5 +1,6 @@
 """Strategies keep real replicas together: over gloo groups and connections of their own, with threads as workers."""
 
+import contextlib
 import threading
 
 import pytest
@@ -316,11 +317,12 @@ def test_the_learning_rate_may_be_a_function_of_the_step():
 
 
 def test_names_of_strategies_are_told_apart():
-    with pytest.raises(InvalidInputError, match="strategy"):
-        SynchronizedOptimizer(adam(model_of()), [SynchronousSGD(), SynchronousSGD()], PeerTransport.alone())
     mixed = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1)), torch.nn.Parameter(torch.zeros(1).double())], lr=0.1)
-    with pytest.raises(InvalidInputError, match="one type"):
-        SynchronizedOptimizer(mixed, SynchronousSGD(), PeerTransport.alone())
+    with contextlib.closing(PeerTransport.alone()) as alone:
+        with pytest.raises(InvalidInputError, match="strategy"):
+            SynchronizedOptimizer(adam(model_of()), [SynchronousSGD(), SynchronousSGD()], alone)
+        with pytest.raises(InvalidInputError, match="one type"):
+            SynchronizedOptimizer(mixed, SynchronousSGD(), alone)
 
 
 class LocalSGD(Strategy):

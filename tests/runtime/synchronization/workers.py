@@ -1,5 +1,6 @@
 """Workers as threads of one process: real gloo groups and real connections, so that every worker can be looked into."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -20,6 +21,7 @@ class Link:
 
     def __init__(self) -> None:
         self._stores: dict[str, dist.HashStore] = {}
+        self._transports: list[PeerTransport] = []
         self._lock = threading.Lock()
 
     def group(self, name: str, rank: int, size: int):
@@ -38,8 +40,17 @@ class Link:
 
     def transport(self, name: str, rank: int, size: int, *, fail: Callable[[torch.Tensor], None] | None = None, **options):
         """`fail` sees every tensor before it is summed, and raises where this worker's part in it is to fail."""
-        if size == 1:
-            return PeerTransport.alone()
+        transport = PeerTransport.alone() if size == 1 else self._over_gloo(name, rank, size, fail, options)
+        with self._lock:
+            self._transports.append(transport)
+        return transport
+
+    def close(self) -> None:
+        """Ends what workers left open, as those that were lost do."""
+        for transport in self._transports:
+            transport.close()
+
+    def _over_gloo(self, name: str, rank: int, size: int, fail, options: dict[str, Any]) -> PeerTransport:
         group = self.group(name, rank, size)
 
         def all_reduce(tensor: torch.Tensor) -> None:
@@ -83,8 +94,8 @@ def together(*workers: Callable[[], Any]) -> list[Any]:
 
 def crew(size: int, main: Callable[[int, Link], Any]) -> list[Any]:
     """`main(rank, link)` on so many workers."""
-    link = Link()
-    return together(*[lambda rank=rank: main(rank, link) for rank in range(size)])
+    with contextlib.closing(Link()) as link:
+        return together(*[lambda rank=rank: main(rank, link) for rank in range(size)])
 
 
 _SEEDING = threading.Lock()
