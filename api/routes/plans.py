@@ -17,11 +17,10 @@ from api.deps import (
     answer,
     etag,
 )
-from api.http.bodies import refuses, tells
+from api.http.bodies import tells
 from api.records import Told
 from api.storage.wording import Detail
 from api.waiting.presence import while_there
-from kintsugi.core.errors import StaleGenerationError
 from kintsugi.core.messages import Answer
 
 router = APIRouter(prefix="/v1/jobs/{job}", tags=["plans"])
@@ -37,7 +36,6 @@ AfterGeneration = Annotated[
         **tells(Answer),
         204: {"description": "No newer plan within `wait_seconds`"},
         **READ_PROBLEMS,
-        **refuses(HTTPStatus.CONFLICT),
     },
 )
 async def get_plan(
@@ -51,15 +49,12 @@ async def get_plan(
 ) -> Response:
     """The plan to go on with; with `after_generation` and `wait_seconds` as soon as there is a newer one.
 
-    A plan that waits for approval is not among them: `/plans/{generation}` shows it. An `after_generation` that nothing was decided
-    for is refused as `stale_generation`: the service's database was set back since whoever asks was told of it.
+    A plan that waits for approval is not among them: `/plans/{generation}` shows it.
     """
     desk.check_wait(wait_seconds)
     told = await desk.read(desk.service.told, job)
-    _require_decided(desk, job, after_generation)
     if after_generation is not None and told.decision.generation <= after_generation and wait_seconds > 0:
         told = await _awaited(desk, request, job, after_generation, wait_seconds)
-        _require_decided(desk, job, after_generation)
     if after_generation is not None and told.decision.generation <= after_generation:
         return Response(status_code=HTTPStatus.NO_CONTENT, headers={"ETag": etag(told)})
     return answer(job, told, detail)
@@ -69,13 +64,6 @@ async def get_plan(
 async def get_plan_at(job: JobPath, generation: GenerationPath, desk: DeskDep, detail: DetailQuery = Detail.FULL) -> Response:
     """The decision of one generation, which never changes, and how its plan stands now."""
     return answer(job, await desk.read(desk.service.told, job, generation), detail)
-
-
-def _require_decided(desk: Desk, job: str, generation: int | None) -> None:
-    history = desk.service.kept_history(job)
-    if generation is not None and history is not None and generation > history.generation:
-        message = f"nothing was decided for it; the latest is {history.generation}: fetch its plan and go on from there"
-        raise StaleGenerationError(message, current_generation=history.generation, field="after_generation", value=generation)
 
 
 async def _awaited(desk: Desk, request: Request, job: str, above: int, seconds: float) -> Told:
