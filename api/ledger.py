@@ -177,7 +177,7 @@ class Ledger(Records):
             deadline=moved,
         )
         if outcome.decided.plan is not None:
-            self.keep_plan(job, Planned(outcome.decided.plan, outcome.snapshot.cluster))
+            self.keep_plan(job, stored, Planned(outcome.decided.plan, outcome.snapshot.cluster))
 
 
 def _concluded(history: History, outcome: Outcome, now: str) -> History:

@@ -86,7 +86,7 @@ class Records:
         self.store = store
         self._states: dict[str, JobState] = {}
         self._keeping = Lock()
-        self._plans: Recent[tuple[str, int], Planned] = Recent(CACHED_PLANS)
+        self._plans: Recent[tuple[str, int, str], Planned] = Recent(CACHED_PLANS)
         self._gathered: dict[str, Gathered] = {}
         store.when_set_back(self._forget)
 
@@ -231,7 +231,6 @@ class Records:
     def _forget(self) -> None:
         with self._keeping:
             self._states, self._gathered = {}, {}
-        self._plans.clear()
 
     def _decision_at(self, job: str, generation: int) -> StoredDecision:
         try:
@@ -242,17 +241,22 @@ class Records:
             raise
 
     def _planned(self, job: str, generation: int) -> Planned:
-        planned = self._plans.get((job, generation))
+        decision = self.store.decision(job, generation)
+        planned = self._plans.get(_named(job, decision))
         if planned is None:
-            decision = self.store.decision(job, generation)
             cluster = self.store.document(Cluster, loaded(StoredSnapshot, decision.snapshot).cluster)
             planned = Planned(decision.wording.plan(), cluster)
-            self.keep_plan(job, planned)
+            self.keep_plan(job, decision, planned)
         return planned
 
-    def keep_plan(self, job: str, planned: Planned) -> None:
-        """Remember a stored plan, so that it need not be decoded again."""
-        self._plans.put((job, planned.plan.generation), planned)
+    def keep_plan(self, job: str, decision: StoredDecision, planned: Planned) -> None:
+        """Remember the plan of a stored decision, so that it need not be decoded again."""
+        self._plans.put(_named(job, decision), planned)
+
+
+def _named(job: str, decision: StoredDecision) -> tuple[str, int, str]:
+    """What no other decision has, in whichever past of the database."""
+    return job, decision.generation, decision.decided_at
 
 
 def _ends_gathering(entry: Entry) -> bool:

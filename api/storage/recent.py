@@ -20,11 +20,6 @@ class Recent(Generic[K, V]):
         """What was put under `key`, unless it was forgotten."""
         return self._items.get(key)
 
-    def clear(self) -> None:
-        """Forget everything."""
-        with self._lock:
-            self._items = {}
-
     def put(self, key: K, value: V) -> None:
         """Remember `value`; the oldest is forgotten where there is no room."""
         with self._lock:

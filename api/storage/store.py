@@ -65,7 +65,7 @@ class Store:
         self._decisions: Recent[tuple[str, int], StoredDecision] = Recent(CACHED_ITEMS)
         self._decoded: Callable[[Any, str], Any] = lru_cache(CACHED_ITEMS)(self._decode)
         self._mark = Mark()
-        self._forgetful: list[Callable[[], None]] = [self._decisions.clear, self._unmark]
+        self._forgetful: list[Callable[[], None]] = [self._forget]
         self.times_set_back = 0
         """How often it was noticed that the database was emptied or set back."""
 
@@ -178,10 +178,11 @@ class Store:
                 _end(connection, job, entries[-1].received_at)
             _remember(connection, key, job, entries[-1].number)
 
+        decisions = self._decisions
         with self.noticing():
             self._group.write(work)
         if decision is not None:
-            self._decisions.put((job, decision.generation), decision)
+            decisions.put((job, decision.generation), decision)
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -292,8 +293,9 @@ class Store:
         Raises:
             NotFoundError: nothing was decided for this generation.
         """
-        decision = self._decisions.get((job, generation)) or self._read_decision(job, generation)
-        self._decisions.put((job, generation), decision)
+        decisions = self._decisions  # another one takes its place where this is read of a past that is forgotten meanwhile
+        decision = decisions.get((job, generation)) or self._read_decision(job, generation)
+        decisions.put((job, generation), decision)
         return decision
 
     def kept_decision(self, job: str, generation: int) -> StoredDecision | None:
@@ -320,8 +322,8 @@ class Store:
                         return
             raise set_back(job, head)
 
-    def _unmark(self) -> None:
-        self._mark = Mark()
+    def _forget(self) -> None:
+        self._decisions, self._mark = Recent(CACHED_ITEMS), Mark()
 
     def _decode(self, kind: type[T], digest: str) -> T:
         return loaded(kind, self.body(digest))

@@ -3,14 +3,17 @@
 import json
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
 import httpx2
 import pytest
 from sqlalchemy import make_url
 
-from api.storage.continuity import SetBackError
+from api.storage.continuity import Head, SetBackError
 from api.storage.store import Store
+from kintsugi.core.errors import NotFoundError
+from tests.api.overlay.test_routes import OVERLAY, join
 from tests.api.requests import EVENTS, JOB, event, new_job
 from tests.api.storage.test_durability import assert_whole, serving
 from tests.databases import POSTGRESQL, prepare
@@ -210,3 +213,46 @@ def test_the_end_of_all_logs_is_looked_back_at(archive):
             store.look_back()
         finally:
             store.close()
+
+
+def test_a_decision_that_was_read_in_the_lost_past_is_not_told_after_it(archive, monkeypatch):
+    with past(archive) as (client, copy):
+        lose(client, 1)
+    store = Store(archive.url)
+    read = store._read_decision
+
+    def read_before_it_is_noticed(job, generation):
+        found = read(job, generation)
+        archive.restore(copy)
+        store.database.close()  # as PostgreSQL has ended its connections
+        with pytest.raises(SetBackError):
+            store.entries_behind(job, Head(number=found.number, at=found.decided_at))
+        return found
+
+    try:
+        monkeypatch.setattr(store, "_read_decision", read_before_it_is_noticed)
+        assert store.decision("llama", 2).generation == 2
+        monkeypatch.undo()
+        with pytest.raises(NotFoundError):
+            store.decision("llama", 2)
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("is_as_long_again", [False, True])
+def test_an_overlay_is_the_one_that_is_there(archive, is_as_long_again):
+    with serving(archive.url) as client:
+        there = join(client, "w00")
+    copy = archive.back_up()
+    with serving(archive.url) as client:
+        for worker in ("w01", "w02"):
+            join(client, worker, "w00")
+        archive.restore(copy)
+        if is_as_long_again:
+            with serving(archive.url) as other:
+                there = [join(other, worker, "w00") for worker in ("w04", "w05")][-1]
+        assert answered(lambda: client.get(OVERLAY)).json() == there
+        asked = {"after_generation": there["generation"], "wait_seconds": 20}
+        with ThreadPoolExecutor(1) as thread:
+            waited = thread.submit(client.get, OVERLAY, params=asked)
+            assert join(client, "w03", "w00") == waited.result(30).json()
