@@ -98,9 +98,13 @@ class Records:
             SetBackError: the log does not hold any more what this process knows of it, which is forgotten.
         """
         caller().require(job)
-        state = self._states.get(job) or self._first_state(job)
+        known = self._states.get(job)
+        state = known or self._first_state(job)
+        entries = self.store.entries_behind(job, state.head)
+        if known is not None and not entries:
+            return known
         history, heard_at = state.history, state.heard_at
-        for entry in self.store.entries_behind(job, state.head):
+        for entry in entries:
             history, heard_at = history.replayed(entry), entry.received_at
             self.heard(job, entry)
         state = replace(state, history=history, heard_at=heard_at)

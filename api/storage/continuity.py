@@ -4,6 +4,7 @@ A backup may take its place while the service runs, and so may a copy that lagge
 over. What this process remembers of jobs is then of a past that is no more, and nothing may be put behind it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,10 +31,14 @@ class Head:
     """When it was received, or the job created (RFC 3339, UTC, to the microsecond): no entry of another past has both."""
 
     def is_in(self, row: Row[Any] | None) -> bool:
-        """Whether it is the first row of `FROM_HEAD`."""
+        """Whether it is the first row that `rows_from` gives."""
         if row is None or self.number == 0:
             return row is not None and bool(row.created_at == self.at)
         return (row.number, row.received_at) == (self.number, self.at)
+
+    def rows_from(self, connection: Connection, job: str) -> Sequence[Row[Any]]:
+        """A job's log from its head on; before the first entry, where there is none, one row with the job alone."""
+        return connection.execute(FROM_HEAD if self.number else FROM_CREATION, {"name": job, "head": self.number}).all()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +60,13 @@ class Mark:
             raise _error(f"entry {self.position} of all logs, received {self.at}")
 
 
-FROM_HEAD: Select[Any] = (
+FROM_HEAD = select(LOG).where(LOG.c.job == bindparam("name"), LOG.c.number >= bindparam("head")).order_by(LOG.c.number)
+FROM_CREATION: Select[Any] = (
     select(JOBS.c.created_at, LOG)
-    .join_from(JOBS, LOG, (LOG.c.job == JOBS.c.id) & (LOG.c.number >= bindparam("head")), isouter=True)
+    .join_from(JOBS, LOG, (LOG.c.job == JOBS.c.id) & (LOG.c.number > bindparam("head")), isouter=True)
     .where(JOBS.c.id == bindparam("name"))
     .order_by(LOG.c.number)
 )
-"""A job's log from its head on; where there is no such entry one row with the job alone."""
 KNOWN_AND_LAST: Select[Any] = (
     select(LOG.c.position, LOG.c.received_at)
     .where(LOG.c.position.in_((bindparam("known"), select(func.max(LOG.c.position)).scalar_subquery())))

@@ -10,14 +10,9 @@ from api.storage.engines import POSTGRESQL
 from api.storage.tables import JOBS, LOG
 
 LAST_POSITION = select(func.max(LOG.c.position))
-LAST_AND_HEAD = select(
-    LAST_POSITION.scalar_subquery().label("last"),
-    select(JOBS.c.created_at).where(JOBS.c.id == bindparam("job")).scalar_subquery().label("created_at"),
-    select(LOG.c.received_at)
-    .where(LOG.c.job == bindparam("job"), LOG.c.number == bindparam("number"))
-    .scalar_subquery()
-    .label("received_at"),
-)
+OF_ALL = LAST_POSITION.scalar_subquery()
+HEAD_AND_LAST = select(LOG.c.received_at, OF_ALL).where(LOG.c.job == bindparam("job"), LOG.c.number == bindparam("number"))
+CREATION_AND_LAST = select(JOBS.c.created_at, OF_ALL).where(JOBS.c.id == bindparam("job"))
 POSITIONED_FROM = select(LOG).where(LOG.c.position >= bindparam("first")).order_by(LOG.c.position).limit(bindparam("most"))
 ONE_BY_ONE = text("SELECT pg_advisory_xact_lock(7239104522)")
 """Whoever holds the lock commits before the next one numbers: who sees a position sees all positions below it."""
@@ -33,10 +28,11 @@ def numbered(connection: Connection, job: str, head: Head, rows: Sequence[Mappin
     """
     if connection.dialect.name == POSTGRESQL:
         connection.execute(ONE_BY_ONE)
-    found = connection.execute(LAST_AND_HEAD, {"job": job, "number": head.number}).one()
-    if (found.received_at if head.number else found.created_at) != head.at:
+    query, asked = (HEAD_AND_LAST, {"job": job, "number": head.number}) if head.number else (CREATION_AND_LAST, {"job": job})
+    at, last = connection.execute(query, asked).one_or_none() or (None, None)
+    if at != head.at:
         raise set_back(job, head)
-    return [{**row, "position": position} for position, row in enumerate(rows, start=(found.last or 0) + 1)]
+    return [{**row, "position": position} for position, row in enumerate(rows, start=(last or 0) + 1)]
 
 
 def last_position(connection: Connection) -> int:

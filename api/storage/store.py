@@ -12,7 +12,7 @@ from api.access.callers import caller, shown_key
 from api.jobs.history import Entry, History
 from api.storage import states
 from api.storage.agenda import Agenda, move
-from api.storage.continuity import FROM_HEAD, Head, Mark, SetBackError, moved, set_back
+from api.storage.continuity import Head, Mark, SetBackError, moved, set_back
 from api.storage.database import Database
 from api.storage.grouping import GroupCommit
 from api.storage.legible import loaded
@@ -119,6 +119,7 @@ class Store:
             SetBackError: it does not.
             UnavailableError: it does not answer.
         """
+        self._database.look_at_file()
         with self.noticing(), self._database.reading() as connection:
             self._mark = moved(connection, self._mark)
 
@@ -227,7 +228,7 @@ class Store:
             SetBackError: the log does not hold its head any more.
         """
         with self._database.reading() as connection:
-            rows = connection.execute(FROM_HEAD, {"name": job, "head": head.number}).all()
+            rows = head.rows_from(connection, job)
         if not head.is_in(rows[0] if rows else None):
             self._require(job, head)
         return [entry_of(row) for row in rows if row.number is not None and row.number > head.number]
@@ -318,7 +319,7 @@ class Store:
         with self.noticing():
             if self._database.is_reading:
                 with self._database.reading_anew() as connection:
-                    if head.is_in(connection.execute(FROM_HEAD, {"name": job, "head": head.number}).first()):
+                    if head.is_in(next(iter(head.rows_from(connection, job)), None)):
                         return
             raise set_back(job, head)
 

@@ -167,7 +167,7 @@ def test_who_waits_and_who_listens_hear_of_it_without_any_request(archive):
         lose(client, 1)
         lose(client, 2)
         waited = []
-        asked = {"after_generation": 3, "wait_seconds": 25}
+        asked = {"after_generation": 3, "wait_seconds": 10}
         waiter = threading.Thread(target=lambda: waited.append(answered(lambda: client.get(PLAN, params=asked))), daemon=True)
         with client.stream("GET", f"{JOB}/stream", params={"after": 0}) as stream:
             lines = stream.iter_lines()
