@@ -21,6 +21,7 @@ from api.spans import SPANS
 from api.storage.store import Store
 from api.waiting.feed import Feed
 from api.waiting.heartbeats_watch import HeartbeatWatch
+from api.waiting.lookout import Lookout
 from api.waiting.streams import Streams
 from api.waiting.tail import Tail
 from api.waiting.watch import Turns, Watch
@@ -118,14 +119,17 @@ def assembled(settings: Settings) -> Parts:
         overlays=overlays_of(settings, store.database),
     )
     _count(desk, ahead)
-    beside = (desk.watch, desk.deadlines, desk.overlays, desk.streams.tail, desk.heartbeats, hooks.courier, access.auditor)
+    told = (desk.watch, desk.overlays, desk.streams.tail, desk.heartbeats)
+    beside = (*told, desk.deadlines, Lookout(store, desk.forget), hooks.courier, access.auditor)
     return Parts(store=store, desk=desk, background=beside, ahead=ahead, workshop=workshop)
 
 
 def _ahead(settings: Settings, store: Store) -> Contingencies | None:
     if not settings.plans_ahead:
         return None
-    return Contingencies(store.shelf, pair_work=settings.pair_work, settling_seconds=SETTLING_SECONDS)
+    ahead = Contingencies(store.shelf, pair_work=settings.pair_work, settling_seconds=SETTLING_SECONDS)
+    store.when_set_back(ahead.forget_all)
+    return ahead
 
 
 def _count(desk: Desk, ahead: Contingencies | None) -> None:

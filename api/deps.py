@@ -68,6 +68,12 @@ class Desk:
         self.streams.tail.close()
         self.overlays.close()
 
+    def forget(self) -> None:
+        """Forget what was told of jobs: the database does not hold it any more."""
+        self.watch.forget()
+        self.streams.tail.forget()
+        self.heartbeats.forget()
+
     def check_wait(self, seconds: float) -> None:
         """Require a wait that the service bears.
 
@@ -160,9 +166,13 @@ def answer(job: str, told: Told, detail: Detail) -> Response:
 
 
 def etag(told: Told) -> str:
-    """The entity tag of a plan: its generation, and the log entry since which it stands otherwise than when it was decided."""
+    """The entity tag of a plan: which one it is, and the log entry since which it stands otherwise than when it was decided.
+
+    The moment tells it from one that had its generation before the database was set back.
+    """
     decision, standing = told.decision, told.standing
+    named = f"{decision.generation}@{decision.decided_at}"
     if standing.number == decision.number:
-        return f'"{decision.generation}"'
+        return f'"{named}"'
     since = PlanStatus.SUPERSEDED.value if standing.number is None else standing.number
-    return f'"{decision.generation}.{since}"'
+    return f'"{named}.{since}"'

@@ -120,11 +120,12 @@ class Ledger(Records):
         self._commit(state, chapter, key)
         for entry in chapter.entries:
             self.heard(state.job.id, entry)
-        self.keep_state(replace(state, history=after))
+        known = replace(state, history=after, heard_at=chapter.entries[-1].received_at)
+        self.keep_state(known)
         if after.ended is not None:
             self.decider.forget(state.job.id)
         elif (after.generation, after.applied_generation) != (before.generation, before.applied_generation):
-            self.look_ahead(replace(state, history=after))
+            self.look_ahead(known)
         self._metrics.logged(contents)
         return chapter.entries[-1]
 
@@ -155,7 +156,7 @@ class Ledger(Records):
         job, last, outcome = state.job.id, chapter.entries[-1], chapter.outcome
         moved = Appointment(before=_due_at(state.history), after=_due_at(chapter.after))
         if outcome.snapshot is None or outcome.decided is None:
-            self.store.append(job, chapter.entries, key=key, history=chapter.after, deadline=moved)
+            self.store.append(job, state.head, chapter.entries, key=key, history=chapter.after, deadline=moved)
             return
         stored, cluster = planning.stored(
             outcome.decided.wording,
@@ -166,10 +167,17 @@ class Ledger(Records):
             decided_at=last.received_at,
         )
         self.store.append(
-            job, chapter.entries, documents=(cluster,), decision=stored, key=key, history=chapter.after, deadline=moved
+            job,
+            state.head,
+            chapter.entries,
+            documents=(cluster,),
+            decision=stored,
+            key=key,
+            history=chapter.after,
+            deadline=moved,
         )
         if outcome.decided.plan is not None:
-            self.keep_plan(job, Planned(outcome.decided.plan, outcome.snapshot.cluster))
+            self.keep_plan(job, stored, Planned(outcome.decided.plan, outcome.snapshot.cluster))
 
 
 def _concluded(history: History, outcome: Outcome, now: str) -> History:

@@ -9,6 +9,7 @@ from api.access.callers import caller, no_job
 from api.decisions.planning import StoredSnapshot
 from api.jobs.history import Entry, History
 from api.jobs.lifecycle import NONE, Lifecycle
+from api.storage.continuity import Head
 from api.storage.legible import loaded
 from api.storage.recent import Recent
 from api.storage.rows import EXPIRY
@@ -33,6 +34,13 @@ class JobState:
     profile: Profile
     settings: JobSettings
     history: History
+    heard_at: str
+    """When the last entry was received; before the first, when the job was created."""
+
+    @property
+    def head(self) -> Head:
+        """How far its log is known."""
+        return Head(number=self.history.number, at=self.heard_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,22 +86,28 @@ class Records:
         self.store = store
         self._states: dict[str, JobState] = {}
         self._keeping = Lock()
-        self._plans: Recent[tuple[str, int], Planned] = Recent(CACHED_PLANS)
+        self._plans: Recent[tuple[str, int, str], Planned] = Recent(CACHED_PLANS)
         self._gathered: dict[str, Gathered] = {}
+        store.when_set_back(self._forget)
 
     def state(self, job: str) -> JobState:
         """The job as its whole log tells it.
 
         Raises:
             NotFoundError: there is no such job.
+            SetBackError: the log does not hold any more what this process knows of it, which is forgotten.
         """
         caller().require(job)
-        state = self._states.get(job) or self._first_state(job)
-        history = state.history
-        for entry in self.store.entries(job, after=history.number):
-            history = history.replayed(entry)
+        known = self._states.get(job)
+        state = known or self._first_state(job)
+        entries = self.store.entries_behind(job, state.head)
+        if known is not None and not entries:
+            return known
+        history, heard_at = state.history, state.heard_at
+        for entry in entries:
+            history, heard_at = history.replayed(entry), entry.received_at
             self.heard(job, entry)
-        state = replace(state, history=history)
+        state = replace(state, history=history, heard_at=heard_at)
         self.keep_state(state)
         return state
 
@@ -216,7 +230,11 @@ class Records:
     def _first_state(self, job: str) -> JobState:
         first = first_state(self.store, job)
         kept = self.store.latest_history(job)
-        return first if kept is None else replace(first, history=kept)
+        return first if kept is None else replace(first, history=kept, heard_at=self.store.entry(job, kept.number).received_at)
+
+    def _forget(self) -> None:
+        with self._keeping:
+            self._states, self._gathered = {}, {}
 
     def _decision_at(self, job: str, generation: int) -> StoredDecision:
         try:
@@ -227,17 +245,22 @@ class Records:
             raise
 
     def _planned(self, job: str, generation: int) -> Planned:
-        planned = self._plans.get((job, generation))
+        decision = self.store.decision(job, generation)
+        planned = self._plans.get(_named(job, decision))
         if planned is None:
-            decision = self.store.decision(job, generation)
             cluster = self.store.document(Cluster, loaded(StoredSnapshot, decision.snapshot).cluster)
             planned = Planned(decision.wording.plan(), cluster)
-            self.keep_plan(job, planned)
+            self.keep_plan(job, decision, planned)
         return planned
 
-    def keep_plan(self, job: str, planned: Planned) -> None:
-        """Remember a stored plan, so that it need not be decoded again."""
-        self._plans.put((job, planned.plan.generation), planned)
+    def keep_plan(self, job: str, decision: StoredDecision, planned: Planned) -> None:
+        """Remember the plan of a stored decision, so that it need not be decoded again."""
+        self._plans.put(_named(job, decision), planned)
+
+
+def _named(job: str, decision: StoredDecision) -> tuple[str, int, str]:
+    """What no other decision has, in whichever past of the database."""
+    return job, decision.generation, decision.decided_at
 
 
 def _ends_gathering(entry: Entry) -> bool:
@@ -259,6 +282,7 @@ def first_state(store: Store, job: str) -> JobState:
         profile=store.document(Profile, stored.profile),
         settings=store.document(JobSettings, stored.settings),
         history=_first_history(store, stored),
+        heard_at=stored.created_at,
     )
 
 

@@ -190,7 +190,7 @@ class Service(Ledger):
         )
         self.store.create(stored, (profile, cluster, settings, handling), first, key)
         if decided.plan is not None:
-            self.keep_plan(job, Planned(decided.plan, snapshot.cluster))
+            self.keep_plan(job, first, Planned(decided.plan, snapshot.cluster))
         self.look_ahead(self.state(job))
 
     def _known_job(self, job: str | None, digest: str, key: WriteKey | None) -> str | None:

@@ -73,6 +73,17 @@ class PostgreSql:
         self._do(f"CREATE DATABASE {name} TEMPLATE template0")
         return self.url(name)
 
+    def back_up(self, url: str) -> str:
+        """URL of a copy of a database to which nobody is connected."""
+        name = f"test{next(self._numbers)}"
+        self._do(f"CREATE DATABASE {name} TEMPLATE {make_url(url).database}")
+        return self.url(name)
+
+    def restore(self, url: str, copy: str) -> None:
+        """Put a copy in the place of a database, whoever is connected to it; the copy is gone then."""
+        self.drop(url)
+        self._do(f"ALTER DATABASE {make_url(copy).database} RENAME TO {make_url(url).database}")
+
     def drop(self, url: str) -> None:
         self._do(f"DROP DATABASE {make_url(url).database} WITH (FORCE)")
 

@@ -100,6 +100,12 @@ class Contingencies:
             self._work.pop(job, None)
             self._changed.notify_all()
 
+    def forget_all(self) -> None:
+        """Make no more plans for the jobs of now."""
+        with self._changed:
+            self._work.clear()
+            self._changed.notify_all()
+
     def find(self, job: str, snapshot: Snapshot) -> Decided | None:
         """The decision for `snapshot`, if it was made ahead."""
         key = fingerprint(snapshot)

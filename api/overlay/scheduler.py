@@ -165,7 +165,11 @@ class Scheduler:
     def _looked_up(self, job: str) -> Page | None:
         known = self._pages.get(job)
         page = self.book.page(job, known)
-        return page if page is None or page is known else self._remember(job, page)
+        if page is known:
+            return page
+        if known is not None and (page is None or page.number < known.number):  # the database was emptied or set back
+            self._pages.pop(job, None)
+        return page if page is None else self._remember(job, page)
 
     def _remember(self, job: str, page: Page) -> Page:
         known = self._pages.pop(job, None)

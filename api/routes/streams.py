@@ -47,8 +47,7 @@ async def stream_all(
     """What happens to all jobs, as server-sent events; ids are places in the order of all jobs' entries."""
     selection = _selection(kinds, detail)
     end = await desk.read(desk.streams.feed.end)
-    place = _asked(after, last_event_id) or Place(number=end)
-    return _stream(desk, None, place, selection)
+    return _stream(desk, None, _asked(after, last_event_id, end), selection)
 
 
 @router.get("/jobs/{job}/stream", response_class=Response, responses=RESPONSES)
@@ -68,8 +67,7 @@ async def stream_job(
     """
     selection = _selection(kinds, detail)
     end = await desk.read(_end_of, desk, job)
-    place = _asked(after, last_event_id) or Place(number=end)
-    return _stream(desk, job, place, selection)
+    return _stream(desk, job, _asked(after, last_event_id, end), selection)
 
 
 def _stream(desk: Desk, job: str | None, place: Place, selection: Selection) -> EventStream:
@@ -81,10 +79,11 @@ def _end_of(desk: Desk, job: str) -> int:
     return desk.service.state(job).history.number
 
 
-def _asked(after: int | None, last_event_id: str | None) -> Place | None:
+def _asked(after: int | None, last_event_id: str | None, end: int) -> Place:
+    """Where a client is to begin: what it was told behind the end is not in the database any more."""
     if last_event_id:
-        return Place.of(last_event_id)
-    return None if after is None else Place(number=after)
+        return min(Place.of(last_event_id), Place(number=end), key=lambda place: place.number)
+    return Place(number=end if after is None else after)
 
 
 def _selection(kinds: str | None, detail: Detail) -> Selection:

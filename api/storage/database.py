@@ -16,6 +16,7 @@ from sqlalchemy.pool import QueuePool
 from api.spans import span
 from api.storage.absence import Absence
 from api.storage.engines import DATABASE_FIELD, POSTGRESQL, READING, SQLITE, engine_of
+from api.storage.files import OneFile
 from kintsugi.core.errors import ConflictError, InvalidInputError, KintsugiError, UnavailableError
 
 SERIALIZATION_FAILURES = frozenset({"40001", "40P01"})
@@ -52,6 +53,7 @@ class Database:
         self._engine = engine_of(url, read_only=read_only)
         file = self._engine.url.database if self._engine.dialect.name == SQLITE else None
         self._folder = None if file is None else Path(file).parent
+        self._file = None if file is None or "uri" in self._engine.url.query else OneFile(self._engine, Path(file))
         options: dict[str, Any] = {READING: True}
         if self._engine.dialect.name == POSTGRESQL:
             options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -68,6 +70,15 @@ class Database:
             with ExitStack() as stack, _translated(self._folder):
                 for _ in range(self._engine.pool.size()):
                     stack.enter_context(self._engine.connect())
+
+    def look_at_file(self) -> None:
+        """Require of a SQLite file that it is still the one that was opened.
+
+        Raises:
+            UnavailableError: it is not; nothing is read or written any more until it is back.
+        """
+        if self._file is not None:
+            self._file.look()
 
     def close(self) -> None:
         """Give the connections back."""
@@ -89,6 +100,25 @@ class Database:
                 yield connection
             finally:
                 self._own.reading = None
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether this thread is within a read: what it sees may be older than what others have told it."""
+        return self._own.reading is not None
+
+    @contextmanager
+    def reading_anew(self) -> Iterator[Connection]:
+        """As `reading`, in a transaction of its own also within another one of the same thread.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        around, self._own.reading = self._own.reading, None
+        try:
+            with self.reading() as connection:
+                yield connection
+        finally:
+            self._own.reading = around
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:

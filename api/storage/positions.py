@@ -5,24 +5,34 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, select, text
 
+from api.storage.continuity import Head, set_back
 from api.storage.engines import POSTGRESQL
-from api.storage.tables import LOG
+from api.storage.tables import JOBS, LOG
 
 LAST_POSITION = select(func.max(LOG.c.position))
-POSITIONED_AFTER = select(LOG).where(LOG.c.position > bindparam("after")).order_by(LOG.c.position).limit(bindparam("most"))
+OF_ALL = LAST_POSITION.scalar_subquery()
+HEAD_AND_LAST = select(LOG.c.received_at, OF_ALL).where(LOG.c.job == bindparam("job"), LOG.c.number == bindparam("number"))
+CREATION_AND_LAST = select(JOBS.c.created_at, OF_ALL).where(JOBS.c.id == bindparam("job"))
+POSITIONED_FROM = select(LOG).where(LOG.c.position >= bindparam("first")).order_by(LOG.c.position).limit(bindparam("most"))
 ONE_BY_ONE = text("SELECT pg_advisory_xact_lock(7239104522)")
 """Whoever holds the lock commits before the next one numbers: who sees a position sees all positions below it."""
 
 
-def numbered(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of the log with the next positions, for the transaction that inserts them at once.
+def numbered(connection: Connection, job: str, head: Head, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of a job's log, behind its `head`, with the next positions, for the transaction that inserts them at once.
 
     SQLite has one writer at a time anyway; on PostgreSQL writers take turns from here to their commit.
+
+    Raises:
+        SetBackError: the log does not hold its head any more.
     """
     if connection.dialect.name == POSTGRESQL:
         connection.execute(ONE_BY_ONE)
-    last = last_position(connection)
-    return [{**row, "position": position} for position, row in enumerate(rows, start=last + 1)]
+    query, asked = (HEAD_AND_LAST, {"job": job, "number": head.number}) if head.number else (CREATION_AND_LAST, {"job": job})
+    at, last = connection.execute(query, asked).one_or_none() or (None, None)
+    if at != head.at:
+        raise set_back(job, head)
+    return [{**row, "position": position} for position, row in enumerate(rows, start=(last or 0) + 1)]
 
 
 def last_position(connection: Connection) -> int:

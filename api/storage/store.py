@@ -5,12 +5,14 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
 
+import structlog
 from sqlalchemy import Connection, delete, func, insert, select
 
 from api.access.callers import caller, shown_key
 from api.jobs.history import Entry, History
 from api.storage import states
 from api.storage.agenda import Agenda, move
+from api.storage.continuity import Head, Mark, SetBackError, moved, set_back
 from api.storage.database import Database
 from api.storage.grouping import GroupCommit
 from api.storage.legible import loaded
@@ -62,6 +64,10 @@ class Store:
         self.agenda = Agenda(self._database)
         self._decisions: Recent[tuple[str, int], StoredDecision] = Recent(CACHED_ITEMS)
         self._decoded: Callable[[Any, str], Any] = lru_cache(CACHED_ITEMS)(self._decode)
+        self._mark = Mark()
+        self._forgetful: list[Callable[[], None]] = [self._forget]
+        self.times_set_back = 0
+        """How often it was noticed that the database was emptied or set back."""
 
     @property
     def database(self) -> Database:
@@ -90,6 +96,33 @@ class Store:
         """
         require_unchanged(self._database)
 
+    def when_set_back(self, forget: Callable[[], None]) -> None:
+        """Have `forget` called, in any thread, once what was read or written is not there any more."""
+        self._forgetful.append(forget)
+
+    @contextmanager
+    def noticing(self) -> Iterator[None]:
+        """What notices within this that the database was set back has everything forgotten that follows from it."""
+        try:
+            yield
+        except SetBackError as error:
+            self.times_set_back += 1
+            for forget in self._forgetful:
+                forget()
+            structlog.get_logger("kintsugi.api").error("the database was set back", reason=error.message)
+            raise
+
+    def look_back(self) -> None:
+        """Look whether the database still holds what was the last entry of all at the look before; by one thread at a time.
+
+        Raises:
+            SetBackError: it does not.
+            UnavailableError: it does not answer.
+        """
+        self._database.look_at_file()
+        with self.noticing(), self._database.reading() as connection:
+            self._mark = moved(connection, self._mark)
+
     def create(self, job: StoredJob, documents: Sequence[Document], decision: StoredDecision, key: WriteKey | None) -> None:
         """Store a job with its first decision.
 
@@ -106,6 +139,7 @@ class Store:
     def append(
         self,
         job: str,
+        head: Head,
         entries: Sequence[Entry],
         *,
         documents: Sequence[Document] = (),
@@ -118,7 +152,8 @@ class Store:
 
         Args:
             job: id of the job.
-            entries: with the numbers that follow the log's last.
+            head: of its log, as the entries were made for it.
+            entries: with the numbers that follow the head's.
             documents: that the decision refers to.
             decision: that the last entry led to.
             key: under which the write is remembered.
@@ -127,15 +162,16 @@ class Store:
 
         Raises:
             OvertakenError: another writer used one of the numbers, event ids or generations first.
+            SetBackError: the log does not hold its head any more.
         """
 
         def work(connection: Connection) -> None:
             for document in documents:
                 _put(connection, document)
-            connection.execute(ADD_ENTRIES, numbered(connection, [row_of_entry(job, entry) for entry in entries]))
+            connection.execute(ADD_ENTRIES, numbered(connection, job, head, [row_of_entry(job, entry) for entry in entries]))
             if decision is not None:
                 connection.execute(ADD_DECISION, row_of_decision(job, decision))
-            if history is not None and states.is_due(entries[0].number - 1, history.number):
+            if history is not None and states.is_due(head.number, history.number):
                 connection.execute(ADD_STATE, row_of_history(job, history))
             if deadline is not None:
                 move(connection, job, deadline.before, deadline.after)
@@ -143,9 +179,11 @@ class Store:
                 _end(connection, job, entries[-1].received_at)
             _remember(connection, key, job, entries[-1].number)
 
-        self._group.write(work)
+        decisions = self._decisions
+        with self.noticing():
+            self._group.write(work)
         if decision is not None:
-            self._decisions.put((job, decision.generation), decision)
+            decisions.put((job, decision.generation), decision)
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -182,6 +220,18 @@ class Store:
         most = LARGEST_INTEGER if limit is None else limit
         with self._database.reading() as connection:
             return [entry_of(row) for row in connection.execute(query, {"job": job, "after": after, "most": most})]
+
+    def entries_behind(self, job: str, head: Head) -> list[Entry]:
+        """Log entries of a job behind its `head`, ascending.
+
+        Raises:
+            SetBackError: the log does not hold its head any more.
+        """
+        with self._database.reading() as connection:
+            rows = head.rows_from(connection, job)
+        if not head.is_in(rows[0] if rows else None):
+            self._require(job, head)
+        return [entry_of(row) for row in rows if row.number is not None and row.number > head.number]
 
     def num_entries(self, job: str) -> int:
         """How many entries a job's log has."""
@@ -244,8 +294,9 @@ class Store:
         Raises:
             NotFoundError: nothing was decided for this generation.
         """
-        decision = self._decisions.get((job, generation)) or self._read_decision(job, generation)
-        self._decisions.put((job, generation), decision)
+        decisions = self._decisions  # another one takes its place where this is read of a past that is forgotten meanwhile
+        decision = decisions.get((job, generation)) or self._read_decision(job, generation)
+        decisions.put((job, generation), decision)
         return decision
 
     def kept_decision(self, job: str, generation: int) -> StoredDecision | None:
@@ -262,6 +313,18 @@ class Store:
         with self._database.reading() as connection:
             body: str = connection.execute(select(DOCUMENTS.c.body).where(DOCUMENTS.c.digest == digest)).scalar_one()
         return body
+
+    def _require(self, job: str, head: Head) -> None:
+        """Require a job's log to hold its head now: what a longer read sees may be of a time before it."""
+        with self.noticing():
+            if self._database.is_reading:
+                with self._database.reading_anew() as connection:
+                    if head.is_in(next(iter(head.rows_from(connection, job)), None)):
+                        return
+            raise set_back(job, head)
+
+    def _forget(self) -> None:
+        self._decisions, self._mark = Recent(CACHED_ITEMS), Mark()
 
     def _decode(self, kind: type[T], digest: str) -> T:
         return loaded(kind, self.body(digest))

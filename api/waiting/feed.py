@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from api.jobs.history import Entry, standing_at
 from api.jobs.lifecycle import Lifecycle
 from api.records import Told
-from api.storage.positions import POSITIONED_AFTER, last_position
+from api.storage.continuity import Mark, moved
+from api.storage.positions import POSITIONED_FROM, last_position
 from api.storage.rows import entry_of
 from api.storage.store import Store
 from kintsugi.core.handling import Approval, Expiry, Handling
@@ -21,6 +22,11 @@ class Line:
     entry: Entry
     plan: Told | None
     """What the entry led to itself, or let count, or refused, or stopped waiting for, if anything; as the plan stood then."""
+
+    @property
+    def mark(self) -> Mark:
+        """Of a line that is numbered by its position."""
+        return Mark(position=self.number, at=self.entry.received_at)
 
 
 class Feed:
@@ -38,6 +44,15 @@ class Feed:
         with self._store.database.reading() as connection:
             return last_position(connection)
 
+    def mark(self) -> Mark:
+        """The last line, whose position `end` tells.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        with self._store.database.reading() as connection:
+            return moved(connection, Mark())
+
     def after(self, position: int, limit: int) -> list[Line]:
         """Up to `limit` lines of all jobs behind `position`, each numbered by its position.
 
@@ -45,8 +60,20 @@ class Feed:
             UnavailableError: the database does not answer.
         """
         with self._store.database.reading() as connection:
-            rows = connection.execute(POSITIONED_AFTER, {"after": position, "most": limit}).all()
+            rows = connection.execute(POSITIONED_FROM, {"first": position + 1, "most": limit}).all()
             return [self._line(row.job, row.position, entry_of(row)) for row in rows]
+
+    def behind(self, mark: Mark, limit: int) -> list[Line]:
+        """As `after`, behind a line that is known.
+
+        Raises:
+            SetBackError: the database does not hold it any more.
+            UnavailableError: the database does not answer.
+        """
+        with self._store.noticing(), self._store.database.reading() as connection:
+            rows = connection.execute(POSITIONED_FROM, {"first": mark.position, "most": limit + 1}).all()
+            mark.require_in(rows[0] if rows else None)
+            return [self._line(row.job, row.position, entry_of(row)) for row in rows if row.position > mark.position]
 
     def of_job(self, job: str, number: int, limit: int) -> list[Line]:
         """Up to `limit` lines of one job behind log number `number`.

@@ -46,6 +46,10 @@ class Patrol(ABC, Generic[ListeningT]):
         self._closed = True
         self._changed.set()
 
+    def forget(self) -> None:
+        """Begin anew, as after a restart: each job with what is heard of it next."""
+        self._heard = {}
+
     async def run(self) -> None:
         """Declare who fell silent, until the service stops."""
         while not self._closed:

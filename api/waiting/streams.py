@@ -142,7 +142,10 @@ class Streams:
         return []
 
     async def _lines(self, job: str | None, number: int, window: Window) -> AsyncGenerator[Line | None, None]:
-        """Every line behind `number`; None for every `heartbeat_seconds` without any. A stopping service ends with a page."""
+        """Every line behind `number`; None for every `heartbeat_seconds` without any. A stopping service ends with a page.
+
+        They end as well once the database was set back: what the client was told is not there any more.
+        """
         caught_up = False
         while True:
             changed = window.changed
@@ -150,6 +153,8 @@ class Streams:
             if lines is None:
                 lines = await self._page(job, number, PAGE)
                 caught_up = len(lines) < PAGE
+            if window.is_over:
+                return
             for line in lines:
                 number = line.number
                 yield line

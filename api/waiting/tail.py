@@ -9,6 +9,7 @@ import anyio
 from anyio.to_thread import run_sync
 
 from api.outages import Outage
+from api.storage.continuity import Mark, SetBackError
 from api.waiting.feed import Feed, Line
 from kintsugi.core.errors import UnavailableError
 
@@ -28,6 +29,8 @@ class Window:
 
     def __init__(self) -> None:
         self.listeners = 0
+        self.is_over = False
+        """Whether nothing comes any more: what was told is not in the database any more."""
         self.changed = anyio.Event()
         """Set with the next line; another one takes its place."""
         self._lines: deque[Line] = deque(maxlen=WINDOW_LINES)
@@ -57,7 +60,7 @@ class Tail:
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._windows: dict[str | None, Window] = {}
-        self._position: int | None = None
+        self._mark: Mark | None = None
         """Of the last line that was handed out; None while nobody listens."""
         self._somebody = anyio.Event()
         self._poked = anyio.Event()
@@ -84,14 +87,14 @@ class Tail:
         window = self._windows.setdefault(channel, Window())
         window.listeners += 1
         try:
-            if self._position is None:
-                position = await run_sync(self._feed.end)
-                self._position = position if self._position is None else self._position
+            if self._mark is None:
+                mark = await run_sync(self._feed.mark)
+                self._mark = mark if self._mark is None else self._mark
             self._somebody.set()
             yield window
         finally:
             window.listeners -= 1
-            if not window.listeners:
+            if not window.listeners and not window.is_over:
                 self._windows.pop(channel, None)
 
     def poke(self) -> None:
@@ -106,6 +109,13 @@ class Tail:
         for window in self._windows.values():
             window.wake()
 
+    def forget(self) -> None:
+        """Send those away who listen now: what they were told is not in the database any more."""
+        windows, self._windows, self._mark = self._windows, {}, None
+        for window in windows.values():
+            window.is_over = True
+            window.wake()
+
     async def run(self) -> None:
         """Read and hand out until the service stops."""
         while not self._closed:
@@ -114,20 +124,25 @@ class Tail:
                 await self._poked.wait()
             self._poked = anyio.Event()
             if not self._windows:
-                self._position, self._somebody = None, anyio.Event()
-            elif self._position is not None and not self._closed:
-                await self._read(self._position)
+                self._mark, self._somebody = None, anyio.Event()
+            elif self._mark is not None and not self._closed:
+                await self._read(self._mark)
 
-    async def _read(self, position: int) -> None:
+    async def _read(self, mark: Mark) -> None:
         try:
-            lines = await run_sync(self._feed.after, position, PAGE)
+            lines = await run_sync(self._feed.behind, mark, PAGE)
+        except SetBackError:
+            self.forget()
+            return
         except UnavailableError as error:
             self._outage.goes_on(error)
             await anyio.sleep(POLL_SECONDS)
             return
         self._outage.is_over()
+        if self._mark is not mark:  # forgotten meanwhile
+            return
         for line in lines:
-            self._position = line.number
+            self._mark = line.mark
             self._hand_out(line)
         if len(lines) == PAGE:
             self._poked.set()

@@ -36,6 +36,7 @@ class Turns:
 class _Watched:
     generation: int = -1
     waiting: int = 0
+    is_over: bool = False
     changed: anyio.Event = field(default_factory=anyio.Event)
 
 
@@ -54,18 +55,18 @@ class Watch:
         return self._closed
 
     async def wait(self, job: str, above: int, seconds: float) -> int:
-        """The generation above `above` that `job` has now; -1 after `seconds`, or when the service stops."""
+        """The generation above `above` that `job` has now; -1 after `seconds`, or when the service stops or has forgotten it."""
         watched = self._watched.setdefault(job, _Watched())
         watched.waiting += 1
         self._somebody.set()
         try:
             with anyio.move_on_after(seconds):
-                while not self._closed and watched.generation <= above:
+                while not self._closed and not watched.is_over and watched.generation <= above:
                     await watched.changed.wait()
             return watched.generation if watched.generation > above else -1
         finally:
             watched.waiting -= 1
-            if not watched.waiting:
+            if not watched.waiting and not watched.is_over:
                 self._watched.pop(job, None)
 
     def tell(self, job: str, generation: int) -> None:
@@ -75,6 +76,13 @@ class Watch:
             watched.generation = generation
             watched.changed.set()
             watched.changed = anyio.Event()
+
+    def forget(self) -> None:
+        """Wake everybody: the generations that were told are not in the database any more."""
+        forgotten, self._watched = self._watched, {}
+        for watched in forgotten.values():
+            watched.generation, watched.is_over = -1, True
+            watched.changed.set()
 
     def close(self) -> None:
         """Wake everybody."""

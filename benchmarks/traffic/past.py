@@ -11,6 +11,7 @@ from api.metrics import Metrics
 from api.schemas import NewJob
 from api.service import Service, utc_now
 from api.settings import Settings
+from api.storage.continuity import Head
 from api.storage.store import Store
 from benchmarks.service import QUIET
 from benchmarks.traffic.events import Row
@@ -54,6 +55,6 @@ def with_a_past(database: Path, num_jobs: int, num_events: int) -> list[str]:
     for name in jobs:
         if name != stored.id:
             store.create(replace(stored, id=name), (), decision, None)
-        store.append(name, past)
+        store.append(name, Head(number=0, at=stored.created_at), past)
     store.close()
     return jobs

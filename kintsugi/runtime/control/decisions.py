@@ -1,16 +1,26 @@
 """Where the agent's decisions come from: the service, or the planner in this very process."""
 
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
+
+import structlog
 
 from kintsugi.client import Client
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision
 from kintsugi.core.ending import Ending
-from kintsugi.core.errors import ConflictError, InfeasibleError, StaleGenerationError, UnavailableError
+from kintsugi.core.errors import (
+    ConflictError,
+    InfeasibleError,
+    KintsugiError,
+    NotFoundError,
+    StaleGenerationError,
+    UnavailableError,
+)
 from kintsugi.core.handling import Handling, PlanStatus
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.membership import Event, Membership
@@ -35,12 +45,18 @@ class JobRequest:
 
 _RESTAMPS = 10
 """How often events are told again because the job's generation moved on in between."""
+_RETOLD_EVENTS = 1_000
+"""How many of its latest events a job tells again to a service whose database was set back: what that lacks is the latest."""
+_SET_BACK = "the service's database was emptied or set back behind this job"
 _LOOK_SECONDS = 5.0
 """How often it is looked whether a plan that waits for approval was refused."""
 _HURRIED_SECONDS = 6.0
 """For all that a job has to ask and tell at its end; what is under way has half of it."""
 _APPROVAL_SECONDS = 86_400.0
 """How long an approval is waited for; jobs set shorter times (`Handling.approval_timeout_seconds`)."""
+
+
+E = TypeVar("E", bound=KintsugiError)
 
 
 class Decisions(Protocol):
@@ -173,10 +189,12 @@ class ServiceDecisions:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._log = structlog.get_logger("kintsugi.runtime")
 
     def start(self, request: JobRequest) -> Decision:
         """Create the job, or get it again."""
         self._job = request.name
+        self._told: deque[Event] = deque(maxlen=_RETOLD_EVENTS)
         view = self._client.create_job(
             job=request.name,
             profile=request.profile,
@@ -196,13 +214,36 @@ class ServiceDecisions:
     def after(self, events: Sequence[Event]) -> Decision:
         """Report the events; the answer is durable. Where others reported too, they count from the latest generation.
 
-        A plan that has to be approved is waited for.
+        A plan that has to be approved is waited for. A service that forgot events, for its database was set back, is told them
+        again; from which plan its own leads does not matter, as state is moved from where it lies.
+
+        Raises:
+            NotFoundError: it forgot the job itself.
+            InfeasibleError: no plan exists, or none from the older plan that it knows of.
         """
+        generation, is_set_back = events[0].generation, False
         for _ in range(_RESTAMPS):
+            asked = [replace(event, generation=generation) for event in (*(self._told if is_set_back else ()), *events)]
             try:
-                return self._approved(self._client.post_events(self._job, events, brief=True)).decision
+                answer = self._approved(self._client.post_events(self._job, asked, brief=True))
             except StaleGenerationError as error:
-                events = [replace(event, generation=error.current_generation) for event in events]
+                is_set_back = is_set_back or error.current_generation < generation
+                generation = error.current_generation
+            except NotFoundError as error:
+                if error.field == "job":
+                    raise _explained(error) from None
+                if is_set_back:
+                    raise
+                is_set_back = True  # all that this job's events name was there
+            except InfeasibleError as error:
+                if is_set_back:
+                    raise _explained(error) from None
+                raise
+            else:
+                if is_set_back:
+                    self._log.warning(f"{_SET_BACK}; it was told again what it lacked", generation=answer.generation)
+                self._told.extend(events)
+                return answer.decision
         raise UnavailableError("others keep changing the job's membership", field="generation", value=events[0].generation)
 
     def _approved(self, answer: Answer) -> Answer:
@@ -247,3 +288,9 @@ class ServiceDecisions:
     def hurried(self) -> AbstractContextManager[None]:
         """No approval is waited for, and the service only so long."""
         return self._client.hurried(_HURRIED_SECONDS)
+
+
+def _explained(error: E) -> E:
+    """The same error, with why it came."""
+    error.message = f"{error.message}; {_SET_BACK}: start it again under another name, from its last checkpoint"
+    return error

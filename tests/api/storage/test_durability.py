@@ -209,3 +209,25 @@ def test_transactions_in_each_others_way_are_told_to_try_again(database_url):
                 connection.execute(text(f"DO $$ BEGIN RAISE EXCEPTION 'conflict' USING ERRCODE = '{state}'; END $$"))
         with pytest.raises(StorageFullError, match="make room"), store.database.writing() as connection:
             connection.execute(text("DO $$ BEGIN RAISE EXCEPTION 'full' USING ERRCODE = '53100'; END $$"))
+
+
+def test_a_file_that_takes_the_place_of_the_database_is_refused_and_left_as_it_is(tmp_path):
+    file, other = tmp_path / "kintsugi.sqlite3", tmp_path / "restored.sqlite3"
+    prepare(f"sqlite:///{other}")
+    with serving(f"sqlite:///{file}") as client:
+        client.post("/v1/jobs", json=new_job())
+        before = other.read_bytes()
+        file.rename(tmp_path / "aside.sqlite3")
+        for replaced in (False, True):
+            if replaced:
+                other.rename(file)
+            while client.get(JOB).status_code == 200:  # until somebody looks, the file is written that was opened
+                pass
+            for answer in (client.get(JOB), client.post(EVENTS, json=event("e0", 0, "w00")), client.get("/readyz")):
+                assert answer.status_code == 503
+                assert "another file took the place of" in answer.text
+        assert file.read_bytes() == before
+        file.rename(other)
+        (tmp_path / "aside.sqlite3").rename(file)
+        assert client.post(EVENTS, json=event("e0", 0, "w00")).json()["generation"] == 1
+    assert_whole(f"sqlite:///{file}", "llama", {"e0": 1})

@@ -27,7 +27,7 @@ HEARTBEATS = "/v1/jobs/llama/heartbeats"
 def state_of(history, timeout=TIMEOUT):
     job = StoredJob(id="llama", created_at=NOW, request_digest="", profile="", cluster="", settings="", handling="")
     settings = JobSettings(num_microbatches=8, heartbeat_timeout_seconds=timeout)
-    return JobState(job=job, profile=uniform_profile(4), settings=settings, history=history)
+    return JobState(job=job, profile=uniform_profile(4), settings=settings, history=history, heard_at=NOW)
 
 
 def beginning(workers=6, workers_per_host=2):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from api.access.limits import Places
 from api.jobs.history import Entry
+from api.storage.continuity import Mark
 from api.storage.wording import Detail
 from api.waiting.feed import Line
 from api.waiting.streams import EventStream, Place, Selection, Streams
@@ -49,6 +50,12 @@ class Memory:
             self.num_refused += 1
             raise UnavailableError("away")
         return len(self.written)
+
+    def mark(self):
+        return Mark(position=self.end(), at="")
+
+    def behind(self, mark, limit):
+        return self.after(mark.position, limit)
 
     def after(self, position, limit):
         self.end()

@@ -1,0 +1,53 @@
+"""The one file of a SQLite database, for as long as a process has it open."""
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, event
+
+from kintsugi.core.errors import UnavailableError
+
+
+class OneFile:
+    """Has an engine connect to nothing but the file that it opened first.
+
+    Connections to the old file write what nobody reads any more, and one to a file in its place would take the old one's log
+    (`-wal`) for its own, which damages it.
+    """
+
+    def __init__(self, engine: Engine, path: Path) -> None:
+        self._engine = engine
+        self._path = path
+        self._opened: tuple[int, int] | None = None
+        event.listen(engine, "do_connect", self._require)
+        event.listen(engine, "connect", self._note)
+
+    def look(self) -> None:
+        """Have all transactions refused from now on where another file has taken its place, until it is back.
+
+        Raises:
+            UnavailableError: one has, or the file was taken away.
+        """
+        try:
+            self._require()
+        except UnavailableError:
+            self._engine.dispose()
+            raise
+
+    def _note(self, *_: Any) -> None:
+        self._opened = self._opened or self._identity()
+
+    def _require(self, *_: Any) -> None:
+        if self._opened is not None and self._identity() != self._opened:
+            message = (
+                "another file took the place of the database's while the service ran, or it was taken away: stop the service, "
+                "remove what ends with -wal and -shm beside it, and start it again"
+            )
+            raise UnavailableError(message, field="database_url")
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
