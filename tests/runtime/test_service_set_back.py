@@ -136,8 +136,10 @@ def test_a_plan_that_is_forgotten_while_its_approval_is_waited_for_is_asked_for_
     with ThreadPoolExecutor(1) as thread:
         asked = thread.submit(source.after, [lost("w05", 0)])
         proposed(client, 1)
+        first = client.events("job").events[0].received_at
         database.set_back()
-        eventually(lambda: client.events("job").events, lambda events: not events)
+        again = eventually(lambda: client.events("job").events, lambda events: events and events[0].received_at != first)
+        assert [record.event.worker for record in again] == ["w05"]
         proposed(client, 1)
         client.approve("job", 1, by="Ada")
         assert asked.result(30).plan.generation == 1

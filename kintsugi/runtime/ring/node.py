@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from types import TracebackType
 
 import structlog
@@ -84,6 +84,7 @@ class RingNode(AbstractContextManager["RingNode"]):
         )
         self._signals: queue.SimpleQueue[Signal] = queue.SimpleQueue()
         self._asking = Asking(lease, self.adopt, lambda: self.agreement.generation, self._options.retry_seconds)
+        self._has_failed = False
         self._thread = threading.Thread(target=self._run, name=f"ring-{member}", daemon=True)
         self._is_closing = threading.Event()
         self._inquire_at = 0.0
@@ -118,7 +119,7 @@ class RingNode(AbstractContextManager["RingNode"]):
             Whether the step is committed. If not, this generation is being mended or over: discard the step and leave it.
         """
         with self._lock:
-            if self._state.is_stopped or generation != self._state.agreement.generation:
+            if self._has_failed or self._state.is_stopped or generation != self._state.agreement.generation:
                 return False
             self._state, _ = transition(self._state, Committed(step, note), self._told.choose)
             return True
@@ -165,21 +166,32 @@ class RingNode(AbstractContextManager["RingNode"]):
         self._links.wake()
 
     def _run(self) -> None:
+        with closing(self._links):
+            failure = self._failure_of_living()
+        if failure is not None:
+            self._told.on_failed(failure)
+
+    def _failure_of_living(self) -> Exception | None:
+        """What ends the membership before it is closed; nothing is committed afterwards."""
         try:
-            self._watch_next(self._options.start_timeout_seconds)
-            wait_seconds = min(self._options.heartbeat_seconds, self._options.retry_seconds)
-            while not self._is_closing.is_set():
-                for signal in self._links.poll(wait_seconds):
-                    self._take(signal)
-                with suppress(queue.Empty):
-                    while True:
-                        self._take(self._signals.get_nowait())
-                self._inquire()
-        except Exception:
+            self._live()
+        except Exception as error:
             self._log.exception("a ring's member failed")
-            raise
-        finally:
-            self._links.close()
+            with self._lock:
+                self._has_failed = True
+            return error
+        return None
+
+    def _live(self) -> None:
+        self._watch_next(self._options.start_timeout_seconds)
+        wait_seconds = min(self._options.heartbeat_seconds, self._options.retry_seconds)
+        while not self._is_closing.is_set():
+            for signal in self._links.poll(wait_seconds):
+                self._take(signal)
+            with suppress(queue.Empty):
+                while True:
+                    self._take(self._signals.get_nowait())
+            self._inquire()
 
     def _take(self, signal: Signal) -> None:
         with self._lock:

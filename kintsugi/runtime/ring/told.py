@@ -25,6 +25,8 @@ class Told:
     """The others go on without this worker: what it did since counts no more."""
     on_stop: Callable[[int], None] = _nothing
     """Leave the step: the generation (its number) is being mended, and nothing commits in it any more."""
+    on_failed: Callable[[Exception], None] = _nothing
+    """This member cannot go on, and commits nothing any more: its process should end. The others find it gone."""
     on_frozen: Callable[[str], None] = _nothing
     """A member has been silent for too long: whoever can should end its process, so that its end is certain."""
     choose: Callable[[Agreement], str] = _no_note

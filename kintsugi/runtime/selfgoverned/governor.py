@@ -206,6 +206,7 @@ class Governor:
         return Told(
             on_agreement=self._agreed,
             on_left_out=lambda _: leave(),
+            on_failed=lambda _: leave(),
             on_stop=lambda generation: self._post(self._steering.unsettled, generation),
             choose=self._logbook.choose,
         )

@@ -51,6 +51,7 @@ class Heard:
     left_out: list[Agreement] = field(default_factory=list)
     stopped: list[int] = field(default_factory=list)
     frozen: list[str] = field(default_factory=list)
+    failed: list[Exception] = field(default_factory=list)
 
 
 class Ring:
@@ -93,6 +94,7 @@ class Ring:
             on_left_out=heard.left_out.append,
             on_stop=heard.stopped.append,
             on_frozen=heard.frozen.append,
+            on_failed=heard.failed.append,
             choose=lambda agreement: "+".join(agreement.members),
         )
 

@@ -55,6 +55,20 @@ def test_the_survivors_know_the_last_committed_step_and_what_was_said() -> None:
         assert ring.nodes["b"].commit(1, 2)
 
 
+def test_a_member_that_cannot_go_on_says_so_commits_no_more_and_is_left_out() -> None:
+    with Ring(3) as ring:
+
+        def fail(_: Agreement) -> None:
+            raise KeyError("a defect")
+
+        ring.nodes["b"]._told = replace(ring.nodes["b"]._told, on_agreement=fail)
+        ring.kill("a")
+        ring.wait_for("c")
+        ring.wait(lambda: bool(ring.heard["b"].failed))
+        assert isinstance(ring.heard["b"].failed[0], KeyError)
+        assert not ring.nodes["b"].commit(ring.nodes["b"].agreement.generation, 1)
+
+
 def test_a_reported_loss_needs_no_broken_connection() -> None:
     with Ring(4) as ring:
         ring.nodes["a"].report_lost("c")
