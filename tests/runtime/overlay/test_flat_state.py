@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError, ReconfigurationError
-from kintsugi.runtime.overlay import flat_state
 from kintsugi.runtime.overlay.coordinator import Coordinator
+from kintsugi.runtime.overlay.flat_state import FlatState, atomic_shard_bytes
 from kintsugi.runtime.overlay.options import OverlayOptions, Replicated
 from kintsugi.runtime.overlay.trained import TrainedState
 from kintsugi.runtime.values import from_plain, to_plain
@@ -154,7 +154,7 @@ def test_what_arrives_for_an_expanded_buffer_has_room():
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_the_size_of_a_state_is_known_before_the_optimizer_has_stepped(kind):
     state = trained(0, kind)
-    expected = flat_state.expected_bytes(state.model, state.optimizer, (), Replicated.EVERYTHING)
+    expected = state.state_bytes
     step(state, 0)
     assert state.packed().num_bytes == expected
 
@@ -162,8 +162,8 @@ def test_the_size_of_a_state_is_known_before_the_optimizer_has_stepped(kind):
 def test_the_size_of_a_state_is_known_of_updates_that_only_devices_capture():
     model = network()
     plain, capturable = (torch.optim.AdamW(model.parameters(), capturable=is_capturable) for is_capturable in (False, True))
-    expected = flat_state.expected_bytes(model, plain, (), Replicated.EVERYTHING)
-    assert flat_state.expected_bytes(model, capturable, (), Replicated.EVERYTHING) == expected
+    expected = FlatState(model=model, optimizer=plain).expected_bytes()
+    assert FlatState(model=model, optimizer=capturable).expected_bytes() == expected
 
 
 @pytest.mark.parametrize(
@@ -179,8 +179,8 @@ def test_the_size_of_a_state_is_known_of_updates_that_only_devices_capture():
     ids=["rows", "half", "norms", "least", "one vector", "none"],
 )
 def test_a_shard_has_the_size_of_the_smallest_vector_where_the_state_has_enough_of_them(model, size):
-    assert flat_state.atomic_shard_bytes(model, 2**24) == size
-    assert flat_state.atomic_shard_bytes(model, 1) == 256
+    assert atomic_shard_bytes(model, 2**24) == size
+    assert atomic_shard_bytes(model, 1) == 256
 
 
 def test_only_what_is_trained_is_reduced_and_sent():
