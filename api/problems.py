@@ -80,6 +80,12 @@ STATUS: tuple[tuple[type[KintsugiError], HTTPStatus], ...] = (
 )
 """Status of each branch of the error tree; the first that fits counts, and what is not here is 500."""
 
+_PHRASES = {
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "Request Entity Too Large",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "Unprocessable Entity",
+}
+"""Which Python renamed in 3.13: a service says the same whatever version runs it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
@@ -97,6 +103,11 @@ class Problem:
     """For programs: code, field, value and message."""
     current_generation: int | None = None
     """With code stale_generation: the generation to go on from."""
+
+
+def phrase_of(status: HTTPStatus) -> str:
+    """A status in words, which are part of what clients are told."""
+    return _PHRASES.get(status, status.phrase)
 
 
 def status_of(error: KintsugiError) -> HTTPStatus:
@@ -136,7 +147,7 @@ def _document(
 ) -> JSONResponse:
     document = {
         "type": f"{PROBLEM_TYPE}{error['code']}",
-        "title": status.phrase,
+        "title": phrase_of(status),
         "status": int(status),
         "detail": _printable(detail),
         "instance": _printable(instance),
@@ -178,8 +189,8 @@ async def _on_validation_error(request: Request, error: Exception) -> JSONRespon
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     status, path = HTTPStatus(error.status_code), request.scope["path"]
-    code = {HTTPStatus.NOT_FOUND: "not_found"}.get(status, status.phrase.lower().replace(" ", "_"))
-    message = f"{request.method} {path} is not served here: {status.phrase.lower()}"
+    code = {HTTPStatus.NOT_FOUND: "not_found"}.get(status, phrase_of(status).lower().replace(" ", "_"))
+    message = f"{request.method} {path} is not served here: {phrase_of(status).lower()}"
     shown = {"code": code, "field": "path", "value": path, "message": message}
     return _document(status, message, shown, path, error.headers)
 

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from api.access.audit import AuditPage
 from api.access.tokens import IssuedToken, NewToken, Token, TokenPage
-from api.problems import MEDIA_TYPE, MalformedBodyError, Problem, UnsupportedMediaTypeError
+from api.problems import MEDIA_TYPE, MalformedBodyError, Problem, UnsupportedMediaTypeError, phrase_of
 from api.rendezvous import Meeting, MeetingWrite
 from api.schemas import EstimateRequest, EventBatch, Judgement, NewJob, SimulationReply, SimulationRequest, WhatIf
 from api.webhooks.hooks import Delivery, DeliveryPage, NewWebhook, Webhook, WebhookList, WebhookTarget
@@ -151,13 +151,13 @@ def takes(*kinds: type) -> dict[str, Any]:
 
 def tells(kind: type, status: HTTPStatus = HTTPStatus.OK) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI description of an operation's answer."""
-    return {int(status): {"description": status.phrase, "content": {"application/json": {"schema": _reference(kind)}}}}
+    return {int(status): {"description": phrase_of(status), "content": {"application/json": {"schema": _reference(kind)}}}}
 
 
 def refuses(*statuses: HTTPStatus) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI description of an operation's refusals."""
     content = {MEDIA_TYPE: {"schema": _reference(Problem)}}
-    return {int(status): {"description": status.phrase, "content": content} for status in statuses}
+    return {int(status): {"description": phrase_of(status), "content": content} for status in statuses}
 
 
 def component_schemas() -> dict[str, Any]:

@@ -158,7 +158,9 @@ def test_what_cannot_be_asked(database_url, capsys):
 
 def test_a_database_that_nobody_prepared_is_left_empty(empty_url):
     if empty_url.startswith(SQLITE):
-        create_engine(empty_url).connect().close()
+        engine = create_engine(empty_url)
+        engine.connect().close()
+        engine.dispose()
     store = Store(empty_url, read_only=True)
     with pytest.raises(InvalidInputError, match="is empty; kintsugi serve"):
         store.open()

@@ -12,8 +12,7 @@ from kintsugi.runtime.measuring.profiler import profile_layers
 from kintsugi.runtime.mixed_precision import mixed_precision_adamw
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.optimizer_state import OptimizerState, flat, groups_by_parameter, kept, load_exactly, nested
-from kintsugi.runtime.overlay import flat_state
-from kintsugi.runtime.overlay.options import Replicated
+from kintsugi.runtime.overlay.flat_state import FlatState
 from kintsugi.runtime.workers.state import ModelState
 from restorer.packing import pack, unpack
 from tests.core.refusals import refuses
@@ -70,8 +69,8 @@ def joined(**options) -> list[dict[str, torch.Tensor]]:
     model, others = Scaled().to(DEVICE), Scaled()
     optimizer, source = torch.optim.AdamW(model.parameters()), stepped(others.parameters())
     source.param_groups[0] |= options
-    arrived = unpack(*pack(flat_state.entries(others, source, (), 1, Replicated.EVERYTHING)))
-    flat_state.load(arrived, model, optimizer, (), Replicated.EVERYTHING)
+    arrived = unpack(*pack(FlatState(model=others, optimizer=source).entries(1)))
+    FlatState(model=model, optimizer=optimizer).load(arrived)
     return [optimizer.state[parameter] for parameter in model.parameters()]
 
 
@@ -245,7 +244,7 @@ def test_state_that_belongs_to_no_parameter_is_refused():
         updated(ModelState.initial(job, [1]))
     model = Scaled()
     with refuses("optimizer", fragment="state['tally']"):
-        flat_state.entries(model, stepped(model.parameters(), Tallying), (), 1, Replicated.EVERYTHING)
+        FlatState(model=model, optimizer=stepped(model.parameters(), Tallying)).entries(1)
 
 
 def test_settings_of_groups_stay_those_of_the_job():

@@ -29,7 +29,7 @@ from kintsugi.runtime.overlay.addresses import own_host, urls_of
 from kintsugi.runtime.overlay.admission import Application, admit
 from kintsugi.runtime.overlay.committed import Committed
 from kintsugi.runtime.overlay.deadline import Deadline
-from kintsugi.runtime.overlay.flat_state import Schedule, atomic_shard_bytes, expected_bytes
+from kintsugi.runtime.overlay.flat_state import Schedule, atomic_shard_bytes
 from kintsugi.runtime.overlay.greeting import Identity
 from kintsugi.runtime.overlay.heard import HeardScheduler
 from kintsugi.runtime.overlay.links import Links
@@ -97,7 +97,7 @@ class Coordinator:
         self.worker = worker or f"{socket.gethostname()}-{os.getpid()}"
         checks.name("worker", self.worker)
         self.trained = TrainedState(model, optimizer, self.options, schedules=schedules, before_step=before_step)
-        state_bytes = expected_bytes(model, optimizer, schedules, self.options.replicated)
+        state_bytes = self.trained.state_bytes
         urls = urls_of(service)
         if standby is not None and not urls:
             raise InvalidInputError("needs the URL of the scheduler as service", field="standby")

@@ -6,7 +6,8 @@ Equal replicas have equal bytes, so different neighbours can send different part
 import hashlib
 import inspect
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Protocol
 
@@ -47,88 +48,91 @@ class Schedule(Protocol):
         """Go on from there."""
 
 
-def entries(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    schedules: Sequence[Schedule],
-    steps: int,
-    replicated: Replicated,
-    *,
-    reduced: Sequence[str] = (),
-    chunk_bytes: int = 0,
-) -> StateEntries:
-    """Everything by (owner, key), buffers first; tensors are the live ones.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatState:
+    """A model and what trains it, in this layout."""
 
-    Args:
-        model: built already.
-        optimizer: over parameters of it.
-        schedules: that step with it.
-        steps: that these have seen.
-        replicated: which parameters are part of the state.
-        reduced: names of the parameters and buffers that a reduction's vector is of, in its order.
-        chunk_bytes: of the pieces that it is cut into.
+    model: nn.Module
+    """Built already."""
+    optimizer: torch.optim.Optimizer
+    """Over parameters of it."""
+    schedules: Sequence[Schedule] = ()
+    """That step with it."""
+    replicated: Replicated = Replicated.EVERYTHING
+    """Which parameters are part of the state."""
+    reduced: Sequence[str] = ()
+    """Names of the parameters and buffers that a reduction's vector is of, in its order."""
+    chunk_bytes: int = 0
+    """Of the pieces that it is cut into."""
 
-    Raises:
-        InvalidInputError: the optimizer or a schedule keeps what cannot be sent.
-    """
-    require_by_parameter(optimizer)
-    found: StateEntries = {(name, _BUFFER): buffer for name, buffer in model.named_buffers()}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad or replicated is Replicated.EVERYTHING:
-            found[name, _PARAMETER] = parameter
-    found[_OPTIMIZER, _KIND] = type(optimizer).__name__
-    found[_OPTIMIZER, _REDUCED], found[_OPTIMIZER, _CHUNK_BYTES] = list(reduced), chunk_bytes
-    numbers = {id(one): number for number, group in enumerate(optimizer.param_groups) for one in group["params"]}
-    for name, parameter in optimized(model, optimizer):
-        found[name, _GROUP] = numbers[id(parameter)]
-        for key, value in sorted(flat(optimizer.state.get(parameter, {})).items()):
-            found[name, _STATE + key] = value
-    for index, group in enumerate(optimizer.param_groups):
-        settings = {key: value for key, value in group.items() if key != "params"}
-        found |= {(_group(index), key): value for key, value in sorted(flat(settings, _group(index)).items())}
-    states = {str(index): schedule.state_dict() for index, schedule in enumerate(schedules)}
-    found |= {(_SCHEDULES, key): value for key, value in flat(states, "schedules").items()}
-    found[_STEPS, _COUNT] = steps
-    return found
+    def entries(self, steps: int) -> StateEntries:
+        """Everything by (owner, key), buffers first; tensors are the live ones. `steps` is how many these have seen.
 
+        Raises:
+            InvalidInputError: the optimizer or a schedule keeps what cannot be sent.
+        """
+        optimizer = self.optimizer
+        require_by_parameter(optimizer)
+        found: StateEntries = {(name, _BUFFER): buffer for name, buffer in self.model.named_buffers()}
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad or self.replicated is Replicated.EVERYTHING:
+                found[name, _PARAMETER] = parameter
+        found[_OPTIMIZER, _KIND] = type(optimizer).__name__
+        found[_OPTIMIZER, _REDUCED], found[_OPTIMIZER, _CHUNK_BYTES] = list(self.reduced), self.chunk_bytes
+        numbers = {id(one): number for number, group in enumerate(optimizer.param_groups) for one in group["params"]}
+        for name, parameter in optimized(self.model, optimizer):
+            found[name, _GROUP] = numbers[id(parameter)]
+            for key, value in sorted(flat(optimizer.state.get(parameter, {})).items()):
+                found[name, _STATE + key] = value
+        for index, group in enumerate(optimizer.param_groups):
+            settings = {key: value for key, value in group.items() if key != "params"}
+            found |= {(_group(index), key): value for key, value in sorted(flat(settings, _group(index)).items())}
+        states = {str(index): schedule.state_dict() for index, schedule in enumerate(self.schedules)}
+        found |= {(_SCHEDULES, key): value for key, value in flat(states, "schedules").items()}
+        found[_STEPS, _COUNT] = steps
+        return found
 
-def load(
-    arrived: StateEntries,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    schedules: Sequence[Schedule],
-    replicated: Replicated,
-    *,
-    reduced: Sequence[str] = (),
-    chunk_bytes: int = 0,
-) -> int:
-    """Make a model and what trains it equal to what arrived; the number of steps that it has seen. Arguments as of `entries`.
+    def load(self, arrived: StateEntries) -> int:
+        """Make it equal to what arrived; the number of steps that this has seen.
 
-    Raises:
-        ReconfigurationError: it is the state of another model, or of one that is trained in another way.
-    """
-    own = entries(model, optimizer, schedules, 0, replicated, reduced=reduced, chunk_bytes=chunk_bytes)
-    _require_same_model(own, arrived)
-    _require_same_training(own, arrived)
-    with torch.no_grad():
-        for key, tensor in own.items():
-            if key[1] in (_BUFFER, _PARAMETER):
-                tensor.copy_(arrived[key])
-    found = _by_owner(arrived)
-    for index, group in enumerate(optimizer.param_groups):
-        group.update({key: put(group.get(key), value) for key, value in nested(found[_group(index)]).items()})
-    groups = groups_by_parameter(optimizer.param_groups)
-    optimizer.state.clear()  # of an earlier life: where the others keep nothing yet, nothing may stay
-    for name, parameter in optimized(model, optimizer):
-        named = {key.removeprefix(_STATE): value for key, value in found[name].items() if key.startswith(_STATE)}
-        if named:
-            optimizer.state[parameter] = nested(
-                {key: kept(key, value, parameter, groups[parameter]) for key, value in named.items()}
-            )
-    states = nested(found[_SCHEDULES])
-    for index, schedule in enumerate(schedules):
-        schedule.load_state_dict(states[str(index)])
-    return int(arrived[_STEPS, _COUNT])
+        Raises:
+            ReconfigurationError: it is the state of another model, or of one that is trained in another way.
+        """
+        own = self.entries(0)
+        _require_same_model(own, arrived)
+        _require_same_training(own, arrived)
+        with torch.no_grad():
+            for key, tensor in own.items():
+                if key[1] in (_BUFFER, _PARAMETER):
+                    tensor.copy_(arrived[key])
+        found = _by_owner(arrived)
+        self._load_optimizer(found)
+        states = nested(found[_SCHEDULES])
+        for index, schedule in enumerate(self.schedules):
+            schedule.load_state_dict(states[str(index)])
+        return int(arrived[_STEPS, _COUNT])
+
+    def _load_optimizer(self, found: Mapping[str, Mapping[str, Any]]) -> None:
+        optimizer = self.optimizer
+        for index, group in enumerate(optimizer.param_groups):
+            group.update({key: put(group.get(key), value) for key, value in nested(found[_group(index)]).items()})
+        groups = groups_by_parameter(optimizer.param_groups)
+        optimizer.state.clear()  # of an earlier life: where the others keep nothing yet, nothing may stay
+        for name, parameter in optimized(self.model, optimizer):
+            named = {key.removeprefix(_STATE): value for key, value in found[name].items() if key.startswith(_STATE)}
+            if named:
+                optimizer.state[parameter] = nested(
+                    {key: kept(key, value, parameter, groups[parameter]) for key, value in named.items()}
+                )
+
+    def expected_bytes(self) -> int:
+        """Of the state once the optimizer has stepped, which it may not have yet.
+
+        Raises:
+            InvalidInputError: the optimizer or a schedule keeps what cannot be sent.
+        """
+        tensors = PackedState(self.entries(0)).num_bytes
+        return tensors if self.optimizer.state else tensors + _unborn_bytes(self.optimizer)
 
 
 def optimized(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, nn.Parameter]]:
@@ -175,18 +179,6 @@ def digest(packed: PackedState) -> str:
         packed.read(begin, piece)
         found.update(piece.numpy().data)
     return found.hexdigest()
-
-
-def expected_bytes(
-    model: nn.Module, optimizer: torch.optim.Optimizer, schedules: Sequence[Schedule], replicated: Replicated
-) -> int:
-    """Bytes of the state once the optimizer has stepped, which it may not have yet.
-
-    Raises:
-        InvalidInputError: the optimizer or a schedule keeps what cannot be sent.
-    """
-    tensors = PackedState(entries(model, optimizer, schedules, 0, replicated)).num_bytes
-    return tensors if optimizer.state else tensors + _unborn_bytes(optimizer)
 
 
 def atomic_shard_bytes(model: nn.Module, state_bytes: int) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.brought import require_plain_steps, with_own_memory
 from kintsugi.runtime.overlay import flat_state
-from kintsugi.runtime.overlay.flat_state import Schedule
+from kintsugi.runtime.overlay.flat_state import FlatState, Schedule
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.reduction import Vector
 from restorer.packing import PackedState
@@ -42,10 +42,16 @@ class TrainedState:
         self._options, self._schedules, self._before_step = options, tuple(schedules), before_step
         trained = {name: parameter for name, parameter in flat_state.optimized(model, optimizer) if parameter.requires_grad}
         self._trained = list(trained.values())
-        self._reduced = [*trained, *(name for name, _ in model.named_buffers() if options.averages_buffers)]
-        """What the vector is of, in its order."""
         if not self._trained:
             raise InvalidInputError("steps no parameter of the model that is trained", field="optimizer")
+        self._flat = FlatState(
+            model=model,
+            optimizer=optimizer,
+            schedules=self._schedules,
+            replicated=options.replicated,
+            reduced=[*trained, *(name for name, _ in model.named_buffers() if options.averages_buffers)],
+            chunk_bytes=options.chunk_bytes,
+        )
         self._agreed: list[Tensor] = []
         """What all workers had of each averaged buffer after the last step. Changes are averaged: constants stay as they are."""
         self._agree()
@@ -63,6 +69,11 @@ class TrainedState:
     def vector_bytes(self) -> int:
         """Of the vector that is reduced."""
         return self.num_elements * self._dtype.itemsize
+
+    @property
+    def state_bytes(self) -> int:
+        """Of the state, once the optimizer has stepped."""
+        return self._flat.expected_bytes()
 
     def memory(self) -> Vector:
         """Memory for one vector."""
@@ -132,9 +143,7 @@ class TrainedState:
 
     def packed(self) -> PackedState:
         """The state as a range of bytes over the live tensors."""
-        replicated, chunk_bytes = self._options.replicated, self._options.chunk_bytes
-        trained = (self.model, self.optimizer, self._schedules)
-        return PackedState(flat_state.entries(*trained, self.steps, replicated, reduced=self._reduced, chunk_bytes=chunk_bytes))
+        return PackedState(self._flat.entries(self.steps))
 
     def load(self, arrived: PackedState) -> None:
         """Become equal to what arrived.
@@ -142,9 +151,7 @@ class TrainedState:
         Raises:
             ReconfigurationError: it is the state of another model, or of one that is trained in another way.
         """
-        replicated, chunk_bytes = self._options.replicated, self._options.chunk_bytes
-        trained = (self.model, self.optimizer, self._schedules)
-        self.steps = flat_state.load(arrived.entries, *trained, replicated, reduced=self._reduced, chunk_bytes=chunk_bytes)
+        self.steps = self._flat.load(arrived.entries)
         self._agree()
 
     def digest(self) -> str:

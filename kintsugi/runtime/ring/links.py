@@ -131,8 +131,7 @@ class Links:
 
     def _add(self, connection: Connection) -> None:
         self._connections.append(connection)
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.wants_to_write else 0)
-        self._selector.register(connection.socket, events, connection)
+        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
 
     def _drop(self, connection: Connection) -> None:
         self._connections.remove(connection)

@@ -2,6 +2,7 @@
 
 import re
 import threading
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -266,9 +267,6 @@ def test_work_is_taken_up_again_once_the_database_is_back(what, monkeypatch):
 
 
 def test_two_processes_that_made_the_same_plans_both_go_on(database_url):
-    store = Store(database_url)
-    store.open()
-    shelves = [Shelf(Database(database_url)) for _ in range(2)]
     with TestClient(create_app(Settings(database_url=database_url, plans_ahead=False))) as client:
         client.post("/v1/jobs", json=new_job())
 
@@ -281,14 +279,12 @@ def test_two_processes_that_made_the_same_plans_both_go_on(database_url):
             self.looks += 1
             return frozenset() if self.looks == 1 else super().fingerprints(job)
 
-    makers = [Contingencies(shelf, pair_work=0) for shelf in (shelves[0], Late(Database(database_url)))]
-    for maker in makers:
-        maker.start()
-        maker.submit("llama", base_of)
-        assert maker.wait_until_idle(PATIENCE)
-        maker.close()
+    for kind in (Shelf, Late):
+        with closing(Database(database_url)) as database, closing(Contingencies(kind(database), pair_work=0)) as maker:
+            maker.start()
+            maker.submit("llama", base_of)
+            assert maker.wait_until_idle(PATIENCE)
     assert stored(database_url) == [4]
-    store.close()
 
 
 @pytest.mark.parametrize("other", ["0.0.0+0123456789ab", f"{__version__}+0123456789ab"], ids=["version", "sources"])

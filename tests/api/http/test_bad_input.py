@@ -85,7 +85,8 @@ async def test_a_huge_body_is_not_taken_in(app, declared):
         "http_version": "1.1",
         "state": {},
     }
-    await app({**scope, "asgi": {"version": "3.0"}, "root_path": ""}, receive, send)
+    async with app.router.lifespan_context(app):
+        await app({**scope, "asgi": {"version": "3.0"}, "root_path": ""}, receive, send)
     assert sent[0]["status"] == 413
     assert taken <= (0 if declared else 11)
 

@@ -13,10 +13,10 @@ from kintsugi.core.errors import CommunicationError, InvalidInputError
 from kintsugi.core.overlay import Replication, ReplicationShare
 from kintsugi.runtime.overlay.arrival import Arrival
 from kintsugi.runtime.overlay.committed import Sum
-from kintsugi.runtime.overlay.flat_state import atomic_shard_bytes, expected_bytes
+from kintsugi.runtime.overlay.flat_state import FlatState, atomic_shard_bytes
 from kintsugi.runtime.overlay.following import FORGOTTEN
 from kintsugi.runtime.overlay.messages import NO_BYTES, Channel, Message
-from kintsugi.runtime.overlay.options import OverlayOptions, Replicated
+from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.ranges import Ranges, length, stretches, tail, united, within, without
 from kintsugi.runtime.overlay.shares import share_ranges
 from kintsugi.runtime.overlay.snapshot import Snapshot
@@ -76,7 +76,7 @@ def test_shares_cover_whatever_the_state_really_has(counts, shard_bytes, num_byt
 @pytest.mark.parametrize("sizes", [[1024], [1024, 1536]])
 def test_all_neighbors_send_of_a_model_without_any_bias(sizes):
     model = torch.nn.Sequential(*(torch.nn.Linear(1024, size, bias=False) for size in sizes))
-    state_bytes = expected_bytes(model, torch.optim.SGD(model.parameters(), 0.1), (), Replicated.EVERYTHING)
+    state_bytes = FlatState(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1)).expected_bytes()
     names = ["w00", "w01", "w02"]
     world = mesh(*names)
     world.join("w03", *names, state_bytes=state_bytes, shard_bytes=atomic_shard_bytes(model, state_bytes))

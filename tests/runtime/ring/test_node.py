@@ -23,6 +23,7 @@ def test_survivors_agree_on_who_is_left(size: int, lost: str) -> None:
 
 def test_a_frozen_member_is_left_out_and_learns_it_when_it_returns() -> None:
     with Ring(4) as ring:
+        ring.connect()
         ring.freeze("b")
         ring.wait_for("acd")
         assert any("b" in heard.frozen for heard in ring.heard.values())

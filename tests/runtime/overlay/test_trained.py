@@ -1,0 +1,88 @@
+"""What is reduced of a replica, and what it becomes with the mean of all."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from kintsugi.runtime.overlay.options import OverlayOptions
+from kintsugi.runtime.overlay.trained import TrainedState
+from tests.runtime.overlay.replicas import trained
+
+
+def test_gradients_are_weighted_and_missing_ones_are_zero():
+    state = trained(0, "sgd", averages_buffers=False)
+    state.model[3].bias.grad = torch.full((16,), 3.0)
+    vector = state.gathered(2.0)
+    assert vector.sum() == 16 * 6.0
+    assert sorted(set(vector.tolist())) == [0.0, 6.0]
+
+
+def test_buffers_are_averaged_and_counters_stay_whole():
+    state = trained(0, "sgd")
+    state.model(torch.randn(8, 2, 6))
+    vector = state.gathered(1.0)
+    vector[-1] = 1.75
+    state.apply(vector)
+    assert state.model[1].num_batches_tracked.item() == 2
+    assert state.model[1].num_batches_tracked.dtype == torch.int64
+
+
+class Buffered(nn.Module):
+    """Constants that no mean of 32 bits holds, a counter that is replaced in each pass, and a least value that begins infinite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("prime", torch.tensor(2**61 - 1))
+        self.register_buffer("angles", torch.rand(50, generator=torch.Generator().manual_seed(0)))
+        self.register_buffer("turns", torch.polar(torch.ones(5), self.angles[:5]))
+        self.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
+        self.register_buffer("is_seen", torch.tensor([True, False]))
+        self.register_buffer("passes", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("least", torch.tensor(torch.inf))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self.passes = self.passes + 1
+        self.least = torch.minimum(self.least, values.min())
+        return self.weight * values
+
+
+def reduced(states: Sequence[TrainedState], weights: Sequence[float]) -> None:
+    """All step with the weighted mean of what each has."""
+    total = sum(torch.from_numpy(state.gathered(weight).copy()) for state, weight in zip(states, weights, strict=True))
+    for state in states:
+        state.apply((total / sum(weights)).numpy())
+
+
+def test_what_the_forward_pass_does_not_change_stays_to_the_bit_and_what_it_replaces_is_averaged():
+    states = [TrainedState(m := Buffered(), torch.optim.SGD(m.parameters(), 0.1), OverlayOptions()) for _ in range(3)]
+    constants = ("prime", "angles", "turns", "mask", "is_seen")
+    for number in range(20):
+        for rank, state in enumerate(states):
+            state.model(torch.full((3,), 1.0 + rank - number)).sum().backward()
+        reduced(states, [1.0, 3.0 + number, 7.0])
+        assert len({state.digest() for state in states}) == 1
+    model, fresh = states[0].model, Buffered()
+    assert all(torch.equal(getattr(model, name), getattr(fresh, name)) for name in constants)
+    assert model.passes == 20
+    assert torch.isfinite(model.least)
+
+
+def test_what_a_pass_changed_in_a_step_to_which_nobody_added_anything_is_undone():
+    model = Buffered()
+    state = TrainedState(model, torch.optim.SGD(model.parameters(), 0.1), OverlayOptions())
+    before = state.digest()
+    model(torch.ones(3)).sum().backward()
+    assert state.digest() != before
+    state.skip()
+    assert state.digest() == before
+    assert model.weight.grad is None
+
+
+def test_complex_parameters_are_trained_by_both_parts_of_their_gradient():
+    model = nn.ParameterList([torch.ones(3, dtype=torch.complex64)])
+    state = TrainedState(model, torch.optim.SGD(model.parameters(), 0.5), OverlayOptions())
+    (model[0] * torch.tensor([1.0, 1j, 1 + 1j])).sum().imag.backward()
+    reduced([state], [3.0])
+    assert torch.equal(model[0], torch.tensor([1 - 0.5j, 0.5 + 0j, 0.5 - 0.5j]))
