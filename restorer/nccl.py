@@ -8,15 +8,15 @@ What its host side asks of its callers, by the sources of torch and NCCL (docs/a
   theirs. So groups are connected at once and entirely, sums by `NCCL_RUNTIME_CONNECT=0` and messages by a first one.
 - Whoever waits for a member that is gone waits for ever, host and device alike, until `abort` ends the group's kernels.
   What these had then received is anything: nothing counts that is known to be over only after the groups were given up.
-- With blocking waits (of which there are none here but for what is over already) torch starts no thread that watches the group:
-  that would end the process some time after an error.
+- With blocking waits (of which there are none here) torch starts no thread that watches the group: that would end the process
+  some time after an error.
 - torch has 32 streams for groups. Two that shared one would wait for each other, and for ever if in another order elsewhere.
 """
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -44,15 +44,25 @@ WATCH_SECONDS = 0.05
 class _End:
     """Whether groups were given up, and why.
 
-    It is said before they are aborted: whoever asked torch about them during that would keep the interpreter until it is done.
+    It is said before they are aborted, while nobody asks torch about them: who did so during an abort would keep the interpreter
+    until that is done, and with it the aborts of other groups, for whose kernels it waits.
     """
 
     def __init__(self) -> None:
         self._reason: str | None = None
+        self._asking = threading.Lock()
 
     def say(self, reason: str) -> None:
         """Give them up; the first reason stays."""
-        self._reason = self._reason or reason
+        with self._asking:
+            self._reason = self._reason or reason
+
+    @contextmanager
+    def put_off(self) -> Iterator[None]:
+        """Nobody gives them up meanwhile. Raises RuntimeError with the reason where they were given up already."""
+        with self._asking:
+            self.require_none()
+            yield
 
     def require_none(self) -> None:
         """Require that they were not. Raises RuntimeError with the reason."""
@@ -69,7 +79,6 @@ class NcclMovement:
     timeout_seconds: float
     end: _End = field(default_factory=_End)
     """Of its group."""
-    _looking: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     @property
     def buffer(self) -> Tensor:
@@ -79,11 +88,10 @@ class NcclMovement:
 
     def is_over(self) -> bool:
         """Whether the device is through with it. Raises RuntimeError when it failed."""
-        self.end.require_none()
-        with self._looking:
+        with self.end.put_off():
             if self.work is not None and self.work.is_completed():
-                work, self.work, self.content = self.work, None, None
-                work.wait()
+                _require_success(self.work)
+                self.work = self.content = None
             return self.work is None
 
     def wait(self, pause_seconds: float = POLL_SECONDS) -> None:
@@ -93,6 +101,18 @@ class NcclMovement:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"a message or a sum was not over within {self.timeout_seconds:g} s")
             time.sleep(pause_seconds)
+
+
+def _require_success(work: Any) -> None:
+    """Require that what is over did not fail.
+
+    Whoever waits for it learns that from torch too, but only once its group is aborted, and so not before all groups are.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    if work.get_future_result().done() and (failure := work.exception()) is not None:
+        raise RuntimeError(str(failure))
 
 
 @dataclass(frozen=True, slots=True)
