@@ -81,7 +81,7 @@ class ChannelGroups:
         for purpose, members in self._wanted:
             prefix = f"{group_prefix(self._name, members)}/{purpose}"
             rank = members.index(self._worker)
-            group = self._library.connect(store, prefix, rank=rank, size=len(members))
+            group = self._library.connect(store, prefix, rank=rank, size=len(members), has_sums=purpose is _Purpose.SUM)
             self._keep((purpose, members), group)
             self._first_use(purpose, group, rank).wait()
 

@@ -11,6 +11,8 @@ What its host side asks of its callers, by the sources of torch and NCCL (docs/a
 - With blocking waits (of which there are none here) torch starts no thread that watches the group: that would end the process
   some time after an error.
 - torch has 32 streams for groups. Two that shared one would wait for each other, and for ever if in another order elsewhere.
+- A kernel that waits for its peer keeps its multiprocessors. Where such kernels had all of them, what the peers wait for could not
+  be computed: so all groups of a worker together take no more than part of a device.
 """
 
 import threading
@@ -34,6 +36,13 @@ from restorer.waiter import Operation, Waiter
 
 MOST_GROUPS = 32
 """Of one worker: torch's streams of one priority."""
+CHANNEL_BLOCKS = 2
+"""Of a message's kernel; each leaves little of a multiprocessor to others. The same at both ends, whatever their devices.
+
+NCCL would take up to 32; an A100 has 108 multiprocessors, an H100 132. `NCCL_MAX_CTAS` overrules this and the next.
+"""
+SUM_BLOCKS = 16
+"""Of a sum's kernel; a worker has one under way at a time."""
 
 POLL_SECONDS = 0.0005
 """Between two looks at whether something is over."""
@@ -165,7 +174,7 @@ class NcclLibrary:
         if not may_share_devices():
             require_own_device(store, prefix, worker, members, str(torch.cuda.get_device_properties(self.device).uuid))
 
-    def connect(self, store: Store, prefix: str, *, rank: int, size: int) -> GlooGroup:
+    def connect(self, store: Store, prefix: str, *, rank: int, size: int, has_sums: bool) -> GlooGroup:
         """Connect the ranks of a group to each other. Blocks; nothing frees who waits for a rank that is missing.
 
         Raises:
@@ -181,6 +190,7 @@ class NcclLibrary:
         nccl: Any = dist.ProcessGroupNCCL
         options = nccl.Options(is_high_priority_stream=True)
         options._timeout = timedelta(seconds=self._timeout_seconds)
+        options.config.max_ctas = SUM_BLOCKS if has_sums else CHANNEL_BLOCKS
         connected: Any = nccl(PrefixStore(prefix, store), rank, size, options)
         connected.eager_connect_single_device(self.device)
         group: GlooGroup = connected

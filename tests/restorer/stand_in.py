@@ -2,17 +2,18 @@
 
 A group's operations are carried out in the order in which they were begun, by a thread over gloo that plays its stream; host and
 device are one, so what makes a stream wait makes the host wait. Giving a group up ends its operations at once and leaves
-anything in their buffers, as the kernels that are aborted do.
+anything in their buffers, as the kernels that are aborted do. A process whose kernels wait on all of its device's multiprocessors
+would stand still, and fails here.
 """
 
 import os
 import queue
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,10 @@ from restorer import nccl
 from restorer.gloo import connect
 
 CONNECT_SECONDS = 20.0
+NUM_MULTIPROCESSORS = 108
+"""Of an A100."""
+MOST_BLOCKS = 32
+"""Of a kernel where nothing else is asked for."""
 
 
 class Kernel:
@@ -50,9 +55,14 @@ class Group:
         def __init__(self, *, is_high_priority_stream: bool) -> None:
             self.is_high_priority_stream = is_high_priority_stream
             self._timeout = timedelta(0)
+            self.config = SimpleNamespace(max_ctas=MOST_BLOCKS)
+
+    _all: ClassVar[list["Group"]] = []
+    """Of this process, but for those that were given up."""
 
     def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
         assert options._timeout.total_seconds() > 0
+        self._num_blocks = options.config.max_ctas
         self._connect = lambda: connect(
             store,
             "stand-in",
@@ -69,6 +79,7 @@ class Group:
     def eager_connect_single_device(self, device: torch.device) -> None:
         self._group = self._connect()
         threading.Thread(target=self._run, name="stand-in", daemon=True).start()
+        Group._all.append(self)
 
     def _run(self) -> None:
         while not self._is_aborted:
@@ -84,7 +95,9 @@ class Group:
         if self._is_aborted:
             raise RuntimeError("NCCL communicator was aborted")
         kernel = Kernel(buffer)
-        self._kernels.append(kernel)
+        self._kernels = [*(other for other in self._kernels if not other.is_completed()), kernel]
+        waiting = sum(group._num_blocks for group in Group._all if not all(other.is_completed() for other in group._kernels))
+        assert waiting < NUM_MULTIPROCESSORS, "nothing is left of the device for what the kernels on it wait for"
         self._begun.put((kernel, start))
         return kernel
 
@@ -100,6 +113,8 @@ class Group:
 
     def abort(self) -> None:
         self._is_aborted = True
+        with suppress(ValueError):  # once is enough
+            Group._all.remove(self)
         for kernel in self._kernels:
             kernel.over.set()
 

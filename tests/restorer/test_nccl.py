@@ -188,6 +188,33 @@ def test_sums_are_carried_out_in_order(pair):
     assert set(pair.call(begin_reductions, (pair.names,) * 20).values()) == {" ".join(["4"] * 20)}
 
 
+def receive_from_all(member: Member, peers: tuple[str, ...]) -> float:
+    """All receives are begun before the first message is sent."""
+    transport = member.groups.channel_transport()
+    receivings = [transport.receive(TensorSpec((1000,), torch.float32), peer, 0) for peer in peers]
+    member.groups.begin_all_reduce(torch.ones(1000), (member.name, *peers)).wait()
+    total = sum(receiving.wait().sum().item() for receiving in receivings)
+    transport.settle()
+    return total
+
+
+def send_after_the_sum(member: Member, peer: str, members: tuple[str, ...]) -> float:
+    transport = member.groups.channel_transport()
+    member.groups.begin_all_reduce(torch.ones(1000), members).wait()
+    transport.send(torch.ones(1000), peer, 0).wait()
+    return 0.0
+
+
+@pytest.mark.processes
+def test_who_waits_for_many_others_leaves_room_on_the_device_for_what_they_wait_for():
+    names = ("w0", "w1", "w2", "w3", "w4", "w5")
+    with leaves_nothing(), Crew(*names) as crew:
+        assert set(crew.call(build_nccl, "g0", names, (names,)).values()) == {"built"}
+        calls = dict.fromkeys(names[1:], (send_after_the_sum, ("w0", names)))
+        crew.begin({"w0": (receive_from_all, (names[1:],)), **calls})
+        assert crew.finish(*names)["w0"] == 5000.0
+
+
 def wait_in_vain(member: Member, peer: str) -> None:
     """Nobody calls it off: the host waits for the device, and the device for a message that is never sent."""
     member.groups._channels._library._timeout_seconds = 0.2
