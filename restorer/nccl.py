@@ -31,7 +31,7 @@ from torch._C._distributed_c10d import PrefixStore
 from kintsugi.core.errors import InvalidInputError
 from restorer.gloo import GlooGroup, Store
 from restorer.nccl_requirements import may_share_devices, numbered, require_nccl, require_own_device
-from restorer.transport import Movement, TensorSpec
+from restorer.transport import Movement, TensorSpec, contiguous
 from restorer.waiter import Operation, Waiter
 
 MOST_GROUPS = 32
@@ -200,7 +200,7 @@ class NcclLibrary:
     def send(self, group: GlooGroup, tensor: Tensor, rank: int) -> Movement:
         """Start to send to a rank, once what this thread's stream was given is done."""
         self._end.require_none()
-        content = tensor.detach().contiguous()
+        content = contiguous(tensor)
         return self._movement(group.send([content], rank, 0), content)
 
     def receive(self, group: GlooGroup, spec: TensorSpec, rank: int) -> Movement:
