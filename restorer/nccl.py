@@ -201,7 +201,7 @@ class NcclLibrary:
         """Start to send to a rank, once what this thread's stream was given is done."""
         self._end.require_none()
         content = contiguous(tensor)
-        return self._movement(group.send([content], rank, 0), content)
+        return self._movement(group.send([_bytes_of(content)], rank, 0), content)
 
     def receive(self, group: GlooGroup, spec: TensorSpec, rank: int) -> Movement:
         """Start to receive from a rank, beside what this thread's stream was given.
@@ -213,7 +213,7 @@ class NcclLibrary:
         make = torch.empty if spec.dtype.is_floating_point else torch.zeros
         with torch.cuda.stream(self._receiving):
             content = make(spec.shape, dtype=spec.dtype, device=self.device)
-            return self._movement(group.recv([content], rank, 0), content)
+            return self._movement(group.recv([_bytes_of(content)], rank, 0), content)
 
     def _movement(self, work: dist.Work, content: Tensor) -> NcclMovement:
         return NcclMovement(work, content, self._timeout_seconds, self._end)
@@ -250,6 +250,11 @@ class NcclLibrary:
     def _fail(self, reason: str) -> None:
         self._end.say(reason)
         self.give_up(list(self._groups))
+
+
+def _bytes_of(content: Tensor) -> Tensor:
+    """The same memory, in a type that NCCL knows; of torch's it does not know all."""
+    return content.reshape(-1).view(torch.uint8)
 
 
 def _abort(group: Any) -> None:

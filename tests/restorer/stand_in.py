@@ -23,12 +23,15 @@ from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.workers import wiring
 from restorer import nccl
 from restorer.gloo import connect
+from restorer.packing import type_name
 
 CONNECT_SECONDS = 20.0
 NUM_MULTIPROCESSORS = 108
 """Of an A100."""
 MOST_BLOCKS = 32
 """Of a kernel where nothing else is asked for."""
+TYPES = {"int8", "uint8", "bool", "int32", "int64", "float16", "bfloat16", "float32", "float64"}
+"""That NCCL knows."""
 
 
 class Kernel:
@@ -94,6 +97,7 @@ class Group:
     def _launch(self, buffer: Tensor, start: Callable[[], dist.Work]) -> Kernel:
         if self._is_aborted:
             raise RuntimeError("NCCL communicator was aborted")
+        assert type_name(buffer.dtype) in TYPES
         kernel = Kernel(buffer)
         self._kernels = [*(other for other in self._kernels if not other.is_completed()), kernel]
         waiting = sum(group._num_blocks for group in Group._all if not all(other.is_completed() for other in group._kernels))
