@@ -48,6 +48,8 @@ POLL_SECONDS = 0.0005
 """Between two looks at whether something is over."""
 WATCH_SECONDS = 0.05
 """The same for messages that the host does not wait for."""
+ABORT_SECONDS = 10.0
+"""That new groups wait for the end of those before them."""
 
 
 class _End:
@@ -139,6 +141,10 @@ class _Watched:
             self.give_up(str(error))
 
 
+_aborts: list[threading.Thread] = []
+"""Of this process, under way or over."""
+
+
 class NcclLibrary:
     """NCCL for one worker during one attempt at a generation."""
 
@@ -166,11 +172,14 @@ class NcclLibrary:
         self._watcher = Waiter("nccl-watch")
 
     def meet(self, store: Store, prefix: str, worker: str, members: Sequence[str]) -> None:
-        """Require that no other member is on this worker's device.
+        """Require that no other member is on this worker's device, and wait until that is free of earlier groups.
+
+        To free their memory is to wait for the device, and may keep other threads from it: not beside messages that wait for these.
 
         Raises:
-            InvalidInputError: one is.
+            InvalidInputError: another member is.
         """
+        _await_aborts()
         if not may_share_devices():
             require_own_device(store, prefix, worker, members, str(torch.cuda.get_device_properties(self.device).uuid))
 
@@ -245,7 +254,9 @@ class NcclLibrary:
         self._watcher.abort()
         self._watcher.close()
         for group in groups:
-            threading.Thread(target=_abort, args=(group,), name="nccl-abort", daemon=True).start()
+            thread = threading.Thread(target=_abort, args=(group,), name="nccl-abort", daemon=True)
+            thread.start()
+            _aborts.append(thread)
 
     def _fail(self, reason: str) -> None:
         self._end.say(reason)
@@ -255,6 +266,13 @@ class NcclLibrary:
 def _bytes_of(content: Tensor) -> Tensor:
     """The same memory, in a type that NCCL knows; of torch's it does not know all."""
     return content.reshape(-1).view(torch.uint8)
+
+
+def _await_aborts() -> None:
+    """Block until they are over, or have taken long enough: then nothing is known of them."""
+    deadline = time.monotonic() + ABORT_SECONDS
+    while _aborts:
+        _aborts.pop().join(max(0.0, deadline - time.monotonic()))
 
 
 def _abort(group: Any) -> None:

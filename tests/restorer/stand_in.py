@@ -2,15 +2,16 @@
 
 A group's operations are carried out in the order in which they were begun, by a thread over gloo that plays its stream; host and
 device are one, so what makes a stream wait makes the host wait. Giving a group up ends its operations at once and leaves
-anything in their buffers, as the kernels that are aborted do. A process whose kernels wait on all of its device's multiprocessors
-would stand still, and fails here.
+anything in their buffers, as the kernels that are aborted do; its memory is free a little later. A process whose kernels wait on
+all of its device's multiprocessors would stand still, and fails here.
 """
 
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -30,6 +31,8 @@ NUM_MULTIPROCESSORS = 108
 """Of an A100."""
 MOST_BLOCKS = 32
 """Of a kernel where nothing else is asked for."""
+FREE_SECONDS = 0.3
+"""From the end of a group's operations until its memory is free."""
 TYPES = {"int8", "uint8", "bool", "int32", "int64", "float16", "bfloat16", "float32", "float64"}
 """That NCCL knows."""
 
@@ -62,6 +65,7 @@ class Group:
 
     _all: ClassVar[list["Group"]] = []
     """Of this process, but for those that were given up."""
+    _freeing: ClassVar[list["Group"]] = []
 
     def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
         assert options._timeout.total_seconds() > 0
@@ -80,6 +84,7 @@ class Group:
         self._is_aborted = False
 
     def eager_connect_single_device(self, device: torch.device) -> None:
+        assert not Group._freeing, "groups are connected while others are still being aborted"
         self._group = self._connect()
         threading.Thread(target=self._run, name="stand-in", daemon=True).start()
         Group._all.append(self)
@@ -116,11 +121,15 @@ class Group:
         return self._launch(tensors[0], lambda: self._group.allreduce(tensors))
 
     def abort(self) -> None:
+        if self._is_aborted:
+            return
         self._is_aborted = True
-        with suppress(ValueError):  # once is enough
-            Group._all.remove(self)
+        Group._freeing.append(self)
+        Group._all.remove(self)
         for kernel in self._kernels:
             kernel.over.set()
+        time.sleep(FREE_SECONDS)
+        Group._freeing.remove(self)
 
 
 class Stream:
