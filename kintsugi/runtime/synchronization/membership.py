@@ -13,7 +13,7 @@ from torch import Tensor
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.synchronization.transport import Transport
 from kintsugi.runtime.values import from_plain, to_plain
-from kintsugi.runtime.workers.commit import CommitRecord, StepStatus, resolve
+from kintsugi.runtime.workers.commit import CommitRecord, StepStatus
 
 _NONE = -1
 _ROW = 5
@@ -100,13 +100,16 @@ class RollCall:
         return len({member.strategy for member in self.members}) <= 1
 
     def must_roll_forward(self, own: Standing) -> bool:
-        """Whether another member has applied the step that this one has all gradients of.
+        """Whether another member has committed the step that this one has all that it needs for, and none a later one."""
+        return own.status.is_reduced and own.status.step == self._last_committed
 
-        Raises:
-            ReconfigurationError: a member cannot follow, as where it missed a membership.
-        """
-        record = resolve(member.status for member in self.members)
-        return record is not None and record.step == own.status.step
+    def cannot_follow(self, own: Standing) -> bool:
+        """Whether another member has committed a step that this one can take no more: it missed a membership."""
+        return own.status.step <= self._last_committed and not self.must_roll_forward(own)
+
+    @property
+    def _last_committed(self) -> int:
+        return max((m.status.last_record.step for m in self.members if m.status.last_record is not None), default=_NONE)
 
 
 def _row(own: Standing | None) -> Tensor:

@@ -191,7 +191,6 @@ class SynchronizedOptimizer(WrappingOptimizer):
 
         Raises:
             CommunicationError: a worker is gone; adopt another membership.
-            ReconfigurationError: the members are apart, as where one of them missed a membership.
         """
         self._strategy.abandon(self._replica)
         self._replica.transport.abort()
@@ -251,8 +250,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
         if own is not None and self._strategy.is_synchronous and not is_equal and found.must_roll_forward(own):
             self._replica.roll_forward()
             self._strategy.applied(self._replica)
-        is_left = found.is_behind(transport.rank) or (found.is_agreed and found.has_other_model(transport.rank))
-        must_learn = own is None or (self._strategy.is_synchronous and is_equal and is_left)
+        must_learn = own is None or (self._strategy.is_synchronous and self._is_left(own, found, is_equal=is_equal))
         are_apart = self._strategy.is_synchronous and not (found.is_abreast and found.has_one_model)
         self._remember(broadcast(transport, found.source, {"policy": self._memory})["policy"])
         if found.has_joiners or not found.is_agreed or are_apart:
@@ -262,6 +260,13 @@ class SynchronizedOptimizer(WrappingOptimizer):
         self._is_new = False
         self._enter(self._strategy)
         return must_learn
+
+    def _is_left(self, own: Standing, found: RollCall, *, is_equal: bool) -> bool:
+        """Whether this member cannot go on from where it is, beside the others."""
+        if not is_equal:
+            return found.cannot_follow(own)
+        rank = self._replica.transport.rank
+        return found.is_behind(rank) or (found.is_agreed and found.has_other_model(rank))
 
     def _standing(self) -> Standing:
         is_one = self._strategy.keeps_replicas_equal
@@ -289,8 +294,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
         return dict(self._policy.memory) if self._policy is not None else {}
 
     def _go_on(self, told: Mapping[str, Any]) -> None:
-        self._replica.num_steps = told["num_steps"]
-        self._replica.noise = NoiseMemory(**told["noise"])
+        self._replica.go_on(told["num_steps"], NoiseMemory(**told["noise"]))
 
     def _remember(self, memory: Mapping[str, float]) -> None:
         """What a policy has begun to remember here alone is forgotten: a loss came before the others could."""

@@ -111,6 +111,10 @@ class Replica:
         """Overwrite all parameters."""
         _overwrite(self.parameters, model)
 
+    def go_on(self, num_steps: int, noise: NoiseMemory) -> None:
+        """With a model and an optimizer that are of so many steps; nothing that was set aside is for the next one."""
+        self.num_steps, self.noise, self._update = num_steps, noise, None
+
     def still(self) -> dict[int, Tensor]:
         """The parameters that are not trained, by their numbers among all."""
         return {number: parameter.detach().cpu() for number, parameter in self._still.items()}

@@ -417,3 +417,25 @@ def test_a_member_that_missed_a_membership_goes_on_with_the_model_of_the_others(
         return model, optimizer.finish()
 
     assert is_equal([model for model, _ in crew(3, main)])
+
+
+def test_a_member_that_missed_steps_of_model_averaging_goes_on_from_another_members_model():
+    def main(rank, link):
+        model = model_of(rank)
+        optimizer = SynchronizedOptimizer(adam(model), ModelAveraging(), link.transport("both", rank, 2))
+        train_step(model, optimizer, 0, rank, 2)
+        backward(model, optimizer, 1, rank, 2)
+        if rank == 1:
+            optimizer._replica.transport.abort()
+            with pytest.raises(CommunicationError):
+                optimizer.step()
+        else:
+            optimizer.adopt(link.transport("alone", 0, 1))
+            for step in range(1, 4):
+                train_step(model, optimizer, step, 0, 1)
+        assert optimizer.adopt(link.transport("again", rank, 2)) == (rank == 1)
+        assert optimizer.num_steps == 4
+        train_step(model, optimizer, 4, rank, 2)
+        return model, optimizer.finish()
+
+    assert is_equal([model for model, _ in crew(2, main)])
