@@ -31,6 +31,20 @@ class _Purpose(StrEnum):
 _Key = tuple[_Purpose, tuple[str, ...]]
 
 
+def in_turns(channels: Iterable[Channel], members: Sequence[str]) -> list[Channel]:
+    """In an order that is the same for all: along a pipeline those of every other pair come first, each direction by itself.
+
+    So they are connected side by side, in four turns however long it is; by name each would wait for the one before it.
+    """
+    rank_of = {member: rank for rank, member in enumerate(members)}
+
+    def turn(channel: Channel) -> tuple[int, bool, int, int]:
+        sender, receiver = (rank_of[end] for end in channel)
+        return min(sender, receiver) % 2, sender > receiver, sender, receiver
+
+    return sorted(set(channels), key=turn)
+
+
 class ChannelGroups:
     """One worker's, during one attempt at a generation."""
 
@@ -48,7 +62,7 @@ class ChannelGroups:
 
         Args:
             worker: this one.
-            members: all that have such groups.
+            members: all that have such groups, neighbours of a pipeline next to each other.
             channels: over which messages pass.
             sums: members of sums, in an order that is the same for all.
             library: that carries the tensors.
@@ -56,7 +70,8 @@ class ChannelGroups:
         """
         self._worker = worker
         self._members = tuple(members)
-        wanted = [*((_Purpose.SUM, group) for group in sums), *((_Purpose.CHANNEL, pair) for pair in sorted(set(channels)))]
+        ordered = in_turns(channels, members)
+        wanted = [*((_Purpose.SUM, group) for group in sums), *((_Purpose.CHANNEL, channel) for channel in ordered)]
         self._wanted: list[_Key] = [key for key in dict.fromkeys(wanted) if worker in key[1]]
         self._library = library
         self._name = name
@@ -81,7 +96,7 @@ class ChannelGroups:
         for purpose, members in self._wanted:
             prefix = f"{group_prefix(self._name, members)}/{purpose}"
             rank = members.index(self._worker)
-            group = self._library.connect(store, prefix, rank=rank, size=len(members))
+            group = self._library.connect(store, prefix, rank=rank, size=len(members), has_sums=purpose is _Purpose.SUM)
             self._keep((purpose, members), group)
             self._first_use(purpose, group, rank).wait()
 

@@ -28,8 +28,8 @@ class Library(Protocol):
     def meet(self, store: Store, prefix: str, worker: str, members: Sequence[str]) -> None:
         """Make sure, before any group is connected, that all members can be in one. Raises InvalidInputError where not."""
 
-    def connect(self, store: Store, prefix: str, *, rank: int, size: int) -> GlooGroup:
-        """Connect the ranks of a group to each other. Blocks; raises RuntimeError when a rank is missing."""
+    def connect(self, store: Store, prefix: str, *, rank: int, size: int, has_sums: bool) -> GlooGroup:
+        """Connect the ranks of a group, for sums or messages, to each other. Blocks; raises RuntimeError when a rank is missing."""
 
     def send(self, group: GlooGroup, tensor: Tensor, rank: int) -> Movement:
         """Start to send to a rank."""
@@ -62,7 +62,7 @@ class GlooLibrary:
     def meet(self, store: Store, prefix: str, worker: str, members: Sequence[str]) -> None:
         """All can."""
 
-    def connect(self, store: Store, prefix: str, *, rank: int, size: int) -> GlooGroup:
+    def connect(self, store: Store, prefix: str, *, rank: int, size: int, has_sums: bool) -> GlooGroup:  # noqa: ARG002  # it has both
         """Connect the ranks of a group to each other."""
         return connect(
             store,

@@ -8,15 +8,17 @@ What its host side asks of its callers, by the sources of torch and NCCL (docs/a
   theirs. So groups are connected at once and entirely, sums by `NCCL_RUNTIME_CONNECT=0` and messages by a first one.
 - Whoever waits for a member that is gone waits for ever, host and device alike, until `abort` ends the group's kernels.
   What these had then received is anything: nothing counts that is known to be over only after the groups were given up.
-- With blocking waits (of which there are none here but for what is over already) torch starts no thread that watches the group:
-  that would end the process some time after an error.
+- With blocking waits (of which there are none here) torch starts no thread that watches the group: that would end the process
+  some time after an error.
 - torch has 32 streams for groups. Two that shared one would wait for each other, and for ever if in another order elsewhere.
+- A kernel that waits for its peer keeps its multiprocessors. Where such kernels had all of them, what the peers wait for could not
+  be computed: so all groups of a worker together take no more than part of a device.
 """
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -29,30 +31,49 @@ from torch._C._distributed_c10d import PrefixStore
 from kintsugi.core.errors import InvalidInputError
 from restorer.gloo import GlooGroup, Store
 from restorer.nccl_requirements import may_share_devices, numbered, require_nccl, require_own_device
-from restorer.transport import Movement, TensorSpec
+from restorer.transport import Movement, TensorSpec, contiguous
 from restorer.waiter import Operation, Waiter
 
 MOST_GROUPS = 32
 """Of one worker: torch's streams of one priority."""
+CHANNEL_BLOCKS = 2
+"""Of a message's kernel; each leaves little of a multiprocessor to others. The same at both ends, whatever their devices.
+
+NCCL would take up to 32; an A100 has 108 multiprocessors, an H100 132. `NCCL_MAX_CTAS` overrules this and the next.
+"""
+SUM_BLOCKS = 16
+"""Of a sum's kernel; a worker has one under way at a time."""
 
 POLL_SECONDS = 0.0005
 """Between two looks at whether something is over."""
 WATCH_SECONDS = 0.05
 """The same for messages that the host does not wait for."""
+ABORT_SECONDS = 10.0
+"""That new groups wait for the end of those before them."""
 
 
 class _End:
     """Whether groups were given up, and why.
 
-    It is said before they are aborted: whoever asked torch about them during that would keep the interpreter until it is done.
+    It is said before they are aborted, while nobody asks torch about them: who did so during an abort would keep the interpreter
+    until that is done, and with it the aborts of other groups, for whose kernels it waits.
     """
 
     def __init__(self) -> None:
         self._reason: str | None = None
+        self._asking = threading.Lock()
 
     def say(self, reason: str) -> None:
         """Give them up; the first reason stays."""
-        self._reason = self._reason or reason
+        with self._asking:
+            self._reason = self._reason or reason
+
+    @contextmanager
+    def put_off(self) -> Iterator[None]:
+        """Nobody gives them up meanwhile. Raises RuntimeError with the reason where they were given up already."""
+        with self._asking:
+            self.require_none()
+            yield
 
     def require_none(self) -> None:
         """Require that they were not. Raises RuntimeError with the reason."""
@@ -69,7 +90,6 @@ class NcclMovement:
     timeout_seconds: float
     end: _End = field(default_factory=_End)
     """Of its group."""
-    _looking: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     @property
     def buffer(self) -> Tensor:
@@ -79,11 +99,10 @@ class NcclMovement:
 
     def is_over(self) -> bool:
         """Whether the device is through with it. Raises RuntimeError when it failed."""
-        self.end.require_none()
-        with self._looking:
+        with self.end.put_off():
             if self.work is not None and self.work.is_completed():
-                work, self.work, self.content = self.work, None, None
-                work.wait()
+                _require_success(self.work)
+                self.work = self.content = None
             return self.work is None
 
     def wait(self, pause_seconds: float = POLL_SECONDS) -> None:
@@ -93,6 +112,18 @@ class NcclMovement:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"a message or a sum was not over within {self.timeout_seconds:g} s")
             time.sleep(pause_seconds)
+
+
+def _require_success(work: Any) -> None:
+    """Require that what is over did not fail.
+
+    Whoever waits for it learns that from torch too, but only once its group is aborted, and so not before all groups are.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    if work.get_future_result().done() and (failure := work.exception()) is not None:
+        raise RuntimeError(str(failure))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +139,10 @@ class _Watched:
             self.movement.wait(WATCH_SECONDS)
         except RuntimeError as error:
             self.give_up(str(error))
+
+
+_aborts: list[threading.Thread] = []
+"""Of this process, under way or over."""
 
 
 class NcclLibrary:
@@ -137,15 +172,18 @@ class NcclLibrary:
         self._watcher = Waiter("nccl-watch")
 
     def meet(self, store: Store, prefix: str, worker: str, members: Sequence[str]) -> None:
-        """Require that no other member is on this worker's device.
+        """Require that no other member is on this worker's device, and wait until that is free of earlier groups.
+
+        To free their memory is to wait for the device, and may keep other threads from it: not beside messages that wait for these.
 
         Raises:
-            InvalidInputError: one is.
+            InvalidInputError: another member is.
         """
+        _await_aborts()
         if not may_share_devices():
             require_own_device(store, prefix, worker, members, str(torch.cuda.get_device_properties(self.device).uuid))
 
-    def connect(self, store: Store, prefix: str, *, rank: int, size: int) -> GlooGroup:
+    def connect(self, store: Store, prefix: str, *, rank: int, size: int, has_sums: bool) -> GlooGroup:
         """Connect the ranks of a group to each other. Blocks; nothing frees who waits for a rank that is missing.
 
         Raises:
@@ -161,6 +199,7 @@ class NcclLibrary:
         nccl: Any = dist.ProcessGroupNCCL
         options = nccl.Options(is_high_priority_stream=True)
         options._timeout = timedelta(seconds=self._timeout_seconds)
+        options.config.max_ctas = SUM_BLOCKS if has_sums else CHANNEL_BLOCKS
         connected: Any = nccl(PrefixStore(prefix, store), rank, size, options)
         connected.eager_connect_single_device(self.device)
         group: GlooGroup = connected
@@ -170,8 +209,8 @@ class NcclLibrary:
     def send(self, group: GlooGroup, tensor: Tensor, rank: int) -> Movement:
         """Start to send to a rank, once what this thread's stream was given is done."""
         self._end.require_none()
-        content = tensor.detach().contiguous()
-        return self._movement(group.send([content], rank, 0), content)
+        content = contiguous(tensor)
+        return self._movement(group.send([_bytes_of(content)], rank, 0), content)
 
     def receive(self, group: GlooGroup, spec: TensorSpec, rank: int) -> Movement:
         """Start to receive from a rank, beside what this thread's stream was given.
@@ -183,7 +222,7 @@ class NcclLibrary:
         make = torch.empty if spec.dtype.is_floating_point else torch.zeros
         with torch.cuda.stream(self._receiving):
             content = make(spec.shape, dtype=spec.dtype, device=self.device)
-            return self._movement(group.recv([content], rank, 0), content)
+            return self._movement(group.recv([_bytes_of(content)], rank, 0), content)
 
     def _movement(self, work: dist.Work, content: Tensor) -> NcclMovement:
         return NcclMovement(work, content, self._timeout_seconds, self._end)
@@ -215,11 +254,25 @@ class NcclLibrary:
         self._watcher.abort()
         self._watcher.close()
         for group in groups:
-            threading.Thread(target=_abort, args=(group,), name="nccl-abort", daemon=True).start()
+            thread = threading.Thread(target=_abort, args=(group,), name="nccl-abort", daemon=True)
+            thread.start()
+            _aborts.append(thread)
 
     def _fail(self, reason: str) -> None:
         self._end.say(reason)
         self.give_up(list(self._groups))
+
+
+def _bytes_of(content: Tensor) -> Tensor:
+    """The same memory, in a type that NCCL knows; of torch's it does not know all."""
+    return content.reshape(-1).view(torch.uint8)
+
+
+def _await_aborts() -> None:
+    """Block until they are over, or have taken long enough: then nothing is known of them."""
+    deadline = time.monotonic() + ABORT_SECONDS
+    while _aborts:
+        _aborts.pop().join(max(0.0, deadline - time.monotonic()))
 
 
 def _abort(group: Any) -> None:

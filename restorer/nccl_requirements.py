@@ -14,9 +14,17 @@ ENVIRONMENT = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "0",
     "NCCL_RUNTIME_CONNECT": "0",
+    "NCCL_LAUNCH_ORDER_IMPLICIT": "0",
     "CUDA_DEVICE_MAX_CONNECTIONS": "32",
+    "CUDA_LAUNCH_BLOCKING": "0",
+    "CUDA_MODULE_LOADING": "EAGER",
 }
-"""What torch, NCCL and CUDA must read when they start. With so many queues kernels that wait seldom hold up others in theirs."""
+"""What torch, NCCL and CUDA must read when they start.
+
+Receives wait on the device for what peers send only once this worker has computed. So they must hold up neither other groups
+(in the order in which the host began them; with so many queues they seldom do in theirs) nor the host: not until a kernel is
+over, nor until the device is idle, for which CUDA waits to load a kernel that is used for the first time.
+"""
 
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 """Set to 1 it allows several workers on one device, from NCCL 2.30 on."""

@@ -99,10 +99,18 @@ def communication() -> Iterator[None]:
         raise CommunicationError(str(error).partition("\n")[0]) from None
 
 
+def contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy, whose numbers lie in memory one after the other, as they are.
+
+    Of some views torch only notes that they are the conjugate, or the negative, of what lies there.
+    """
+    return tensor.detach().contiguous().resolve_conj().resolve_neg()
+
+
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself where it lies in host memory, contiguous; a copy in pinned memory otherwise."""
     if tensor.device.type == "cpu":
-        return tensor.detach().contiguous()
+        return contiguous(tensor)
     pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
     return pinned.copy_(tensor.detach())
 

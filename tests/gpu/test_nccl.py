@@ -52,8 +52,9 @@ def build_nccl(
     prepare_environment()
     torch.cuda.set_device(device_of(int(member.name[1:]) if rank is None else rank))
     library = NcclLibrary(torch.device("cuda"), timeout_seconds=SECONDS)
-    pairs = itertools.permutations((*members, *missing), 2)
-    channels = ChannelGroups(member.name, members, pairs, sums, library=library, name=attempt)
+    everybody = (*members, *missing)
+    pairs = itertools.permutations(everybody, 2)
+    channels = ChannelGroups(member.name, everybody, pairs, sums, library=library, name=attempt)
     member.groups = Groups(member.name, members, (), member.rendezvous, attempt, channels=channels)
     member.groups.build(address="127.0.0.1", timeout_seconds=seconds, operation_timeout_seconds=SECONDS)
     return "built"

@@ -2,17 +2,19 @@
 
 A group's operations are carried out in the order in which they were begun, by a thread over gloo that plays its stream; host and
 device are one, so what makes a stream wait makes the host wait. Giving a group up ends its operations at once and leaves
-anything in their buffers, as the kernels that are aborted do.
+anything in their buffers, as the kernels that are aborted do; its memory is free a little later. A process whose kernels wait on
+all of its device's multiprocessors would stand still, and fails here.
 """
 
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -22,8 +24,17 @@ from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.workers import wiring
 from restorer import nccl
 from restorer.gloo import connect
+from restorer.packing import type_name
 
 CONNECT_SECONDS = 20.0
+NUM_MULTIPROCESSORS = 108
+"""Of an A100."""
+MOST_BLOCKS = 32
+"""Of a kernel where nothing else is asked for."""
+FREE_SECONDS = 0.3
+"""From the end of a group's operations until its memory is free."""
+TYPES = {"int8", "uint8", "bool", "int32", "int64", "float16", "bfloat16", "float32", "float64"}
+"""That NCCL knows."""
 
 
 class Kernel:
@@ -39,9 +50,8 @@ class Kernel:
     def synchronize(self) -> None:
         self.over.wait()
 
-    def wait(self) -> bool:
-        assert self.over.is_set(), "what is waited for is over already"
-        return True
+    def get_future_result(self) -> SimpleNamespace:
+        return SimpleNamespace(done=lambda: False)
 
 
 class Group:
@@ -51,9 +61,15 @@ class Group:
         def __init__(self, *, is_high_priority_stream: bool) -> None:
             self.is_high_priority_stream = is_high_priority_stream
             self._timeout = timedelta(0)
+            self.config = SimpleNamespace(max_ctas=MOST_BLOCKS)
+
+    _all: ClassVar[list["Group"]] = []
+    """Of this process, but for those that were given up."""
+    _freeing: ClassVar[list["Group"]] = []
 
     def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
         assert options._timeout.total_seconds() > 0
+        self._num_blocks = options.config.max_ctas
         self._connect = lambda: connect(
             store,
             "stand-in",
@@ -68,8 +84,10 @@ class Group:
         self._is_aborted = False
 
     def eager_connect_single_device(self, device: torch.device) -> None:
+        assert not Group._freeing, "groups are connected while others are still being aborted"
         self._group = self._connect()
         threading.Thread(target=self._run, name="stand-in", daemon=True).start()
+        Group._all.append(self)
 
     def _run(self) -> None:
         while not self._is_aborted:
@@ -84,8 +102,11 @@ class Group:
     def _launch(self, buffer: Tensor, start: Callable[[], dist.Work]) -> Kernel:
         if self._is_aborted:
             raise RuntimeError("NCCL communicator was aborted")
+        assert type_name(buffer.dtype) in TYPES
         kernel = Kernel(buffer)
-        self._kernels.append(kernel)
+        self._kernels = [*(other for other in self._kernels if not other.is_completed()), kernel]
+        waiting = sum(group._num_blocks for group in Group._all if not all(other.is_completed() for other in group._kernels))
+        assert waiting < NUM_MULTIPROCESSORS, "nothing is left of the device for what the kernels on it wait for"
         self._begun.put((kernel, start))
         return kernel
 
@@ -100,9 +121,15 @@ class Group:
         return self._launch(tensors[0], lambda: self._group.allreduce(tensors))
 
     def abort(self) -> None:
+        if self._is_aborted:
+            return
         self._is_aborted = True
+        Group._freeing.append(self)
+        Group._all.remove(self)
         for kernel in self._kernels:
             kernel.over.set()
+        time.sleep(FREE_SECONDS)
+        Group._freeing.remove(self)
 
 
 class Stream:

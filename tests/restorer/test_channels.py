@@ -1,10 +1,12 @@
 """Groups of channels and sums of real processes: given up at once, and built anew by those who are left."""
 
+import itertools
 import signal
 
 import pytest
 import torch
 
+from restorer.channels import in_turns
 from restorer.transport import TensorSpec
 from tests.restorer.crew import Crew, Member, build_channels, close
 from tests.restorer.test_groups import assert_freed, assert_nobody_is_left_behind, count_descriptors, hear_from
@@ -14,6 +16,17 @@ from tests.runtime.runs import eventually, leaves_nothing
 pytestmark = pytest.mark.processes
 
 SUMS = (("w0", "w1"), ("w1", "w2"), ("w0", "w2"), ("w0", "w1", "w2"))
+
+
+@pytest.mark.parametrize("length", [2, 3, 16, 17])
+def test_channels_of_a_pipeline_are_connected_side_by_side_however_long_it_is(length):
+    members = [f"w{number}" for number in range(length)]
+    pairs = list(itertools.pairwise(members))
+    channels = [*pairs, *((receiver, sender) for sender, receiver in pairs)]
+    ends_at = dict.fromkeys(members, 0)
+    for channel in in_turns(reversed(channels), members):
+        ends_at |= dict.fromkeys(channel, 1 + max(ends_at[end] for end in channel))
+    assert max(ends_at.values()) == min(4, 2 * (length - 1))
 
 
 @pytest.fixture(name="crew")

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -102,10 +103,11 @@ class Kernel:
         self.num_looks -= 1
         return self.num_looks < 0
 
-    def wait(self) -> bool:
-        if self.failure:
-            raise RuntimeError(self.failure)
-        return True
+    def get_future_result(self) -> SimpleNamespace:
+        return SimpleNamespace(done=lambda: bool(self.failure))
+
+    def exception(self) -> Exception | None:
+        return RuntimeError(self.failure) if self.failure else None
 
 
 def movement(kernel: Kernel, seconds: float = 60.0) -> NcclMovement:
@@ -122,7 +124,8 @@ def test_a_movement_is_waited_for_until_it_is_over_and_then_lets_go(monkeypatch)
     own.wait()
 
 
-def test_a_movement_that_failed_says_so():
+def test_a_movement_that_failed_says_so_before_its_group_is_aborted():
+    """The way of torch, `wait`, would abort the group first, and so stand still until the groups beside it are given up."""
     with pytest.raises(RuntimeError, match="remote process exited"):
         movement(Kernel(0, "remote process exited")).wait()
 
@@ -141,6 +144,27 @@ def test_nobody_asks_torch_about_groups_that_were_given_up():
     with pytest.raises(RuntimeError, match="given up"):
         own.wait()
     assert kernel.num_looks == looks
+
+
+def test_nobody_gives_groups_up_while_torch_is_asked_about_them():
+    """The answer would keep the interpreter until the abort is done, and be that of a message that was ended before its time."""
+    is_given_up = threading.Event()
+    own = movement(Kernel(0))
+
+    def give_up() -> None:
+        own.end.say("given up")
+        is_given_up.set()
+
+    def look() -> bool:
+        threading.Thread(target=give_up, daemon=True).start()
+        assert not is_given_up.wait(0.2), "they were given up beside the look"
+        return True
+
+    own.work.is_completed = look
+    assert own.is_over()
+    assert is_given_up.wait(10.0)
+    with pytest.raises(RuntimeError, match="given up"):
+        own.is_over()
 
 
 # With what stands in for torch's NCCL
@@ -162,6 +186,33 @@ def test_the_contract_of_a_transport(pair, exchange):
 @pytest.mark.processes
 def test_sums_are_carried_out_in_order(pair):
     assert set(pair.call(begin_reductions, (pair.names,) * 20).values()) == {" ".join(["4"] * 20)}
+
+
+def receive_from_all(member: Member, peers: tuple[str, ...]) -> float:
+    """All receives are begun before the first message is sent."""
+    transport = member.groups.channel_transport()
+    receivings = [transport.receive(TensorSpec((1000,), torch.float32), peer, 0) for peer in peers]
+    member.groups.begin_all_reduce(torch.ones(1000), (member.name, *peers)).wait()
+    total = sum(receiving.wait().sum().item() for receiving in receivings)
+    transport.settle()
+    return total
+
+
+def send_after_the_sum(member: Member, peer: str, members: tuple[str, ...]) -> float:
+    transport = member.groups.channel_transport()
+    member.groups.begin_all_reduce(torch.ones(1000), members).wait()
+    transport.send(torch.ones(1000), peer, 0).wait()
+    return 0.0
+
+
+@pytest.mark.processes
+def test_who_waits_for_many_others_leaves_room_on_the_device_for_what_they_wait_for():
+    names = ("w0", "w1", "w2", "w3", "w4", "w5")
+    with leaves_nothing(), Crew(*names) as crew:
+        assert set(crew.call(build_nccl, "g0", names, (names,)).values()) == {"built"}
+        calls = dict.fromkeys(names[1:], (send_after_the_sum, ("w0", names)))
+        crew.begin({"w0": (receive_from_all, (names[1:],)), **calls})
+        assert crew.finish(*names)["w0"] == 5000.0
 
 
 def wait_in_vain(member: Member, peer: str) -> None:

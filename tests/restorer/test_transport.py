@@ -73,10 +73,10 @@ def exchange_in_other_orders(member: Member, kind: str) -> bool:
 
 
 def exchange_views(member: Member, kind: str) -> bool:
-    """Tensors that are not contiguous, and those with a history, arrive as they look."""
-    transport, peer = transport_of(member, kind, range(3))
+    """Tensors that are not contiguous, those with a history, conjugates and negatives arrive as they look."""
     matrix = torch.arange(12.0).reshape(3, 4)
-    sent = [matrix.T, matrix[:, 1], torch.nn.Parameter(matrix) * 2]
+    sent = [matrix.T, matrix[:, 1], torch.nn.Parameter(matrix) * 2, torch.complex(matrix, matrix).conj(), torch._neg_view(matrix)]
+    transport, peer = transport_of(member, kind, range(len(sent)))
     receivings = [transport.receive(TensorSpec(tuple(t.shape), t.dtype), peer, tag) for tag, t in enumerate(sent)]
     sendings = [transport.send(tensor, peer, tag) for tag, tensor in enumerate(sent)]
     is_right = all(is_equal(receiving.wait(), tensor.detach()) for receiving, tensor in zip(receivings, sent, strict=True))

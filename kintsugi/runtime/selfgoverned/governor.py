@@ -11,6 +11,7 @@ from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection
 
+from kintsugi.core.descriptors import ran_out
 from kintsugi.core.errors import KintsugiError
 from kintsugi.runtime.control.preparation import is_same_work
 from kintsugi.runtime.forking import PLANNER
@@ -31,7 +32,7 @@ from kintsugi.runtime.selfgoverned.logbook import Logbook
 from kintsugi.runtime.selfgoverned.notes import Newcomer, Reachable
 from kintsugi.runtime.selfgoverned.packed import unpacked
 from kintsugi.runtime.selfgoverned.steering import Steering
-from kintsugi.runtime.selfgoverned.switchboard import AllReady, FromSwitchboard, Switchboard
+from kintsugi.runtime.selfgoverned.switchboard import AllReady, FromSwitchboard, Switchboard, Unserved
 from kintsugi.runtime.selfgoverned.words import (
     Admit,
     Agreed,
@@ -146,6 +147,8 @@ class Governor:
         elif isinstance(message, AllReady):
             self._post(self._steering.all_ready, message.attempt)
             self._post(self._take_leave)
+        elif isinstance(message, Unserved) and ran_out(message.reason):  # the others can go on without this worker, and not with it
+            leave()
 
     def _tell(self, message: FromWorker | FromGovernor) -> None:
         with self._sending:

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -12,9 +13,11 @@ from torch import Tensor
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.synchronization.transport import Transport
 from kintsugi.runtime.values import from_plain, to_plain
-from kintsugi.runtime.workers.commit import CommitRecord, StepStatus, resolve
+from kintsugi.runtime.workers.commit import CommitRecord, StepStatus
 
 _NONE = -1
+_ROW = 5
+"""Numbers that tell a worker's standing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,8 @@ class Standing:
     status: StepStatus
     strategy: int
     """By its place among those that every worker was given."""
+    digest: int = 0
+    """Of its model, where all are to have the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ class RollCall:
         Raises:
             CommunicationError: a worker is gone.
         """
-        rows = torch.full((transport.num_workers, 4), 0)
+        rows = torch.zeros(transport.num_workers, _ROW, dtype=torch.int64)
         rows[transport.rank] = _row(own)
         return cls(tuple(_standing(*told) for told in transport.begin_sum(rows).wait().tolist()))
 
@@ -55,8 +60,13 @@ class RollCall:
 
     @property
     def source(self) -> int:
-        """Who tells them: the member that took the most steps, of several that of lowest rank; rank 0 where there is none."""
-        return max(range(len(self.standings)), key=lambda rank: (self._num_steps(rank), -rank))
+        """Who tells them; rank 0 where there is no member.
+
+        The one that took the most steps, of several one with the model that most of these have, of those the one of lowest rank.
+        """
+        most = max(map(self._num_steps, range(len(self.standings))))
+        usual = Counter(member.digest for member in self.members if member.status.step == most)
+        return max(range(len(self.standings)), key=lambda rank: (self._num_steps(rank), usual[self._digest(rank)], -rank))
 
     @property
     def is_abreast(self) -> bool:
@@ -66,6 +76,19 @@ class RollCall:
     def is_behind(self, rank: int) -> bool:
         """Whether a worker took fewer steps than another one."""
         return self._num_steps(rank) < self._num_steps(self.source)
+
+    @property
+    def has_one_model(self) -> bool:
+        """Whether all members have the same; one that missed a membership may have another after as many steps."""
+        return len({member.digest for member in self.members}) <= 1
+
+    def has_other_model(self, rank: int) -> bool:
+        """Whether a worker has not the model of who tells."""
+        return self._digest(rank) != self._digest(self.source)
+
+    def _digest(self, rank: int) -> int:
+        standing = self.standings[rank]
+        return 0 if standing is None else standing.digest
 
     def _num_steps(self, rank: int) -> int:
         standing = self.standings[rank]
@@ -77,27 +100,30 @@ class RollCall:
         return len({member.strategy for member in self.members}) <= 1
 
     def must_roll_forward(self, own: Standing) -> bool:
-        """Whether another member has applied the step that this one has all gradients of.
+        """Whether another member has committed the step that this one has all that it needs for, and none a later one."""
+        return own.status.is_reduced and own.status.step == self._last_committed
 
-        Raises:
-            ReconfigurationError: a member cannot follow, as where it missed a membership.
-        """
-        record = resolve(member.status for member in self.members)
-        return record is not None and record.step == own.status.step
+    def cannot_follow(self, own: Standing) -> bool:
+        """Whether another member has committed a step that this one can take no more: it missed a membership."""
+        return own.status.step <= self._last_committed and not self.must_roll_forward(own)
+
+    @property
+    def _last_committed(self) -> int:
+        return max((m.status.last_record.step for m in self.members if m.status.last_record is not None), default=_NONE)
 
 
 def _row(own: Standing | None) -> Tensor:
     if own is None:
-        return torch.full((4,), _NONE)
-    record = own.status.last_record
-    return torch.tensor([own.strategy, own.status.step, int(own.status.is_reduced), _NONE if record is None else record.step])
+        return torch.full((_ROW,), _NONE)
+    committed = _NONE if own.status.last_record is None else own.status.last_record.step
+    return torch.tensor([own.strategy, own.status.step, int(own.status.is_reduced), committed, own.digest])
 
 
-def _standing(strategy: int, step: int, is_reduced: int, committed: int) -> Standing | None:
+def _standing(strategy: int, step: int, is_reduced: int, committed: int, digest: int) -> Standing | None:
     if strategy == _NONE:
         return None
     record = None if committed == _NONE else record_of(committed)
-    return Standing(StepStatus(step=step, is_reduced=bool(is_reduced), last_record=record), strategy)
+    return Standing(StepStatus(step=step, is_reduced=bool(is_reduced), last_record=record), strategy, digest)
 
 
 def record_of(step: int) -> CommitRecord:

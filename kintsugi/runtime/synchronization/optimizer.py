@@ -185,20 +185,20 @@ class SynchronizedOptimizer(WrappingOptimizer):
         """Go on with the workers of another membership; all of them call this, those that join construct theirs.
 
         Returns:
-            Whether a step that was interrupted is applied after all: some worker had passed its commit point, so all have
-            applied it now. Else it is to be taken again.
+            Whether a step that was interrupted is over: some worker had passed its commit point, so all have applied it now, or
+            this one missed a membership and was given the others' model, of which its gradients are not. Else it is to be
+            taken again.
 
         Raises:
             CommunicationError: a worker is gone; adopt another membership.
-            ReconfigurationError: the members are apart, as where one of them missed a membership.
         """
         self._strategy.abandon(self._replica)
         self._replica.transport.abort()
         self._replica.transport.close()
         self._replica.connect(transport)
-        self._join(transport)
+        has_learned = self._join(transport)
         begun, self._step_begun = self._step_begun, None
-        return begun is not None and self.num_steps > begun
+        return begun is not None and (has_learned or self.num_steps > begun)
 
     def finish(self) -> None:
         """Train no further, with all others: every worker has the same model then. Gives threads and connections back.
@@ -238,17 +238,20 @@ class SynchronizedOptimizer(WrappingOptimizer):
                 self._replica.begin_report()
         self._strategy.gradient_ready(self._replica, number)
 
-    def _join(self, transport: Transport) -> None:
-        """Become a member: complete what another one has committed, follow one strategy, learn what one does not know."""
-        order = list(self._strategies)
-        own = None if self._is_new else Standing(self._replica.status, order.index(self.strategy))
+    def _join(self, transport: Transport) -> bool:
+        """Become a member: complete what another one has committed, follow one strategy, learn what one does not know.
+
+        Returns:
+            Whether this worker has another member's model now.
+        """
+        own = None if self._is_new else self._standing()
         found = RollCall.gathered(transport, own)
         is_equal = self._strategy.keeps_replicas_equal or not found.is_agreed
         if own is not None and self._strategy.is_synchronous and not is_equal and found.must_roll_forward(own):
             self._replica.roll_forward()
             self._strategy.applied(self._replica)
-        must_learn = own is None or (self._strategy.is_synchronous and is_equal and found.is_behind(transport.rank))
-        are_apart = self._strategy.is_synchronous and not found.is_abreast
+        must_learn = own is None or (self._strategy.is_synchronous and self._is_left(own, found, is_equal=is_equal))
+        are_apart = self._strategy.is_synchronous and not (found.is_abreast and found.has_one_model)
         self._remember(broadcast(transport, found.source, {"policy": self._memory})["policy"])
         if found.has_joiners or not found.is_agreed or are_apart:
             self._learn(broadcast(transport, found.source, self._state()), has_all_to_learn=must_learn)
@@ -256,6 +259,19 @@ class SynchronizedOptimizer(WrappingOptimizer):
             self._replica.equalize()
         self._is_new = False
         self._enter(self._strategy)
+        return must_learn
+
+    def _is_left(self, own: Standing, found: RollCall, *, is_equal: bool) -> bool:
+        """Whether this member cannot go on from where it is, beside the others."""
+        if not is_equal:
+            return found.cannot_follow(own)
+        rank = self._replica.transport.rank
+        return found.is_behind(rank) or (found.is_agreed and found.has_other_model(rank))
+
+    def _standing(self) -> Standing:
+        is_one = self._strategy.keeps_replicas_equal
+        number = list(self._strategies).index(self.strategy)
+        return Standing(self._replica.status, number, self._replica.digest() if is_one else 0)
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -278,8 +294,7 @@ class SynchronizedOptimizer(WrappingOptimizer):
         return dict(self._policy.memory) if self._policy is not None else {}
 
     def _go_on(self, told: Mapping[str, Any]) -> None:
-        self._replica.num_steps = told["num_steps"]
-        self._replica.noise = NoiseMemory(**told["noise"])
+        self._replica.go_on(told["num_steps"], NoiseMemory(**told["noise"]))
 
     def _remember(self, memory: Mapping[str, float]) -> None:
         """What a policy has begun to remember here alone is forgotten: a loss came before the others could."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+import xxhash
 from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError, ReconfigurationError
@@ -19,7 +20,7 @@ from kintsugi.runtime.synchronization.gradients import BUCKET_BYTES, GradientSum
 from kintsugi.runtime.synchronization.membership import record_of
 from kintsugi.runtime.synchronization.monitor import Monitor, Totals
 from kintsugi.runtime.synchronization.rate import NoiseMemory, lengthened
-from kintsugi.runtime.synchronization.transport import Summing, Transport
+from kintsugi.runtime.synchronization.transport import Summing, Transport, bytes_of
 from kintsugi.runtime.workers.commit import StepStatus
 from kintsugi.runtime.workers.fit import told
 
@@ -95,6 +96,13 @@ class Replica:
         """A flat copy of all parameters in host memory."""
         return _flat(self.parameters)
 
+    def digest(self) -> int:
+        """63 bits of a hash (XXH3) over all parameters."""
+        hashed = xxhash.xxh3_64()
+        for parameter in self.parameters:
+            hashed.update(bytes_of(parameter.cpu().contiguous()))
+        return hashed.intdigest() >> 1
+
     def versions(self) -> list[int]:
         """How often each parameter was written to."""
         return [parameter._version for parameter in self.parameters]
@@ -102,6 +110,10 @@ class Replica:
     def load(self, model: Tensor) -> None:
         """Overwrite all parameters."""
         _overwrite(self.parameters, model)
+
+    def go_on(self, num_steps: int, noise: NoiseMemory) -> None:
+        """With a model and an optimizer that are of so many steps; nothing that was set aside is for the next one."""
+        self.num_steps, self.noise, self._update = num_steps, noise, None
 
     def still(self) -> dict[int, Tensor]:
         """The parameters that are not trained, by their numbers among all."""

@@ -14,11 +14,13 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from multiprocessing import forkserver
-from typing import Any
+from typing import Any, NoReturn
 
+import structlog
 import torch
 
 from estimator.program import Action, ActionKind
+from kintsugi.core.descriptors import ran_out
 from kintsugi.core.errors import CommunicationError, KintsugiError
 from kintsugi.runtime.checkpoints.bookkeeper import Bookkeeper
 from kintsugi.runtime.faults import FaultPoint, FaultScript
@@ -123,7 +125,11 @@ class WorkerProcess:
         while not isinstance(message := self._listener.next(), Stop):
             try:
                 self._obey(message)
-            except CommunicationError as error:
+            except (CommunicationError, OSError) as error:
+                if isinstance(message, Prepare) and ran_out(error):
+                    _end_without_descriptors(self._worker, error)
+                if isinstance(error, OSError):
+                    raise
                 self.tell(LinkBroken(self._attempt, str(error)))
 
     def _obey_at_once(self, message: Arm | CheckpointEvery | Probe) -> None:
@@ -245,6 +251,15 @@ _POINTS = {
     ActionKind.REDUCE: FaultPoint.REDUCE,
     ActionKind.APPLY: FaultPoint.COMMIT,
 }
+
+
+def _end_without_descriptors(worker: str, error: Exception) -> NoReturn:
+    """As gloo often does itself: no attempt with this worker would come to its end, and the others can go on without it."""
+    log = structlog.get_logger("kintsugi.runtime")
+    log.error(
+        "has no descriptors left for connections, and ends: raise the hard limit (ulimit -Hn)", worker=worker, error=str(error)
+    )
+    os._exit(1)
 
 
 def _end_with_parent() -> None:
