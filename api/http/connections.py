@@ -13,16 +13,19 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_SECONDS = 10.0
 """How long the head of a request may take, from its first byte, or that of the first from the beginning of the connection."""
+BODY_SECONDS = 30.0
+"""From one part of a request's body to the next: whoever fell silent, as a host without power does, may never be heard of again."""
 SILENCE_SECONDS = 60.0
 """Between two lines about the same lack."""
 
 
 class PromptProtocol(HttpToolsProtocol):
-    """Closes connections on which a request begins and does not come to the end of its head."""
+    """Closes connections on which a request begins and does not come to the end of its head, or falls silent within its body."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._patience: TimerHandle | None = None
+        self._is_within_body = False
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Somebody is there, and is to say what for."""
@@ -34,11 +37,20 @@ class PromptProtocol(HttpToolsProtocol):
         if self._patience is None and (self.cycle is None or self.cycle.response_complete):
             self._expect_head()
         super().data_received(data)
+        if self._is_within_body:
+            self._expect_body()
 
     def on_headers_complete(self) -> None:
-        """The head is there; the rest is the application's."""
+        """The head is there; the body is waited for part by part."""
         self._forget()
+        self._is_within_body = True
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """All of the request is there; the rest is the application's."""
+        self._forget()
+        self._is_within_body = False
+        super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing comes any more."""
@@ -47,6 +59,17 @@ class PromptProtocol(HttpToolsProtocol):
 
     def _expect_head(self) -> None:
         self._patience = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _expect_body(self) -> None:
+        self._forget()
+        self._patience = self.loop.call_later(BODY_SECONDS, self._close_if_heard)
+
+    def _close_if_heard(self) -> None:
+        """Close the connection, unless it is this side that does not listen: the application has not taken what came."""
+        if self.flow.read_paused:
+            self._expect_body()
+        else:
+            self.transport.close()
 
     def _forget(self) -> None:
         if self._patience is not None:

@@ -78,7 +78,7 @@ import resource, sys
 from api.http import connections
 from kintsugi.cli import main
 seconds, *limits = sys.argv.pop(1).split()
-connections.HEAD_SECONDS = float(seconds)
+connections.HEAD_SECONDS = connections.BODY_SECONDS = float(seconds)
 if limits:
     resource.setrlimit(resource.RLIMIT_NOFILE, tuple(map(int, limits)))
 main()
@@ -87,7 +87,7 @@ main()
 
 @contextmanager
 def holding(folder: Path, bounds: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """The service with other bounds on its connections: seconds for a head, then how many descriptors at first and at most."""
+    """The service with other bounds: seconds for heads and parts of bodies, then descriptors at first and at most."""
     arguments = ["serve", "--port", "0", "--database-url", f"sqlite:///{folder}/held.sqlite3", "--log-format", "json"]
     environment = {**os.environ, "KINTSUGI_PLANS_AHEAD": "false"}
     program = [sys.executable, "-c", HOLDING, bounds, *arguments]
@@ -118,6 +118,15 @@ def test_a_request_that_never_comes_to_its_end_holds_no_connection(tmp_path: Pat
                 answer += second.recv(10_000)
             second.sendall(half)
             assert second.recv(100) == b""
+
+
+def test_who_falls_silent_within_a_body_holds_no_connection(tmp_path: Path):
+    head = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
+    with holding(tmp_path, "0.2") as (_, url):
+        for begun in (b"", b" " * 100_000):
+            with connected(url) as silent:
+                silent.sendall(head + begun)
+                assert silent.recv(100) == b""
 
 
 def test_who_waits_for_an_answer_keeps_the_connection(tmp_path: Path):
