@@ -85,6 +85,10 @@ main()
 """
 
 
+LONG_REQUEST = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
+"""Its head."""
+
+
 @contextmanager
 def holding(folder: Path, bounds: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """The service with other bounds: seconds for heads and parts of bodies, then descriptors at first and at most."""
@@ -121,12 +125,23 @@ def test_a_request_that_never_comes_to_its_end_holds_no_connection(tmp_path: Pat
 
 
 def test_who_falls_silent_within_a_body_holds_no_connection(tmp_path: Path):
-    head = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
     with holding(tmp_path, "0.2") as (_, url):
         for begun in (b"", b" " * 100_000):
             with connected(url) as silent:
-                silent.sendall(head + begun)
+                silent.sendall(LONG_REQUEST + begun)
                 assert silent.recv(100) == b""
+
+
+def test_who_goes_away_within_a_body_is_no_error_of_the_service(tmp_path: Path):
+    with holding(tmp_path, "600") as (process, url):
+        with connected(url) as leaving:
+            leaving.sendall(LONG_REQUEST + b"{")
+        count = 'kintsugi_http_requests_total{method="POST",route="/v1/jobs",status="499"} 1.0'
+        while count not in (told := httpx2.get(f"{url}/metrics", timeout=60).text):
+            assert 'status="500"' not in told
+        process.terminate()
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()
 
 
 def test_who_waits_for_an_answer_keeps_the_connection(tmp_path: Path):
