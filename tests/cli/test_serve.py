@@ -78,7 +78,7 @@ import resource, sys
 from api.http import connections
 from kintsugi.cli import main
 seconds, *limits = sys.argv.pop(1).split()
-connections.HEAD_SECONDS = connections.BODY_SECONDS = float(seconds)
+connections.HEAD_SECONDS = connections.BODY_SECONDS = connections.UNREAD_SECONDS = float(seconds)
 if limits:
     resource.setrlimit(resource.RLIMIT_NOFILE, tuple(map(int, limits)))
 main()
@@ -91,7 +91,7 @@ LONG_REQUEST = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: appl
 
 @contextmanager
 def holding(folder: Path, bounds: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """The service with other bounds: seconds for heads and parts of bodies, then descriptors at first and at most."""
+    """The service with other bounds: seconds for heads, parts of bodies and readers, then descriptors at first and at most."""
     arguments = ["serve", "--port", "0", "--database-url", f"sqlite:///{folder}/held.sqlite3", "--log-format", "json"]
     environment = {**os.environ, "KINTSUGI_PLANS_AHEAD": "false"}
     program = [sys.executable, "-c", HOLDING, bounds, *arguments]
@@ -130,6 +130,22 @@ def test_who_falls_silent_within_a_body_holds_no_connection(tmp_path: Path):
             with connected(url) as silent:
                 silent.sendall(LONG_REQUEST + begun)
                 assert silent.recv(100) == b""
+
+
+def is_held(pid: int, client: socket.socket) -> bool:
+    """Whether a process has the other end of a connection open, as the system's table of connections tells."""
+    ours, theirs = (f"{ends[1]:04X}" for ends in (client.getsockname(), client.getpeername()))
+    rows = [row.split() for row in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return any((row[1][-4:], row[2][-4:]) == (theirs, ours) and row[9] != "0" for row in rows)
+
+
+def test_who_reads_nothing_of_what_was_asked_for_holds_no_connection(tmp_path: Path):
+    question = b"GET /v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with holding(tmp_path, "0.2") as (process, url), connected(url) as stuck:
+        stuck.sendall(question * 100)  # whose answers are more than the system keeps for anybody
+        assert stuck.recv(1) == b"H"
+        while is_held(process.pid, stuck):
+            pass
 
 
 def test_who_goes_away_within_a_body_is_no_error_of_the_service(tmp_path: Path):
