@@ -6,10 +6,11 @@ from http import HTTPStatus
 from typing import Any
 
 import structlog
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from api.texts import shortened
 from kintsugi.core.errors import (
@@ -29,6 +30,8 @@ from kintsugi.core.errors import (
 from kintsugi.core.profile import PYDANTIC_CONFIG
 
 MEDIA_TYPE = "application/problem+json"
+CLIENT_GONE = 499
+"""Status, as proxies count it, of a request whose client went away before it was answered."""
 REQUEST_ID = "request_id"
 """Name of the request's id in its state."""
 
@@ -139,6 +142,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(KintsugiError, _on_kintsugi_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(ClientDisconnect, _on_client_gone)
     app.add_exception_handler(Exception, _on_crash)
 
 
@@ -193,6 +197,11 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
     message = f"{request.method} {path} is not served here: {phrase_of(status).lower()}"
     shown = {"code": code, "field": "path", "value": path, "message": message}
     return _document(status, message, shown, path, error.headers)
+
+
+async def _on_client_gone(_request: Request, _error: Exception) -> Response:
+    """For metrics and the log alone: within the body of its request a client went away, or was given up."""
+    return Response(status_code=CLIENT_GONE)
 
 
 async def _on_crash(request: Request, error: Exception) -> JSONResponse:

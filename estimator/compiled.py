@@ -54,7 +54,7 @@ def _kept(function: Function, **options: Any) -> Function:
 
 
 class _Cache(FunctionCache):
-    """Does without what it cannot read: files that were cut off, or that tell of types which sources had under other names."""
+    """Does without what it cannot write, or cannot read: files that were cut off, or tell of types which had other names."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The machine code that is kept for these types of arguments; None where there is none, or it cannot be read."""
@@ -64,6 +64,11 @@ class _Cache(FunctionCache):
             with suppress(OSError):
                 self.flush()  # type: ignore[no-untyped-call]
             return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep machine code, if there is room and a right to write."""
+        with suppress(OSError):
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
 
 
 def clock() -> float:
@@ -134,5 +139,13 @@ class InTheUsersCache(_FreshByAllSources, UserWideCacheLocator):
     """Keeps machine code in the user's folder for such, where the source cannot be written beside."""
 
 
-_LOCATORS = ",".join(f"{kind.__module__}.{kind.__name__}" for kind in (InTheNamedFolder, BesideTheSource, InTheUsersCache))
+class AsItWasInstalled(BesideTheSource):
+    """Reads what is kept in `__pycache__`, where nothing can be written anywhere: for a user without a home, or on a full disk."""
+
+    def ensure_cache_path(self) -> None:
+        """Take the folder as it is, also where there is none."""
+
+
+_KINDS = (InTheNamedFolder, BesideTheSource, InTheUsersCache, AsItWasInstalled)
+_LOCATORS = ",".join(f"{kind.__module__}.{kind.__name__}" for kind in _KINDS)
 vars(numba.config)["CACHE_LOCATOR_CLASSES"] = _LOCATORS  # a setting that numba declares for no type checker

@@ -84,6 +84,18 @@ class PostgreSql:
         self.drop(url)
         self._do(f"ALTER DATABASE {make_url(copy).database} RENAME TO {make_url(url).database}")
 
+    @contextmanager
+    def read_only(self, url: str) -> Iterator[None]:
+        """Whoever connects to a database meanwhile can only read it, as on a standby; those who are connected must do so anew."""
+        name = make_url(url).database
+        others = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+        self._do(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        self._do(others)
+        try:
+            yield
+        finally:
+            self._do(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+
     def drop(self, url: str) -> None:
         self._do(f"DROP DATABASE {make_url(url).database} WITH (FORCE)")
 

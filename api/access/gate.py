@@ -16,12 +16,11 @@ from api.access.callers import Caller, calling
 from api.access.needs import READING, Need, need_of
 from api.access.targets import Operation, Target, operations_of, target_of
 from api.access.tokens import LOOSE_SECRET, Token
-from api.problems import REQUEST_ID, problem_of
+from api.problems import CLIENT_GONE, REQUEST_ID, problem_of
 from api.webhooks.moments import text_of, utc_now
 from kintsugi.core.errors import ForbiddenError, InvalidInputError, KintsugiError, UnauthenticatedError
 
 POLICY_VIOLATION = 1008
-CLIENT_GONE = 499
 QUERY_NAMES = (b"access_token=", b"token=")
 REFUSALS = (401, 403, 429)
 

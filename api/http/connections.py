@@ -13,16 +13,22 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_SECONDS = 10.0
 """How long the head of a request may take, from its first byte, or that of the first from the beginning of the connection."""
+BODY_SECONDS = 30.0
+"""From one part of a request's body to the next: whoever fell silent, as a host without power does, may never be heard of again."""
+UNREAD_SECONDS = 60.0
+"""How long nothing is taken in of an answer that the system has no more room for."""
 SILENCE_SECONDS = 60.0
 """Between two lines about the same lack."""
 
 
 class PromptProtocol(HttpToolsProtocol):
-    """Closes connections on which a request begins and does not come to the end of its head."""
+    """Closes connections on which a request begins and does not come to its end, or whose answers nobody reads."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._patience: TimerHandle | None = None
+        self._is_within_body = False
+        self._unread: TimerHandle | None = None
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Somebody is there, and is to say what for."""
@@ -34,19 +40,66 @@ class PromptProtocol(HttpToolsProtocol):
         if self._patience is None and (self.cycle is None or self.cycle.response_complete):
             self._expect_head()
         super().data_received(data)
+        if self._is_within_body:
+            self._expect_body()
 
     def on_headers_complete(self) -> None:
-        """The head is there; the rest is the application's."""
+        """The head is there; the body is waited for part by part."""
         self._forget()
+        self._is_within_body = True
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """All of the request is there; the rest is the application's."""
+        self._forget()
+        self._is_within_body = False
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        """Somebody is to read before long what waits to be sent."""
+        super().pause_writing()
+        self._expect_reader()
+
+    def resume_writing(self) -> None:
+        """Somebody reads; where the connection was broken, its loss wakes who writes: nothing can be sent on it any more."""
+        self._forget_reader()
+        if not self.transport.is_closing():
+            super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing comes any more."""
         self._forget()
+        self._forget_reader()
         super().connection_lost(exc)
 
     def _expect_head(self) -> None:
         self._patience = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _expect_body(self) -> None:
+        self._forget()
+        self._patience = self.loop.call_later(BODY_SECONDS, self._close_if_heard)
+
+    def _close_if_heard(self) -> None:
+        """Close the connection, unless it is this side that does not listen: the application has not taken what came."""
+        if self.flow.read_paused:
+            self._expect_body()
+        else:
+            self.transport.close()
+
+    def _expect_reader(self) -> None:
+        self._unread = self.loop.call_later(UNREAD_SECONDS, self._abort_if_unread, self.transport.get_write_buffer_size())
+
+    def _abort_if_unread(self, num_bytes: int) -> None:
+        """Break the connection if as many bytes wait as before: to close it would be to wait until they are read."""
+        if self.transport.get_write_buffer_size() < num_bytes:
+            self._expect_reader()
+        else:
+            self.transport.abort()
+
+    def _forget_reader(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _forget(self) -> None:
         if self._patience is not None:

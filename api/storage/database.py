@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import local
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, func, or_, select
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
@@ -26,6 +26,8 @@ UNIQUE_VIOLATIONS = frozenset(
 )
 """What is written is there already. Whatever else a constraint refuses says nothing of other writers."""
 DISK_FULL = "53100"
+IS_READ_ONLY = select(or_(func.pg_is_in_recovery(), func.current_setting("default_transaction_read_only") == "on"))
+"""Whether a PostgreSQL server takes nothing from this session; transactions that read say of themselves that they do only that."""
 LITTLE_ROOM_BYTES = 65_536
 """Where a disk has less left, what SQLite calls an I/O error is that the files beside the database cannot grow."""
 
@@ -79,6 +81,22 @@ class Database:
         """
         if self._file is not None:
             self._file.look()
+
+    def require_writable(self) -> None:
+        """Require that it takes what is written, as far as one can tell without writing.
+
+        Raises:
+            UnavailableError: it can only be read, or does not answer.
+        """
+        if self._engine.dialect.name == POSTGRESQL:
+            with self.reading() as connection:
+                is_writable = not connection.execute(IS_READ_ONLY).scalar_one()
+        else:
+            is_writable = self._file is None or self._file.is_writable
+        if not is_writable:
+            self._engine.dispose()  # the next connection may lead to the server that took this one's place
+            message = "the database can only be read: it is a standby, or its file or folder is not the service's to write"
+            raise UnavailableError(message, field=DATABASE_FIELD)
 
     def close(self) -> None:
         """Give the connections back."""

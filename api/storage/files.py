@@ -1,5 +1,6 @@
 """The one file of a SQLite database, for as long as a process has it open."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,11 @@ class OneFile:
         except UnavailableError:
             self._engine.dispose()
             raise
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether this process may write it, and the files that SQLite puts beside it."""
+        return all(os.access(path, os.W_OK) for path in (self._path, self._path.parent))
 
     def _note(self, *_: Any) -> None:
         self._opened = self._opened or self._identity()

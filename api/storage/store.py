@@ -58,6 +58,7 @@ class Store:
             InvalidInputError: the URL cannot be used.
         """
         self._database = Database(database_url, read_only=read_only)
+        self._is_read_only = read_only
         self._open = require_current if read_only else upgrade
         self._group = GroupCommit(self._database)
         self.shelf = Shelf(self._database)
@@ -79,22 +80,25 @@ class Store:
 
         Raises:
             InvalidInputError: the database is of another version, or was not made by this program.
-            UnavailableError: the database does not answer.
+            UnavailableError: the database does not answer, or cannot be written and is not opened to be read alone.
         """
         self._open(self._database)
         self._database.fill()
+        if not self._is_read_only:
+            self._database.require_writable()
 
     def close(self) -> None:
         """Give the connections back."""
         self._database.close()
 
     def ping(self) -> None:
-        """Read which version the database is of.
+        """Look whether the database can be used.
 
         Raises:
-            UnavailableError: it is not this program's any more, or does not answer.
+            UnavailableError: it is not of this program's version any more, can only be read, or does not answer.
         """
         require_unchanged(self._database)
+        self._database.require_writable()
 
     def when_set_back(self, forget: Callable[[], None]) -> None:
         """Have `forget` called, in any thread, once what was read or written is not there any more."""
@@ -117,9 +121,10 @@ class Store:
 
         Raises:
             SetBackError: it does not.
-            UnavailableError: it does not answer.
+            UnavailableError: it does not answer, or can only be read.
         """
         self._database.look_at_file()
+        self._database.require_writable()
         with self.noticing(), self._database.reading() as connection:
             self._mark = moved(connection, self._mark)
 

@@ -78,16 +78,20 @@ import resource, sys
 from api.http import connections
 from kintsugi.cli import main
 seconds, *limits = sys.argv.pop(1).split()
-connections.HEAD_SECONDS = float(seconds)
+connections.HEAD_SECONDS = connections.BODY_SECONDS = connections.UNREAD_SECONDS = float(seconds)
 if limits:
     resource.setrlimit(resource.RLIMIT_NOFILE, tuple(map(int, limits)))
 main()
 """
 
 
+LONG_REQUEST = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
+"""Its head."""
+
+
 @contextmanager
 def holding(folder: Path, bounds: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """The service with other bounds on its connections: seconds for a head, then how many descriptors at first and at most."""
+    """The service with other bounds: seconds for heads, parts of bodies and readers, then descriptors at first and at most."""
     arguments = ["serve", "--port", "0", "--database-url", f"sqlite:///{folder}/held.sqlite3", "--log-format", "json"]
     environment = {**os.environ, "KINTSUGI_PLANS_AHEAD": "false"}
     program = [sys.executable, "-c", HOLDING, bounds, *arguments]
@@ -118,6 +122,42 @@ def test_a_request_that_never_comes_to_its_end_holds_no_connection(tmp_path: Pat
                 answer += second.recv(10_000)
             second.sendall(half)
             assert second.recv(100) == b""
+
+
+def test_who_falls_silent_within_a_body_holds_no_connection(tmp_path: Path):
+    with holding(tmp_path, "0.2") as (_, url):
+        for begun in (b"", b" " * 100_000):
+            with connected(url) as silent:
+                silent.sendall(LONG_REQUEST + begun)
+                assert silent.recv(100) == b""
+
+
+def is_held(pid: int, client: socket.socket) -> bool:
+    """Whether a process has the other end of a connection open, as the system's table of connections tells."""
+    ours, theirs = (f"{ends[1]:04X}" for ends in (client.getsockname(), client.getpeername()))
+    rows = [row.split() for row in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    return any((row[1][-4:], row[2][-4:]) == (theirs, ours) and row[9] != "0" for row in rows)
+
+
+def test_who_reads_nothing_of_what_was_asked_for_holds_no_connection(tmp_path: Path):
+    question = b"GET /v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with holding(tmp_path, "0.2") as (process, url), connected(url) as stuck:
+        stuck.sendall(question * 100)  # whose answers are more than the system keeps for anybody
+        assert stuck.recv(1) == b"H"
+        while is_held(process.pid, stuck):
+            pass
+
+
+def test_who_goes_away_within_a_body_is_no_error_of_the_service(tmp_path: Path):
+    with holding(tmp_path, "600") as (process, url):
+        with connected(url) as leaving:
+            leaving.sendall(LONG_REQUEST + b"{")
+        count = 'kintsugi_http_requests_total{method="POST",route="/v1/jobs",status="499"} 1.0'
+        while count not in (told := httpx2.get(f"{url}/metrics", timeout=60).text):
+            assert 'status="500"' not in told
+        process.terminate()
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()
 
 
 def test_who_waits_for_an_answer_keeps_the_connection(tmp_path: Path):

@@ -85,6 +85,12 @@ def test_what_the_image_is_built_from_is_there():
             assert all((ROOT / source).exists() and source.startswith(tuple(allowed)) for source in sources)
 
 
+def test_the_image_compiles_whatever_an_installation_does():
+    compiling = re.compile(r"python -c '(.*warm_up.*)'")
+    (command,) = compiling.findall((ROOT / "scripts" / "install").read_text())
+    assert ("RUN", f"python -c '{command}'") in instructions()
+
+
 def test_the_health_check_is_in_the_image():
     (check,) = [value for name, value in instructions() if name == "HEALTHCHECK"]
     *_, program = json.loads(check.partition("CMD ")[2])

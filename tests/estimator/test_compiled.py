@@ -39,6 +39,8 @@ class {name}(NamedTuple):
 def shifted(pair: {name}) -> int:
     return pair.x + 1
 """
+NO_ROOM = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); "
+"""No file of this process can be written any more, as on a full disk."""
 TIMED = """
 import time
 from estimator.compiled import clock
@@ -121,3 +123,17 @@ def test_files_of_machine_code_that_were_cut_off_are_made_anew(packages, suffix)
     for path in kept:
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     assert [python(packages, SCRIPT), python(packages, SCRIPT)] == ["20 0", "20 1"]
+
+
+def test_on_a_full_disk_machine_code_is_not_kept_and_used_all_the_same(packages):
+    assert [python(packages, NO_ROOM + SCRIPT), python(packages, SCRIPT), python(packages, NO_ROOM + SCRIPT)] == [
+        "20 0",
+        "20 0",
+        "20 1",
+    ]
+
+
+def test_who_may_write_nowhere_has_machine_code_all_the_same(packages):
+    (packages / "planner" / "__pycache__").touch()
+    homeless = {"HOME": os.devnull, "XDG_CACHE_HOME": os.devnull, "NUMBA_CACHE_DIR": ""}
+    assert [python(packages, SCRIPT, **homeless), python(packages, SCRIPT, **homeless)] == ["20 0", "20 0"]

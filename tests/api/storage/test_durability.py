@@ -162,6 +162,44 @@ def test_a_disk_that_is_full_at_the_start_is_told(small_disk, is_new, left_bytes
         pass
 
 
+@pytest.fixture
+def readable_file(tmp_path):
+    """The URL of a database whose file can be read and not be written, also by root, who alone can make it so."""
+    file = tmp_path / "kintsugi.sqlite3"
+    prepare(f"sqlite:///{file}")
+    commands = [["mount", "--bind", str(file), str(file)], ["mount", "-o", "remount,ro,bind", str(file)]]
+    if os.geteuid() != 0 or subprocess.run(commands[0], capture_output=True, check=False).returncode != 0:
+        pytest.skip("only root may mount a file")
+    try:
+        subprocess.run(commands[1], check=True, timeout=30)
+        yield f"sqlite:///{file}"
+    finally:
+        subprocess.run(["umount", str(file)], check=True, timeout=30)
+
+
+def test_a_service_does_not_start_on_a_file_that_it_cannot_write(readable_file):
+    with opened(readable_file, read_only=True):
+        pass
+    with pytest.raises(UnavailableError, match="can only be read"), opened(readable_file):
+        pass
+
+
+@pytest.mark.parametrize("database_kind", [POSTGRESQL], indirect=True)
+def test_a_server_that_became_a_standby_is_told_and_left_once_another_takes_its_place(database_url, postgres):
+    with serving(database_url) as client:
+        assert client.post("/v1/jobs", json=new_job()).status_code == 201
+        with postgres.read_only(database_url):
+            for answer in (post(client, 0, {}), client.get("/readyz")):
+                assert answer.status_code == 503
+                assert answer.json()["error"]["code"] == "unavailable"
+            assert client.get(f"{JOB}/plan").status_code == 200
+            with pytest.raises(UnavailableError, match="can only be read"), opened(database_url):
+                pass
+        while client.get("/readyz").status_code == 503:  # it is noticed at a look, and then connected anew
+            pass
+        assert post(client, 0, {}).json()["generation"] == 1
+
+
 def post(client, number, acknowledged):
     """Tell of the event of this number; it gets its place in `acknowledged` once it is answered."""
     slow = event(f"e{number}", number, "w00", kind="straggler", speed_ratio=(0.5, 1.0)[number % 2])
