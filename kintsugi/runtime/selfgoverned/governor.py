@@ -15,7 +15,18 @@ from kintsugi.core.descriptors import ran_out
 from kintsugi.core.errors import KintsugiError
 from kintsugi.runtime.control.preparation import is_same_work
 from kintsugi.runtime.forking import PLANNER
-from kintsugi.runtime.messages import Delivered, Failed, FromWorker, Heartbeat, Published, Ready, Started, Stop, ToWorker
+from kintsugi.runtime.messages import (
+    Delivered,
+    Failed,
+    FromWorker,
+    Heartbeat,
+    LinkBroken,
+    Published,
+    Ready,
+    Started,
+    Stop,
+    ToWorker,
+)
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.reach import Address
@@ -31,8 +42,9 @@ from kintsugi.runtime.selfgoverned.leasing import AgentLease
 from kintsugi.runtime.selfgoverned.logbook import Logbook
 from kintsugi.runtime.selfgoverned.notes import Newcomer, Reachable
 from kintsugi.runtime.selfgoverned.packed import unpacked
+from kintsugi.runtime.selfgoverned.regrouping import Regrouping
 from kintsugi.runtime.selfgoverned.steering import Steering
-from kintsugi.runtime.selfgoverned.switchboard import AllReady, FromSwitchboard, Switchboard, Unserved
+from kintsugi.runtime.selfgoverned.switchboard import AllReady, FromSwitchboard, Switchboard
 from kintsugi.runtime.selfgoverned.words import (
     Admit,
     Agreed,
@@ -134,6 +146,8 @@ class Governor:
             self._post(self._take_leave)
         if isinstance(message, Ready):
             self._post(self._steering.ready, message)
+        elif isinstance(message, LinkBroken):
+            self._post(self._regrouping.link_broken, message.attempt, message.reason)
 
     def _agreed(self, agreement: Agreement) -> None:
         self._switchboards |= {joiner.worker: Newcomer.parsed(joiner.note).switchboard for joiner in agreement.newcomers}
@@ -147,8 +161,10 @@ class Governor:
         elif isinstance(message, AllReady):
             self._post(self._steering.all_ready, message.attempt)
             self._post(self._take_leave)
-        elif isinstance(message, Unserved) and ran_out(message.reason):  # the others can go on without this worker, and not with it
+        elif ran_out(message.reason):  # the others can go on without this worker, and not with it
             leave()
+        else:
+            self._post(self._regrouping.unserved, message.attempt, message.reason)
 
     def _tell(self, message: FromWorker | FromGovernor) -> None:
         with self._sending:
@@ -201,6 +217,9 @@ class Governor:
             switchboards=self._switchboards,
             course=course,
         )
+        patience_seconds = self._ring_options.heartbeat_timeout_seconds
+        self._regrouping = Regrouping(self._steering, self._node.renew, self._post, patience_seconds)
+        self._closing.callback(self._regrouping.close)
         self._has_begun = True
         self._node.start()
         self._steering.begin()

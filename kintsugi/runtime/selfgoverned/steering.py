@@ -61,6 +61,11 @@ class Steering:
     """The last commit point that was passed here."""
     _committing: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def is_applied(self) -> bool:
+        """Whether the plan of the present generation was swapped in here."""
+        return self._applied == self.course.generation
+
     def permit(self, record: CommitRecord) -> None:
         """Commit a step before it is applied; in the worker's main thread.
 
@@ -108,14 +113,14 @@ class Steering:
 
     def ready(self, message: Ready) -> None:
         """The plan of an attempt is staged."""
-        if message.attempt == _attempt(self.course.generation):
+        if message.attempt == attempt_of(self.course.generation):
             self._ready = self.course.generation
             self.meeting.ready(message.attempt)
 
     def all_ready(self, attempt: int) -> None:
         """All members are ready: swap, unless the ring reconciles already."""
         course = self.course
-        if attempt != _attempt(course.generation) or self._applied == course.generation:
+        if attempt != attempt_of(course.generation) or self.is_applied:
             return
         note = Note(course.generation, course.record, self._is_leaving)
         with self._committing:
@@ -126,16 +131,16 @@ class Steering:
 
     def _swap(self, *, is_over: bool) -> None:
         self._applied = self._ready
-        self.tell(Go(_attempt(self._ready), is_over))
+        self.tell(Go(attempt_of(self._ready), is_over))
 
     def _call_off(self, generation: int) -> None:
-        if _attempt(generation) > self._called_off:
-            self._called_off = _attempt(generation)
+        if attempt_of(generation) > self._called_off:
+            self._called_off = attempt_of(generation)
             self.tell(CallOff(self._called_off))
 
     def _prepare(self) -> None:
         agreed_at = time.monotonic()
-        course, attempt = self.course, _attempt(self.course.generation)
+        course, attempt = self.course, attempt_of(self.course.generation)
         members = tuple(dict.fromkeys((*course.decision.plan.workers, *course.members)))
         self.meeting.join(attempt, members, self.switchboards[members[0]])
         self.tell(self._preparation(attempt, members)[self.worker])
@@ -155,6 +160,6 @@ class Steering:
         )
 
 
-def _attempt(generation: int) -> int:
+def attempt_of(generation: int) -> int:
     """Number of the attempt to reach a generation; a worker counts attempts from 1."""
     return generation + 1
