@@ -1,5 +1,6 @@
 """What a new arrangement is asked for, and the search that answers."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -35,6 +36,8 @@ class Request:
     policy: Policy
     counted: WorkerKind | None = None
     """What each of the workers counts as while arrangements are looked for; None for what it is."""
+    least_worth: float = -math.inf
+    """What plans are worth no more than is of no use, for a better one is known; see `worth`."""
 
     @property
     def kinds(self) -> tuple[WorkerKind, ...]:
