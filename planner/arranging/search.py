@@ -83,8 +83,7 @@ class EqualSearch:
         after = np.array([self._after_seconds(dp) for dp in problem.allowed.dp])
         tails = self._tails[:, held] + after[:, None]
         numbers = np.array(problem.allowed.dp)
-        most = np.array([self._most_microbatches(dp) for dp in problem.allowed.dp])
-        offers = lengths.start, most, tails
+        offers = lengths.start, self._most_of(numbers), tails
         seconds = promises(self._outline, offers, numbers, (problem.num_workers, problem.num_microbatches))
         return [int(dp) for dp in numbers[np.argsort(seconds, kind="stable")]]
 
@@ -94,10 +93,10 @@ class EqualSearch:
         if not degrees or math.isinf(limit_seconds):
             return list(degrees)
         targets = np.array([limit_seconds - self._after_seconds(dp) for dp in degrees])
-        numbers, most = np.array(degrees), np.array([self._most_microbatches(dp) for dp in degrees])
+        numbers = np.array(degrees)
         is_possible = which_can_finish(
             self._outline,
-            (self._first_length, most, self._tails[numbers - problem.allowed.dp.start]),
+            (self._first_length, self._most_of(numbers), self._tails[numbers - problem.allowed.dp.start]),
             (numbers, targets),
             (problem.num_workers, problem.num_microbatches),
         )
@@ -279,7 +278,14 @@ class EqualSearch:
 
     def _most_microbatches(self, dp: int) -> Ints:
         """Most micro-batches that fit the memory of a pipeline of each length beside dp - 1 others. Shape [lengths]."""
-        return np.minimum(self._most_fitting(self._replicas(dp)), self._problem.num_microbatches - dp + 1)
+        most: Ints = self._most_of(np.array([dp]))[0]
+        return most
+
+    def _most_of(self, degrees: Ints) -> Ints:
+        """`_most_microbatches` of several numbers of pipelines. Shape [degrees, lengths]."""
+        fitting = np.array([self._most_fitting(self._replicas(dp)) for dp in degrees.tolist()])
+        most: Ints = np.minimum(fitting, self._problem.num_microbatches - degrees[:, None] + 1)
+        return most
 
     def _most_fitting(self, replicas: int) -> Ints:
         """Most micro-batches that fit the memory of a pipeline of each length, of so many. Shape [lengths]."""
