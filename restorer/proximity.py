@@ -1,5 +1,6 @@
 """How far workers are from the state that they lack: what decides between matchings that move equally many bytes."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -59,11 +60,18 @@ class Proximity:
         """Seconds per byte of each layer over the fastest link to each place. Shape [places, layers]."""
         within, between = self.network.intra_host.beta_seconds_per_byte, self.network.inter_host.beta_seconds_per_byte
         result = np.where(on_host, min(within, between), between)
-        linked = {host for link in self.cluster.links for host in link.between}
+        places_on: dict[str, list[int]] = defaultdict(list)
         for place, host in enumerate(hosts):
-            if host in linked:
-                betas = [self.cluster.host_link(source, host, self.network).beta_seconds_per_byte for source in hosts]
-                result[place] = np.where(on_host, np.array(betas)[:, None], np.inf).min(axis=0, initial=np.inf)
+            places_on[host].append(place)
+        betas_from: dict[str, Floats] = {}
+        for link in self.cluster.links:
+            for host, source in (link.between, link.between[::-1]):
+                if host not in betas_from:
+                    betas_from[host] = np.full(len(hosts), between)
+                    betas_from[host][places_on[host]] = within
+                betas_from[host][places_on[source]] = link.beta_seconds_per_byte
+        for host, betas in betas_from.items():
+            result[places_on[host]] = np.where(on_host, betas[:, None], np.inf).min(axis=0, initial=np.inf)
         result[~np.isfinite(result)] = between
         return result
 

@@ -111,10 +111,10 @@ class InterleavedSearch:
         if self._num_found == MOST_DEGREES or self._is_hopeless(dp):
             return limit_seconds, None
         self._options[dp] = self._arrangements(dp)
+        self._num_found += bool(self._options[dp])
         options = [option for option in self._options[dp] if option.seconds < limit_seconds]
         if not options:
             return limit_seconds, None
-        self._num_found += 1
         return self._least_bound, min(options, key=lambda option: option.seconds)
 
     def _is_hopeless(self, dp: int) -> bool:

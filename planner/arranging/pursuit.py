@@ -28,10 +28,13 @@ LEVEL = 2e-3
 
 
 def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
-    """The fastest arrangement of every number of pipelines that could win, and a lower bound on any step in seconds."""
-    frontier = Frontier(request, search)
-    bounds, others, pursued, limit = dict[int, float](), math.inf, 0, math.inf
-    degrees = search.by_promise()
+    """The fastest arrangement of every number of pipelines that could win, and a lower bound on any step in seconds.
+
+    The bound is no more than the step with which a plan is worth `Request.least_worth`: longer ones are not looked at.
+    """
+    frontier, limit = Frontier(request, search), _longest_step_to_win(request, request.least_worth)
+    degrees = search.could_win(search.by_promise(), limit)
+    bounds, others, pursued = dict[int, float](), limit, 0
     while degrees and pursued < search.most_pursued:
         dp, *degrees = degrees
         bound, arrangement = search.arrange(dp, limit)
@@ -49,13 +52,13 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
             limit, hopeful = lower, search.could_win(degrees, lower)
             others = limit if len(hopeful) < len(degrees) else others
             degrees = hopeful
-    if math.isinf(frontier.most_goodput) and isinstance(search, UnequalSearch):
+    if math.isinf(frontier.most_goodput) and math.isinf(limit) and isinstance(search, UnequalSearch):
         for arrangement in search.by_room():
             frontier.add(arrangement)
     others = min(others, _least_step(search, degrees, limit))
     _join(request, frontier, search, bounds)
     _polish(frontier, search)
-    return frontier, max(search.floor_seconds, min(others, *bounds.values()))
+    return frontier, max(search.floor_seconds, min([others, *bounds.values()]))
 
 
 def _evened(search: AnySearch, dp: int, limit_seconds: float) -> Iterator[Arrangement]:
@@ -78,7 +81,8 @@ def _join(request: Request, frontier: Frontier, search: AnySearch, bounds: dict[
         return
     raised, effort = math.inf, Effort()
     for dp in sorted(bounds, key=lambda dp: bounds[dp]):
-        limit = _longest_step_to_win(request, frontier.most_goodput) * (1 + min(search.optimism, LEVEL))
+        most = max(frontier.most_goodput, request.least_worth)
+        limit = _longest_step_to_win(request, most) * (1 + min(search.optimism, LEVEL))
         if bounds[dp] >= min(raised, limit * (1 - CLOSE_ENOUGH)) or effort.is_spent:
             break
         bound, arrangements = join(search, dp, limit, effort)
@@ -106,7 +110,7 @@ def _least_step(search: AnySearch, degrees: Sequence[int], limit: float) -> floa
 
 def _longest_step_to_win(request: Request, goodput: float) -> float:
     """Step that has this goodput when nothing moves: equation 8 solved for the step; in seconds."""
-    if goodput == 0.0:
+    if goodput <= 0.0:
         return math.inf
     settings, profile = request.settings, request.costs.profile
     seconds = settings.num_microbatches * profile.microbatch_size / goodput

@@ -1,7 +1,8 @@
 """What a new arrangement is asked for, and the search that answers."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from estimator.costs import Costs
 from estimator.goodput import charged_goodput, restart_excess_seconds
@@ -35,6 +36,10 @@ class Request:
     policy: Policy
     counted: WorkerKind | None = None
     """What each of the workers counts as while arrangements are looked for; None for what it is."""
+    least_worth: float = -math.inf
+    """What plans are worth no more than is of no use, for a better one is known; see `worth`."""
+    searches: dict[Hashable, EqualSearch] = field(default_factory=dict, compare=False)
+    """By what is asked of equal workers, whoever they are; requests that are made of each other share what these found out."""
 
     @property
     def kinds(self) -> tuple[WorkerKind, ...]:
@@ -96,9 +101,12 @@ def search_for(request: Request, *, is_spread: bool = True) -> AnySearch:
         return InterleavedSearch(problem)
     if len(set(kinds)) > 1:
         return UnequalSearch(problem)
-    equal = problem.alike(len(kinds), kinds[0])
-    assert equal is not None
-    return EqualSearch(equal)
+    key = kinds, allowed, settings.schedule, links.fastest, links.between_hosts, None if is_spread else links.most_per_host
+    if key not in request.searches:
+        equal = problem.alike(len(kinds), kinds[0])
+        assert equal is not None
+        request.searches[key] = EqualSearch(equal)
+    return request.searches[key]
 
 
 def shortage(request: Request, search: AnySearch) -> InfeasibleError:

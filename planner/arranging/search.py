@@ -49,7 +49,7 @@ class EqualSearch:
         self._most: dict[int, Ints] = {}
         self._entries_of: dict[int, Entries] = {}
         self._shared: dict[range, Ceilings] = {}
-        self._outline = self.partitioner(1).outline(problem.kind.speed_ratio)
+        self._outline = self.partitioner(self._replicas(problem.allowed.dp[-1])).outline(problem.kind, problem.allowed.pp)
         updates = np.array(problem.costs.sums.optimizer, dtype=np.float64) / problem.kind.speed_ratio
         self._widest_updates = widest_stages(updates)
         allowed = problem.allowed
@@ -78,12 +78,13 @@ class EqualSearch:
     def by_promise(self) -> list[int]:
         """Numbers of pipelines, the most promising first: as if micro-batches and pipelines could be divided."""
         problem, lengths = self._problem, self._problem.allowed.pp
-        widest = self._outline.widest[lengths.start : lengths.stop]
+        widest = self._outline.fitting[lengths.start : lengths.stop]
         held = np.minimum(np.searchsorted(self._outline.both, widest), problem.costs.profile.num_layers)
         after = np.array([self._after_seconds(dp) for dp in problem.allowed.dp])
         tails = self._tails[:, held] + after[:, None]
         numbers = np.array(problem.allowed.dp)
-        seconds = promises(self._outline, lengths.start, numbers, tails, (problem.num_workers, problem.num_microbatches))
+        offers = lengths.start, self._most_of(numbers), tails
+        seconds = promises(self._outline, offers, numbers, (problem.num_workers, problem.num_microbatches))
         return [int(dp) for dp in numbers[np.argsort(seconds, kind="stable")]]
 
     def could_win(self, degrees: Sequence[int], limit_seconds: float) -> list[int]:
@@ -93,11 +94,9 @@ class EqualSearch:
             return list(degrees)
         targets = np.array([limit_seconds - self._after_seconds(dp) for dp in degrees])
         numbers = np.array(degrees)
-        fitting = np.array([self._most_fitting(self._replicas(dp)) for dp in degrees])
-        most = np.minimum(fitting, problem.num_microbatches - numbers[:, None] + 1)
         is_possible = which_can_finish(
             self._outline,
-            (self._first_length, most, self._tails[numbers - problem.allowed.dp.start]),
+            (self._first_length, self._most_of(numbers), self._tails[numbers - problem.allowed.dp.start]),
             (numbers, targets),
             (problem.num_workers, problem.num_microbatches),
         )
@@ -279,7 +278,14 @@ class EqualSearch:
 
     def _most_microbatches(self, dp: int) -> Ints:
         """Most micro-batches that fit the memory of a pipeline of each length beside dp - 1 others. Shape [lengths]."""
-        return np.minimum(self._most_fitting(self._replicas(dp)), self._problem.num_microbatches - dp + 1)
+        most: Ints = self._most_of(np.array([dp]))[0]
+        return most
+
+    def _most_of(self, degrees: Ints) -> Ints:
+        """`_most_microbatches` of several numbers of pipelines. Shape [degrees, lengths]."""
+        fitting = np.array([self._most_fitting(self._replicas(dp)) for dp in degrees.tolist()])
+        most: Ints = np.minimum(fitting, self._problem.num_microbatches - degrees[:, None] + 1)
+        return most
 
     def _most_fitting(self, replicas: int) -> Ints:
         """Most micro-batches that fit the memory of a pipeline of each length, of so many. Shape [lengths]."""

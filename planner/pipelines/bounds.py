@@ -7,6 +7,9 @@ import numpy as np
 from estimator.arrays import Floats, Ints, Mask
 from estimator.compiled import borrowing, compiled
 
+WIDER = 1.25
+"""How much longer stages may take where none of the splits within a time fits memory."""
+
 
 class Model(NamedTuple):
     """Layers as arrays."""
@@ -126,6 +129,38 @@ def _reaches_end(model: Model, chain: Chain) -> bool:
                 is_reached[stage + 1, stop] = True
                 stop += 1
     return bool(is_reached[num_stages, count])
+
+
+@compiled
+def widest_that_fits(model: Model, chain: Chain, both: Floats, least: float) -> float:
+    """Least possible time of the greatest stage over all splits that fit memory; infinite where none does.
+
+    Tried within times that grow from the least one, so that few layers are in question as first ones of a stage.
+
+    Args:
+        model: layers.
+        chain: what is asked of the pipeline.
+        both: time of the first n layers, shape [layers + 1].
+        least: no split has a greatest stage that takes less.
+    """
+    count, num_stages, limit = len(both) - 1, len(chain.speeds), least
+    while True:
+        limit *= 1 + 1e-12
+        best = np.full((num_stages + 1, count + 1), np.inf)
+        best[0, 0] = 0.0
+        for stage in range(num_stages):
+            for start in range(stage, count - num_stages + stage + 1):
+                stop = start + 1 if best[stage, start] < np.inf else count + 1
+                while stop <= count - (num_stages - 1 - stage):
+                    own = both[stop] - both[start]
+                    if own > limit or not fits(model, chain, stage, start, stop):
+                        break
+                    if both[count] - both[stop] <= (num_stages - 1 - stage) * limit:
+                        best[stage + 1, stop] = min(best[stage + 1, stop], max(best[stage, start], own))
+                    stop += 1
+        if best[num_stages, count] < np.inf or limit >= both[count]:
+            return float(best[num_stages, count])
+        limit *= WIDER
 
 
 @borrowing

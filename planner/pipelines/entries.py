@@ -1,6 +1,6 @@
 """What is known of pipelines of equal workers beyond closed-form bounds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from estimator.arrays import Floats
@@ -37,6 +37,10 @@ class Entries:
     def num_splits(self) -> int:
         """Splits that were looked for."""
         return len(self._splits)
+
+    def known_bounds(self) -> Iterator[tuple[Entry, float]]:
+        """Entries of which the dynamic program's bound is known, and that bound in seconds."""
+        return ((entry, attained.seconds) for entry, attained in self._attained.items())
 
     def attain(self, entry: Entry) -> Attained:
         """The dynamic program's bound."""

@@ -15,7 +15,7 @@ from estimator.memory import holds_all
 from estimator.schedule import scheduled_in_flight
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LayerProfile, LinkCost
-from planner.pipelines.bounds import Chain, Model, fill_peaks, fits_somehow
+from planner.pipelines.bounds import Chain, Model, fill_peaks, fits_somehow, widest_that_fits
 from planner.pipelines.exploring import explore
 from planner.pipelines.kinds import ANY, Crew, Firsts, WorkerKind
 from planner.pipelines.minimax import minimax
@@ -200,14 +200,22 @@ class Partitioner:
         best = int(seconds.argmin())
         return float(seconds[best]), options[best]
 
-    def outline(self, speed_ratio: float) -> Outline:
-        """What closed-form bounds know of the layers on equal workers of a speed."""
-        both = self._both / speed_ratio
+    def outline(self, kind: WorkerKind, lengths: range) -> Outline:
+        """What closed-form bounds know of the layers on equal workers, in pipelines of these lengths."""
+        both = self._both / kind.speed_ratio
+        widest = widest_stages(both)
+        fitting = widest.copy()
+        for length in lengths if self._schedule is not Schedule.GPIPE else ():
+            greatest = widest_that_fits(
+                self._model, self._chain((kind,) * length, length + 1, self._model.forward), both, widest[length]
+            )
+            fitting[length] = widest[length] if math.isinf(greatest) else greatest
         return Outline(
             both=both,
-            work=float(self._model.forward[-1] + self._model.backward[-1]) / speed_ratio,
+            work=float(self._model.forward[-1] + self._model.backward[-1]) / kind.speed_ratio,
             delay=self._model.least_delay,
-            widest=widest_stages(both),
+            widest=widest,
+            fitting=fitting,
             all_forward=self._schedule is Schedule.GPIPE,
         )
 

@@ -21,6 +21,8 @@ class Outline(NamedTuple):
     """The least link delay."""
     widest: Floats
     """Least possible time of the greatest of n stages, shape [layers + 1]."""
+    fitting: Floats
+    """The same over splits that fit memory with more than n micro-batches, shape [layers + 1]."""
     all_forward: bool
     """Whether all forward passes come first (GPipe)."""
 
@@ -64,16 +66,17 @@ def least_seconds(outline: Outline, num_stages: int, num_microbatches: int, tail
     """
     both, rest, count = outline.both, num_microbatches - 1, len(outline.both) - 1
     total, result = both[-1], np.inf
+    least = outline.fitting[num_stages] if num_microbatches > num_stages else outline.widest[num_stages]
     chain = total + 2 * (num_stages - 1) * outline.delay
     for first in range(1 if num_stages > 1 else count, count - num_stages + 2):
-        widest = max(both[first], (total - both[first]) / max(1, num_stages - 1), outline.widest[num_stages])
+        widest = max(both[first], (total - both[first]) / max(1, num_stages - 1), least)
         if outline.all_forward:
             waits = rest * widest
         else:
             waits = total + (rest - num_stages) * widest if rest >= num_stages else min(rest * widest / 2, widest)
             waits = max(waits, (rest // num_stages) * chain)
         result = min(result, chain + waits + tail[first])
-        if both[first] > outline.widest[num_stages] and both[first] * (num_stages - 1) > total - both[first]:
+        if both[first] > least and both[first] * (num_stages - 1) > total - both[first]:
             break
     return max(result, num_microbatches * outline.work / num_stages)
 
@@ -141,18 +144,19 @@ def table(lengths: Lengths, horizon: float) -> Floats:
 
 
 @compiled
-def promises(outline: Outline, first: int, degrees: Ints, tails: Floats, work: tuple[int, int]) -> Floats:
+def promises(outline: Outline, offers: tuple[int, Ints, Floats], degrees: Ints, work: tuple[int, int]) -> Floats:
     """About how long so many pipelines take when pipelines can be divided: an order to try them in.
 
-    A pipeline of p stages is taken to finish a micro-batch in every `widest[p]` seconds once it is filled. Shape of `degrees`.
+    A pipeline of p stages is taken to finish a micro-batch in every `fitting[p]` seconds once it is filled. Shape of `degrees`.
 
     Args:
         outline: of the model.
-        first: the shortest length.
+        offers: the shortest length; the most micro-batches that a pipeline of each length can take, shape [degrees, lengths]; and
+            what follows the last backward pass, of the same shape.
         degrees: numbers of pipelines.
-        tails: what follows the last backward pass for each number of pipelines and length, shape [degrees, lengths].
         work: workers and micro-batches in all.
     """
+    first, most, tails = offers
     num_workers, total = work
     result, num_lengths = np.empty(len(degrees)), tails.shape[1]
     fill, worth = np.empty(num_lengths), np.empty(num_lengths)
@@ -160,12 +164,12 @@ def promises(outline: Outline, first: int, degrees: Ints, tails: Floats, work: t
         for k in range(num_lengths):
             length = first + k
             chain = outline.both[-1] + 2 * (length - 1) * outline.delay
-            fill[k] = chain + outline.both[-1] - (length + 1) * outline.widest[length] + tails[index, k]
+            fill[k] = chain + outline.both[-1] - (length + 1) * outline.fitting[length] + tails[index, k]
         low, high = 0.0, outline.both[-1] * (total + num_lengths + first) + tails[index].max() + fill.max()
         for _ in range(24):
             middle = (low + high) / 2
             for k in range(num_lengths):
-                worth[k] = np.floor((middle - fill[k]) / outline.widest[first + k] + 1e-9)
+                worth[k] = min(most[index, k], np.floor((middle - fill[k]) / outline.fitting[first + k] + 1e-9))
             if relaxed_worth(worth, first, num_workers, degrees[index]) >= total:
                 high = middle
             else:

@@ -13,7 +13,7 @@ class Timetable:
     """A table over (length, micro-batches) up to a horizon: lower bounds, tightened entry by entry, and then prices."""
 
     def __init__(self, entries: Entries, lengths: Lengths, horizon_seconds: float) -> None:
-        """Fill the table with closed-form bounds, O(layers) each.
+        """Fill the table with closed-form bounds, O(layers) each, and with better ones that are known.
 
         Args:
             entries: better bounds, and splits.
@@ -27,6 +27,9 @@ class Timetable:
         self._priced: set[Entry] = set()
         self.seconds = table(lengths, horizon_seconds)
         """Least time of first_length + k workers with n + 1 micro-batches; infinite beyond the horizon."""
+        for (length, count), least_seconds in entries.known_bounds():
+            if 0 <= length - lengths.first < len(self.seconds) and count <= self.seconds.shape[1]:
+                self._raise((length, count), least_seconds)
 
     def tighten(self, entry: Entry) -> bool:
         """Raise an entry to the dynamic program's bound; False when it is one already. All entries stay lower bounds."""

@@ -14,7 +14,8 @@ class Links:
     def __init__(self, workers: Sequence[str], cluster: Cluster, network: Network) -> None:
         self._network, self._cluster = network, cluster
         self._per_host = Counter(cluster.by_id[worker].host for worker in workers)
-        self._most_per_host = max(self._per_host.values())
+        self.most_per_host = max(self._per_host.values())
+        """Of these workers."""
 
     @cached_property
     def between_hosts(self) -> LinkCost:
@@ -26,12 +27,12 @@ class Links:
     @cached_property
     def fastest(self) -> LinkCost:
         """No link at all has less latency or a better rate."""
-        shared = [self._network.intra_host] if self._most_per_host > 1 else []
+        shared = [self._network.intra_host] if self.most_per_host > 1 else []
         return _best([self.between_hosts, *shared])
 
     def pacing(self, num_workers: int) -> LinkCost:
         """No ring over so many workers is paced by a faster link: it leaves its host when the host is too small."""
-        return self.fastest if num_workers <= self._most_per_host else self.between_hosts
+        return self.fastest if num_workers <= self.most_per_host else self.between_hosts
 
 
 def _best(links: Sequence[LinkCost]) -> LinkCost:

@@ -37,11 +37,8 @@ def around_slow_links(request: Request, search: Callable[[Request], Found]) -> F
     for _ in range(MOST_HOSTS):
         if not _is_felt(request, best):
             break
-        others = [other for host in _behind(present) if (other := _without(present, host, search)) is not None]
-        if not others:
-            break
-        fewer, found = max(others, key=lambda other: request.worth(other[1].estimate))
-        if request.worth(found.estimate) <= request.worth(best.estimate):
+        fewer, found = _with_one_host_less(present, best, search)
+        if found is best:
             break
         present, best = fewer, found
     chosen = best if best is first else best.with_idle(request.workers, BEHIND).beside(first)
@@ -71,10 +68,15 @@ def _behind(request: Request) -> list[str]:
     return [host for host, _ in counts.most_common(MOST_HOSTS)]
 
 
-def _without(request: Request, host: str, search: Callable[[Request], Found]) -> tuple[Request, Found] | None:
-    """The request without a host's workers, and what is found then; None where nothing is."""
-    by_id = request.costs.cluster.by_id
-    fewer = replace(request, workers=tuple(worker for worker in request.workers if by_id[worker].host != host))
-    with suppress(InfeasibleError, NothingFitsError):
-        return (fewer, search(fewer)) if fewer.workers else None
-    return None
+def _with_one_host_less(request: Request, best: Found, search: Callable[[Request], Found]) -> tuple[Request, Found]:
+    """The request without the workers of that host without which the best is found; it as it is, where that is no better."""
+    by_id, result = request.costs.cluster.by_id, (request, best)
+    for host in _behind(request):
+        worth = request.worth(result[1].estimate)
+        fewer = replace(
+            request, workers=tuple(worker for worker in request.workers if by_id[worker].host != host), least_worth=worth
+        )
+        with suppress(InfeasibleError, NothingFitsError):
+            if fewer.workers and request.worth((found := search(fewer)).estimate) > worth:
+                result = fewer, found
+    return result

@@ -36,11 +36,16 @@ class Found:
 
 
 class NothingFitsError(Exception):
-    """No arrangement fits memory; why is told only to those who ask, for to find out takes longer than the search."""
+    """No arrangement fits memory, or none is worth more than `Request.least_worth`.
 
-    def __init__(self, request: Request, search: AnySearch) -> None:
+    Why memory does not suffice is told only to those who ask, for to find out takes longer than the search.
+    """
+
+    def __init__(self, request: Request, search: AnySearch, least_seconds: float) -> None:
         super().__init__()
         self._request, self._search = request, search
+        self.least_seconds = least_seconds
+        """No step is shorter."""
 
     def told(self) -> InfeasibleError:
         """Why; searches for it."""

@@ -101,7 +101,10 @@ def _under_schedule(request: Request) -> Found:
         InfeasibleError: nothing fits the ranges.
         NothingFitsError: nothing fits memory.
     """
-    started, search = clock(), search_for(request)
+    started = clock()
+    if is_refined(request):  # what is worth less may be bettered
+        request = replace(request, least_worth=-math.inf)
+    search = search_for(request)
     placed, num_priced, least = _placed(request, search)
     for alike in counted_alike(request):
         with suppress(InfeasibleError):
@@ -109,7 +112,7 @@ def _under_schedule(request: Request) -> Found:
             placed += [found.with_idle(request.workers, NOT_NEEDED) for found in others]
             num_priced += num_others
     if not placed:
-        raise NothingFitsError(request, search)
+        raise NothingFitsError(request, search, least)
     most = MOST_REFINED_OVER_LINKS if request.costs.cluster.links else MOST_REFINED
     worth = partial(_worth, request)
     best = max((_refined(request, found) for found in nlargest(most, placed, key=worth)), key=worth)
@@ -130,12 +133,13 @@ def _placed(request: Request, search: AnySearch) -> tuple[list[Found], int, floa
     priced = 0
     for option in frontier.descending():
         slack = least_slack if priced < MOST_PRICED else 1 + CLEAR
-        if bests and option.most_goodput <= max(map(worth, bests.values())) * slack:
+        if bests and option.most_goodput <= max(request.least_worth, *map(worth, bests.values())) * slack:
             break
         priced += 1
         for way, holdings in enumerate(ways):
             plan, price = _named(request, option.arrangement, holdings)
-            if bests and not is_refined(request) and _most_worth(request, price) < max(map(worth, bests.values())):
+            most = max([request.least_worth, *map(worth, bests.values())])
+            if bests and not is_refined(request) and _most_worth(request, price) < most:
                 continue
             found, key = _reached(request, plan, price), (way, len(option.arrangement.shapes))
             bests[key] = max(bests.get(key, found), found, key=worth)

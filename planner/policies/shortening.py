@@ -6,13 +6,11 @@ Of a plan that turns out much longer than that once its workers have names, the 
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
 from estimator.compiled import clock
 from estimator.costs import Costs
 from estimator.estimate import priced
-from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.profile import LinkCost
 from planner.arranging.request import Request
 from planner.policies.found import Found, NothingFitsError
@@ -35,6 +33,10 @@ def shortened(request: Request, search: Callable[[Request], Found]) -> Found:
         InfeasibleError: nothing fits the ranges or memory.
         NothingFitsError: nothing fits memory.
     """
+
+    def worth(found: Found) -> float:
+        return request.worth(found.estimate)
+
     started = clock()
     first = best = search(request)
     least = first.search.lower_bound_seconds
@@ -42,10 +44,12 @@ def shortened(request: Request, search: Callable[[Request], Found]) -> Found:
     for longest in _shorter(request, first) if is_worth_it else ():
         if not _is_doubtful(best, least):
             break
-        with suppress(InfeasibleError, NothingFitsError):
-            found = search(_with_at_most(request, longest))
-            best = max(best, found, key=lambda found: request.worth(found.estimate))
-            least = found.search.lower_bound_seconds  # of still shorter ones, too
+        try:
+            found = search(_with_at_most(request, longest, worth(best)))
+        except NothingFitsError as error:
+            least = error.least_seconds
+        else:
+            best, least = max(best, found, key=worth), found.search.lower_bound_seconds  # of still shorter ones, too
     chosen = best if best is first else best.beside(first)
     return chosen.after(clock() - started)
 
@@ -72,7 +76,8 @@ def _shorter(request: Request, found: Found) -> list[int]:
     return sorted((length for length in {on_a_host, *halves} if ranges.min_pp <= length <= most), reverse=True)
 
 
-def _with_at_most(request: Request, longest: int) -> Request:
-    """The request with pipelines of so many workers at the most."""
+def _with_at_most(request: Request, longest: int, least_worth: float) -> Request:
+    """The request with pipelines of so many workers at the most, for plans that are worth more than one that is known."""
     settings = request.settings
-    return replace(request, settings=replace(settings, ranges=replace(settings.ranges, max_pp=longest)))
+    shorter = replace(settings, ranges=replace(settings.ranges, max_pp=longest))
+    return replace(request, settings=shorter, least_worth=max(request.least_worth, least_worth))

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,6 +41,17 @@ def nearness_by_definition(cluster, held, layer_bytes):
             far = [0 if o.host == worker.host else 1 if o.failure_domains == worker.failure_domains else 2 for o in sources]
             distances[row, layer] = min(far, default=2)
     return seconds, distances
+
+
+def test_distances_take_no_look_at_every_pair_of_hosts(monkeypatch):
+    asked = []
+    monkeypatch.setattr(Cluster, "host_link", lambda _, *hosts: asked.append(hosts) or NETWORK.inter_host)
+    link = HostLink(between=("h00", "h01"), alpha_seconds=0.0, beta_seconds_per_byte=1e-3)
+    cluster = replace(Cluster.uniform(9), links=(link,))
+    held = np.eye(3, 6, dtype=bool)
+    nearness = Proximity(cluster, NETWORK).nearness(list(cluster.by_id), np.array([0, 1, 2, 2, 2, 2, 2, 2, 2]), held, LAYER_BYTES)
+    assert nearness.seconds[nearness.place_of[0], 1] == 1e-3 * LAYER_BYTES[1]
+    assert not asked
 
 
 def test_as_few_bytes_as_scipy_in_thousands_of_random_cases():

@@ -1,13 +1,16 @@
 """What rules numbers of pipelines out: ceilings on micro-batches, found once for many numbers."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from estimator.costs import Costs
+from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.plan import Policy
-from kintsugi.core.profile import LinkCost, OptimizerSharding
+from kintsugi.core.profile import LinkCost, OptimizerSharding, Profile
 from planner.arranging.ceilings import Ceilings, OneByOne
 from planner.arranging.request import Request, search_for
 from planner.arranging.search import EqualSearch
@@ -16,6 +19,7 @@ from planner.placing.placement import Holdings
 from planner.replan import replan
 from tests.builders import snapshot_of, transformer_profile, uniform_profile
 
+MODELS = Path(__file__).parents[3] / "profiles" / "models"
 ETHERNET_OF_A_GIGABIT = LinkCost(alpha_seconds=5e-5, beta_seconds_per_byte=8e-9)
 
 
@@ -60,7 +64,9 @@ def test_numbers_are_ruled_out_as_if_each_were_looked_at_by_itself(sharding, ran
     best = min(search.arrange(dp)[0] for dp in search.by_promise()[:3])
     for share in (0.9, 1.0, 1.05, 1.5):
         for dp in search.by_promise():
-            assert search.arrange(dp, best * share) == alone.arrange(dp, best * share)
+            (bound, found), (least, other) = search.arrange(dp, best * share), alone.arrange(dp, best * share)
+            assert bound == least
+            assert (found and found.seconds) == (other and other.seconds)
 
 
 def test_a_slow_network_takes_few_bounds(monkeypatch):
@@ -70,3 +76,12 @@ def test_a_slow_network_takes_few_bounds(monkeypatch):
     profile = uniform_profile(32, inter_host=ETHERNET_OF_A_GIGABIT)
     replan(snapshot_of(profile, Cluster.uniform(256, workers_per_host=8), 512))
     assert len(asked) < 4_000
+
+
+def test_memory_that_forbids_even_stages_takes_few_bounds(monkeypatch):
+    asked: list[int] = []
+    attain = Partitioner.attain
+    monkeypatch.setattr(Partitioner, "attain", lambda self, kinds, *rest: asked.append(len(kinds)) or attain(self, kinds, *rest))
+    profile = codec.load(Profile, MODELS / "llama3-405b.h100-80g-tp8.json")
+    replan(snapshot_of(profile, Cluster.uniform(256), 512))
+    assert len(asked) < 2_000

@@ -17,7 +17,7 @@ from planner.arranging.knapsack import lengths_worth, most_worth
 from planner.batches import distribute, trim
 from planner.pipelines.kinds import WorkerKind
 from planner.pipelines.partition import CLOSE, Partitioner
-from planner.pipelines.relaxation import Outline, least_seconds, relaxed_worth, widest_stages
+from planner.pipelines.relaxation import least_seconds, relaxed_worth, widest_stages
 from planner.replan import replan
 from tests.builders import FREE, layer, profile_of, snapshot_of, uniform_profile
 from tests.planner.oracle import best_pipeline_seconds, best_single_step_seconds, best_split_seconds, splits
@@ -25,6 +25,7 @@ from tests.planner.oracle import best_pipeline_seconds, best_single_step_seconds
 import numpy as np  # isort: skip
 
 FREE_GRADIENTS = {"gradient_bytes": 0, "optimizer_seconds": 0.0}
+MB = 1_000_000
 times = st.floats(0.001, 0.02)
 memory = st.sampled_from([80_000_000_000, 3_000_000_000, 2_000_000_000])
 
@@ -33,11 +34,10 @@ def link(delay: float) -> LinkCost:
     return LinkCost(alpha_seconds=delay, beta_seconds_per_byte=0.0)
 
 
-def outline(profile, schedule=Schedule.ONE_F_ONE_B):
-    sums = LayerSums(profile)
-    both = np.array(sums.forward) + np.array(sums.backward)
-    delays = [profile.network.inter_host.transfer_seconds(item.output_bytes) for item in profile.layers[:-1]]
-    return Outline(both, float(both[-1]), min(delays), widest_stages(both), all_forward=schedule is Schedule.GPIPE)
+def outline(profile, stages, schedule=Schedule.ONE_F_ONE_B):
+    delay = min(profile.network.inter_host.transfer_seconds(item.output_bytes) for item in profile.layers[:-1])
+    kind = WorkerKind(1.0, profile.device.memory_bytes - profile.device.reserved_bytes)
+    return Partitioner(LayerSums(profile), schedule, link(delay), 1).outline(kind, range(stages, stages + 1))
 
 
 @settings(deadline=None, max_examples=60)
@@ -55,7 +55,7 @@ def test_equal_layers_are_split_best(num_layers, stages, microbatches, delay, me
         return
     assert split.seconds == pytest.approx(best, rel=1e-9)
     assert attained.seconds <= best * (1 + 1e-12)
-    assert least_seconds(outline(profile), stages, microbatches, np.zeros(num_layers + 1)) <= best * (1 + 1e-12)
+    assert least_seconds(outline(profile, stages), stages, microbatches, np.zeros(num_layers + 1)) <= best * (1 + 1e-12)
 
 
 @settings(deadline=None, max_examples=80)
@@ -73,11 +73,39 @@ def test_bounds_hold_for_unequal_layers(layers, stages, microbatches, schedule):
     kinds, tail = [WorkerKind(1.0, 10**12)] * stages, np.zeros(len(layers) + 1)
     attained = partitioner.attain(kinds, microbatches, tail)
     bound, split = attained.seconds, partitioner.best(attained)
-    assert least_seconds(outline(profile, schedule), stages, microbatches, tail) <= best * (1 + 1e-12)
+    assert least_seconds(outline(profile, stages, schedule), stages, microbatches, tail) <= best * (1 + 1e-12)
     assert bound <= best * (1 + 1e-12)
     assert split.seconds >= best * (1 - 1e-12)
     if bound == pytest.approx(split.seconds, rel=CLOSE):
         assert split.seconds <= best * (1 + CLOSE)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.lists(st.tuples(times, times, st.integers(1, 400)), min_size=3, max_size=8),
+    st.integers(2, 5),
+    st.integers(1, 9),
+    st.integers(400, 2_400),
+    st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.GPIPE]),
+)
+def test_bounds_that_know_of_memory_hold(layers, stages, microbatches, usable, schedule):
+    assume(stages <= len(layers))
+    sizes = {"parameter_bytes": 0, "gradient_bytes": 0, "optimizer_bytes": 0}
+    items = [
+        layer(f"l{n}", forward_seconds=f, backward_weight_seconds=b, activation_bytes=a * MB, **sizes)
+        for n, (f, b, a) in enumerate(layers)
+    ]
+    profile = profile_of(items, memory_bytes=usable * MB)
+    best = best_split_seconds(profile, stages, microbatches, schedule)
+    assert least_seconds(outline(profile, stages, schedule), stages, microbatches, np.zeros(len(layers) + 1)) <= best * (1 + 1e-12)
+
+
+def test_memory_makes_the_greatest_stage_longer():
+    """Of 6 equal layers the first of 3 stages holds one: with 3 micro-batches in flight there is no room for more."""
+    sizes = {"parameter_bytes": 0, "gradient_bytes": 0, "optimizer_bytes": 0, "activation_bytes": 100 * MB}
+    profile = profile_of([layer(f"l{n}", **sizes) for n in range(6)], memory_bytes=500 * MB)
+    known = outline(profile, 3)
+    assert known.fitting[3] == pytest.approx(1.5 * known.widest[3])
 
 
 @settings(deadline=None, max_examples=40)

@@ -1,18 +1,22 @@
 """Pipelines that stay within a host where the links between hosts are slow."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Plan, Schedule
-from kintsugi.core.profile import LinkCost
+from kintsugi.core.profile import LinkCost, Profile
+from planner.placing.placement import place
 from planner.policies import reshaping
 from planner.replan import replan
 from restorer.migration import plan_migration
 from tests.builders import snapshot_of, transformer_profile, uniform_profile
 
+MODELS = Path(__file__).parents[3] / "profiles" / "models"
 ETHERNET_OF_A_GIGABIT = LinkCost(alpha_seconds=5e-5, beta_seconds_per_byte=8e-9)
 
 
@@ -50,3 +54,14 @@ def test_what_moves_is_looked_at_for_plans_alone_that_could_win(monkeypatch):
     asked = snapshot(profile, 200, 400, workers_per_host=8)
     decision = replan(replace(asked, plan=replan(asked).plan, alive=asked.alive[:7] + asked.alive[8:], generation=1))
     assert decision.search.candidates > 3 * len(moved) > 0
+
+
+def test_pipelines_that_cannot_win_any_more_are_not_looked_at(monkeypatch):
+    named: list[Plan] = []
+    monkeypatch.setattr(reshaping, "place", lambda *rest, **told: named.append(place(*rest, **told)) or named[-1])
+    profile = codec.load(Profile, MODELS / "gpt2-medium.a100-80g.json")
+    network = replace(profile.network, inter_host=ETHERNET_OF_A_GIGABIT)
+    asked = snapshot(replace(profile, network=network), 256, 1024, workers_per_host=8)
+    decision = replan(replace(asked, plan=replan(asked).plan, alive=asked.alive[:7] + asked.alive[8:], generation=1))
+    assert {pipeline.num_workers for pipeline in decision.plan.pipelines} == {8}
+    assert len(named) < 20

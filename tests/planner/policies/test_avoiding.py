@@ -1,0 +1,20 @@
+"""Hosts behind slow links that are left out."""
+
+from dataclasses import replace
+
+from kintsugi.core.cluster import Cluster, HostLink
+from planner.arranging import request
+from planner.arranging.search import EqualSearch
+from planner.replan import replan
+from tests.builders import snapshot_of, transformer_profile
+
+
+def test_what_is_found_of_equal_workers_serves_whichever_host_is_left_out(monkeypatch):
+    asked = []
+    monkeypatch.setattr(request, "EqualSearch", lambda problem: asked.append(problem) or EqualSearch(problem))
+    names = [f"h{n:02d}" for n in range(20)]
+    slow = [HostLink(between=(names[n], names[n + 1]), alpha_seconds=1e-4, beta_seconds_per_byte=1e-7) for n in range(0, 8, 2)]
+    decision = replan(snapshot_of(transformer_profile(10), replace(Cluster.uniform(20), links=tuple(slow)), 40))
+    assert {19, 20} <= {problem.num_workers for problem in asked}
+    assert len(asked) == len({(problem.num_workers, problem.allowed) for problem in asked})
+    assert decision.estimate.iteration_seconds >= decision.search.lower_bound_seconds
