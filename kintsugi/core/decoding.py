@@ -19,15 +19,6 @@ from kintsugi.core.errors import InvalidInputError
 Decoder = Callable[[Any], Any]
 """Raises InvalidInputError, with the path of the field below what it was given."""
 
-_STAYS: Mapping[Any, str] = {
-    str: "type(value) is str",
-    str | None: "value is None or type(value) is str",
-    bool: "type(value) is bool",
-    int: f"type(value) is int and -{LARGEST_INTEGER} <= value <= {LARGEST_INTEGER}",
-    float: "type(value) is float and -inf < value < inf",
-}
-"""By the type of a field, when its decoder would give back the `value` that it was given."""
-
 HIDDEN = "hidden"
 """Key in the metadata of a field that no document needs to give: errors do not name it among those that are known."""
 
@@ -63,11 +54,7 @@ def below(path: str, error: InvalidInputError) -> InvalidInputError:
 
 
 class _Dataclass:
-    """Decodes one dataclass; its fields' decoders are looked up at the first use, for a class may contain itself.
-
-    Objects that give every field, as most in large documents do, are decoded by code that is written out for the class, in half the
-    time that a loop over its fields takes.
-    """
+    """Decodes one dataclass; its fields' decoders are looked up at the first use, for a class may contain itself."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -78,15 +65,8 @@ class _Dataclass:
             field.name for field in fields if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         )
         self._decoders: tuple[tuple[str, Decoder], ...] = ()
-        self._whole: Decoder | None = None
 
     def __call__(self, data: Any) -> Any:
-        if type(data) is dict and len(data) == len(self._names):
-            return (self._whole or self._written())(data)
-        return self._each(data)
-
-    def _each(self, data: Any) -> Any:
-        """What is no object, or gives not every field, or others."""
         if type(data) is not dict:
             if isinstance(data, self._kind):
                 return data
@@ -109,24 +89,6 @@ class _Dataclass:
         hints = typing.get_type_hints(self._kind)
         self._decoders = tuple((name, decoder(hints[name])) for name in self._names)
         return self._decoders
-
-    def _written(self) -> Decoder:
-        """The code for objects that give every field."""
-        decoders, hints = dict(self._decoders or self._prepare()), typing.get_type_hints(self._kind)
-        lines = ["def whole(data):", "    name = ''", "    try:"]
-        for name in self._names:
-            stays = f"value if {_STAYS[hints[name]]} else " if hints[name] in _STAYS else ""
-            lines += [f"        name = {name!r}", f"        value = data[{name!r}]"]
-            lines += [f"        of_{name} = {stays}decode_{name}(value)"]
-        lines += ["    except InvalidInputError as error:", "        raise below(name, error) from None"]
-        lines += ["    except KeyError:", "        return each(data)  # which gives another field instead"]
-        lines += [f"    return kind({', '.join(f'{name}=of_{name}' for name in self._names)})"]
-        known: dict[str, Any] = {f"decode_{name}": decode for name, decode in decoders.items()}
-        known |= {"kind": self._kind, "each": self._each, "below": below, "InvalidInputError": InvalidInputError, "inf": math.inf}
-        exec("\n".join(lines), known)  # noqa: S102 - of names that stand in the class
-        whole: Decoder = known["whole"]
-        self._whole = whole
-        return whole
 
     def _unknown(self, data: dict[Any, Any]) -> InvalidInputError:
         name = next(name for name in data if name not in self._known)
