@@ -138,6 +138,7 @@ def test_a_past_that_another_service_made_as_long_again_is_not_taken_for_the_sam
 @pytest.mark.usefixtures("unwatched")
 def test_a_job_that_is_created_anew_in_an_emptied_database_begins_at_the_beginning(archive):
     with past(archive) as (client, _):
+        assert client.get(JOB).status_code == 200
         archive.restore(archive.empty())
         assert_told(client.get(JOB))
         assert client.get(JOB).status_code == 404
