@@ -18,6 +18,8 @@ from api.storage.tables import METADATA
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 KINDS = (SQLITE, POSTGRESQL)
+TERMINATE_MILLISECONDS = 30_000
+"""For a connection's process to end; who does not wait for that may be answered by it once more."""
 
 
 class PostgreSql:
@@ -88,7 +90,7 @@ class PostgreSql:
     def read_only(self, url: str) -> Iterator[None]:
         """Whoever connects to a database meanwhile can only read it, as on a standby; those who are connected must do so anew."""
         name = make_url(url).database
-        others = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+        others = f"SELECT pg_terminate_backend(pid, {TERMINATE_MILLISECONDS}) FROM pg_stat_activity WHERE datname = '{name}'"
         self._do(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         self._do(others)
         try:

@@ -91,10 +91,11 @@ class Database:
         if self._engine.dialect.name == POSTGRESQL:
             with self.reading() as connection:
                 is_writable = not connection.execute(IS_READ_ONLY).scalar_one()
+                if not is_writable:
+                    connection.invalidate()  # the next one may lead to the server that took this one's place
         else:
             is_writable = self._file is None or self._file.is_writable
         if not is_writable:
-            self._engine.dispose()  # the next connection may lead to the server that took this one's place
             message = "the database can only be read: it is a standby, or its file or folder is not the service's to write"
             raise UnavailableError(message, field=DATABASE_FIELD)
 
