@@ -1,15 +1,16 @@
-"""Connections of clients, before they have asked for anything: for how long, and how many."""
+"""Connections of clients: for how long silence on them is borne, and how many there can be."""
 
-import errno
 import os
 import resource
 import time
-from asyncio import BaseTransport, TimerHandle
+from asyncio import AbstractEventLoop, BaseTransport, TimerHandle
 from collections.abc import Callable
 from typing import Any
 
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from kintsugi.core.descriptors import ran_out
 
 HEAD_SECONDS = 10.0
 """How long the head of a request may take, from its first byte, or that of the first from the beginning of the connection."""
@@ -21,14 +22,37 @@ SILENCE_SECONDS = 60.0
 """Between two lines about the same lack."""
 
 
+class _Patience:
+    """With a peer: what is done when it is over."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+        self._timer: TimerHandle | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it was not ended since; it may be over."""
+        return self._timer is not None
+
+    def begin(self, seconds: float, act: Callable[..., None], *arguments: object) -> None:
+        """Begin, or begin anew."""
+        self.end()
+        self._timer = self._loop.call_later(seconds, act, *arguments)
+
+    def end(self) -> None:
+        """There is nothing to wait for."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class PromptProtocol(HttpToolsProtocol):
     """Closes connections on which a request begins and does not come to its end, or whose answers nobody reads."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._patience: TimerHandle | None = None
+        self._with_sender, self._with_reader = _Patience(self.loop), _Patience(self.loop)
         self._is_within_body = False
-        self._unread: TimerHandle | None = None
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Somebody is there, and is to say what for."""
@@ -37,7 +61,7 @@ class PromptProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Whatever comes while nothing is asked for begins a request."""
-        if self._patience is None and (self.cycle is None or self.cycle.response_complete):
+        if not self._with_sender.has_begun and (self.cycle is None or self.cycle.response_complete):
             self._expect_head()
         super().data_received(data)
         if self._is_within_body:
@@ -45,13 +69,13 @@ class PromptProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is there; the body is waited for part by part."""
-        self._forget()
+        self._with_sender.end()
         self._is_within_body = True
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """All of the request is there; the rest is the application's."""
-        self._forget()
+        self._with_sender.end()
         self._is_within_body = False
         super().on_message_complete()
 
@@ -62,22 +86,21 @@ class PromptProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         """Somebody reads; where the connection was broken, its loss wakes who writes: nothing can be sent on it any more."""
-        self._forget_reader()
+        self._with_reader.end()
         if not self.transport.is_closing():
             super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing comes any more."""
-        self._forget()
-        self._forget_reader()
+        self._with_sender.end()
+        self._with_reader.end()
         super().connection_lost(exc)
 
     def _expect_head(self) -> None:
-        self._patience = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+        self._with_sender.begin(HEAD_SECONDS, self.transport.close)
 
     def _expect_body(self) -> None:
-        self._forget()
-        self._patience = self.loop.call_later(BODY_SECONDS, self._close_if_heard)
+        self._with_sender.begin(BODY_SECONDS, self._close_if_heard)
 
     def _close_if_heard(self) -> None:
         """Close the connection, unless it is this side that does not listen: the application has not taken what came."""
@@ -87,7 +110,7 @@ class PromptProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _expect_reader(self) -> None:
-        self._unread = self.loop.call_later(UNREAD_SECONDS, self._abort_if_unread, self.transport.get_write_buffer_size())
+        self._with_reader.begin(UNREAD_SECONDS, self._abort_if_unread, self.transport.get_write_buffer_size())
 
     def _abort_if_unread(self, num_bytes: int) -> None:
         """Break the connection if as many bytes wait as before: to close it would be to wait until they are read."""
@@ -95,16 +118,6 @@ class PromptProtocol(HttpToolsProtocol):
             self._expect_reader()
         else:
             self.transport.abort()
-
-    def _forget_reader(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
-
-    def _forget(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
 
 
 class Descriptors:
@@ -119,7 +132,7 @@ class Descriptors:
         try:
             os.close(os.open(os.devnull, os.O_RDONLY))
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
+            if ran_out(error):
                 self._tell()
 
     def _tell(self) -> None:

@@ -97,8 +97,9 @@ class Store:
         Raises:
             UnavailableError: it is not of this program's version any more, can only be read, or does not answer.
         """
-        require_unchanged(self._database)
-        self._database.require_writable()
+        with self._database.reading():
+            require_unchanged(self._database)
+            self._database.require_writable()
 
     def when_set_back(self, forget: Callable[[], None]) -> None:
         """Have `forget` called, in any thread, once what was read or written is not there any more."""
@@ -124,8 +125,8 @@ class Store:
             UnavailableError: it does not answer, or can only be read.
         """
         self._database.look_at_file()
-        self._database.require_writable()
         with self.noticing(), self._database.reading() as connection:
+            self._database.require_writable()
             self._mark = moved(connection, self._mark)
 
     def create(self, job: StoredJob, documents: Sequence[Document], decision: StoredDecision, key: WriteKey | None) -> None:

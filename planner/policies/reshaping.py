@@ -131,15 +131,18 @@ def _placed(request: Request, search: AnySearch) -> tuple[list[Found], int, floa
     ways, least_slack = _ways_to_place(request), 1 - NEAR if is_refined(request) else 1.0
     bests: dict[tuple[int, int], Found] = {}
     priced = 0
+
+    def known_worth() -> float:
+        return max([request.least_worth, *map(worth, bests.values())])
+
     for option in frontier.descending():
         slack = least_slack if priced < MOST_PRICED else 1 + CLEAR
-        if bests and option.most_goodput <= max(request.least_worth, *map(worth, bests.values())) * slack:
+        if bests and option.most_goodput <= known_worth() * slack:
             break
         priced += 1
         for way, holdings in enumerate(ways):
             plan, price = _named(request, option.arrangement, holdings)
-            most = max([request.least_worth, *map(worth, bests.values())])
-            if bests and not is_refined(request) and _most_worth(request, price) < most:
+            if bests and not is_refined(request) and _most_worth(request, price) < known_worth():
                 continue
             found, key = _reached(request, plan, price), (way, len(option.arrangement.shapes))
             bests[key] = max(bests.get(key, found), found, key=worth)

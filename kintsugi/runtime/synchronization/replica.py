@@ -23,6 +23,7 @@ from kintsugi.runtime.synchronization.rate import NoiseMemory, lengthened
 from kintsugi.runtime.synchronization.transport import Summing, Transport, bytes_of
 from kintsugi.runtime.workers.commit import StepStatus
 from kintsugi.runtime.workers.fit import told
+from restorer.transport import to_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class Replica:
         """63 bits of a hash (XXH3) over all parameters."""
         hashed = xxhash.xxh3_64()
         for parameter in self.parameters:
-            hashed.update(bytes_of(parameter.cpu().contiguous()))
+            hashed.update(bytes_of(to_host(parameter)))
         return hashed.intdigest() >> 1
 
     def versions(self) -> list[int]:
