@@ -2,14 +2,12 @@
 
 import json
 import os
-import resource
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -71,112 +69,6 @@ def test_a_search_without_end_does_not_keep_the_service_from_ending(tmp_path: Pa
                 assert asked.exception(processes.STOP_SECONDS) is not None
         finally:
             process.kill()
-
-
-HOLDING = """
-import resource, sys
-from api.http import connections
-from kintsugi.cli import main
-seconds, *limits = sys.argv.pop(1).split()
-connections.HEAD_SECONDS = connections.BODY_SECONDS = connections.UNREAD_SECONDS = float(seconds)
-if limits:
-    resource.setrlimit(resource.RLIMIT_NOFILE, tuple(map(int, limits)))
-main()
-"""
-
-
-LONG_REQUEST = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
-"""Its head."""
-
-
-@contextmanager
-def holding(folder: Path, bounds: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """The service with other bounds: seconds for heads, parts of bodies and readers, then descriptors at first and at most."""
-    arguments = ["serve", "--port", "0", "--database-url", f"sqlite:///{folder}/held.sqlite3", "--log-format", "json"]
-    environment = {**os.environ, "KINTSUGI_PLANS_AHEAD": "false"}
-    program = [sys.executable, "-c", HOLDING, bounds, *arguments]
-    with subprocess.Popen(program, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-        try:
-            assert process.stderr is not None
-            yield process, processes.announced(process.stderr.fileno())
-        finally:
-            process.kill()
-
-
-def connected(url: str) -> socket.socket:
-    """A connection that waits for half a minute, not longer."""
-    return socket.create_connection((httpx2.URL(url).host, httpx2.URL(url).port), timeout=30)
-
-
-def test_a_request_that_never_comes_to_its_end_holds_no_connection(tmp_path: Path):
-    question, half = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /v1/jobs HTTP/1.1\r\nHost: loc"
-    with holding(tmp_path, "0.2") as (_, url):
-        for first in (b"", half):
-            with connected(url) as silent:
-                silent.sendall(first)
-                assert silent.recv(100) == b""
-        with connected(url) as second:
-            second.sendall(question)
-            answer = b""
-            while not answer.endswith(b'{"status":"ok"}'):
-                answer += second.recv(10_000)
-            second.sendall(half)
-            assert second.recv(100) == b""
-
-
-def test_who_falls_silent_within_a_body_holds_no_connection(tmp_path: Path):
-    with holding(tmp_path, "0.2") as (_, url):
-        for begun in (b"", b" " * 100_000):
-            with connected(url) as silent:
-                silent.sendall(LONG_REQUEST + begun)
-                assert silent.recv(100) == b""
-
-
-def is_held(pid: int, client: socket.socket) -> bool:
-    """Whether a process has the other end of a connection open, as the system's table of connections tells."""
-    ours, theirs = (f"{ends[1]:04X}" for ends in (client.getsockname(), client.getpeername()))
-    rows = [row.split() for row in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
-    return any((row[1][-4:], row[2][-4:]) == (theirs, ours) and row[9] != "0" for row in rows)
-
-
-def test_who_reads_nothing_of_what_was_asked_for_holds_no_connection(tmp_path: Path):
-    question = b"GET /v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with holding(tmp_path, "0.2") as (process, url), connected(url) as stuck:
-        stuck.sendall(question * 100)  # whose answers are more than the system keeps for anybody
-        assert stuck.recv(1) == b"H"
-        while is_held(process.pid, stuck):
-            pass
-
-
-def test_who_goes_away_within_a_body_is_no_error_of_the_service(tmp_path: Path):
-    with holding(tmp_path, "600") as (process, url):
-        with connected(url) as leaving:
-            leaving.sendall(LONG_REQUEST + b"{")
-        count = 'kintsugi_http_requests_total{method="POST",route="/v1/jobs",status="499"} 1.0'
-        while count not in (told := httpx2.get(f"{url}/metrics", timeout=60).text):
-            assert 'status="500"' not in told
-        process.terminate()
-        assert process.stderr is not None
-        assert b"Traceback" not in process.stderr.read()
-
-
-def test_who_waits_for_an_answer_keeps_the_connection(tmp_path: Path):
-    with holding(tmp_path, "0.2") as (_, url), Client(url, patience=Patience(attempts=1)) as client:
-        client.create_job(job="a", profile=uniform_profile(4), workers=6, settings=SETTINGS)
-        assert client.plan_after("a", 0, wait_seconds=1) is None
-
-
-def test_as_many_connections_are_taken_as_the_system_allows_and_then_it_is_told(tmp_path: Path):
-    with holding(tmp_path, "600 100 150") as (process, url), ExitStack() as held:
-        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (150, 150)
-        for _ in range(200):
-            held.enter_context(connected(url))
-        assert process.stderr is not None
-        told = next(line for line in process.stderr if b"no descriptor is left" in line)
-        assert json.loads(told)["limit"] == 150
-        held.close()
-        with httpx2.Client(transport=httpx2.HTTPTransport(retries=10)) as http:
-            assert http.get(f"{url}/healthz").status_code == 200
 
 
 def test_after_a_kill_everything_is_there_and_the_next_event_is_answered(tmp_path: Path):
