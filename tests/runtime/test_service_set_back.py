@@ -68,6 +68,16 @@ def job():
     return JobRequest(name="job", profile=snapshot.profile, cluster=snapshot.cluster, settings=snapshot.settings, plan=plan)
 
 
+@pytest.fixture
+def source(client, database, job):
+    """Of a job that carries out its first plan, as a backup of the database says as well."""
+    source = ServiceDecisions(client)
+    source.start(job)
+    source.applied(0)
+    database.back_up()
+    return source
+
+
 def told(kind, worker, generation, incarnation=0):
     event_id = f"{kind.value}-{worker}-{incarnation}"
     return Event(kind=kind, id=event_id, generation=generation, worker=worker, incarnation=incarnation)
@@ -83,11 +93,7 @@ def carry_out(source, *events):
     return decision
 
 
-def test_who_was_lost_and_who_joined_is_told_again(client, database, job):
-    source = ServiceDecisions(client)
-    source.start(job)
-    source.applied(0)
-    database.back_up()
+def test_who_was_lost_and_who_joined_is_told_again(client, database, source):
     carry_out(source, lost("w05", 0))
     carry_out(source, joined("w05", 1))
     database.set_back()
@@ -97,11 +103,7 @@ def test_who_was_lost_and_who_joined_is_told_again(client, database, job):
     assert [record.event.worker for record in client.events("job").events] == ["w05", "w05", "w01"]
 
 
-def test_who_joined_is_told_again_where_the_generation_was_reached_again(client, database, job):
-    source = ServiceDecisions(client)
-    source.start(job)
-    source.applied(0)
-    database.back_up()
+def test_who_joined_is_told_again_where_the_generation_was_reached_again(client, database, source):
     carry_out(source, joined("w09", 0))
     database.set_back()
     client.submit_events("job", [replace(lost("w05", 0), id="somebody else's")])
@@ -116,12 +118,8 @@ def test_a_job_that_the_service_forgot_ends_with_an_error_that_says_so(client, d
         source.after([lost("w01", 0)])
 
 
-def test_state_that_only_the_forgotten_plan_kept_is_not_said_to_be_lost_without_the_reason(client, database, job):
+def test_state_that_only_the_forgotten_plan_kept_is_not_said_to_be_lost_without_the_reason(database, source):
     """w03 goes, w00 alone has its layers and gives them to others, and goes: by the first plan nobody has them."""
-    source = ServiceDecisions(client)
-    source.start(job)
-    source.applied(0)
-    database.back_up()
     carry_out(source, lost("w03", 0))
     database.set_back()
     with pytest.raises(StateLostError, match="database was emptied or set back behind this job: start it again"):

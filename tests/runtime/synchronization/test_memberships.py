@@ -17,24 +17,22 @@ from kintsugi.runtime.synchronization import (
 )
 from kintsugi.runtime.synchronization.monitor import Totals
 from kintsugi.runtime.synchronization.policies import Choice, Policy
-from tests.runtime.synchronization.workers import adam, backward, crew, entries, flat, is_equal, model_of, together, train_step
+from tests.runtime.synchronization.workers import (
+    Loss,
+    adam,
+    backward,
+    crew,
+    entries,
+    flat,
+    is_equal,
+    losing,
+    model_of,
+    together,
+    train_step,
+)
 
 NUM_NUMBERS = len(Totals().tensor())
 """In a report."""
-
-
-class Loss:
-    """Fails the sums of one worker from some moment on, as if it lost its peers."""
-
-    def __init__(self, num_left: int | None) -> None:
-        self.num_left = num_left
-
-    def __call__(self, tensor: torch.Tensor) -> None:
-        if self.num_left is None:
-            return
-        self.num_left -= 1
-        if self.num_left < 0:
-            raise RuntimeError("connection closed by peer")
 
 
 def interrupted(strategy, num_sums: int):
@@ -288,17 +286,6 @@ def test_a_worker_whose_joining_failed_joins_again():
     assert is_equal(crew(2, main))
 
 
-def losing(link, name, rank, size, lose):
-    """A transport that `lose` is told each sum of once it is there: where it raises, the others have that sum all the same."""
-    group = link.group(name, rank, size)
-
-    def all_reduce(tensor: torch.Tensor) -> None:
-        group.allreduce([tensor]).wait()
-        lose(tensor)
-
-    return PeerTransport(all_reduce, rank=rank, num_workers=size)
-
-
 def test_a_step_that_was_rolled_forward_is_committed_for_those_who_still_lack_it():
     """The one that had committed it is lost once a second one has followed, and before the third one could."""
 
@@ -389,53 +376,3 @@ def test_policies_remember_the_same_after_a_loss_in_the_middle_of_a_change():
 
     memories = crew(2, main)
     assert memories[0] == memories[1]
-
-
-@pytest.mark.parametrize("returns_as", [0, 2])
-def test_a_member_that_missed_a_membership_goes_on_with_the_model_of_the_others(returns_as):
-    """It had applied a step that the others took again without it, as one does that is frozen in that moment."""
-
-    def main(rank, link):
-        loss, model = Loss(None), model_of()
-        optimizer = SynchronizedOptimizer(adam(model), SynchronousSGD(), losing(link, "three", rank, 3, loss))
-        train_step(model, optimizer, 0, rank, 3)
-        loss.num_left = None if rank == 2 else 0
-        backward(model, optimizer, 1, rank, 3)
-        if rank == 2:
-            optimizer.step()
-            optimizer._replica.transport.abort()
-            backward(model, optimizer, 2, rank, 3)
-        with pytest.raises(CommunicationError):
-            optimizer.step()
-        if rank != 2:
-            assert not optimizer.adopt(link.transport("two", rank, 2))
-            optimizer.step()
-        assert optimizer.num_steps == 2
-        place = {0: (1, 2, 0), 2: (0, 1, 2)}[returns_as][rank]
-        assert optimizer.adopt(link.transport("again", place, 3)) == (rank == 2), "its gradients are of another model"
-        train_step(model, optimizer, 2, rank, 3)
-        return model, optimizer.finish()
-
-    assert is_equal([model for model, _ in crew(3, main)])
-
-
-def test_a_member_that_missed_steps_of_model_averaging_goes_on_from_another_members_model():
-    def main(rank, link):
-        model = model_of(rank)
-        optimizer = SynchronizedOptimizer(adam(model), ModelAveraging(), link.transport("both", rank, 2))
-        train_step(model, optimizer, 0, rank, 2)
-        backward(model, optimizer, 1, rank, 2)
-        if rank == 1:
-            optimizer._replica.transport.abort()
-            with pytest.raises(CommunicationError):
-                optimizer.step()
-        else:
-            optimizer.adopt(link.transport("alone", 0, 1))
-            for step in range(1, 4):
-                train_step(model, optimizer, step, 0, 1)
-        assert optimizer.adopt(link.transport("again", rank, 2)) == (rank == 1)
-        assert optimizer.num_steps == 4
-        train_step(model, optimizer, 4, rank, 2)
-        return model, optimizer.finish()
-
-    assert is_equal([model for model, _ in crew(2, main)])

@@ -139,3 +139,28 @@ def flat(model: nn.Module) -> torch.Tensor:
 
 def is_equal(models: Sequence[nn.Module]) -> bool:
     return all(torch.equal(flat(models[0]), flat(model)) for model in models[1:])
+
+
+class Loss:
+    """Fails the sums of one worker from some moment on, as if it lost its peers."""
+
+    def __init__(self, num_left: int | None) -> None:
+        self.num_left = num_left
+
+    def __call__(self, tensor: torch.Tensor) -> None:
+        if self.num_left is None:
+            return
+        self.num_left -= 1
+        if self.num_left < 0:
+            raise RuntimeError("connection closed by peer")
+
+
+def losing(link, name, rank, size, lose):
+    """A transport that `lose` is told each sum of once it is there: where it raises, the others have that sum all the same."""
+    group = link.group(name, rank, size)
+
+    def all_reduce(tensor: torch.Tensor) -> None:
+        group.allreduce([tensor]).wait()
+        lose(tensor)
+
+    return PeerTransport(all_reduce, rank=rank, num_workers=size)
