@@ -81,6 +81,7 @@ class Switchboard:
         self._writers: set[asyncio.StreamWriter] = set()
         """Of all connections, in either direction."""
         self._tables: dict[int, tuple[Table, dict[str, asyncio.StreamWriter]]] = {}
+        self._closing = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="switchboard", daemon=True)
         self._thread.start()
@@ -101,7 +102,7 @@ class Switchboard:
     def close(self) -> None:
         """End all connections, and the thread."""
         with suppress(RuntimeError):  # closed before
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join(_CLOSE_SECONDS)
 
     def _say(self, attempt: int, message: Mapping[str, Any]) -> None:
@@ -113,14 +114,17 @@ class Switchboard:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._answer, sock=self._socket, limit=_MOST_BYTES))
         try:
-            self._loop.run_forever()
+            self._loop.run_until_complete(self._until_closed())
         finally:
-            server.close()
-            self._loop.run_until_complete(self._end_all())
-            self._loop.run_until_complete(server.wait_closed())
             self._loop.close()
+
+    async def _until_closed(self) -> None:
+        server = await asyncio.start_server(self._answer, sock=self._socket, limit=_MOST_BYTES)
+        await self._closing.wait()
+        server.close()
+        await self._end_all()
+        await server.wait_closed()
 
     async def _end_all(self) -> None:
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

@@ -1,5 +1,6 @@
 """Members find each other through the one that serves them, whoever says what first."""
 
+import asyncio
 import queue
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -77,6 +78,23 @@ def test_whoever_serves_may_be_gone(is_closed_before):
         message = heard["w01"].get(timeout=TIMEOUT_SECONDS)
         assert isinstance(message, Unserved)
         assert message.attempt == 1
+
+
+def test_those_that_are_closed_at_once_leave_nothing(monkeypatch):
+    monkeypatch.setattr(asyncio, "start_server", _another_turn_before(asyncio.start_server))
+    with leaves_nothing():
+        for _ in range(20):
+            Switchboard("w00", "127.0.0.1", print).close()
+
+
+def _another_turn_before(function):
+    """It lets another thread go first, and what that asks of the loop."""
+
+    async def slowly(*arguments, **options):
+        await asyncio.sleep(0.01)
+        return await function(*arguments, **options)
+
+    return slowly
 
 
 @given(st.permutations([*(partial(Table.ready, worker=w) for w in MEMBERS), *(w for w in MEMBERS)]))
