@@ -23,6 +23,8 @@ _NAME = "kintsugi"
 CLONE_NEWNET = 0x40000000
 _BURST_BYTES = 128 * 1024
 _QUEUE_MILLISECONDS = 200
+_QUANTUM_BYTES = 3028
+"""That a class sends before another one may: two full frames."""
 HEADER_RATIO = 1514 / 1448
 """Bytes on the link per byte of payload: Ethernet, IP and TCP headers of full segments."""
 
@@ -110,6 +112,41 @@ class EmulatedLinks(Namespaces):
         bits_per_second = 8 * self._rates[member] * HEADER_RATIO
         shape(own, "port", bits_per_second, burst_bytes=_BURST_BYTES)
         shape(self._hub, port, bits_per_second, burst_bytes=_BURST_BYTES)
+
+
+class UnevenLinks(EmulatedLinks):
+    """The same with slower links between some members."""
+
+    def __init__(self, payload_bytes_per_second: Mapping[str, float], slower: Mapping[tuple[str, str], float]) -> None:
+        """Nothing is made before the block is entered.
+
+        Args:
+            payload_bytes_per_second: of each member, each way, headers not counted.
+            slower: the same of pairs of members, each way.
+        """
+        super().__init__(payload_bytes_per_second)
+        self._slower = {**slower, **{(other, one): rate for (one, other), rate in slower.items()}}
+
+    def make(self) -> None:
+        """What members send to one to which they have a slower link is held up by itself."""
+        super().make()
+        for member in dict.fromkeys(member for member, _ in self._slower):
+            classes = {to: rate for (own, to), rate in self._slower.items() if own == member}
+            namespace = self.namespace(member)
+            self._traffic(namespace, "qdisc replace dev port root handle 1: htb default 1")
+            self._add_class(namespace, 1, self._rates[member])
+            for number, (to, rate) in enumerate(classes.items(), start=2):
+                self._add_class(namespace, number, rate)
+                match = f"u32 match ip dst {self.addresses[to]}/32 flowid 1:{number}"
+                self._traffic(namespace, f"filter add dev port protocol ip parent 1: prio 1 {match}")
+
+    def _add_class(self, namespace: str, number: int, rate: float) -> None:
+        bits = round(8 * rate * HEADER_RATIO)
+        shaper = f"htb rate {bits}bit burst {_BURST_BYTES}b quantum {_QUANTUM_BYTES}"
+        self._traffic(namespace, f"class add dev port parent 1: classid 1:{number} {shaper}")
+
+    def _traffic(self, namespace: str, rule: str) -> None:
+        run_command("tc", "-n", namespace, *rule.split())
 
 
 def name_of(namespace: str) -> str:

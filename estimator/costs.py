@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from estimator.communication import ring_all_reduce_seconds, slowest_link
+from estimator.host_links import MOST_HOSTS, HostLinks
 from estimator.layers import LayerSums, StageTimes
 from estimator.list_schedule import WorkerSchedule
 from estimator.seats import Alike
@@ -48,10 +49,19 @@ class Costs:
 
     def reduction_seconds(self, reduction: Reduction) -> float:
         """Ring all-reduce of one bucket over its workers."""
-        workers = reduction.workers
+        return self.ring_seconds(reduction.workers, reduction.num_bytes)
+
+    def ring_seconds(self, workers: tuple[str, ...], num_bytes: int) -> float:
+        """All-reduce of so many bytes over a ring of workers in this order."""
         if workers not in self._rings:
             self._rings[workers] = slowest_link(workers, self.cluster, self.profile.network)
-        return ring_all_reduce_seconds(self._rings[workers], len(workers), reduction.num_bytes)
+        return ring_all_reduce_seconds(self._rings[workers], len(workers), num_bytes)
+
+    @cached_property
+    def host_links(self) -> HostLinks | None:
+        """Of the cluster; None where none differs, or there are more than `estimator.host_links.MOST_HOSTS` hosts."""
+        cluster = self.cluster
+        return HostLinks(cluster, self.profile.network) if cluster.links and len(cluster.hosts) <= MOST_HOSTS else None
 
     @cached_property
     def is_uniform(self) -> bool:

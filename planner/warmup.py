@@ -6,7 +6,7 @@ Where they were not compiled before, all of them are: whoever installs the plann
 from contextlib import suppress
 from dataclasses import replace
 
-from kintsugi.core.cluster import Cluster
+from kintsugi.core.cluster import Cluster, HostLink
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Schedule
@@ -19,13 +19,14 @@ _SETTINGS = JobSettings(num_microbatches=16)
 def warm_up() -> None:
     """Plan small jobs before and after losses, so that every loop is called once.
 
-    Layers equal or not, workers equal or not, few splits or many, and schedules take loops of their own, and so does what is told
-    of a job that fits nowhere, or not in every order of its workers; the second of two losses lets state move.
+    Layers equal or not, workers and links equal or not, few splits or many, and schedules take loops of their own, and so does what
+    is told of a job that fits nowhere, or not in every order of its workers; the second of two losses lets state move.
     """
     equal_workers, equal_layers, unequal_layers = Cluster.uniform(6), _profile(6, (10,)), _profile(4, (10, 20, 30, 40))
     _plan(equal_layers, equal_workers, num_losses=2)
     _plan(equal_layers, Cluster.uniform(6, workers_per_host=2), num_losses=2)
     _plan(equal_layers, _with_a_slow_worker(6), num_losses=2)
+    _plan(equal_layers, _with_a_slow_link(6))
     _plan(unequal_layers, _with_a_slow_worker(6))
     for schedule in Schedule:
         _plan(unequal_layers, equal_workers, replace(_SETTINGS, schedule=schedule))
@@ -51,6 +52,13 @@ def _with_a_slow_worker(num_workers: int) -> Cluster:
     cluster = Cluster.uniform(num_workers)
     slow, *others = cluster.workers
     return cluster.with_workers((replace(slow, speed_ratio=0.5), *others))
+
+
+def _with_a_slow_link(num_workers: int) -> Cluster:
+    cluster = Cluster.uniform(num_workers)
+    first, second, *_ = cluster.hosts
+    link = HostLink(between=(first, second), alpha_seconds=1e-5, beta_seconds_per_byte=1e-8)
+    return replace(cluster, links=(link,))
 
 
 def _with_one_large_worker(num_workers: int) -> Cluster:

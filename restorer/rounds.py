@@ -1,7 +1,7 @@
 """Gradient reductions in rounds: layers with the same holders share a bucket, buckets that share a worker take turns."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from estimator.costs import Costs
 from estimator.passes import Passes, passes_of
@@ -9,12 +9,13 @@ from kintsugi.core.plan import Plan, Reduction, Round
 from kintsugi.core.profile import Profile
 from restorer.buckets import Bucket, bucket_bytes, buckets_of, shape_of
 from restorer.ordering import Rounds, few_rounds, short_rounds
+from restorer.rings import along_fast_links
 
 Order = Callable[[Sequence[Bucket], Sequence[int], Sequence[float], Sequence[float]], Rounds]
 """Rounds for buckets, their bytes, what each takes in seconds, and when each can begin."""
 
 
-def colour_rounds(plan: Plan, profile: Profile) -> tuple[Round, ...]:
+def colour_rounds(plan: Plan, profile: Profile, costs: Costs | None = None) -> tuple[Round, ...]:
     """All-reduce rounds for `plan`, in which no worker takes part in two reductions at once: few, then short ones.
 
     The paper colours layers (section IV-B); buckets of layers with the same holders are coloured here, for layers on
@@ -24,8 +25,11 @@ def colour_rounds(plan: Plan, profile: Profile) -> tuple[Round, ...]:
     Args:
         plan: its pipelines say who holds which layer; its own rounds do not matter.
         profile: gradient bytes and ties; layers tied to each other are reduced over the holders of all of them.
+        costs: of links; without them a reduction's workers stand in the order of their pipelines.
     """
     named = _Named.of(plan, profile)
+    if costs is not None:
+        named = named.along_fast_links(costs)
     return named.rounds(few_rounds(named.buckets, [reduction.num_bytes for reduction in named.reductions]))
 
 
@@ -38,7 +42,7 @@ def fastest_rounds(plan: Plan, costs: Costs, order: Order = short_rounds, *, pas
         order: how rounds are sought.
         passes: of the plan, where they are known.
     """
-    named, ends = _Named.of(plan, costs.profile), (passes or passes_of(plan, costs)).last_seconds(plan)
+    named, ends = _Named.of(plan, costs.profile).along_fast_links(costs), (passes or passes_of(plan, costs)).last_seconds(plan)
     seconds = [costs.reduction_seconds(reduction) if len(reduction.workers) > 1 else 0.0 for reduction in named.reductions]
     ready = [_ready_seconds(reduction, plan, ends) for reduction in named.reductions]
     num_bytes = [reduction.num_bytes for reduction in named.reductions]
@@ -60,6 +64,10 @@ class _Named:
         kinds = [index_of[shape] for shape in shapes]
         buckets = buckets_of(distinct, profile)
         return cls(buckets, [_reduction(bucket, plan, kinds, profile) for bucket in buckets])
+
+    def along_fast_links(self, costs: Costs) -> "_Named":
+        """The same with workers in the order of faster rings."""
+        return replace(self, reductions=along_fast_links(self.reductions, costs))
 
     def rounds(self, order: Rounds) -> tuple[Round, ...]:
         """Rounds of reductions; what one worker holds alone is not reduced."""

@@ -39,7 +39,7 @@ class Timing:
     def __init__(self, request: Request, schedule: Schedule) -> None:
         self._costs, self._schedule = request.costs, schedule
         self._num_microbatches = request.settings.num_microbatches
-        self._links = Links(request.workers, request.costs.cluster, request.costs.profile.network)
+        self._links = Links(request.workers, request.costs)
         self._kinds = dict(zip(request.workers, request.kinds, strict=True))
         self._partitioners: dict[int, Partitioner] = {}
         self._tails: dict[int, Floats] = {}

@@ -83,11 +83,11 @@ def search_for(request: Request, *, is_spread: bool = True) -> AnySearch:
     Raises:
         InfeasibleError: there are too few workers or layers for the ranges.
     """
-    profile, cluster, settings = request.costs.profile, request.costs.cluster, request.settings
+    profile, settings = request.costs.profile, request.settings
     allowed = degrees(settings.ranges, len(request.workers), profile.num_layers, settings.num_microbatches)
     kinds = request.kinds
-    links = Links(request.workers, cluster, profile.network)
-    reduction_link = (lambda _: links.between_hosts) if is_spread else links.pacing
+    links = Links(request.workers, request.costs)
+    reduction_link = links.pacing_apart if is_spread else links.pacing
     problem = Problem(
         costs=request.costs,
         kinds=kinds,
@@ -101,7 +101,7 @@ def search_for(request: Request, *, is_spread: bool = True) -> AnySearch:
         return InterleavedSearch(problem)
     if len(set(kinds)) > 1:
         return UnequalSearch(problem)
-    key = kinds, allowed, settings.schedule, links.fastest, links.between_hosts, None if is_spread else links.most_per_host
+    key = kinds, allowed, settings.schedule, links.fastest, links.joining, None if is_spread else links.most_per_host
     if key not in request.searches:
         equal = problem.alike(len(kinds), kinds[0])
         assert equal is not None

@@ -3,18 +3,20 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 from itertools import islice, pairwise
 
 import numpy as np
 
-from estimator.arrays import Floats
+from estimator.arrays import Floats, Mask
 from estimator.costs import Costs
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Policy, Schedule, Stage
 from kintsugi.core.profile import OptimizerSharding
 from planner.arranging.arrangement import Arrangement, PipelineShape
 from planner.pipelines.kinds import WorkerKind, kinds_of
+from planner.placing.paths import along_path
 from planner.placing.survival import exposure, homes_of, homes_of_slots
 from restorer.matching import FORBIDDEN, Crew, Layers, match, match_layers, missing_bytes
 from restorer.migration import layer_state_bytes
@@ -23,6 +25,17 @@ from restorer.units import StateUnits
 from restorer.wires import Wires
 
 NOT_NEEDED = "no arrangement that was found with this worker is better"
+
+
+class Layout(Enum):
+    """By what workers get their slots."""
+
+    HELD = "held"
+    """The fewest bytes move; with nothing to keep, those of one host stand together in the order of the cluster."""
+    PIPELINES = "pipelines"
+    """Neighbouring stages have fast links."""
+    STAGES = "stages"
+    """Replicas of a stage have fast links."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +75,7 @@ def place(
     schedule: Schedule,
     generation: int,
     policy: Policy,
+    layout: Layout = Layout.HELD,
 ) -> Plan:
     """Name the workers of an arrangement; the order of reductions is left to the caller.
 
@@ -77,8 +91,9 @@ def place(
         schedule: order of passes.
         generation: of the plan.
         policy: of the plan.
+        layout: by what they get their slots; all but the first pass over what they hold.
     """
-    chosen = _Assignment(arrangement, workers, holdings, costs).chosen()
+    chosen = _Assignment(arrangement, workers, holdings if layout is Layout.HELD else _NOTHING, costs, layout).chosen()
     names = iter(chosen)
     pipelines = tuple(_pipeline(shape, tuple(islice(names, shape.num_workers))) for shape in arrangement.shapes)
     used = set(chosen)
@@ -124,15 +139,21 @@ def _num_slots(arrangement: Arrangement) -> list[int]:
 class _Assignment:
     """Who takes which slot of one arrangement."""
 
-    def __init__(self, arrangement: Arrangement, workers: Sequence[str], holdings: Holdings, costs: Costs) -> None:
-        self._arrangement, self._costs, self._is_first = arrangement, costs, holdings.plan is None
+    def __init__(self, arrangement: Arrangement, workers: Sequence[str], holdings: Holdings, costs: Costs, layout: Layout) -> None:
+        self._arrangement, self._costs, self._is_first, self._layout = arrangement, costs, holdings.plan is None, layout
         slots_of = {shape: shape.slots for shape in arrangement.groups}
         self._slots = [slot for shape in arrangement.shapes for slot in slots_of[shape]]
         self._planned: tuple[WorkerKind | None, ...] = arrangement.kinds or (None,) * len(self._slots)
-        self._workers = by_host(workers, costs.cluster) if self._is_first else workers
+        self._workers = self._ordered(workers)
         self._held = [holdings.layers_of(worker) for worker in self._workers]
         self._units = StateUnits(costs.profile)
         self._num_holders = holdings.num_holders(costs.profile.num_layers)
+
+    def _ordered(self, workers: Sequence[str]) -> Sequence[str]:
+        """Workers in the order in which a first plan takes them."""
+        if self._layout is not Layout.HELD:
+            return along_path(workers, self._costs)
+        return by_host(workers, self._costs.cluster) if self._is_first else workers
 
     def chosen(self) -> tuple[str, ...]:
         """The worker of every slot."""
@@ -144,13 +165,20 @@ class _Assignment:
         return self._beside(other if other is not None and self._exposure(other) < exposed else first)
 
     def _in_order(self) -> tuple[str, ...]:
-        """For every slot the next worker of its kind."""
-        if self._arrangement.kinds is None:
+        """For every slot the next worker of its kind: pipeline by pipeline, or from the first layers of all to the last."""
+        if self._arrangement.kinds is None and self._layout is not Layout.STAGES:
             return tuple(self._workers[: len(self._slots)])
         queues: dict[object, deque[str]] = defaultdict(deque)
-        for worker, kind in zip(self._workers, self._kinds, strict=True):
+        kinds = [None] * len(self._workers) if self._arrangement.kinds is None else self._kinds
+        for worker, kind in zip(self._workers, kinds, strict=True):
             queues[kind].append(worker)
-        return tuple(queues[kind].popleft() for kind in self._planned)
+        order = sorted(range(len(self._slots)), key=self._depth) if self._layout is Layout.STAGES else range(len(self._slots))
+        taken = {index: queues[self._planned[index]].popleft() for index in order}
+        return tuple(taken[index] for index in range(len(self._slots)))
+
+    def _depth(self, index: int) -> int:
+        """Twice where the middle of a slot's layers is in the model."""
+        return self._slots[index][0] + self._slots[index][-1]
 
     def _together(self) -> tuple[str, ...] | None:
         """Neighbouring stages on one host, the fullest hosts first, for equal workers; None where that moves anything."""
@@ -196,9 +224,10 @@ class _Assignment:
         return tuple(self._workers[row] for row in match(self._cost + FORBIDDEN * is_elsewhere))
 
     def _beside(self, chosen: tuple[str, ...]) -> tuple[str, ...]:
-        """Alike pipelines exchange workers of one stage so that neighbours share hosts; no holding changes by that."""
+        """Alike pipelines exchange workers of one stage so that neighbours have fast links; no holding changes by that."""
         hosts = {worker: self._costs.cluster.by_id[worker].host for worker in chosen}
-        if self._is_first or len(set(hosts.values())) in (1, len(chosen)):
+        num_hosts, is_in_order = len(set(hosts.values())), self._is_first and self._layout is Layout.HELD
+        if is_in_order or num_hosts == 1 or (num_hosts == len(chosen) and not self._costs.cluster.links):
             return chosen
         alike: dict[tuple[tuple[int, ...], tuple[WorkerKind | None, ...]], list[int]] = defaultdict(list)
         start = 0
@@ -206,14 +235,21 @@ class _Assignment:
             alike[shape.cuts, self._planned[start : start + shape.num_workers]].append(start)
             start += shape.num_workers
         result = list(chosen)
-        for (_, planned), starts in alike.items():
+        for (cuts, planned), starts in alike.items():
             for stage in range(1, len(planned)):
-                present = [result[start + stage] for start in starts]
-                away = np.array([[hosts[worker] != hosts[result[start + stage - 1]] for start in starts] for worker in present])
-                rows = match(away.astype(np.float64), np.eye(len(starts), dtype=bool))
+                present, before = ([result[start + place] for start in starts] for place in (stage, stage - 1))
+                between = [hosts[worker] for worker in present], [hosts[worker] for worker in before]
+                rows = match(self._distances(*between, boundary=cuts[stage]), np.eye(len(starts), dtype=bool))
                 for start, row in zip(starts, rows, strict=True):
                     result[start + stage] = present[row]
         return tuple(result)
+
+    def _distances(self, hosts: Sequence[str], others: Sequence[str], *, boundary: int) -> Floats:
+        """What the activation in front of a layer takes; where no links differ, whether it goes on. Shape [hosts, others]."""
+        if self._costs.host_links is None:
+            away: Mask = np.array(hosts)[:, None] != np.array(others)[None, :]
+            return away.astype(np.float64)
+        return self._costs.host_links.transfer_seconds(hosts, others, self._costs.profile.layers[boundary - 1].output_bytes)
 
     def _exposure(self, chosen: Sequence[str]) -> float:
         pairs = iter(zip(self._slots, chosen, strict=True))
@@ -236,6 +272,9 @@ class _Assignment:
     @cached_property
     def _unit_bytes(self) -> tuple[int, ...]:
         return self._units.moving_bytes(self._num_holders, _num_slots(self._arrangement))
+
+
+_NOTHING = Holdings(None, ())
 
 
 def _each(units_of: Callable[[Layers], Layers], layers: Sequence[Layers]) -> list[Layers]:

@@ -1,19 +1,20 @@
 """Plans that leave hosts behind slow links out: where every reduction waits for one link, fewer workers train more."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from estimator.compiled import clock
 from estimator.costs import Costs
 from estimator.estimate import priced
 from kintsugi.core.errors import InfeasibleError
+from planner.arranging.refining import MOST_WORKERS
 from planner.arranging.request import Request
 from planner.policies.found import Found, NothingFitsError
 
 MOST_HOSTS = 4
-"""Hosts that are tried without, those with the most slow links first; and so many are left out at the most."""
+"""Hosts that are tried without in turn, those with the most slow links first; and so many are taken away one after the other."""
 
 FELT = 0.02
 """By what share of a step slow links must lengthen it for anybody to look for a way around them."""
@@ -22,40 +23,83 @@ BEHIND = "its host's links are so slow that the job is faster without it"
 """Why a worker is idle that a slow link leads to."""
 
 
-def around_slow_links(request: Request, search: Callable[[Request], Found]) -> Found:
+Search = Callable[[Request], Found]
+
+
+def around_slow_links(request: Request, search: Search) -> Found:
     """The best of what `search` finds with all hosts and without some behind links that are slower than the profile's.
 
-    Hosts are left out one by one, each time the one without which goodput (`Request.worth`) is highest, as long as it grows.
+    First those with the most slow links are taken away one after the other, then from the best of that on always the host without
+    which goodput (`Request.worth`) is highest, as long as it grows.
 
     Raises:
         InfeasibleError: nothing fits the ranges or memory.
         NothingFitsError: nothing fits memory.
     """
     started = clock()
-    first = best = search(request)
-    present = request
-    for _ in range(MOST_HOSTS):
-        if not _is_felt(request, best):
-            break
-        fewer, found = _with_one_host_less(present, best, search)
-        if found is best:
-            break
-        present, best = fewer, found
+    first = search(request)
+    known, size = _Known(request, first), 0
+    if _is_felt(request, first):
+        known.without_the_worst(search)
+    while _is_felt(request, known.found) and len(known.present.workers) != size:
+        size = len(known.present.workers)
+        known.without_one(search)
+    best = known.found
     chosen = best if best is first else best.with_idle(request.workers, BEHIND).beside(first)
     return chosen.after(clock() - started)
 
 
 def _is_felt(request: Request, found: Found) -> bool:
-    """Whether the plan's step would be shorter without the links that differ."""
+    """Whether the plan's step would be shorter without the links that differ, or may be long because workers are idle for them."""
     costs = request.costs
     if not costs.cluster.links:
         return False
+    if found.plan.idle_workers and found.search.gap_ratio > FELT:
+        return True
     alike = Costs(costs.profile, replace(costs.cluster, links=()))
     return found.estimate.iteration_seconds > priced(found.plan, alike).iteration_seconds * (1 + FELT)
 
 
+@dataclass(slots=True)
+class _Known:
+    """The best that is known, and for which workers it was found."""
+
+    present: Request
+    found: Found
+    tried: set[Sequence[str]] = field(default_factory=set)
+
+    def without_the_worst(self, search: Search) -> None:
+        """Look without hosts that have the most slow links, taken away one by one until none is slow."""
+        present = self.present
+        for _ in range(MOST_HOSTS):
+            if not (behind := _behind(present)):
+                break
+            present = _without(present, behind[0])
+            self._look(present, search)
+
+    def without_one(self, search: Search) -> None:
+        """Look without each of the hosts that have the most slow links."""
+        present = self.present
+        for host in _behind(present):
+            self._look(_without(present, host), search)
+
+    def _look(self, fewer: Request, search: Search) -> None:
+        """Whatever was tried before was worth no more than what was known then."""
+        if not fewer.workers or fewer.workers in self.tried:
+            return
+        self.tried.add(fewer.workers)
+        worth = fewer.worth(self.found.estimate)
+        with suppress(InfeasibleError, NothingFitsError):
+            found = search(replace(fewer, least_worth=worth))
+            if fewer.worth(found.estimate) > worth:
+                self.present, self.found = fewer, found
+
+
 def _behind(request: Request) -> list[str]:
-    """Hosts of the request's workers with slow links between them, those with the most first."""
+    """Hosts of the request's workers with slow links between them, those with the most first.
+
+    In jobs that are too large to be refined none with less than half of the most.
+    """
     cluster, usual = request.costs.cluster, request.costs.profile.network.inter_host
     present = {cluster.by_id[worker].host for worker in request.workers}
     slow = [
@@ -64,19 +108,11 @@ def _behind(request: Request) -> list[str]:
         if (link.alpha_seconds > usual.alpha_seconds or link.beta_seconds_per_byte > usual.beta_seconds_per_byte)
         and present.issuperset(link.between)
     ]
-    counts = Counter(host for between in slow for host in between)
-    return [host for host, _ in counts.most_common(MOST_HOSTS)]
+    counts = Counter(host for between in slow for host in between).most_common(MOST_HOSTS)
+    is_small = len(request.workers) <= MOST_WORKERS
+    return [host for host, count in counts if is_small or 2 * count >= counts[0][1]]
 
 
-def _with_one_host_less(request: Request, best: Found, search: Callable[[Request], Found]) -> tuple[Request, Found]:
-    """The request without the workers of that host without which the best is found; it as it is, where that is no better."""
-    by_id, result = request.costs.cluster.by_id, (request, best)
-    for host in _behind(request):
-        worth = request.worth(result[1].estimate)
-        fewer = replace(
-            request, workers=tuple(worker for worker in request.workers if by_id[worker].host != host), least_worth=worth
-        )
-        with suppress(InfeasibleError, NothingFitsError):
-            if fewer.workers and request.worth((found := search(fewer)).estimate) > worth:
-                result = fewer, found
-    return result
+def _without(request: Request, host: str) -> Request:
+    by_id = request.costs.cluster.by_id
+    return replace(request, workers=tuple(worker for worker in request.workers if by_id[worker].host != host))

@@ -87,7 +87,7 @@ def rerouting(case: Case) -> Candidate:
     """
     require_state(case.plan, case.survivors)
     plan, price = reroute(case.plan, case.survivors, case.costs)
-    text = "living replicas take the micro-batches of the dead slots"
+    text = "living replicas take the micro-batches of the dead slots" if plan.routes else "reductions go along other links"
     rerouted = _rerouted(case, plan, price, rerouting_seconds(case.snapshot.profile.recovery), text)
     if len(case.survivors) < len(case.plan.workers):
         return rerouted

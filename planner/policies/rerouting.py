@@ -87,4 +87,4 @@ def _rerouted(plan: Plan, living: Collection[str], routes: Routes, costs: Costs)
         for pipeline in plan.pipelines
     )
     result = replace(plan, policy=Policy.DATA_REROUTING, pipelines=pipelines, routes=routes, rounds=())
-    return result.amended(rounds=colour_rounds(result, costs.profile))
+    return result.amended(rounds=colour_rounds(result, costs.profile, costs))

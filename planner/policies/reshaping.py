@@ -20,7 +20,7 @@ from planner.arranging.degrees import degrees
 from planner.arranging.pursuit import pursue
 from planner.arranging.refining import is_refined, refined
 from planner.arranging.request import AnySearch, Request, counted_alike, search_for
-from planner.placing.placement import NOT_NEEDED, Holdings, place
+from planner.placing.placement import NOT_NEEDED, Layout, place
 from planner.placing.spreading import is_spread, most_confined
 from planner.policies.avoiding import around_slow_links
 from planner.policies.found import Found, NothingFitsError
@@ -39,6 +39,9 @@ The second holds where links differ.
 
 NEAR = 0.02
 """By what share less goodput an arrangement may promise than the best one if both are bettered worker by worker."""
+
+BETTERED = 0.2
+"""By what share of goodput a plan may be worse than one that is known to be bettered worker by worker all the same."""
 
 CLEAR = 2e-3
 """Relative difference in goodput that is worth the full price of another arrangement after `MOST_PRICED`."""
@@ -95,7 +98,7 @@ def _under_schedule(request: Request) -> Found:
     """Search every number of pipelines, the most promising first, for arrangements that could still win.
 
     Each number's fastest arrangement is placed, priced with its migration, and compared by equation 8 (`Request.worth`).
-    Where links differ it is placed as a first plan, too: whoever moves the least may end up behind a slow one.
+    Where links differ it is placed in several ways: whoever moves the least may end up behind a slow one.
 
     Raises:
         InfeasibleError: nothing fits the ranges.
@@ -103,7 +106,7 @@ def _under_schedule(request: Request) -> Found:
     """
     started = clock()
     if is_refined(request):  # what is worth less may be bettered
-        request = replace(request, least_worth=-math.inf)
+        request = replace(request, least_worth=request.least_worth * (1 - BETTERED))
     search = search_for(request)
     placed, num_priced, least = _placed(request, search)
     for alike in counted_alike(request):
@@ -115,21 +118,22 @@ def _under_schedule(request: Request) -> Found:
         raise NothingFitsError(request, search, least)
     most = MOST_REFINED_OVER_LINKS if request.costs.cluster.links else MOST_REFINED
     worth = partial(_worth, request)
-    best = max((_refined(request, found) for found in nlargest(most, placed, key=worth)), key=worth)
+    promising = nlargest(most, placed, key=worth)
+    best = max([_refined(request, found) if worth(found) > request.least_worth else found for found in promising], key=worth)
     least = min(least, best.estimate.iteration_seconds, _confined_bound(request, best.plan))
     told = replace(best.search, elapsed_seconds=clock() - started, candidates=num_priced)
     return replace(best, search=told.bounded(least, best.estimate.iteration_seconds))
 
 
 def _placed(request: Request, search: AnySearch) -> tuple[list[Found], int, float]:
-    """The best plan of each number of pipelines and way to place, how many were priced in full, and a lower bound on any step.
+    """The best plan of each number of pipelines and layout, how many were priced in full, and a lower bound on any step.
 
     There is no plan where nothing fits memory.
     """
     frontier, least = pursue(request, search)
     worth = partial(_worth, request)
-    ways, least_slack = _ways_to_place(request), 1 - NEAR if is_refined(request) else 1.0
-    bests: dict[tuple[int, int], Found] = {}
+    layouts, least_slack = _layouts(request), 1 - NEAR if is_refined(request) else 1.0
+    bests: dict[tuple[Layout, int], Found] = {}
     priced = 0
 
     def known_worth() -> float:
@@ -140,11 +144,11 @@ def _placed(request: Request, search: AnySearch) -> tuple[list[Found], int, floa
         if bests and option.most_goodput <= known_worth() * slack:
             break
         priced += 1
-        for way, holdings in enumerate(ways):
-            plan, price = _named(request, option.arrangement, holdings)
+        for layout in layouts:
+            plan, price = _named(request, option.arrangement, layout)
             if bests and not is_refined(request) and _most_worth(request, price) < known_worth():
                 continue
-            found, key = _reached(request, plan, price), (way, len(option.arrangement.shapes))
+            found, key = _reached(request, plan, price), (layout, len(option.arrangement.shapes))
             bests[key] = max(bests.get(key, found), found, key=worth)
     return list(bests.values()), priced, least
 
@@ -170,28 +174,27 @@ def _refined(request: Request, found: Found) -> Found:
     return found if plan is found.plan else _found(request, plan)
 
 
-def _ways_to_place(request: Request) -> tuple[Holdings, ...]:
-    """By what workers are named: what they hold, and where links differ by their order alone, too."""
-    if request.holdings.plan is None or not request.costs.cluster.links:
-        return (request.holdings,)
-    return request.holdings, Holdings(None, ())
+def _layouts(request: Request) -> tuple[Layout, ...]:
+    """By what workers are named; only where links differ there is more than one way."""
+    return tuple(Layout) if request.costs.cluster.links else (Layout.HELD,)
 
 
 def realise(request: Request, arrangement: Arrangement) -> Found:
     """An arrangement with named workers, its price, and how it is reached; a first plan has no transition."""
-    return _reached(request, *_named(request, arrangement, request.holdings))
+    return _reached(request, *_named(request, arrangement))
 
 
-def _named(request: Request, arrangement: Arrangement, holdings: Holdings) -> tuple[Plan, Estimate]:
-    """An arrangement with workers named by what they hold, and its price without a transition."""
+def _named(request: Request, arrangement: Arrangement, layout: Layout = Layout.HELD) -> tuple[Plan, Estimate]:
+    """An arrangement with named workers, and its price without a transition."""
     named = place(
         arrangement,
         request.workers,
-        holdings,
+        request.holdings,
         request.costs,
         schedule=request.settings.schedule,
         generation=request.generation,
         policy=request.policy,
+        layout=layout,
     )
     passes = passes_of(named, request.costs)
     plan = named.amended(rounds=fastest_rounds(named, request.costs, passes=passes))

@@ -132,7 +132,7 @@ def test_no_plan_is_faster_than_the_bound(case):
     plan, cluster = case
     costs = Costs(PROFILE, cluster)
     kinds = tuple(WorkerKind(worker.speed_ratio, 10**12) for worker in cluster.workers)
-    links = Links(plan.workers, cluster, PROFILE.network)
+    links = Links(plan.workers, Costs(PROFILE, cluster))
     allowed = degrees(Ranges(), len(kinds), 16, plan.num_microbatches)
     search = InterleavedSearch(
         Problem(

@@ -10,17 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimator.costs import Costs
-from kintsugi.core.cluster import Cluster, Worker
+from kintsugi.core.cluster import Cluster, HostLink, Worker
 from kintsugi.core.errors import StateLostError
 from kintsugi.core.plan import Plan, Policy, Schedule
 from planner.arranging.arrangement import Arrangement, PipelineShape
 from planner.pipelines.kinds import kind_of
-from planner.placing.placement import Holdings, by_host, least_migration_seconds, place
+from planner.placing.placement import Holdings, Layout, by_host, least_migration_seconds, place
 from planner.placing.survival import exposure
 from planner.policies.policy import survivable
+from planner.replan import replan
 from restorer.matching import missing_bytes
 from restorer.migration import layer_state_bytes, plan_migration
-from tests.builders import grid_plan, uniform_profile
+from tests.builders import grid_plan, snapshot_of, transformer_profile, uniform_profile
 
 NUM_LAYERS = 4
 PROFILE = uniform_profile(NUM_LAYERS)
@@ -45,10 +46,15 @@ def arrangement_of(*cuts: tuple[int, ...], kinds=None) -> Arrangement:
     return Arrangement(tuple(PipelineShape(own, 2) for own in cuts), 1.0, kinds)
 
 
-def placed(arrangement: Arrangement, cluster: Cluster, holdings: Holdings = Holdings(None, ())) -> Plan:  # noqa: B008  # frozen
+def placed(
+    arrangement: Arrangement,
+    cluster: Cluster,
+    holdings: Holdings = Holdings(None, ()),  # noqa: B008  # frozen
+    layout: Layout = Layout.HELD,
+) -> Plan:
     workers = [worker.id for worker in cluster.workers]
     settings_of = {"schedule": Schedule.ONE_F_ONE_B, "generation": 1, "policy": Policy.FAULT_FREE}
-    return place(arrangement, workers, holdings, Costs(PROFILE, cluster), **settings_of)
+    return place(arrangement, workers, holdings, Costs(PROFILE, cluster), layout=layout, **settings_of)
 
 
 def staged(arrangement: Arrangement, chosen: Sequence[str]) -> list[list[tuple[tuple[int, ...], str]]]:
@@ -201,3 +207,41 @@ def test_replicas_are_kept_apart_although_that_moves_state(racks):
     assert survivable(plan, cluster).hosts == 1
     assert survivable(plan, cluster).failure_domains == int(racks)
     assert np.isclose(exposed(arrangement_of((0, 2, 4), (0, 2, 4)), plan.workers, cluster), 0.0)
+
+
+RACKS_APART = tuple(
+    HostLink(between=(f"h{a:02d}", f"h{b:02d}"), alpha_seconds=1e-4, beta_seconds_per_byte=1e-8)
+    for a, b in itertools.combinations(range(8), 2)
+    if a % 2 != b % 2
+)
+
+
+@pytest.mark.parametrize("workers_per_host", [1, 2])
+@pytest.mark.parametrize("layout", [Layout.PIPELINES, Layout.STAGES])
+def test_pipelines_or_the_replicas_of_stages_stay_on_one_side_of_slow_links(layout, workers_per_host):
+    cluster = replace(Cluster.uniform(8 * workers_per_host, workers_per_host=workers_per_host), links=RACKS_APART)
+    plan = placed(arrangement_of(*[(0, 2, 4)] * 4 * workers_per_host), cluster, layout=layout)
+    side = {worker.id: int(worker.host[1:]) % 2 for worker in cluster.workers}
+    pipelines = [[side[stage.worker] for stage in pipeline.stages] for pipeline in plan.pipelines]
+    groups = pipelines if layout is Layout.PIPELINES else list(zip(*pipelines, strict=True))
+    assert sorted(set(map(frozenset, groups)), key=min) == [frozenset({0}), frozenset({1})]
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_workers_of_each_kind_get_the_slots_of_their_kind_in_every_layout(layout):
+    cluster = replace(cluster_of([f"h{n:02d}" for n in range(8)], speeds=(1.0, 0.5) * 4), links=RACKS_APART)
+    fast, slow = (kind_of(cluster.workers[n], PROFILE) for n in (0, 1))
+    plan = placed(arrangement_of(*[(0, 3, 4)] * 4, kinds=(fast, slow) * 4), cluster, layout=layout)
+    assert [[cluster.by_id[stage.worker].speed_ratio for stage in own.stages] for own in plan.pipelines] == [[1.0, 0.5]] * 4
+
+
+@pytest.mark.parametrize("num_racks", [2, 4])
+def test_names_of_hosts_do_not_say_how_fast_a_job_on_racks_is(num_racks):
+    profile, steps = transformer_profile(14), []
+    for racks in (sorted(n % num_racks for n in range(24)), [n % num_racks for n in range(24)]):
+        pairs = ((a, b) for a, b in itertools.combinations(range(24), 2) if racks[a] != racks[b])
+        links = tuple(
+            HostLink(between=(f"h{a:02d}", f"h{b:02d}"), alpha_seconds=1e-4, beta_seconds_per_byte=1e-8) for a, b in pairs
+        )
+        steps.append(replan(snapshot_of(profile, replace(Cluster.uniform(24), links=links), 48)).estimate.iteration_seconds)
+    assert steps[0] == pytest.approx(steps[1], rel=0.01)

@@ -1,0 +1,38 @@
+"""Workers in an order in which neighbours have fast links, where links differ."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from estimator.arrays import Floats, Ints
+from estimator.costs import Costs
+from restorer.rings import untangle
+
+
+def along_path(workers: Sequence[str], costs: Costs) -> tuple[str, ...]:
+    """Workers of one host together, and hosts so that slow links between neighbours are few and as fast as may be.
+
+    From the first host on the nearest one that is left, then links are exchanged (`restorer.rings.untangle`); the ring is
+    cut at its slowest link. As hosts come where there are more than `estimator.host_links.MOST_HOSTS`.
+    """
+    on_host: dict[str, list[str]] = {}
+    for worker in workers:
+        on_host.setdefault(costs.cluster.by_id[worker].host, []).append(worker)
+    hosts = list(on_host)
+    if len(hosts) > 2 and costs.host_links is not None:
+        seconds = costs.host_links.transfer_seconds(hosts, hosts, max(layer.output_bytes for layer in costs.profile.layers))
+        ring = _nearest_first(seconds)
+        untangle(seconds, ring)
+        slowest = int(np.argmax(seconds[np.roll(ring, 1), ring]))
+        hosts = [hosts[index] for index in np.roll(ring, -slowest).tolist()]
+    return tuple(worker for host in hosts for worker in on_host[host])
+
+
+def _nearest_first(seconds: Floats) -> Ints:
+    """From the first place on the nearest that is left. Shape [places]."""
+    ring, is_left = [0], np.ones(len(seconds), dtype=bool)
+    is_left[0] = False
+    while is_left.any():
+        ring.append(int(np.argmin(np.where(is_left, seconds[ring[-1]], np.inf))))
+        is_left[ring[-1]] = False
+    return np.array(ring)
