@@ -3,10 +3,8 @@
 import inspect
 import math
 import multiprocessing
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.process import ORIGINAL_DIR  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -17,13 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from kintsugi.core.errors import InvalidInputError, KintsugiError
+from kintsugi.core.errors import InvalidInputError
 from restorer.transport import TensorSpec
 
 RATE = "lr"
 """What a parameter group calls its learning rate."""
-_OF_META = re.compile(r"(?<![a-z])meta(?![a-z])", re.IGNORECASE)
-"""In what torch says about an operation that needs values where there are shapes alone."""
 
 
 def require_importable(make_job: Callable[[], object]) -> None:
@@ -122,21 +118,6 @@ def built(name: str, build: Callable[[], object]) -> nn.Module:
     return module
 
 
-def built_without_values(name: str, build: Callable[[], object]) -> nn.Module:
-    """The module of a layer on the meta device; in host memory where making it asks for values, as some parametrizations do.
-
-    Raises:
-        InvalidInputError: as `built`.
-    """
-    try:
-        with torch.device("meta"):
-            return built(name, build)
-    except (RuntimeError, TypeError) as error:
-        if not _is_of_meta(error):
-            raise
-    return built(name, build)
-
-
 def _require_sizes(name: str, module: nn.Module) -> None:
     """What has its size from its first pass only is nothing that state could be moved into before."""
     for key, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -205,54 +186,6 @@ def output_tensors(output: object, name: str) -> tuple[Tensor, ...]:
     raise InvalidInputError(
         f"layer {name!r} returns a {kind}; return a tensor or a tuple of tensors from its forward", field="layers", value=name
     )
-
-
-@contextmanager
-def followed_without_values(name: str, taken: Sequence[Tensor]) -> Iterator[None]:
-    """A layer's forward pass of tensors that are shapes alone; refuse what could not go on so in training.
-
-    Args:
-        name: of the layer.
-        taken: what it takes, activations and fields.
-
-    Raises:
-        InvalidInputError: it asks for values, or changes what it takes in place.
-    """
-    versions = [tensor._version for tensor in taken]
-    try:
-        with _uncompiled():
-            yield
-    except KintsugiError:
-        raise
-    except Exception as error:
-        if _is_of_meta(error):
-            raise InvalidInputError(
-                f"layer {name!r} cannot be followed by shapes alone ({str(error).splitlines()[0]}): its forward must not depend on "
-                f"values (.item(), `if` on a tensor, boolean masks as indices), nor name a device",
-                field="layers",
-                value=name,
-            ) from error
-        error.add_note(
-            f"in the forward pass of layer {name!r}, which takes {', '.join(str(tuple(t.shape)) for t in taken) or 'nothing'}"
-        )
-        raise
-    if [tensor._version for tensor in taken] != versions:
-        raise InvalidInputError(
-            f"layer {name!r} changes what it takes in place, which other layers or its stage's backward pass still need: "
-            f"say inplace=False (of nn.ReLU and the like), or compute on a copy",
-            field="layers",
-            value=name,
-        )
-
-
-def _is_of_meta(error: Exception) -> bool:
-    """Whether torch says that something needs values where there are shapes alone."""
-    return isinstance(error, (RuntimeError, TypeError)) and _OF_META.search(str(error)) is not None
-
-
-def _uncompiled() -> AbstractContextManager[object]:
-    """What is compiled runs as it was written, for compilers want values; where the compiler was not loaded nothing is compiled."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def require_announced(outputs: Sequence[Tensor], specs: Sequence[TensorSpec], name: str) -> None:

@@ -13,14 +13,13 @@ from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError, some
 from kintsugi.runtime.brought import (
     built,
-    built_without_values,
-    followed_without_values,
     optimizer_of,
     output_tensors,
     scalar_loss,
     stacked,
     with_own_memory,
 )
+from kintsugi.runtime.following import followed
 from kintsugi.runtime.given import function, gradient_limit, real_type
 from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.recomputation import recomputed
@@ -273,25 +272,21 @@ class ModelShape:
 def model_shape(job: TrainingJob) -> ModelShape:
     """Shapes of all boundaries and parameters, from one micro-batch through the model on the meta device.
 
-    Nothing is computed, and no memory is taken but for layers made of values. Layers that one callable builds and that take
-    tensors alike are traced once.
+    Layers that one callable builds and that take tensors alike are followed once; what they draw is the same in every process.
 
     Raises:
-        InvalidInputError: a layer's forward depends on values or changes what it takes, or a tie names no parameter.
+        InvalidInputError: a layer changes what it takes, or a tie names no parameter.
     """
-    meta = torch.device("meta")
-    batch = {name: value.to(meta) for name, value in collate([job.dataset[0]] * job.microbatch_size, "cpu").items()}
+    seed_generators(job, 3, 0, 0)
+    batch = collate([job.dataset[0]] * job.microbatch_size, "cpu")
     activations: Activations = ()
     boundaries = [()]  # type: list[tuple[TensorSpec, ...]]
     modules = []
     traced: dict[object, tuple[Layer, nn.Module, Activations]] = {}  # the layers are kept, so that no id comes twice
-    for layer in job.layers:
+    for index, layer in enumerate(job.layers):
         key = (id(layer.build), layer.inputs, tuple((_spec(tensor), tensor.stride()) for tensor in activations))
         if key not in traced:
-            module = built_without_values(layer.name, layer.build).to(device=meta, dtype=job.dtype)
-            fields = [batch[name] for name in layer.inputs if name in batch]
-            with meta, followed_without_values(layer.name, [*activations, *fields]):
-                traced[key] = layer, module, run_layer(layer, module, activations, batch)
+            traced[key] = layer, *_followed(job, index, activations, batch)
         _, module, activations = traced[key]
         boundaries.append(tuple(map(_spec, activations)))
         modules.append(module)
@@ -301,6 +296,26 @@ def model_shape(job: TrainingJob) -> ModelShape:
         for layer, module in zip(job.layers, modules, strict=True)
     )
     return ModelShape(tuple(boundaries), tuple(trained), tuple(map(_tensors, modules)))
+
+
+def _followed(job: TrainingJob, index: int, activations: Activations, batch: Batch) -> tuple[nn.Module, Activations]:
+    """The module and the outputs of a layer, as shapes alone."""
+    layer = job.layers[index]
+    seed_generators(job, 0, index)
+
+    def forward(module: nn.Module, own: Activations, fields: Batch) -> Activations:
+        seed_generators(job, 2, 0, 0, index)
+        return run_layer(layer, module, own, fields)
+
+    return followed(
+        layer.name,
+        layer.build,
+        forward,
+        activations,
+        {name: batch[name] for name in layer.inputs if name in batch},
+        dtype=job.dtype,
+        device=torch.device(job.device),
+    )
 
 
 def _tensors(module: nn.Module) -> dict[str, TensorSpec]:

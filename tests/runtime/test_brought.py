@@ -87,20 +87,6 @@ def test_a_layer_may_return_a_tensor_a_tuple_or_a_list():
         assert run_layer(layer, Returning(make), (values,), {}) == (values,) * number
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda v: v * v.sum().item(),
-        lambda v: v if v.sum() > 0 else -v,
-        lambda v: v[v > 0],
-        lambda v: v + torch.ones(6, device="cpu"),
-    ],
-)
-def test_a_layer_that_needs_values_for_its_shapes_is_refused_with_its_name(make):
-    with refuses("layers", "odd", "layer 'odd' cannot be followed by shapes alone"):
-        model_shape(with_layer(make))
-
-
 def test_another_mistake_of_a_layer_is_told_with_its_name_and_what_it_takes():
     with pytest.raises(RuntimeError) as caught:
         model_shape(with_layer(lambda values: values @ torch.ones(5, 6)))

@@ -254,3 +254,17 @@ def test_a_parameter_that_two_layers_could_have_is_refused():
     layers = [replace(layer, name={"mixer1": "mixer0.inner"}.get(layer.name, layer.name)) for layer in job.layers]
     with refuses("layers", "mixer0", "'mixer0.inner.weight' could be a parameter of layer 'mixer0' or of layer 'mixer0.inner'"):
         model_shape(replace(job, layers=layers))
+
+
+def test_what_a_layer_draws_while_it_is_followed_is_the_same_in_every_process():
+    class Either(nn.Module):
+        def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return values * random.randint(1, 9)
+
+    job = odd_job()
+    job = replace(job, layers=[job.layers[0], Layer(name="either", build=Either), *job.layers[1:]][:2])
+    shapes = []
+    for seed in range(4):
+        random.seed(seed)
+        shapes.append(model_shape(job).boundaries)
+    assert all(shape == shapes[0] for shape in shapes)
