@@ -10,6 +10,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from pickle import PicklingError
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -101,21 +102,43 @@ def _tensor(name: str, sample: Mapping[str, Any]) -> Tensor:
         ) from error
 
 
+_built: WeakSet[nn.Module] = WeakSet()
+"""Modules with parameters or buffers that layers were built of."""
+
+
 def built(name: str, build: Callable[[], object]) -> nn.Module:
     """The module of a layer.
 
     Raises:
-        InvalidInputError: `build` makes none, or one with complex numbers, sparse gradients, or parameters without a size.
+        InvalidInputError: `build` makes none, one that it or another one made before, or one with complex numbers, sparse
+            gradients, or parameters without a size.
     """
     if isinstance(build, nn.Module):
         raise InvalidInputError(f"of layer {name!r} is a module; give what makes one, as its class", field="build", value=name)
     module = build()
     if not isinstance(module, nn.Module):
         raise InvalidInputError(f"of layer {name!r} makes a {type(module).__name__}, no module", field="build", value=name)
+    _require_new(name, module)
     _require_sizes(name, module)
     _require_real(name, module)
     _require_dense(name, module)
     return module
+
+
+def _require_new(name: str, module: nn.Module) -> None:
+    """Every process builds a layer several times, to look at it, to measure it, and to begin anew: each time as it is to begin."""
+    for path, part in module.named_modules():
+        if not part._parameters and not part._buffers:
+            continue
+        if part in _built:
+            what = f"{path!r}, a module that" if path else "a module that"
+            raise InvalidInputError(
+                f"of layer {name!r} gives {what} was built before, for this layer or another one: give a new one each time, "
+                "such as copy.deepcopy of a part of a model",
+                field="build",
+                value=name,
+            )
+        _built.add(part)
 
 
 def _require_sizes(name: str, module: nn.Module) -> None:

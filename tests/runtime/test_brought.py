@@ -1,5 +1,7 @@
 """What a user's own functions give wrongly is refused by name, with the way out."""
 
+import copy
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -110,6 +112,11 @@ def test_a_layer_may_change_in_place_what_it_made_itself():
     assert len(model_shape(with_layer(lambda values: (values * 2).relu_())).boundaries) == 4
 
 
+def job_with(build: Callable[[], nn.Module]) -> TrainingJob:
+    job = with_layer(lambda values: values)
+    return replace(job, layers=[job.layers[0], Layer(name="odd", build=build), job.layers[2]])
+
+
 @pytest.mark.parametrize(
     ("build", "told"), [(nn.Identity(), "is a module; give what makes one"), (lambda: 3, "makes a int, no module")]
 )
@@ -119,6 +126,36 @@ def test_what_builds_no_module_is_refused(build, told):
     for shape_or_layer in (model_shape, partial(build_layer, index=1)):
         with refuses("build", "odd", told):
             shape_or_layer(job)
+
+
+class Holding(nn.Module):
+    """Has a module of somebody else's."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.inner(values)
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "told"), [(lambda part: part, "gives a module"), (Holding, "gives 'inner', a module")], ids=["itself", "part"]
+)
+@pytest.mark.parametrize("part", [nn.Linear(6, 6), nn.BatchNorm1d(6, affine=False)], ids=["parameters", "buffers"])
+def test_a_module_that_was_built_before_is_refused_with_the_way_out(wrapped, part, told):
+    model = copy.deepcopy(part)
+    with refuses("build", "odd", f"of layer 'odd' {told} that was built before, for this layer or another one: give a new one"):
+        for _ in range(2):
+            model_shape(job_with(lambda: wrapped(model)))
+
+
+def test_parts_of_a_model_may_be_copied_and_what_has_no_state_may_be_shared():
+    model, shared = nn.Linear(6, 6), nn.Tanh()
+    job = job_with(lambda: nn.Sequential(copy.deepcopy(model), shared))
+    for _ in range(2):
+        model_shape(job)
+        assert torch.equal(build_layer(job, 1)[0].weight, model.weight.double())
 
 
 class Complex(nn.Module):
