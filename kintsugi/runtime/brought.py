@@ -211,11 +211,11 @@ def output_tensors(output: object, name: str) -> tuple[Tensor, ...]:
     )
 
 
-def require_announced(outputs: Sequence[Tensor], specs: Sequence[TensorSpec], name: str) -> None:
-    """Refuse what does not cross a boundary as the stage behind it expects.
+def as_announced(outputs: Sequence[Tensor], specs: Sequence[TensorSpec], name: str) -> tuple[Tensor, ...]:
+    """A layer's outputs as they cross a boundary; the gradient of one that needs none this time comes, and goes nowhere.
 
     Raises:
-        InvalidInputError: numbers, shapes or types of tensors depend on values or samples.
+        InvalidInputError: numbers, shapes or types of tensors depend on values or samples, or a gradient would not come.
     """
     found, expected = [(tuple(t.shape), t.dtype) for t in outputs], [(tuple(spec.shape), spec.dtype) for spec in specs]
     if found != expected:
@@ -225,6 +225,17 @@ def require_announced(outputs: Sequence[Tensor], specs: Sequence[TensorSpec], na
             field="layers",
             value=name,
         )
+    if any(t.requires_grad and not spec.requires_grad for t, spec in zip(outputs, specs, strict=True)):
+        raise InvalidInputError(
+            f"layer {name!r} returns a tensor here that needs a gradient, and of the first sample one that needs none: "
+            "have what it returns always depend on what is trained, if only times 0",
+            field="layers",
+            value=name,
+        )
+    return tuple(
+        t.detach().requires_grad_() if spec.requires_grad and not t.requires_grad else t
+        for t, spec in zip(outputs, specs, strict=True)
+    )
 
 
 def _told(tensors: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.runtime.brought import finite_factor, require_announced
+from kintsugi.runtime.brought import as_announced, finite_factor
 from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.measuring.sweeper import Sweeper
 from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, collate, loss_of, model_shape, run_layer
@@ -326,10 +326,20 @@ def test_a_factor_may_be_any_number():
 
 def test_what_crosses_a_boundary_must_have_the_shape_that_was_found_first():
     specs = [TensorSpec((2, 6), torch.float64, True)]
-    require_announced([torch.ones(2, 6, dtype=torch.float64)], specs, "odd")
     for other in (torch.ones(2, 5, dtype=torch.float64), torch.ones(2, 6)):
         with refuses("layers", "odd", "(2, 6) float64 of the first sample"):
-            require_announced([other], specs, "odd")
+            as_announced([other], specs, "odd")
+
+
+def test_a_gradient_that_is_not_needed_this_time_goes_nowhere_and_one_that_would_not_come_is_refused():
+    values = torch.ones(2, 6)
+    (crossing,) = as_announced([values], [TensorSpec((2, 6), torch.float32, True)], "odd")
+    assert crossing.requires_grad
+    assert not values.requires_grad
+    (as_it_is,) = as_announced([crossing], [TensorSpec((2, 6), torch.float32, True)], "odd")
+    assert as_it_is is crossing
+    with refuses("layers", "odd", "returns a tensor here that needs a gradient, and of the first sample one that needs none"):
+        as_announced([crossing], [TensorSpec((2, 6), torch.float32)], "odd")
 
 
 def test_a_function_that_workers_cannot_import_is_refused():

@@ -123,6 +123,12 @@ class PassedStage:
         )
 
 
+def is_divisible(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
+    """Whether the backward pass between some outputs and inputs has parts; all of them need gradients."""
+    targets = [get_gradient_edge(tensor).node for tensor in inputs]
+    return find_cuts([get_gradient_edge(tensor) for tensor in outputs], targets) is not None
+
+
 def find_cuts(roots: Sequence[GradientEdge], targets: Sequence[Node]) -> tuple[list[_Cut], frozenset[Node]] | None:
     """Nodes between roots and targets from which weights branch off, and all nodes between; None where it cannot be split.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from estimator.message_windows import Windows
 from estimator.program import Action, ActionKind
 from kintsugi.core.plan import Plan, Reduction
-from kintsugi.runtime.brought import require_announced
+from kintsugi.runtime.brought import as_announced
 from kintsugi.runtime.checkpoints.recording import Cadence, Recorder
 from kintsugi.runtime.models import (
     Activations,
@@ -152,10 +152,10 @@ class Executor:
             self._counted[action.microbatch] += 1
         samples = self._sampler.indices(self._step, action.microbatch)
         self._recorder.passed(self._sampler.offset(action.microbatch), samples, action.layer_start, action.layer_stop)
-        self._in_flight[action.microbatch, action.layer_start] = PassedStage.of(inputs, values, loss)
         if loss is None:
-            require_announced(values, self._shape.boundaries[action.layer_stop], self._job.layers[action.layer_stop - 1].name)
+            values = as_announced(values, self._shape.boundaries[action.layer_stop], self._job.layers[action.layer_stop - 1].name)
             self._activations[action.microbatch, action.layer_stop] = values
+        self._in_flight[action.microbatch, action.layer_start] = PassedStage.of(inputs, values, loss)
 
     def _watch(self, index: int) -> Watch:
         """Over a layer that is held here."""
