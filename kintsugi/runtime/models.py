@@ -141,12 +141,22 @@ def seed_generators(job: TrainingJob, *parts: int) -> None:
     than a small layer, and a step seeds once for every layer of every micro-batch.
     """
     seed, device = seed_for(job, *parts), torch.device(job.device)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.default_generator.manual_seed(seed)
+    _seed_host(seed)
     if device.type == "cuda":
         torch.cuda.init()
         torch.cuda.default_generators[numbered(device).index].manual_seed(seed)
+
+
+def _seed_host(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)
+
+
+def made(make_job: Callable[[], TrainingJob]) -> TrainingJob:
+    """The job, for which the function draws the same in every process: which samples are held out, say."""
+    _seed_host(0)
+    return make_job()
 
 
 def build_layer(job: TrainingJob, index: int) -> nn.Module:

@@ -18,6 +18,7 @@ from kintsugi.runtime.models import (
     canonical_name,
     collate,
     loss_of,
+    made,
     model_shape,
     run_layer,
     sampler_of,
@@ -268,3 +269,17 @@ def test_what_a_layer_draws_while_it_is_followed_is_the_same_in_every_process():
         random.seed(seed)
         shapes.append(model_shape(job).boundaries)
     assert all(shape == shapes[0] for shape in shapes)
+
+
+def test_what_a_job_is_made_of_is_drawn_alike_in_every_process():
+    def draws() -> TrainingJob:
+        drawn.append((random.random(), np.random.random(), torch.rand(()).item()))
+        return odd_job()
+
+    drawn: list[tuple[float, float, float]] = []
+    for seed in range(2):
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        made(draws)
+    assert drawn[0] == drawn[1]

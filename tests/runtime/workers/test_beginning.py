@@ -1,11 +1,13 @@
 """Layers that differ from worker to worker before the first step are told, not trained apart."""
 
 import os
+import random
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Subset
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.control.agent import Agent
@@ -15,7 +17,7 @@ from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, Governance
 from kintsugi.runtime.workers.beginning import digest_of
 from tests.runtime.jobs import WIDTH, odd_job
-from tests.runtime.runs import leaves_nothing, request_for
+from tests.runtime.runs import assert_same, leaves_nothing, request_for, run
 
 
 class Drawn(nn.Module):
@@ -62,6 +64,18 @@ def test_a_layer_that_begins_apart_on_its_workers_is_refused_with_its_name(make_
 def test_a_layer_with_one_holder_may_begin_as_it_likes():
     with leaves_nothing(), Agent(drawing_buffers, request_for(drawing_buffers(), 1, 3), LocalDecisions()) as agent:
         assert len(agent.run().losses) == drawing_buffers().num_steps
+
+
+def held_out() -> TrainingJob:
+    job = odd_job()
+    kept = random.sample(range(len(job.dataset)), 80)
+    return replace(job, dataset=Subset(job.dataset, kept))  # type: ignore[arg-type]
+
+
+@pytest.mark.processes
+def test_samples_that_are_chosen_while_the_job_is_made_are_the_same_in_every_process():
+    alone, among_six = (run(held_out, request_for(held_out(), *grid)) for grid in ((1, 1), (2, 3)))
+    assert_same(among_six, alone)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.bool])
