@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.combined import Combined
 from restorer.transport import TensorSpec
 
 RATE = "lr"
@@ -260,18 +261,49 @@ def scalar_loss(loss: object) -> Tensor:
 
 
 def optimizer_of(made: object) -> torch.optim.Optimizer:
-    """What the job's optimizer function made.
+    """What the job's optimizer function made: an optimizer, or several as one.
 
     Raises:
-        InvalidInputError: that is no optimizer, or one that computes the loss itself.
+        InvalidInputError: that is no optimizer, one that computes the loss itself, or one with state that could not move.
     """
+    if isinstance(made, (list, tuple)) and made:
+        return Combined([optimizer_of(one) for one in made])
     if not isinstance(made, torch.optim.Optimizer):
         kind = type(made).__name__
         raise InvalidInputError(
-            f"returns a {kind}; return a torch.optim.Optimizer of the parameters", field="optimizer", value=kind
+            f"returns a {kind}; return a torch.optim.Optimizer of the parameters, or several", field="optimizer", value=kind
         )
     require_plain_steps(made)
+    _require_movable(made)
     return made
+
+
+def _require_movable(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse what changes with the steps elsewhere than where state moves from."""
+    kind = type(optimizer).__name__
+    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        raise InvalidInputError(
+            f"is {kind} under a schedule of torch.optim.lr_scheduler, which would begin anew where a layer moves: "
+            "give learning_rate_factor, a function of the step",
+            field="optimizer",
+            value=kind,
+        )
+    if (name := _inner_optimizer(optimizer)) is not None:
+        raise InvalidInputError(
+            f"is {kind}, whose {name!r} is another optimizer, with state that would not move with the parameters: "
+            "return all of them as a list, or share one state",
+            field="optimizer",
+            value=name,
+        )
+
+
+def _inner_optimizer(optimizer: torch.optim.Optimizer) -> str | None:
+    """The attribute by which an optimizer holds others with state of their own; null where it holds none."""
+    for name, value in vars(optimizer).items():
+        held = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else (value,)
+        if any(isinstance(one, torch.optim.Optimizer) and one.state is not optimizer.state for one in held):
+            return name
+    return None
 
 
 def require_plain_steps(optimizer: torch.optim.Optimizer) -> None:

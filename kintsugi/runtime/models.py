@@ -50,8 +50,9 @@ class TrainingJob:
     """Everything a worker needs to train its part of the model; made anew in every process by a module-level function."""
 
     layers: Sequence[Layer]
-    optimizer: Callable[[NamedParameters], torch.optim.Optimizer]
-    """Called for each layer that a worker holds, with its trained parameters by canonical name (`layer.parameter`)."""
+    optimizer: Callable[[NamedParameters], torch.optim.Optimizer | Sequence[torch.optim.Optimizer]]
+    """Called for each layer that a worker holds, with its trained parameters by canonical name (`layer.parameter`); of several
+    optimizers each takes some of them."""
     loss: Callable[[Activations, Batch], Tensor]
     """Mean loss of one micro-batch from the last layer's output."""
     dataset: Dataset

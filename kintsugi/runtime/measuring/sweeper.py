@@ -197,6 +197,7 @@ class Sweeper:
         if state is None:
             return 0
         state.require_by_parameter()
+        state.require_nothing_beside()
         kept = [value for p in module.parameters() for value in state.export(p).values()]
         return _total_bytes(*(value for value in kept if isinstance(value, Tensor))) or 1
 
