@@ -178,6 +178,21 @@ def _require_dense(name: str, module: nn.Module) -> None:
             )
 
 
+def require_dense_gradients(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Refuse gradients that hold some rows alone, of functions that `built` cannot see.
+
+    Raises:
+        InvalidInputError: with the parameter.
+    """
+    for name, parameter in parameters.items():
+        if parameter.grad is not None and parameter.grad.layout is not torch.strided:
+            raise InvalidInputError(
+                f"has a parameter with sparse gradients, {name!r}: say sparse=False of the function that looks it up",
+                field="layers",
+                value=name,
+            )
+
+
 def with_own_memory(module: nn.Module) -> nn.Module:
     """A module, each number of whose parameters and buffers has memory of its own: of what is expanded, one stands for many.
 

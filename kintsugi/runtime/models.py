@@ -78,6 +78,10 @@ class TrainingJob:
         for name in ("microbatch_size", "num_microbatches", "num_steps"):
             checks.count(name, getattr(self, name))
         self._check_values()
+        if not hasattr(self.dataset, "__len__"):
+            kind = type(self.dataset).__name__
+            message = f"is a {kind} without a length; give a map-style one (__len__, __getitem__): lost steps are run again"
+            raise InvalidInputError(message, field="dataset", value=kind)
         if len(self.dataset) < self.global_batch_size:
             raise InvalidInputError(
                 f"has {len(self.dataset)} samples, fewer than one global batch of {self.global_batch_size}", field="dataset"

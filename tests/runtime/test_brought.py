@@ -9,6 +9,7 @@ from math import prod
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.brought import as_announced, finite_factor
@@ -249,6 +250,24 @@ def test_sparse_gradients_are_refused_with_the_layer_and_the_way_out(table):
             f"layer 'odd' has sparse gradients, of 'inner.words.weight': say sparse=False of its {table.__name__}",
         ):
             shape_or_layer(job)
+
+
+class LookedUp(nn.Module):
+    """Looks rows up by a function, of which nobody can tell before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(4, 6))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values + functional.embedding((values > 0).long()[:, 0], self.table, sparse=True)
+
+
+def test_sparse_gradients_that_come_of_functions_are_refused_with_their_parameter():
+    job = job_with(LookedUp)
+    for trains in (Sweeper(job).warmed_up, lambda: executor_of(job, Alone()).run(0)):
+        with refuses("layers", "odd.table", "has a parameter with sparse gradients, 'odd.table': say sparse=False"):
+            trains()
 
 
 @pytest.mark.parametrize(

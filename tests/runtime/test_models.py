@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import IterableDataset
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.layer import Layer
@@ -190,6 +191,15 @@ def test_layers_need_names_of_their_own():
     for layers in ([], [*job.layers, job.layers[0]]):
         with pytest.raises(InvalidInputError, match="layers: must be at least one layer, each with a name of its own"):
             replace(job, layers=layers)
+
+
+def test_a_data_set_without_a_length_is_refused():
+    class Streamed(IterableDataset):
+        def __iter__(self):
+            yield {"values": torch.ones(6)}
+
+    with refuses("dataset", "Streamed", "without a length; give a map-style one"):
+        replace(odd_job(), dataset=Streamed())
 
 
 def test_a_data_set_smaller_than_a_batch_is_refused():

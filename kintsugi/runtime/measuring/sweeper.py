@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from kintsugi.runtime.brought import as_announced
+from kintsugi.runtime.brought import as_announced, require_dense_gradients
 from kintsugi.runtime.measuring.footprint import Footprint, footprints, update
 from kintsugi.runtime.measuring.marks import Marks
 from kintsugi.runtime.models import (
@@ -116,6 +116,7 @@ class Sweeper:
         gradients: Activations = ()
         for passed, sample in zip(reversed(passes), reversed(samples), strict=True):
             gradients = self._backward(passed, gradients, sample, is_split=is_split)
+        require_dense_gradients(self._state.parameters)
         for module, optimizer, sample in zip(self._state.modules.values(), self._optimizers, samples, strict=True):
             whole = partial(update, self._job, module, optimizer) if optimizer is not None else None
             self._time(sample.optimizer, whole)

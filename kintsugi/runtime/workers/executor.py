@@ -10,7 +10,7 @@ from torch import Tensor
 from estimator.message_windows import Windows
 from estimator.program import Action, ActionKind
 from kintsugi.core.plan import Plan, Reduction
-from kintsugi.runtime.brought import as_announced
+from kintsugi.runtime.brought import as_announced, require_dense_gradients
 from kintsugi.runtime.checkpoints.recording import Cadence, Recorder
 from kintsugi.runtime.models import (
     Activations,
@@ -198,6 +198,7 @@ class Executor:
         shapes = {name: shape for layer in reduction.layers for name, shape in self._shape.parameters[layer].items()}
         if not shapes:
             return
+        require_dense_gradients({name: self.state.parameters[name] for name in shapes if name in self.state.parameters})
         flat = taken_gradients(self.state.parameters, shapes, dtype=self._job.dtype, device=self._job.device)
         self._reducing.append((action, BucketInFlight(self.groups.begin_all_reduce(flat, reduction.workers), flat, shapes)))
 
@@ -235,6 +236,7 @@ class Executor:
 
     def _complete_gradients(self) -> None:
         """A parameter that no micro-batch reached has a gradient of zero, with one holder as with many."""
+        require_dense_gradients(self.state.parameters)
         for parameter in self.state.parameters.values():
             if parameter.requires_grad and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
