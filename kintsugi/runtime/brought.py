@@ -3,27 +3,25 @@
 import inspect
 import math
 import multiprocessing
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.process import ORIGINAL_DIR  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from pickle import PicklingError
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from kintsugi.core.errors import InvalidInputError, KintsugiError
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.combined import Combined
 from restorer.transport import TensorSpec
 
 RATE = "lr"
 """What a parameter group calls its learning rate."""
-_OF_META = re.compile(r"(?<![a-z])meta(?![a-z])", re.IGNORECASE)
-"""In what torch says about an operation that needs values where there are shapes alone."""
 
 
 def require_importable(make_job: Callable[[], object]) -> None:
@@ -105,36 +103,43 @@ def _tensor(name: str, sample: Mapping[str, Any]) -> Tensor:
         ) from error
 
 
+_built: WeakSet[nn.Module] = WeakSet()
+"""Modules with parameters or buffers that layers were built of."""
+
+
 def built(name: str, build: Callable[[], object]) -> nn.Module:
     """The module of a layer.
 
     Raises:
-        InvalidInputError: `build` makes none, or one with complex numbers, sparse gradients, or parameters without a size.
+        InvalidInputError: `build` makes none, one that it or another one made before, or one with complex numbers, sparse
+            gradients, or parameters without a size.
     """
     if isinstance(build, nn.Module):
         raise InvalidInputError(f"of layer {name!r} is a module; give what makes one, as its class", field="build", value=name)
     module = build()
     if not isinstance(module, nn.Module):
         raise InvalidInputError(f"of layer {name!r} makes a {type(module).__name__}, no module", field="build", value=name)
+    _require_new(name, module)
     _require_sizes(name, module)
     _require_real(name, module)
     _require_dense(name, module)
     return module
 
 
-def built_without_values(name: str, build: Callable[[], object]) -> nn.Module:
-    """The module of a layer on the meta device; in host memory where making it asks for values, as some parametrizations do.
-
-    Raises:
-        InvalidInputError: as `built`.
-    """
-    try:
-        with torch.device("meta"):
-            return built(name, build)
-    except (RuntimeError, TypeError) as error:
-        if not _is_of_meta(error):
-            raise
-    return built(name, build)
+def _require_new(name: str, module: nn.Module) -> None:
+    """Every process builds a layer several times, to look at it, to measure it, and to begin anew: each time as it is to begin."""
+    for path, part in module.named_modules():
+        if not part._parameters and not part._buffers:
+            continue
+        if part in _built:
+            what = f"{path!r}, a module that" if path else "a module that"
+            raise InvalidInputError(
+                f"of layer {name!r} gives {what} was built before, for this layer or another one: give a new one each time, "
+                "such as copy.deepcopy of a part of a model",
+                field="build",
+                value=name,
+            )
+        _built.add(part)
 
 
 def _require_sizes(name: str, module: nn.Module) -> None:
@@ -173,6 +178,21 @@ def _require_dense(name: str, module: nn.Module) -> None:
             )
 
 
+def require_dense_gradients(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Refuse gradients that hold some rows alone, of functions that `built` cannot see.
+
+    Raises:
+        InvalidInputError: with the parameter.
+    """
+    for name, parameter in parameters.items():
+        if parameter.grad is not None and parameter.grad.layout is not torch.strided:
+            raise InvalidInputError(
+                f"has a parameter with sparse gradients, {name!r}: say sparse=False of the function that looks it up",
+                field="layers",
+                value=name,
+            )
+
+
 def with_own_memory(module: nn.Module) -> nn.Module:
     """A module, each number of whose parameters and buffers has memory of its own: of what is expanded, one stands for many.
 
@@ -207,59 +227,11 @@ def output_tensors(output: object, name: str) -> tuple[Tensor, ...]:
     )
 
 
-@contextmanager
-def followed_without_values(name: str, taken: Sequence[Tensor]) -> Iterator[None]:
-    """A layer's forward pass of tensors that are shapes alone; refuse what could not go on so in training.
-
-    Args:
-        name: of the layer.
-        taken: what it takes, activations and fields.
+def as_announced(outputs: Sequence[Tensor], specs: Sequence[TensorSpec], name: str) -> tuple[Tensor, ...]:
+    """A layer's outputs as they cross a boundary; the gradient of one that needs none this time comes, and goes nowhere.
 
     Raises:
-        InvalidInputError: it asks for values, or changes what it takes in place.
-    """
-    versions = [tensor._version for tensor in taken]
-    try:
-        with _uncompiled():
-            yield
-    except KintsugiError:
-        raise
-    except Exception as error:
-        if _is_of_meta(error):
-            raise InvalidInputError(
-                f"layer {name!r} cannot be followed by shapes alone ({str(error).splitlines()[0]}): its forward must not depend on "
-                f"values (.item(), `if` on a tensor, boolean masks as indices), nor name a device",
-                field="layers",
-                value=name,
-            ) from error
-        error.add_note(
-            f"in the forward pass of layer {name!r}, which takes {', '.join(str(tuple(t.shape)) for t in taken) or 'nothing'}"
-        )
-        raise
-    if [tensor._version for tensor in taken] != versions:
-        raise InvalidInputError(
-            f"layer {name!r} changes what it takes in place, which other layers or its stage's backward pass still need: "
-            f"say inplace=False (of nn.ReLU and the like), or compute on a copy",
-            field="layers",
-            value=name,
-        )
-
-
-def _is_of_meta(error: Exception) -> bool:
-    """Whether torch says that something needs values where there are shapes alone."""
-    return isinstance(error, (RuntimeError, TypeError)) and _OF_META.search(str(error)) is not None
-
-
-def _uncompiled() -> AbstractContextManager[object]:
-    """What is compiled runs as it was written, for compilers want values; where the compiler was not loaded nothing is compiled."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-
-
-def require_announced(outputs: Sequence[Tensor], specs: Sequence[TensorSpec], name: str) -> None:
-    """Refuse what does not cross a boundary as the stage behind it expects.
-
-    Raises:
-        InvalidInputError: numbers, shapes or types of tensors depend on values or samples.
+        InvalidInputError: numbers, shapes or types of tensors depend on values or samples, or a gradient would not come.
     """
     found, expected = [(tuple(t.shape), t.dtype) for t in outputs], [(tuple(spec.shape), spec.dtype) for spec in specs]
     if found != expected:
@@ -269,6 +241,17 @@ def require_announced(outputs: Sequence[Tensor], specs: Sequence[TensorSpec], na
             field="layers",
             value=name,
         )
+    if any(t.requires_grad and not spec.requires_grad for t, spec in zip(outputs, specs, strict=True)):
+        raise InvalidInputError(
+            f"layer {name!r} returns a tensor here that needs a gradient, and of the first sample one that needs none: "
+            "have what it returns always depend on what is trained, if only times 0",
+            field="layers",
+            value=name,
+        )
+    return tuple(
+        t.detach().requires_grad_() if spec.requires_grad and not t.requires_grad else t
+        for t, spec in zip(outputs, specs, strict=True)
+    )
 
 
 def _told(tensors: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> str:
@@ -293,18 +276,49 @@ def scalar_loss(loss: object) -> Tensor:
 
 
 def optimizer_of(made: object) -> torch.optim.Optimizer:
-    """What the job's optimizer function made.
+    """What the job's optimizer function made: an optimizer, or several as one.
 
     Raises:
-        InvalidInputError: that is no optimizer, or one that computes the loss itself.
+        InvalidInputError: that is no optimizer, one that computes the loss itself, or one with state that could not move.
     """
+    if isinstance(made, (list, tuple)) and made:
+        return Combined([optimizer_of(one) for one in made])
     if not isinstance(made, torch.optim.Optimizer):
         kind = type(made).__name__
         raise InvalidInputError(
-            f"returns a {kind}; return a torch.optim.Optimizer of the parameters", field="optimizer", value=kind
+            f"returns a {kind}; return a torch.optim.Optimizer of the parameters, or several", field="optimizer", value=kind
         )
     require_plain_steps(made)
+    _require_movable(made)
     return made
+
+
+def _require_movable(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse what changes with the steps elsewhere than where state moves from."""
+    kind = type(optimizer).__name__
+    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        raise InvalidInputError(
+            f"is {kind} under a schedule of torch.optim.lr_scheduler, which would begin anew where a layer moves: "
+            "give learning_rate_factor, a function of the step",
+            field="optimizer",
+            value=kind,
+        )
+    if (name := _inner_optimizer(optimizer)) is not None:
+        raise InvalidInputError(
+            f"is {kind}, whose {name!r} is another optimizer, with state that would not move with the parameters: "
+            "return all of them as a list, or share one state",
+            field="optimizer",
+            value=name,
+        )
+
+
+def _inner_optimizer(optimizer: torch.optim.Optimizer) -> str | None:
+    """The attribute by which an optimizer holds others with state of their own; null where it holds none."""
+    for name, value in vars(optimizer).items():
+        held = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else (value,)
+        if any(isinstance(one, torch.optim.Optimizer) and one.state is not optimizer.state for one in held):
+            return name
+    return None
 
 
 def require_plain_steps(optimizer: torch.optim.Optimizer) -> None:

@@ -13,14 +13,13 @@ from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError, some
 from kintsugi.runtime.brought import (
     built,
-    built_without_values,
-    followed_without_values,
     optimizer_of,
     output_tensors,
     scalar_loss,
     stacked,
     with_own_memory,
 )
+from kintsugi.runtime.following import followed
 from kintsugi.runtime.given import function, gradient_limit, real_type
 from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.recomputation import recomputed
@@ -51,8 +50,9 @@ class TrainingJob:
     """Everything a worker needs to train its part of the model; made anew in every process by a module-level function."""
 
     layers: Sequence[Layer]
-    optimizer: Callable[[NamedParameters], torch.optim.Optimizer]
-    """Called for each layer that a worker holds, with its trained parameters by canonical name (`layer.parameter`)."""
+    optimizer: Callable[[NamedParameters], torch.optim.Optimizer | Sequence[torch.optim.Optimizer]]
+    """Called for each layer that a worker holds, with its trained parameters by canonical name (`layer.parameter`); of several
+    optimizers each takes some of them."""
     loss: Callable[[Activations, Batch], Tensor]
     """Mean loss of one micro-batch from the last layer's output."""
     dataset: Dataset
@@ -78,6 +78,10 @@ class TrainingJob:
         for name in ("microbatch_size", "num_microbatches", "num_steps"):
             checks.count(name, getattr(self, name))
         self._check_values()
+        if not hasattr(self.dataset, "__len__"):
+            kind = type(self.dataset).__name__
+            message = f"is a {kind} without a length; give a map-style one (__len__, __getitem__): lost steps are run again"
+            raise InvalidInputError(message, field="dataset", value=kind)
         if len(self.dataset) < self.global_batch_size:
             raise InvalidInputError(
                 f"has {len(self.dataset)} samples, fewer than one global batch of {self.global_batch_size}", field="dataset"
@@ -142,12 +146,22 @@ def seed_generators(job: TrainingJob, *parts: int) -> None:
     than a small layer, and a step seeds once for every layer of every micro-batch.
     """
     seed, device = seed_for(job, *parts), torch.device(job.device)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.default_generator.manual_seed(seed)
+    _seed_host(seed)
     if device.type == "cuda":
         torch.cuda.init()
         torch.cuda.default_generators[numbered(device).index].manual_seed(seed)
+
+
+def _seed_host(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)
+
+
+def made(make_job: Callable[[], TrainingJob]) -> TrainingJob:
+    """The job, for which the function draws the same in every process: which samples are held out, say."""
+    _seed_host(0)
+    return make_job()
 
 
 def build_layer(job: TrainingJob, index: int) -> nn.Module:
@@ -273,25 +287,21 @@ class ModelShape:
 def model_shape(job: TrainingJob) -> ModelShape:
     """Shapes of all boundaries and parameters, from one micro-batch through the model on the meta device.
 
-    Nothing is computed, and no memory is taken but for layers made of values. Layers that one callable builds and that take
-    tensors alike are traced once.
+    Layers that one callable builds and that take tensors alike are followed once; what they draw is the same in every process.
 
     Raises:
-        InvalidInputError: a layer's forward depends on values or changes what it takes, or a tie names no parameter.
+        InvalidInputError: a layer changes what it takes, or a tie names no parameter.
     """
-    meta = torch.device("meta")
-    batch = {name: value.to(meta) for name, value in collate([job.dataset[0]] * job.microbatch_size, "cpu").items()}
+    seed_generators(job, 3, 0, 0)
+    batch = collate([job.dataset[0]] * job.microbatch_size, "cpu")
     activations: Activations = ()
     boundaries = [()]  # type: list[tuple[TensorSpec, ...]]
     modules = []
     traced: dict[object, tuple[Layer, nn.Module, Activations]] = {}  # the layers are kept, so that no id comes twice
-    for layer in job.layers:
+    for index, layer in enumerate(job.layers):
         key = (id(layer.build), layer.inputs, tuple((_spec(tensor), tensor.stride()) for tensor in activations))
         if key not in traced:
-            module = built_without_values(layer.name, layer.build).to(device=meta, dtype=job.dtype)
-            fields = [batch[name] for name in layer.inputs if name in batch]
-            with meta, followed_without_values(layer.name, [*activations, *fields]):
-                traced[key] = layer, module, run_layer(layer, module, activations, batch)
+            traced[key] = layer, *_followed(job, index, activations, batch)
         _, module, activations = traced[key]
         boundaries.append(tuple(map(_spec, activations)))
         modules.append(module)
@@ -301,6 +311,26 @@ def model_shape(job: TrainingJob) -> ModelShape:
         for layer, module in zip(job.layers, modules, strict=True)
     )
     return ModelShape(tuple(boundaries), tuple(trained), tuple(map(_tensors, modules)))
+
+
+def _followed(job: TrainingJob, index: int, activations: Activations, batch: Batch) -> tuple[nn.Module, Activations]:
+    """The module and the outputs of a layer, as shapes alone."""
+    layer = job.layers[index]
+    seed_generators(job, 0, index)
+
+    def forward(module: nn.Module, own: Activations, fields: Batch) -> Activations:
+        seed_generators(job, 2, 0, 0, index)
+        return run_layer(layer, module, own, fields)
+
+    return followed(
+        layer.name,
+        layer.build,
+        forward,
+        activations,
+        {name: batch[name] for name in layer.inputs if name in batch},
+        dtype=job.dtype,
+        device=torch.device(job.device),
+    )
 
 
 def _tensors(module: nn.Module) -> dict[str, TensorSpec]:

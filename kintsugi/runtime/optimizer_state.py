@@ -17,6 +17,8 @@ _NESTED = ":nested"
 _IN_GROUP = "param_groups."
 """Before the name of a value that a parameter's group holds."""
 _PARAMETERS = "params"
+_OF_ALL = frozenset({"state", "param_groups", "defaults"})
+"""Attributes of every optimizer, which `OptimizerState` is about."""
 
 
 class OptimizerState:
@@ -34,6 +36,17 @@ class OptimizerState:
             id(group): {key: _told(value) for key, value in group.items() if key not in self._left_out}
             for group in optimizer.param_groups
         }
+        self._attributes = _numbers_beside(optimizer)
+
+    def require_nothing_beside(self) -> None:
+        """Require, after an update, that it changed nothing but parameters, their state and groups: nothing else moves with them.
+
+        Raises:
+            InvalidInputError: with the attribute that it changed.
+        """
+        for name, now in _numbers_beside(self._optimizer).items():
+            if not _are_same(self._attributes.get(name), now):
+                raise _stays_behind(self._optimizer, f"whose {name!r} changes with its updates and belongs to no parameter", name)
 
     def require_by_parameter(self) -> None:
         """Require that `export` of all parameters is everything, at any moment of the training.
@@ -118,13 +131,25 @@ def require_by_parameter(optimizer: torch.optim.Optimizer) -> None:
         InvalidInputError: with the name of what does not.
     """
     if (other := next((key for key in optimizer.state if not isinstance(key, Tensor)), None)) is not None:
-        kind = type(optimizer).__name__
-        raise InvalidInputError(
-            f"is {kind}, whose state[{other!r}] belongs to no parameter, and would stay behind where these move: "
-            "keep it in param_groups, or beside each parameter",
-            field="optimizer",
-            value=str(other),
-        )
+        raise _stays_behind(optimizer, f"whose state[{other!r}] belongs to no parameter", str(other))
+
+
+def _stays_behind(optimizer: torch.optim.Optimizer, what: str, name: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"is {type(optimizer).__name__}, {what}, and would stay behind where these move: "
+        "keep it in param_groups, or beside each parameter (state)",
+        field="optimizer",
+        value=name,
+    )
+
+
+def _numbers_beside(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Numbers, tensors, and lists and others of them that an optimizer holds as attributes, as told; not what is on or off."""
+    return {
+        name: _told(value)
+        for name, value in vars(optimizer).items()
+        if name not in _OF_ALL and isinstance(value, int | float | Tensor | list | tuple | dict) and not isinstance(value, bool)
+    }
 
 
 def kept(key: str, value: Any, parameter: Tensor, group: Mapping[str, Any]) -> Any:

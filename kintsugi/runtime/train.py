@@ -27,7 +27,7 @@ from kintsugi.runtime.disk import make_folder
 from kintsugi.runtime.faults import Fault, require_struck
 from kintsugi.runtime.forking import PLANNER, preload
 from kintsugi.runtime.measuring.profiler import profile_job
-from kintsugi.runtime.models import TrainingJob
+from kintsugi.runtime.models import TrainingJob, made
 from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
 from kintsugi.runtime.placement import placed, workers_per_device
 from kintsugi.runtime.records.tracing import TraceOptions
@@ -171,7 +171,7 @@ def _job_of(make_job: Callable[[], TrainingJob]) -> TrainingJob:
         InvalidInputError: they cannot, it makes no job, or the learning rate is wrong from the first step on.
     """
     require_importable(make_job)
-    job: object = make_job()
+    job: object = made(make_job)
     if not isinstance(job, TrainingJob):
         kind = type(job).__name__
         raise InvalidInputError(f"returns a {kind}; return a TrainingJob", field="make_job", value=kind)

@@ -179,7 +179,20 @@ def averaging(parameters: NamedParameters) -> torch.optim.Optimizer:
     return Averaging([group for group in groups if group["params"]], lr=0.2)
 
 
-OPTIMIZERS = {"momentum": momentum, "stateless": stateless, "preconditioned": preconditioned, "averaging": averaging}
+def combined(parameters: NamedParameters) -> list[torch.optim.Optimizer]:
+    """Muon takes matrices alone."""
+    parts = [(make, [p for _, p in parameters if (p.dim() == 2) is of_matrices]) for make, of_matrices in _PARTS]
+    return [make(own, lr=0.01) for make, own in parts if own]
+
+
+_PARTS = ((torch.optim.Muon, True), (torch.optim.AdamW, False))
+OPTIMIZERS = {
+    "momentum": momentum,
+    "stateless": stateless,
+    "preconditioned": preconditioned,
+    "averaging": averaging,
+    "combined": combined,
+}
 
 
 def odd_layers() -> list[Layer]:

@@ -1,5 +1,7 @@
 """What a user's own functions give wrongly is refused by name, with the way out."""
 
+import copy
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -7,9 +9,10 @@ from math import prod
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from kintsugi.core.errors import InvalidInputError
-from kintsugi.runtime.brought import finite_factor, require_announced
+from kintsugi.runtime.brought import as_announced, finite_factor
 from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.measuring.sweeper import Sweeper
 from kintsugi.runtime.models import NamedParameters, TrainingJob, build_layer, collate, loss_of, model_shape, run_layer
@@ -87,20 +90,6 @@ def test_a_layer_may_return_a_tensor_a_tuple_or_a_list():
         assert run_layer(layer, Returning(make), (values,), {}) == (values,) * number
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda v: v * v.sum().item(),
-        lambda v: v if v.sum() > 0 else -v,
-        lambda v: v[v > 0],
-        lambda v: v + torch.ones(6, device="cpu"),
-    ],
-)
-def test_a_layer_that_needs_values_for_its_shapes_is_refused_with_its_name(make):
-    with refuses("layers", "odd", "layer 'odd' cannot be followed by shapes alone"):
-        model_shape(with_layer(make))
-
-
 def test_another_mistake_of_a_layer_is_told_with_its_name_and_what_it_takes():
     with pytest.raises(RuntimeError) as caught:
         model_shape(with_layer(lambda values: values @ torch.ones(5, 6)))
@@ -124,6 +113,11 @@ def test_a_layer_may_change_in_place_what_it_made_itself():
     assert len(model_shape(with_layer(lambda values: (values * 2).relu_())).boundaries) == 4
 
 
+def job_with(build: Callable[[], nn.Module]) -> TrainingJob:
+    job = with_layer(lambda values: values)
+    return replace(job, layers=[job.layers[0], Layer(name="odd", build=build), job.layers[2]])
+
+
 @pytest.mark.parametrize(
     ("build", "told"), [(nn.Identity(), "is a module; give what makes one"), (lambda: 3, "makes a int, no module")]
 )
@@ -133,6 +127,36 @@ def test_what_builds_no_module_is_refused(build, told):
     for shape_or_layer in (model_shape, partial(build_layer, index=1)):
         with refuses("build", "odd", told):
             shape_or_layer(job)
+
+
+class Holding(nn.Module):
+    """Has a module of somebody else's."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.inner(values)
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "told"), [(lambda part: part, "gives a module"), (Holding, "gives 'inner', a module")], ids=["itself", "part"]
+)
+@pytest.mark.parametrize("part", [nn.Linear(6, 6), nn.BatchNorm1d(6, affine=False)], ids=["parameters", "buffers"])
+def test_a_module_that_was_built_before_is_refused_with_the_way_out(wrapped, part, told):
+    model = copy.deepcopy(part)
+    with refuses("build", "odd", f"of layer 'odd' {told} that was built before, for this layer or another one: give a new one"):
+        for _ in range(2):
+            model_shape(job_with(lambda: wrapped(model)))
+
+
+def test_parts_of_a_model_may_be_copied_and_what_has_no_state_may_be_shared():
+    model, shared = nn.Linear(6, 6), nn.Tanh()
+    job = job_with(lambda: nn.Sequential(copy.deepcopy(model), shared))
+    for _ in range(2):
+        model_shape(job)
+        assert torch.equal(build_layer(job, 1)[0].weight, model.weight.double())
 
 
 class Complex(nn.Module):
@@ -228,6 +252,24 @@ def test_sparse_gradients_are_refused_with_the_layer_and_the_way_out(table):
             shape_or_layer(job)
 
 
+class LookedUp(nn.Module):
+    """Looks rows up by a function, of which nobody can tell before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(4, 6))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values + functional.embedding((values > 0).long()[:, 0], self.table, sparse=True)
+
+
+def test_sparse_gradients_that_come_of_functions_are_refused_with_their_parameter():
+    job = job_with(LookedUp)
+    for trains in (Sweeper(job).warmed_up, lambda: executor_of(job, Alone()).run(0)):
+        with refuses("layers", "odd.table", "has a parameter with sparse gradients, 'odd.table': say sparse=False"):
+            trains()
+
+
 @pytest.mark.parametrize(
     ("loss", "told"),
     [
@@ -303,10 +345,20 @@ def test_a_factor_may_be_any_number():
 
 def test_what_crosses_a_boundary_must_have_the_shape_that_was_found_first():
     specs = [TensorSpec((2, 6), torch.float64, True)]
-    require_announced([torch.ones(2, 6, dtype=torch.float64)], specs, "odd")
     for other in (torch.ones(2, 5, dtype=torch.float64), torch.ones(2, 6)):
         with refuses("layers", "odd", "(2, 6) float64 of the first sample"):
-            require_announced([other], specs, "odd")
+            as_announced([other], specs, "odd")
+
+
+def test_a_gradient_that_is_not_needed_this_time_goes_nowhere_and_one_that_would_not_come_is_refused():
+    values = torch.ones(2, 6)
+    (crossing,) = as_announced([values], [TensorSpec((2, 6), torch.float32, True)], "odd")
+    assert crossing.requires_grad
+    assert not values.requires_grad
+    (as_it_is,) = as_announced([crossing], [TensorSpec((2, 6), torch.float32, True)], "odd")
+    assert as_it_is is crossing
+    with refuses("layers", "odd", "returns a tensor here that needs a gradient, and of the first sample one that needs none"):
+        as_announced([crossing], [TensorSpec((2, 6), torch.float32)], "odd")
 
 
 def test_a_function_that_workers_cannot_import_is_refused():

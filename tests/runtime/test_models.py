@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import IterableDataset
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.layer import Layer
@@ -18,6 +19,7 @@ from kintsugi.runtime.models import (
     canonical_name,
     collate,
     loss_of,
+    made,
     model_shape,
     run_layer,
     sampler_of,
@@ -191,6 +193,15 @@ def test_layers_need_names_of_their_own():
             replace(job, layers=layers)
 
 
+def test_a_data_set_without_a_length_is_refused():
+    class Streamed(IterableDataset):
+        def __iter__(self):
+            yield {"values": torch.ones(6)}
+
+    with refuses("dataset", "Streamed", "without a length; give a map-style one"):
+        replace(odd_job(), dataset=Streamed())
+
+
 def test_a_data_set_smaller_than_a_batch_is_refused():
     with pytest.raises(InvalidInputError, match="fewer than one global batch of 3200"):
         replace(tiny_gpt(), num_microbatches=1600)
@@ -254,3 +265,31 @@ def test_a_parameter_that_two_layers_could_have_is_refused():
     layers = [replace(layer, name={"mixer1": "mixer0.inner"}.get(layer.name, layer.name)) for layer in job.layers]
     with refuses("layers", "mixer0", "'mixer0.inner.weight' could be a parameter of layer 'mixer0' or of layer 'mixer0.inner'"):
         model_shape(replace(job, layers=layers))
+
+
+def test_what_a_layer_draws_while_it_is_followed_is_the_same_in_every_process():
+    class Either(nn.Module):
+        def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return values * random.randint(1, 9)
+
+    job = odd_job()
+    job = replace(job, layers=[job.layers[0], Layer(name="either", build=Either), *job.layers[1:]][:2])
+    shapes = []
+    for seed in range(4):
+        random.seed(seed)
+        shapes.append(model_shape(job).boundaries)
+    assert all(shape == shapes[0] for shape in shapes)
+
+
+def test_what_a_job_is_made_of_is_drawn_alike_in_every_process():
+    def draws() -> TrainingJob:
+        drawn.append((random.random(), np.random.random(), torch.rand(()).item()))
+        return odd_job()
+
+    drawn: list[tuple[float, float, float]] = []
+    for seed in range(2):
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        made(draws)
+    assert drawn[0] == drawn[1]

@@ -17,7 +17,7 @@ from kintsugi.runtime.measuring.machine import description, device_name, device_
 from kintsugi.runtime.measuring.probe import probe
 from kintsugi.runtime.measuring.selection import distinct_job, distinct_layers, whole
 from kintsugi.runtime.measuring.sweeper import Samples, Sweeper
-from kintsugi.runtime.models import TrainingJob, model_shape
+from kintsugi.runtime.models import TrainingJob, made, model_shape
 from kintsugi.runtime.ties import owner_of
 from restorer.packing import type_name
 from restorer.transport import TensorSpec
@@ -53,7 +53,7 @@ def profile_job(
         InvalidInputError: the job cannot be profiled, or an argument is out of range.
         UnavailableError: a process of the probe did not answer in time.
     """
-    job = make_job()
+    job = made(make_job)
     with _threads(num_threads):
         layers = profile_layers(job, repeats, is_distinct=is_distinct, progress=progress)
     probed = probe(partial(distinct_job, make_job) if is_distinct else make_job, num_workers=num_workers)

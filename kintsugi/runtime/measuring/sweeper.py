@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from kintsugi.runtime.brought import as_announced, require_dense_gradients
 from kintsugi.runtime.measuring.footprint import Footprint, footprints, update
 from kintsugi.runtime.measuring.marks import Marks
 from kintsugi.runtime.models import (
@@ -25,6 +26,7 @@ from kintsugi.runtime.models import (
     sampler_of,
     train_layer,
 )
+from kintsugi.runtime.workers.backward import is_divisible
 from kintsugi.runtime.workers.state import ModelState, state_of
 
 WARMUP = 3
@@ -114,6 +116,7 @@ class Sweeper:
         gradients: Activations = ()
         for passed, sample in zip(reversed(passes), reversed(samples), strict=True):
             gradients = self._backward(passed, gradients, sample, is_split=is_split)
+        require_dense_gradients(self._state.parameters)
         for module, optimizer, sample in zip(self._state.modules.values(), self._optimizers, samples, strict=True):
             whole = partial(update, self._job, module, optimizer) if optimizer is not None else None
             self._time(sample.optimizer, whole)
@@ -138,6 +141,8 @@ class Sweeper:
         outputs = train_layer(self._job, index, self._state.modules[index], inputs, batch, step=number, microbatch=0)
         is_last = index + 1 == len(self._job.layers)
         loss = loss_of(self._job, outputs, batch) / self._job.num_microbatches if is_last else None
+        if loss is None:
+            outputs = as_announced(outputs, self._boundaries[index + 1], self._job.layers[index].name)
         passes.append(_Passed(inputs, outputs, loss))
 
     def _backward(self, passed: _Passed, gradients: Activations, sample: Samples, *, is_split: bool) -> Activations:
@@ -145,7 +150,9 @@ class Sweeper:
         grown = list(gradients) if passed.loss is None else None
         wanted = [tensor for tensor in passed.inputs if tensor.requires_grad]
         whole = partial(torch.autograd.backward, roots, grown) if roots else None
-        if is_split:
+        if is_split and roots and wanted and not is_divisible(roots, wanted):
+            self._time(sample.backward_input, whole)
+        elif is_split:
             part = partial(torch.autograd.grad, roots, wanted, grown, retain_graph=True, allow_unused=True)
             self._time(sample.backward_input, part if roots and wanted else None)
             if whole is not None:
@@ -191,6 +198,7 @@ class Sweeper:
         if state is None:
             return 0
         state.require_by_parameter()
+        state.require_nothing_beside()
         kept = [value for p in module.parameters() for value in state.export(p).values()]
         return _total_bytes(*(value for value in kept if isinstance(value, Tensor))) or 1
 

@@ -25,6 +25,8 @@ from kintsugi.runtime.models import Activations
 _Edge = tuple[Node, int]
 _WHOLE = ("CheckpointFunctionBackward", "CompiledFunctionBackward")
 """Of reentrant checkpoints and compiled functions, which autograd may only pass through in one backward pass of everything."""
+_INPUT_TOO = ("NativeGroupNormBackward0",)
+"""Whose kernel in torch 2.13 writes its input's gradient, asked or not, where channels lie beside each other (channels_last)."""
 
 
 @dataclass(slots=True)
@@ -35,7 +37,9 @@ class _Cut:
     """Of the node, as far as anything was computed from them."""
     weight_edges: tuple[GradientEdge, ...]
     weights: tuple[Tensor, ...]
-    """That these lead to; nothing where one of them is reached from elsewhere, too."""
+    """That these lead to; nothing where one of them is reached from elsewhere, too, or where `input_edges` are asked for."""
+    input_edges: tuple[GradientEdge, ...]
+    """Of the node, on the way to inputs, of which it has to be asked for gradients that nobody takes; mostly none."""
     gradients: tuple[Tensor | None, ...] = ()
     """Of the outputs, once the input part has passed the node; before any hook."""
 
@@ -97,8 +101,9 @@ class PassedStage:
             if edges and cut.weights:
                 torch.autograd.backward(edges, gradients, inputs=cut.weights, retain_graph=True)
             elif edges:
-                found = torch.autograd.grad(edges, cut.weight_edges, gradients, retain_graph=True, allow_unused=True)
-                self._to_weights += [(edge, g) for edge, g in zip(cut.weight_edges, found, strict=True) if g is not None]
+                sought = (*cut.weight_edges, *cut.input_edges)
+                found = torch.autograd.grad(edges, sought, gradients, retain_graph=True, allow_unused=True)
+                self._to_weights += [(edge, g) for edge, g in zip(cut.weight_edges, found, strict=False) if g is not None]
         if self._to_weights:
             roots, given = zip(*self._to_weights, strict=True)
             torch.autograd.backward(roots, given)
@@ -116,6 +121,12 @@ class PassedStage:
             torch.zeros_like(tensor) if gradient is None else gradient
             for tensor, gradient in zip(self._wanted, gradients, strict=True)
         )
+
+
+def is_divisible(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
+    """Whether the backward pass between some outputs and inputs has parts; all of them need gradients."""
+    targets = [get_gradient_edge(tensor).node for tensor in inputs]
+    return find_cuts([get_gradient_edge(tensor) for tensor in outputs], targets) is not None
 
 
 def find_cuts(roots: Sequence[GradientEdge], targets: Sequence[Node]) -> tuple[list[_Cut], frozenset[Node]] | None:
@@ -138,10 +149,10 @@ def find_cuts(roots: Sequence[GradientEdge], targets: Sequence[Node]) -> tuple[l
         return None
     apart = {root.node: [(root.node, root.output_nr)] for root in roots if root.node not in on_way}
     weights, outputs = _weights({**branches, **apart}), _outputs(roots, order)
-    cuts = [
-        _Cut(tuple(outputs[node]), tuple(GradientEdge(*branch) for branch in dict.fromkeys(found)), weights[node])
-        for node, found in branches.items()
-    ]
+    cuts = []
+    for node, found in branches.items():
+        inputs = _input_edges(node, on_way)
+        cuts.append(_Cut(tuple(outputs[node]), _edges(found), () if inputs else weights[node], inputs))
     if any(_has_hooks(edge.node) for cut in cuts if not cut.weights for edge in cut.weight_edges):
         return None
     return cuts, frozenset(on_way)
@@ -150,6 +161,18 @@ def find_cuts(roots: Sequence[GradientEdge], targets: Sequence[Node]) -> tuple[l
 def _branches(node: Node, on_way: Collection[Node]) -> list[_Edge]:
     """Those of a node's next edges that lead to weights alone."""
     return [(following, index) for following, index in node.next_functions if following is not None and following not in on_way]
+
+
+def _input_edges(node: Node, on_way: Collection[Node]) -> tuple[GradientEdge, ...]:
+    """A node's next edges on the way to inputs, where its kernel cannot do without being asked for their gradients."""
+    if node.name() not in _INPUT_TOO:
+        return ()
+    return _edges([(following, index) for following, index in node.next_functions if following is not None and following in on_way])
+
+
+def _edges(branches: Sequence[_Edge]) -> tuple[GradientEdge, ...]:
+    """Each once."""
+    return tuple(GradientEdge(*branch) for branch in dict.fromkeys(branches))
 
 
 def _is_whole(node: Node, *, has_weights: bool) -> bool:

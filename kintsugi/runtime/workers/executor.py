@@ -10,7 +10,7 @@ from torch import Tensor
 from estimator.message_windows import Windows
 from estimator.program import Action, ActionKind
 from kintsugi.core.plan import Plan, Reduction
-from kintsugi.runtime.brought import require_announced
+from kintsugi.runtime.brought import as_announced, require_dense_gradients
 from kintsugi.runtime.checkpoints.recording import Cadence, Recorder
 from kintsugi.runtime.models import (
     Activations,
@@ -152,10 +152,10 @@ class Executor:
             self._counted[action.microbatch] += 1
         samples = self._sampler.indices(self._step, action.microbatch)
         self._recorder.passed(self._sampler.offset(action.microbatch), samples, action.layer_start, action.layer_stop)
-        self._in_flight[action.microbatch, action.layer_start] = PassedStage.of(inputs, values, loss)
         if loss is None:
-            require_announced(values, self._shape.boundaries[action.layer_stop], self._job.layers[action.layer_stop - 1].name)
+            values = as_announced(values, self._shape.boundaries[action.layer_stop], self._job.layers[action.layer_stop - 1].name)
             self._activations[action.microbatch, action.layer_stop] = values
+        self._in_flight[action.microbatch, action.layer_start] = PassedStage.of(inputs, values, loss)
 
     def _watch(self, index: int) -> Watch:
         """Over a layer that is held here."""
@@ -198,6 +198,7 @@ class Executor:
         shapes = {name: shape for layer in reduction.layers for name, shape in self._shape.parameters[layer].items()}
         if not shapes:
             return
+        require_dense_gradients({name: self.state.parameters[name] for name in shapes if name in self.state.parameters})
         flat = taken_gradients(self.state.parameters, shapes, dtype=self._job.dtype, device=self._job.device)
         self._reducing.append((action, BucketInFlight(self.groups.begin_all_reduce(flat, reduction.workers), flat, shapes)))
 
@@ -235,6 +236,7 @@ class Executor:
 
     def _complete_gradients(self) -> None:
         """A parameter that no micro-batch reached has a gradient of zero, with one holder as with many."""
+        require_dense_gradients(self.state.parameters)
         for parameter in self.state.parameters.values():
             if parameter.requires_grad and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

@@ -1,6 +1,6 @@
 """Stages what a plan gives a worker to do: its state, moved, built or read, and the executor of its actions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
@@ -11,11 +11,13 @@ from estimator.message_windows import windows
 from estimator.program import Action, checksum, list_digest, parse_action
 from kintsugi.core.decision import StateKind
 from kintsugi.core.errors import ReconfigurationError
+from kintsugi.core.plan import Plan
 from kintsugi.runtime.checkpoints.bookkeeper import Bookkeeper
 from kintsugi.runtime.likeness import Traits, traits
 from kintsugi.runtime.messages import Prepare
 from kintsugi.runtime.models import ModelShape, TrainingJob, model_shape
 from kintsugi.runtime.records.tracing import ActionTrace
+from kintsugi.runtime.workers.beginning import require_alike
 from kintsugi.runtime.workers.commit import Permit, StepStatus, anything
 from kintsugi.runtime.workers.executor import ActionHook, Executor
 from kintsugi.runtime.workers.state import ModelState
@@ -56,13 +58,14 @@ class Stager:
         Raises:
             CommunicationError: the attempt was called off, or a peer is gone.
             ReconfigurationError: state is missing, or sources disagree.
+            InvalidInputError: a layer begins with other values than on its other workers.
         """
         layers = message.plan.layers_of.get(self.worker)
         restore = message.restore
         old = present if not (restore and restore.is_whole) else None
         require_current = partial(self.require_current, message.attempt)
         if message.is_initial:
-            return ModelState.initial(self.job, layers, require_current) if layers is not None else None
+            return self._initial(message.plan, layers, groups, require_current) if layers is not None else None
         arrived = migrate(
             message.migration,
             self.worker,
@@ -76,6 +79,11 @@ class Stager:
         if restore is not None:
             arrived |= self.books.read(restore, layers, old, require_current)
         return (old or ModelState(self.job, {}, {})).rebuilt(layers, arrived, require_current)
+
+    def _initial(self, plan: Plan, layers: Sequence[int], groups: Groups, require_current: Callable[[], None]) -> ModelState:
+        state = ModelState.initial(self.job, layers, require_current)
+        require_alike(self.job, state, plan, groups)
+        return state
 
     def executor(self, message: Prepare, actions: tuple[Action, ...], groups: Groups, state: ModelState | None) -> Executor | None:
         """What runs the plan's steps here; null without a slot."""

@@ -116,6 +116,8 @@ class ModelState:
             seed_generators(self._job, 4, step, self._numbers[owner])
             optimizer.step()
         if not self._can_be_sent:
+            for state in self._states.values():
+                state.require_nothing_beside()
             for layer in self.modules:
                 self.export(layer, StateKind.OPTIMIZER)
             self._can_be_sent = True

@@ -8,7 +8,7 @@ import torch
 from estimator.message_order import Order, arrivals, departures
 from estimator.program import Action
 from kintsugi.runtime.messages import Prepare
-from kintsugi.runtime.models import ModelShape, TrainingJob
+from kintsugi.runtime.models import ModelShape, TrainingJob, made
 from kintsugi.runtime.options import TransportKind, WorkerOptions
 from kintsugi.runtime.workers.listener import attempt_name
 from kintsugi.runtime.workers.numbering import Numbering
@@ -30,7 +30,7 @@ def own_job(make_job: Callable[[], TrainingJob], worker: str, options: WorkerOpt
     """
     if options.transport is TransportKind.NCCL:
         prepare_environment()
-    job = make_job()
+    job = made(make_job)
     if worker in options.devices:
         job = replace(job, device=options.devices[worker])
     device = torch.device(job.device)

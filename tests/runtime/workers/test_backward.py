@@ -86,6 +86,18 @@ class Shared(nn.Module):
         return (hidden * self.bias).cos() * self.bias
 
 
+class ByPoint(nn.Module):
+    """Group norm of channels that lie beside each other in memory (channels_last)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(2, WIDTH)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        images = hidden.unsqueeze(1).permute(0, 3, 1, 2)
+        return self.norm(images.contiguous(memory_format=torch.channels_last)).flatten(2).transpose(1, 2)
+
+
 class Positions(nn.Module):
     """A second output that no input reaches, and that meets the input in the first."""
 
@@ -198,6 +210,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "twice": Twice,
     "tied": Tied,
     "shared": Shared,
+    "by_point": ByPoint,
     "positions": Positions,
     "unused": Unused,
     "no_weights": nn.Tanh,
@@ -272,7 +285,7 @@ def test_both_parts_are_the_whole(name, is_last):
 @given(
     st.lists(
         st.sampled_from(
-            ["residual", "chunks", "twice", "tied", "no_weights", "attention", "shared", "hooked", "fused", "reentrant"]
+            ["residual", "chunks", "twice", "tied", "no_weights", "attention", "shared", "hooked", "fused", "reentrant", "by_point"]
         ),
         min_size=1,
         max_size=5,

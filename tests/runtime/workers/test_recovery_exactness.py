@@ -120,7 +120,7 @@ def test_two_workers_die_at_once():
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("optimizer", ["momentum", "stateless", "averaging"])
+@pytest.mark.parametrize("optimizer", ["momentum", "stateless", "averaging", "combined"])
 def test_odd_models_are_mended_too(optimizer, policy):
     job = partial(odd_job, optimizer)
     costs = {"optimizer_bytes": 0} if optimizer == "stateless" else {}

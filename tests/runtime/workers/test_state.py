@@ -188,7 +188,7 @@ def test_state_that_arrives_for_expanded_tensors_has_room():
     assert len(set(moved.parameters["expanded.gain"].flatten().tolist())) == 6, "each is trained as the one that it is"
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "averaging"])
+@pytest.mark.parametrize("optimizer", ["momentum", "averaging", "combined"])
 def test_training_goes_on_the_same_after_a_move(optimizer):
     job = odd_job(optimizer)
     whole, held = trained(job, layers_of(job)), trained(job, range(3))
