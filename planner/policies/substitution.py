@@ -1,7 +1,7 @@
 """Spare substitution: idle workers take dead slots over; what is left is rerouted."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, combinations, product
 
@@ -21,17 +21,29 @@ MOST_SPEEDS = 4
 """In larger jobs: speeds of spares, from the least on, that are tried as the least one that is of use."""
 
 
-def substitute(plan: Plan, survivors: Collection[str], spares: Sequence[str], costs: Costs) -> tuple[Plan, Estimate]:
-    """`plan`, and its price, with spares in the place of dead workers; those that would make the step longer stay idle.
+def shortest(_: Plan, price: Estimate) -> float:
+    """What a plan is worth by its step alone."""
+    return -price.iteration_seconds
 
-    A worker that lost its state takes its own place back. Of a few ways to give the others places, the one with the shortest
-    step is taken; of more, the fastest spares take the places whose layers keep their holders busiest.
+
+def substitute(
+    plan: Plan,
+    survivors: Collection[str],
+    spares: Sequence[str],
+    costs: Costs,
+    worth: Callable[[Plan, Estimate], float] = shortest,
+) -> tuple[Plan, Estimate]:
+    """`plan`, and its price, with spares in the place of dead workers; those that are worth less than nobody stay idle.
+
+    A worker that lost its state takes its own place back. Of a few ways to give the others places, the one that is worth most
+    is taken; of more, the fastest spares take the places whose layers keep their holders busiest.
 
     Args:
         plan: what ran last.
         survivors: workers of the plan that are alive with their state.
         spares: living workers without state, in cluster order.
         costs: of the job.
+        worth: of such a plan at its price; of equal ones the shortest step wins.
 
     Raises:
         InfeasibleError: there is no dead slot or no spare worker, or no living worker holds what stays dead.
@@ -61,7 +73,7 @@ def substitute(plan: Plan, survivors: Collection[str], spares: Sequence[str], co
             refusals.append(error)
     if not options:
         raise refusals[0]
-    result, price = min(options, key=lambda option: option[1].iteration_seconds)
+    result, price = max(options, key=lambda option: (worth(*option), shortest(*option)))
     return result.amended(policy=Policy.SPARE_SUBSTITUTION), price
 
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from estimator.costs import Costs
-from kintsugi.core.cluster import Cluster
+from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy
+from kintsugi.core.profile import LinkCost
 from planner.legality import violations
 from planner.policies.rerouting import reroute
 from planner.policies.substitution import substitute
@@ -102,6 +103,28 @@ def test_a_spare_that_would_hold_a_large_job_up_stays_idle(speed):
     survivors = frozenset(plan.workers) - frozenset(lost)
     filled, _ = substitute(plan, survivors, ["w80", "w81"], Costs(uniform_profile(8), with_speeds(speeds)))
     assert ("w80" in filled.workers) == (speed > 1.0)
+
+
+@pytest.mark.parametrize("hosts", [("h00", "h02", "h01", "h00"), ("h00", "h02", "h00", "h01")])
+def test_a_spare_beside_who_leaves_is_taken(hosts):
+    """It fetches the state within the host, where the step is the same."""
+    far, plan = LinkCost(alpha_seconds=1e-5, beta_seconds_per_byte=1e-8), grid_plan(4, [2], [3])
+    workers = tuple(Worker(id=f"w{n:02d}", host=host) for n, host in enumerate(hosts))
+    asked = snapshot_of(uniform_profile(4, inter_host=far), Cluster(name="shared", workers=workers), 3, plan=plan, lost=["w00"])
+    asked = replace(asked, draining=("w00",), settings=replace(asked.settings, ranges=Ranges(min_pp=2)))
+    decision = replan(asked)
+    assert violations(asked, decision) == ()
+    assert set(decision.plan.workers) == {"w01", f"w{hosts.index('h00', 1):02d}"}
+    assert decision.migration.makespan_seconds < 0.1
+
+
+def test_a_spare_that_has_too_little_memory_stays_idle():
+    plan, (first, *others) = grid_plan(4, [2, 2], [2, 2]), Cluster.uniform(6).workers
+    cluster = Cluster(name="mixed", workers=(first, *others[:3], replace(others[3], memory_bytes=10**9), others[4]))
+    asked = snapshot_of(uniform_profile(4), cluster, 4, plan=plan, lost=["w00"], policy=Policy.SPARE_SUBSTITUTION)
+    decision = replan(asked)
+    assert violations(asked, decision) == ()
+    assert set(decision.plan.workers) == {"w01", "w02", "w03", "w05"}
 
 
 def test_many_spares_for_more_places_are_given_out_by_need():
