@@ -61,8 +61,15 @@ def _digest(part: Profile | Cluster | JobSettings | Plan) -> str:
 
 def accepted(snapshot: Snapshot, decision: Decision) -> Snapshot:
     """The snapshot of the next decision once the workers run this one's plan and nothing else has happened."""
-    generation = decision.plan.generation + 1
-    return replace(snapshot, plan=decision.plan, generation=generation, stateless=(), draining=(), refused_policies=())
+    return replace(
+        snapshot,
+        plan=decision.plan,
+        generation=decision.plan.generation + 1,
+        stateless=(),
+        draining=(),
+        refused_policies=(),
+        speeds_changed=False,
+    )
 
 
 def after(base: Snapshot, loss: Loss) -> Snapshot:

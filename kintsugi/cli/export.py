@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from kintsugi.cli.output import Format, json_text, write_text
+from kintsugi.cli.files import write_text
+from kintsugi.cli.output import Format, json_text
 from kintsugi.cli.plan import OutputFormat, ProfileFile, load_profile
 from kintsugi.cli.replan import load_plan
 from kintsugi.core import codec

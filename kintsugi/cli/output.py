@@ -1,10 +1,8 @@
 """What the planning commands print: one JSON document, or tables."""
 
 import json
-import os
 from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,7 +11,6 @@ from rich.table import Table
 from kintsugi.cli.terminal import styled, terminal
 from kintsugi.core.codec import encode
 from kintsugi.core.decision import Decision, Estimate, FollowUp, Migration, Search
-from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import IdleWorker, Pipeline, Plan
 
 GIGABYTE = 1e9
@@ -36,30 +33,6 @@ def print_json(document: dict[str, Any]) -> None:
 def json_text(document: dict[str, Any]) -> str:
     """The text of one JSON document."""
     return json.dumps(encode(document), indent=2, allow_nan=False)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write what `--output` asks for.
-
-    Raises:
-        InvalidInputError: the file cannot be written.
-    """
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise InvalidInputError(f"cannot be written: {error.strerror}", field="output", value=str(path)) from error
-
-
-def require_writable(path: Path) -> None:
-    """Require that a file can be written there later, after work that should not be lost.
-
-    Raises:
-        InvalidInputError: its folder is not there, or it cannot be written.
-    """
-    if not path.parent.is_dir():
-        raise InvalidInputError("cannot be written: its folder is not there", field="output", value=str(path))
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InvalidInputError("cannot be written", field="output", value=str(path))
 
 
 def plan_document(decision: Decision) -> dict[str, Any]:

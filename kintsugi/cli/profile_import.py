@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kintsugi.cli.output import write_text
+from kintsugi.cli.files import write_text
 from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.profile import Profile

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from kintsugi.cli.output import require_writable, write_text
+from kintsugi.cli.files import require_writable, write_text
 from kintsugi.cli.terminal import terminal
 from kintsugi.core.codec import encode
 from kintsugi.core.errors import InvalidInputError, told_as

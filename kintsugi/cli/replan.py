@@ -33,6 +33,9 @@ from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapsho
 from kintsugi.core.plan import Plan, Policy, Schedule
 from planner.replan import replan as decide
 
+NUMBER = r"\d{1,18}"
+"""Of a pipeline, a stage or a host; longer ones are none, and Python reads no number of thousands of digits."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
@@ -180,7 +183,7 @@ def _after(before: Snapshot, fail: Sequence[str], fail_host: Sequence[str], join
 def _named(before: Snapshot, name: str) -> str:
     """The living worker that `--fail` names: `pipeline/stage` or an id."""
     worker: str | None = name
-    if match := re.fullmatch(r"(\d+)/(\d+)", name):
+    if match := re.fullmatch(rf"({NUMBER})/({NUMBER})", name):
         assert before.plan is not None
         pipeline, stage = int(match[1]), int(match[2])
         if pipeline >= before.plan.dp or stage >= len(before.plan.pipelines[pipeline].stages):
@@ -198,7 +201,7 @@ def _named(before: Snapshot, name: str) -> str:
 
 def _workers_on(before: Snapshot, host: str) -> tuple[str, ...]:
     """The workers of the host that `--fail-host` names, some of which live."""
-    workers = before.cluster.workers_on(host_name(int(host)) if host.isdecimal() else host)
+    workers = before.cluster.workers_on(host_name(int(host)) if re.fullmatch(NUMBER, host) else host)
     if not workers:
         raise InvalidInputError(f"is no host of the cluster; it has {some(before.cluster.hosts)}", field="fail_host", value=host)
     if not set(workers).intersection(before.alive):

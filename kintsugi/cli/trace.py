@@ -8,7 +8,8 @@ from rich.table import Table
 
 from estimator.trace import TracedStep, TraceGroup, dumps, predicted_group, trace_document
 from estimator.trace_comparison import KindComparison, begin_seconds, compared, span_seconds, whole_steps
-from kintsugi.cli.output import Format, print_json, write_text
+from kintsugi.cli.files import write_text
+from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.plan import ClusterFile, OutputFormat, WorkersPerHost, load_cluster, load_profile, refuse_beside_cluster
 from kintsugi.cli.replan import cluster_around, load_plan
 from kintsugi.cli.terminal import terminal

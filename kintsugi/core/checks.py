@@ -1,7 +1,7 @@
 """Invariants that the nouns state in their `__post_init__`."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from datetime import datetime
 from enum import StrEnum
 from numbers import Integral
@@ -94,7 +94,7 @@ def unique(field: str, values: Sequence[str]) -> None:
     distinct(values, lambda index: f"{field}[{index}]")
 
 
-def distinct(values: Sequence[str], path: Callable[[int], str]) -> None:
+def distinct(values: Sequence[Hashable], path: Callable[[int], str]) -> None:
     """Require that no value stands twice; `path` gives the field of the value at an index."""
     if len(set(values)) == len(values):
         return

@@ -90,7 +90,7 @@ class Cluster:
         checks.name("name", self.name)
         checks.not_empty("workers", self.workers)
         checks.unique("workers", [worker.id for worker in self.workers])
-        checks.distinct(["-".join(sorted(link.between)) for link in self.links], lambda index: f"links[{index}].between")
+        checks.distinct([tuple(sorted(link.between)) for link in self.links], lambda index: f"links[{index}].between")
         hosts = set(self.hosts)
         for index, link in enumerate(self.links):
             for host in link.between:

@@ -229,7 +229,9 @@ def wrong(value: Any, expected: str) -> InvalidInputError:
 
 
 def shown(value: Any) -> Any:
-    """What an error carries of an offending value: a container by its type's name, a text by its beginning."""
+    """What an error carries of an offending value: a container by its type's name, a text by its beginning; JSON can say it."""
     if isinstance(value, list | dict):
         return type(value).__name__
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     return value[:200] if isinstance(value, str) else value

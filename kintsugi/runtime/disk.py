@@ -88,8 +88,11 @@ def replace_whole(path: Path, text: str) -> None:
         OSError: the disk is full or broken; the old file stays.
     """
     new = path.with_name(f"{path.name}.new")
-    write_synced(new, text)
-    new.replace(path)
+    try:
+        write_synced(new, text)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 

@@ -9,6 +9,9 @@ from kintsugi.simulator.rows import Value
 
 MOST_VALUES = 10_000
 
+LARGEST, FINEST = Decimal("1e300"), Decimal("1e-300")
+"""Of the numbers that bound a range, and of its steps: beyond them quotients overflow, or are computed for minutes."""
+
 
 def parsed(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
     """Values by name: `spares=0..8`, `mtbf=3600..36000..3600`, `settings.schedule=1f1b,zb-h1`, `faults.repair_seconds=null,600`.
@@ -44,10 +47,10 @@ def _values(part: str, text: str) -> Sequence[Value]:
         bounds = [Decimal(bound) for bound in part.split("..")]
     except InvalidOperation:
         bounds = []
-    if len(bounds) not in (2, 3) or not all(bound.is_finite() for bound in bounds):
+    if len(bounds) not in (2, 3) or not all(bound.is_finite() and abs(bound) <= LARGEST for bound in bounds):
         raise InvalidInputError(f"{part} is no FROM..TO or FROM..TO..STEP", field="vary", value=text)
     first, last, step = (*bounds, Decimal(1))[:3]
-    if step <= 0 or last < first or (last - first) / step >= MOST_VALUES:
+    if step < FINEST or last < first or (last - first) / step >= MOST_VALUES:
         raise InvalidInputError(f"{part} must go up, in at most {MOST_VALUES} steps", field="vary", value=text)
     numbers = (first + step * index for index in range(int((last - first) / step) + 1))
     return [int(number) if number == number.to_integral_value() else float(number) for number in numbers]

@@ -23,12 +23,26 @@ MOST_TRIED = 6
 SLACK = 0.02
 """By what share pipelines of a change may be through later than the plan's: not all is seen before it is priced in full."""
 
+DOUBTFUL = 0.02
+"""By what share a step must be above its bound for equal workers that share hosts to be refined: mostly they need not be."""
+
 
 def is_refined(request: Request) -> bool:
     """Whether single workers matter, and are few enough to look at."""
-    if len(request.workers) > MOST_WORKERS or request.settings.schedule.is_interleaved:
-        return False
-    return bool(request.costs.cluster.links) or len(set(request.kinds)) > 1
+    return _is_possible(request) and (bool(request.costs.cluster.links) or len(set(request.kinds)) > 1)
+
+
+def is_worth_refining(request: Request, iteration_seconds: float, least_seconds: float) -> bool:
+    """Whether a plan with such a step is looked at worker by worker; no step is shorter than `least_seconds`.
+
+    Where hosts are shared nobody knows whether neighbours are on the same one until workers have names.
+    """
+    is_doubtful = iteration_seconds > least_seconds * (1 + DOUBTFUL) and not request.costs.cluster.has_equal_links
+    return is_refined(request) or (is_doubtful and _is_possible(request))
+
+
+def _is_possible(request: Request) -> bool:
+    return len(request.workers) <= MOST_WORKERS and not request.settings.schedule.is_interleaved
 
 
 def refined(request: Request, plan: Plan, goodput: Callable[[Plan], float]) -> Plan:
@@ -41,8 +55,6 @@ def refined(request: Request, plan: Plan, goodput: Callable[[Plan], float]) -> P
         plan: to start from; its workers hold one stage each.
         goodput: of a plan, in samples per second.
     """
-    if not is_refined(request):
-        return plan
     refinery, best, is_better = _Refinery(request, plan), goodput(plan), True
     while is_better:
         is_better = False

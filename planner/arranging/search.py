@@ -140,13 +140,14 @@ class EqualSearch:
         within = lengths.most.copy() if math.isinf(limit) else caps(lengths, limit)
         if not self._is_reachable(dp, within, limit):
             return limit_seconds, None
-        horizon = self._relaxed_seconds(dp, lengths, limit)
+        horizon, margin = self._relaxed_seconds(dp, lengths, limit), MARGIN
         low = horizon / RELAXED_STEP
         while True:
-            horizon = min(limit, horizon * MARGIN)
+            horizon = min(limit, horizon * margin)
             low, arrangement = self._within(dp, lengths, low, horizon)
             if arrangement is not None or horizon >= limit:
                 return min(limit_seconds, low + self._after_seconds(dp)), arrangement
+            margin *= margin  # soon infinite: memory that fits no split is out of reach of any time
 
     def step_seconds(self, arrangement: Arrangement) -> float:
         """Step of an arrangement over the fastest links, reductions, commit and update included."""

@@ -1,11 +1,12 @@
 """What each policy comes to for a snapshot: its best plan with its price, or why there is none."""
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from estimator.costs import Costs
 from estimator.estimate import after_transition, priced
-from estimator.goodput import migration_seconds, rerouting_seconds, restart_seconds
+from estimator.goodput import charged_goodput, migration_seconds, rerouting_seconds, restart_seconds
 from kintsugi.core.decision import Estimate, Migration
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Snapshot
@@ -120,12 +121,16 @@ def substitution(case: Case) -> Candidate:
         InfeasibleError: there is no dead slot, no spare, or not enough memory.
     """
     require_state(case.plan, case.sources)
-    plan, price = substitute(case.plan, case.survivors, case.spares, case.costs)
+    mtbf_seconds = case.snapshot.settings.mtbf_seconds
+
+    def worth(plan: Plan, price: Estimate) -> float:
+        return charged_goodput(_moved(case, plan, price)[0], mtbf_seconds) if _fits(case, price) else -math.inf
+
+    plan, price = substitute(case.plan, case.survivors, case.spares, case.costs, worth)
     plan = plan.amended(generation=case.snapshot.generation, idle_workers=_idle(case, plan))
     _require_memory(case, price)
-    migration = _migration(case, plan)
-    seconds = migration_seconds(case.snapshot.profile.recovery, migration.makespan_seconds)
-    return Candidate(Policy.SPARE_SUBSTITUTION, plan, _after(case, price, seconds), migration, "spare workers take dead slots over")
+    price, migration = _moved(case, plan, price)
+    return Candidate(Policy.SPARE_SUBSTITUTION, plan, price, migration, "spare workers take dead slots over")
 
 
 def dynamic(case: Case, found: list[Found]) -> Candidate:
@@ -189,8 +194,18 @@ def _migration(case: Case, plan: Plan) -> Migration:
     return plan_migration(case.plan, plan, case.snapshot.profile, case.snapshot.cluster, case.sources)
 
 
+def _moved(case: Case, plan: Plan, price: Estimate) -> tuple[Estimate, Migration]:
+    """The price once the state that a plan needs has moved, and what moves."""
+    migration = _migration(case, plan)
+    return _after(case, price, migration_seconds(case.snapshot.profile.recovery, migration.makespan_seconds)), migration
+
+
 def _after(case: Case, price: Estimate, reconfiguration_seconds: float) -> Estimate:
     return after_transition(price, reconfiguration_seconds, case.snapshot.settings.mtbf_seconds)
+
+
+def _fits(case: Case, price: Estimate) -> bool:
+    return all(stage.peak_memory_bytes <= case.costs.usable_bytes(stage.worker) for stage in price.stages)
 
 
 def _require_memory(case: Case, price: Estimate) -> None:

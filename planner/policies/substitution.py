@@ -1,9 +1,9 @@
 """Spare substitution: idle workers take dead slots over; what is left is rerouted."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 
 from estimator.costs import Costs
 from kintsugi.core.decision import Estimate
@@ -14,18 +14,36 @@ from planner.policies.rerouting import reroute
 MOST_CHOICES = 8
 """If there are no more ways to choose the places that are taken, all of them are priced."""
 
+MOST_WORK = 512
+"""Workers of all plans together that are priced where workers differ and any spare might take any place, or none."""
 
-def substitute(plan: Plan, survivors: Collection[str], spares: Sequence[str], costs: Costs) -> tuple[Plan, Estimate]:
-    """`plan`, and its price, with spares in the place of dead workers, the fastest spares first.
+MOST_SPEEDS = 4
+"""In larger jobs: speeds of spares, from the least on, that are tried as the least one that is of use."""
 
-    A worker that lost its state takes its own place back. Where there are more dead places than spares, those are taken whose
-    layers keep their holders busiest, or, of a few ways to choose, those that make the step shortest.
+
+def shortest(_: Plan, price: Estimate) -> float:
+    """What a plan is worth by its step alone."""
+    return -price.iteration_seconds
+
+
+def substitute(
+    plan: Plan,
+    survivors: Collection[str],
+    spares: Sequence[str],
+    costs: Costs,
+    worth: Callable[[Plan, Estimate], float] = shortest,
+) -> tuple[Plan, Estimate]:
+    """`plan`, and its price, with spares in the place of dead workers; those that are worth less than nobody stay idle.
+
+    A worker that lost its state takes its own place back. Of a few ways to give the others places, the one that is worth most
+    is taken; of more, the fastest spares take the places whose layers keep their holders busiest.
 
     Args:
         plan: what ran last.
         survivors: workers of the plan that are alive with their state.
         spares: living workers without state, in cluster order.
         costs: of the job.
+        worth: of such a plan at its price; of equal ones the shortest step wins.
 
     Raises:
         InfeasibleError: there is no dead slot or no spare worker, or no living worker holds what stays dead.
@@ -45,16 +63,45 @@ def substitute(plan: Plan, survivors: Collection[str], spares: Sequence[str], co
     fastest = sorted(free, key=lambda worker: (-costs.cluster.by_id[worker].speed_ratio, costs.cluster.order[worker]))
     empty = [place for place in dead if place not in returned]
     options, refusals = [], []
-    for chosen in _choices(plan, empty, sorted([*survivors, *returned.values()]), fastest, costs):
-        takers = returned | dict(zip(chosen, fastest, strict=False))
+    for given in _ways(plan, empty, sorted([*survivors, *returned.values()]), fastest, costs):
+        takers = returned | given
+        if not takers:
+            continue
         try:
             options.append(reroute(_filled(plan, takers), {*survivors, *takers.values()}, costs))
         except InfeasibleError as error:
             refusals.append(error)
     if not options:
         raise refusals[0]
-    result, price = min(options, key=lambda option: option[1].iteration_seconds)
+    result, price = max(options, key=lambda option: (worth(*option), shortest(*option)))
     return result.amended(policy=Policy.SPARE_SUBSTITUTION), price
+
+
+def _ways(
+    plan: Plan, empty: Sequence[Slot], present: Sequence[str], fastest: Sequence[str], costs: Costs
+) -> Iterator[dict[Slot, str]]:
+    """Spares by the places that they take: all ways where spares may be worse than nobody and few, else the most promising ones."""
+    kinds = _kinds(fastest, costs)
+    if not costs.is_uniform and (len(kinds) + 1) ** len(empty) * len(plan.workers) <= MOST_WORK:
+        for chosen in product((None, *kinds), repeat=len(empty)):
+            if all(chosen.count(kind) <= len(alike) for kind, alike in kinds.items()):
+                queues = {kind: iter(alike) for kind, alike in kinds.items()}
+                yield {place: next(queues[kind]) for place, kind in zip(empty, chosen, strict=True) if kind is not None}
+        return
+    by_id = costs.cluster.by_id
+    for slowest in sorted({by_id[worker].speed_ratio for worker in fastest})[:MOST_SPEEDS] or [0.0]:
+        some = [worker for worker in fastest if by_id[worker].speed_ratio >= slowest]
+        for places in _choices(plan, empty, present, some, costs):
+            yield dict(zip(places, some, strict=False))
+
+
+def _kinds(workers: Sequence[str], costs: Costs) -> dict[object, list[str]]:
+    """Workers by all that tells them apart: speed, memory, and, where links differ, the host."""
+    cluster, result = costs.cluster, dict[object, list[str]]()
+    for worker in map(cluster.by_id.__getitem__, workers):
+        host = None if cluster.has_equal_links else worker.host
+        result.setdefault((worker.speed_ratio, worker.memory_bytes, host), []).append(worker.id)
+    return result
 
 
 def _choices(

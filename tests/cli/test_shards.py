@@ -92,6 +92,13 @@ def test_missing_fields_are_named(ask, field):
     assert answer["error"]["field"] == field
 
 
+@pytest.mark.parametrize("number", ["1e999", "-1e999"])
+def test_a_number_beyond_all_range_is_told_in_json(ask, number):
+    status, text = ask(json.dumps(REQUEST).replace('"num_shards": 8', f'"num_shards": {number}'), "--format", "json")
+    error = json.loads(text, parse_constant=pytest.fail)["error"]
+    assert (status, error["field"], error["value"]) == (2, "num_shards", str(float(number)))
+
+
 @pytest.mark.parametrize("text", ["", "no JSON", '{"num_shards": NaN}', "[]"])
 def test_what_is_no_request_is_refused(ask, text):
     status, answer = ask_json(ask, text)

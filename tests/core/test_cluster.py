@@ -69,6 +69,9 @@ def test_cluster_refuses_bad_workers_and_links():
         replace(two, links=(replace(samples.LINK, between=("h00", "h09")),))
     with refuses("links[1].between", fragment="twice"):
         replace(two, links=(samples.LINK, replace(samples.LINK, between=("h01", "h00"))))
+    apart = tuple(Worker(id=f"w{n}", host=host) for n, host in enumerate(("a", "b-c", "a-b", "c")))
+    links = tuple(replace(samples.LINK, between=between) for between in (("a", "b-c"), ("a-b", "c")))
+    assert len(Cluster(name="c", workers=apart, links=links).links) == 2
     with refuses("num_workers", 0):
         Cluster.uniform(0)
     with refuses("workers_per_host", 0):

@@ -46,3 +46,5 @@ def test_prices_of_transitions():
         checkpoint_read_bytes_per_second=1e9,
     )
     assert restart_seconds(uniform_profile(2, recovery=recovery)) == pytest.approx(1 + 60 + 1.0 + 300)
+    eight = uniform_profile(2, recovery=recovery, tensor_parallel_degree=8)
+    assert restart_seconds(eight) == pytest.approx(1 + 60 + 8.0 + 300)  # each device has layers of its own to read

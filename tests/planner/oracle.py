@@ -77,7 +77,7 @@ def best_pipeline_seconds(profile: Profile, num_workers: int, num_microbatches: 
     return result
 
 
-def best_named_seconds(profile: Profile, cluster: Cluster, num_microbatches: int) -> float:
+def best_named_seconds(profile: Profile, cluster: Cluster, num_microbatches: int, max_dp: int = 1000) -> float:
     """Least pipeline time over all ordered crews of named workers, every share of micro-batches and every split; O(workers!)."""
     costs, names = Costs(profile, cluster), [worker.id for worker in cluster.workers]
     crews = [
@@ -94,14 +94,14 @@ def best_named_seconds(profile: Profile, cluster: Cluster, num_microbatches: int
     }
 
     @cache
-    def least(left: frozenset[str], m: int) -> float:
-        if m == 0 or not left:
+    def least(left: frozenset[str], m: int, dp: int) -> float:
+        if m == 0 or not left or not dp:
             return float("inf") if m else 0.0
-        first = min(left)
-        uses = (max(best[crew, n], least(left - crew, m - n)) for crew in crews if first in crew <= left for n in range(1, m + 1))
-        return min(least(left - {first}, m), *uses)
+        first, shares = min(left), range(1, m + 1)
+        uses = (max(best[crew, n], least(left - crew, m - n, dp - 1)) for crew in crews if first in crew <= left for n in shares)
+        return min(least(left - {first}, m, dp), *uses)
 
-    return least(frozenset(names), num_microbatches)
+    return least(frozenset(names), num_microbatches, max_dp)
 
 
 def _crew_seconds(costs: Costs, workers: tuple[str, ...], num_microbatches: int) -> float:

@@ -45,6 +45,12 @@ def test_every_contingency_equals_a_fresh_search(num_workers, workers_per_host, 
         assert text(made[fingerprint(snapshot)].decision) == text(fresh)
 
 
+def test_who_became_slow_is_planned_for_once():
+    """What runs was decided with the present speeds, so that the same workers at the same speeds keep it."""
+    slow = replace(running(4), speeds_changed=True)
+    assert not accepted(slow, replan(slow)).speeds_changed
+
+
 def test_each_single_worker_and_host_and_each_pair_is_thought_of_once():
     base = running(6, workers_per_host=2)
     found = [loss.workers for loss in losses(base)]

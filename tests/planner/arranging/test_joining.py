@@ -1,6 +1,7 @@
 """Bounds that count on reductions waiting for each other, against plans of all kinds."""
 
 import itertools
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from kintsugi.core.profile import LinkCost, Profile
 from planner.arranging.joining import MOST_WORK, Effort, join
 from planner.arranging.request import Request, search_for
 from planner.pipelines.partition import Partitioner
+from planner.pipelines.timetable import Timetable
 from planner.placing.placement import Holdings
 from planner.replan import replan
 from restorer.rounds import fastest_rounds
@@ -112,6 +114,19 @@ def test_all_work_comes_from_one_effort():
     left = effort.left
     assert join(search, 4, 1.3, effort) == (0.0, [])
     assert effort.left == left
+
+
+def test_first_stages_that_no_split_has_take_few_tables(monkeypatch):
+    """Where no time is too long, tables of ever longer ones are made until all pipelines are in them, if there are any."""
+    made: list[Timetable] = []
+    monkeypatch.setattr("planner.arranging.search.Timetable", lambda *given: made.append(Timetable(*given)) or made[-1])
+    costs, cluster = Costs(uniform_profile(4), Cluster.uniform(2)), Cluster.uniform(2)
+    job = snapshot_of(costs.profile, cluster, 8).settings
+    search = search_for(Request(costs, job, tuple(cluster.by_id), Holdings(None, ()), 0, Policy.FAULT_FREE))
+    bound, arrangements = join(search, 2, math.inf, Effort())
+    assert [shape.cuts for shape in arrangements[0].shapes] == [(0, 4), (0, 4)]
+    assert bound < math.inf
+    assert len(made) < 100
 
 
 @settings(deadline=None, max_examples=60)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kintsugi.core.cluster import Cluster, HostLink, Worker
+from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
 from planner.legality import violations
@@ -16,6 +17,7 @@ from tests.planner.oracle import best_named_seconds
 
 FREE_GRADIENTS = {"gradient_bytes": 0, "optimizer_seconds": 0.0, "output_bytes": 10_000_000}
 LINK = LinkCost(alpha_seconds=0.0, beta_seconds_per_byte=1e-10)
+FAR = LinkCost(alpha_seconds=1e-5, beta_seconds_per_byte=1e-9)
 
 
 def cluster_of(speeds, slow):
@@ -73,6 +75,36 @@ def test_a_slow_link_is_avoided():
     plan = replan(snapshot_of(profile, cluster_of([1.0, 0.9, 1.0, 0.9], {(0, 2): 5e-9}), 1)).plan
     neighbours = {tuple(sorted((a.worker, b.worker))) for p in plan.pipelines for a, b in itertools.pairwise(p.stages)}
     assert ("w00", "w02") not in neighbours
+
+
+def on_hosts(*hosts):
+    """Equal workers, one for each host named."""
+    return Cluster(name="shared", workers=tuple(Worker(id=f"w{n:02d}", host=host) for n, host in enumerate(hosts)))
+
+
+@pytest.mark.parametrize("schedule", [Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZB_H1])
+def test_neighbours_are_on_one_host_where_the_others_are_far(schedule):
+    profile = profile_of([layer("first", output_bytes=10**8, gradient_bytes=10**10), layer("second")], inter_host=FAR)
+    asked = snapshot_of(profile, on_hosts("h00", "h01", "h01"), 4)
+    plan = replan(replace(asked, settings=replace(asked.settings, schedule=schedule))).plan
+    assert set(plan.workers) == {"w01", "w02"}
+
+
+def test_pipelines_over_shared_hosts_are_the_best_ones_nearly_always():
+    chance, ratios = random.Random(4), []
+    for _ in range(100):
+        sizes = [chance.choice([10**6, 10**7, 10**8]) for _ in range(chance.randint(2, 6))]
+        profile = profile_of(
+            [layer(f"l{n}", **{**FREE_GRADIENTS, "output_bytes": size}) for n, size in enumerate(sizes)], inter_host=FAR
+        )
+        cluster = on_hosts(*(chance.choice(["h00", "h01", "h02"]) for _ in range(chance.randint(2, 4))))
+        asked = snapshot_of(profile, cluster, chance.randint(1, 6))
+        asked = replace(asked, settings=replace(asked.settings, ranges=Ranges(max_dp=1)))
+        seconds = replan(asked).estimate.pipeline_seconds
+        ratios.append(seconds / best_named_seconds(profile, cluster, asked.settings.num_microbatches, max_dp=1))
+    assert min(ratios) >= 1 - 1e-9
+    assert max(ratios) < 1.35
+    assert sum(ratio < 1 + 1e-9 for ratio in ratios) >= 95
 
 
 @pytest.mark.parametrize("speed", [0.01, 0.02])

@@ -1,0 +1,52 @@
+"""Files that a command writes: whole, or as they were before."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kintsugi.core.errors import InvalidInputError
+from kintsugi.runtime.disk import replace_whole
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write what `--output` asks for; a file that is there already stays as it is where the disk is full.
+
+    Raises:
+        InvalidInputError: the file cannot be written.
+    """
+    with told_unwritten(path, "output"):
+        if _is_special(path):
+            path.write_text(text)
+        else:
+            replace_whole(path, text)
+
+
+def require_writable(path: Path) -> None:
+    """Require that a file can be written there later, after work that should not be lost.
+
+    Raises:
+        InvalidInputError: its folder is not there, or it cannot be written.
+    """
+    if not path.parent.is_dir():
+        raise InvalidInputError("cannot be written: its folder is not there", field="output", value=str(path))
+    if path.is_dir() or not os.access(path if _is_special(path) else path.parent, os.W_OK):
+        raise InvalidInputError("cannot be written", field="output", value=str(path))
+
+
+@contextmanager
+def told_unwritten(path: Path, field: str) -> Iterator[None]:
+    """Has a file that cannot be written told by what it was named as.
+
+    Raises:
+        InvalidInputError: it cannot be.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InvalidInputError(f"cannot be written: {error.strerror}", field=field, value=str(path)) from error
+
+
+def _is_special(path: Path) -> bool:
+    """Whether it is a link, such as /dev/stdout, a device, a pipe or a folder: nothing that another file can take the place of."""
+    return path.is_symlink() or (path.exists() and not path.is_file())

@@ -1,0 +1,83 @@
+"""What commands write into files, and what is left where there is no room."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kintsugi.cli import main
+from kintsugi.core import codec
+from kintsugi.core.job import JobSettings
+from planner.quality import Case
+from tests.builders import uniform_profile
+
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "layers.csv")
+
+
+def told_without_room(*arguments):
+    """What a command says, and its exit status, where no file grows beyond 1 KiB: it fails as a full disk does."""
+    command = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", sys.executable, "-B", "-m", "kintsugi.cli", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+def status_of(*arguments):
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    return left.value.code
+
+
+@pytest.fixture
+def importing(tmp_path):
+    """The command that writes a profile, without where to."""
+    like = tmp_path / "like.json"
+    like.write_text(codec.dumps(uniform_profile(2)))
+    return "profile", "import", EXAMPLE, "--like", str(like), "--activation-ratio", "0.5", "--output-bytes", "1000", "--output"
+
+
+@pytest.mark.parametrize("before", [None, "what was there"])
+def test_a_full_disk_leaves_what_was_there_and_nothing_else(importing, tmp_path, before):
+    output = tmp_path / "out" / "profile.json"
+    output.parent.mkdir()
+    if before is not None:
+        output.write_text(before)
+    status, told = told_without_room(*importing, str(output))
+    assert (status, "output: cannot be written: File too large" in told) == (2, True)
+    assert [path.read_text() for path in output.parent.iterdir()] == ([] if before is None else [before])
+    assert status_of(*importing, str(output)) == 0
+    assert json.loads(output.read_text())["name"] == "layers"
+
+
+def test_a_link_is_followed(importing, tmp_path):
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    link.symlink_to(target)
+    for _ in range(2):
+        assert status_of(*importing, str(link)) == 0
+        assert link.is_symlink()
+        assert json.loads(target.read_text())["name"] == "layers"
+
+
+def test_a_pipe_is_written_to(importing, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)) as reader:
+        assert status_of(*importing, str(pipe)) == 0
+        assert json.loads(reader.read())["name"] == "layers"
+    assert pipe.is_fifo()
+
+
+def test_a_full_disk_leaves_the_baseline(tmp_path):
+    (tmp_path / "cases").mkdir()
+    case = Case(inline_profile=uniform_profile(2), workers=2, settings=JobSettings(num_microbatches=4))
+    for name in ("one", "two", "three", "four", "five", "six"):
+        (tmp_path / "cases" / f"{name}.json").write_text(codec.dumps(replace(case, description=name)))
+    assert status_of("regress", str(tmp_path), "--update") == 0
+    before = (tmp_path / "baseline.json").read_text()
+    assert len(before) > 1024
+    assert told_without_room("regress", str(tmp_path), "--update")[0] == 2
+    assert (tmp_path / "baseline.json").read_text() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"cases", "baseline.json"}
