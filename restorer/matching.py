@@ -6,8 +6,8 @@ is taken is decided by prices: all of them keep to the pairs whose reduced cost 
 for a worker's state is made shortest, then the waits together, then the distance to the holders.
 """
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,8 @@ class Crew:
     """Of each worker; empty where it holds nothing."""
     classes: Sequence[Hashable] | None = None
     """Of each worker: it takes slots of its own class only. None: any slot."""
+    leaving: Mapping[str, Layers] = field(default_factory=dict)
+    """Layers that others hold, who take no slot but can still hand them over."""
 
 
 def match_layers(
@@ -82,7 +84,9 @@ def match_layers(
         return None
     if proximity is not None:
         tight = tight_pairs(costs, counts, allowed)
-        nearness = proximity.nearness(crew.names, workers.kind_of, _mask(workers.layers, len(layer_bytes)), layer_bytes)
+        holders = _Kinds.of([*crew.held, *crew.leaving.values()], [None] * (len(crew.held) + len(crew.leaving)))
+        held = _mask(holders.layers, len(layer_bytes))
+        nearness = proximity.nearness([*crew.names, *crew.leaving], holders.kind_of, held, layer_bytes)
         workers, origin = workers.refined(nearness.place_of)
         waits = _Waits.of(nearness, workers, slots)
         counts = waits.least(workers.counts, demand, tight[origin])

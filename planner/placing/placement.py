@@ -61,6 +61,11 @@ class Holdings:
         """Layers that a worker holds, ascending; none where it holds no state."""
         return self.plan.layers_of.get(worker, ()) if self.plan is not None and worker in self.survivors else ()
 
+    @property
+    def leaving_layers(self) -> dict[str, Layers]:
+        """Layers of the workers that leave."""
+        return {worker: self.plan.layers_of[worker] for worker in sorted(self.leaving)} if self.plan is not None else {}
+
     def num_holders(self, num_layers: int) -> Sequence[int]:
         """How many workers held each layer under the plan, the dead included. Shape [layers]."""
         return self.plan.num_holders if self.plan is not None else (0,) * num_layers
@@ -147,6 +152,7 @@ class _Assignment:
         self._workers = self._ordered(workers)
         self._held = [holdings.layers_of(worker) for worker in self._workers]
         self._units = StateUnits(costs.profile)
+        self._leaving = {worker: self._units.held(layers) for worker, layers in holdings.leaving_layers.items()}
         self._num_holders = holdings.num_holders(costs.profile.num_layers)
 
     def _ordered(self, workers: Sequence[str]) -> Sequence[str]:
@@ -203,7 +209,7 @@ class _Assignment:
     def _by_layers(self, classes: Sequence[Hashable] | None, asked: Sequence[Hashable] | None) -> tuple[str, ...]:
         """The fewest bytes move, each slot taken by a worker of the class that it asks for."""
         held, wanted = _each(self._units.held, self._held), _each(self._units.wanted, self._slots)
-        crew = Crew(names=self._workers, held=held, classes=classes)
+        crew = Crew(names=self._workers, held=held, classes=classes, leaving=self._leaving)
         proximity = Proximity(self._costs.cluster, self._costs.profile.network)
         rows = match_layers(self._unit_bytes, crew, wanted, classes=asked, proximity=proximity)
         assert rows is not None

@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kintsugi.core.cluster import Cluster
+from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.errors import InvalidInputError, StateLostError
 from kintsugi.core.job import Ranges, Snapshot
 from kintsugi.core.membership import Event, EventKind, Membership
 from kintsugi.core.plan import Policy
+from kintsugi.core.profile import LinkCost
 from planner.contingency import fingerprint
 from planner.legality import violations
 from planner.replan import replan
-from tests.builders import snapshot_of, uniform_profile
+from tests.builders import grid_plan, snapshot_of, uniform_profile
 
 PROFILE = uniform_profile(8)
 
@@ -40,6 +41,24 @@ def test_what_one_worker_alone_holds_comes_from_it_when_it_leaves():
     assert "w02" not in decision.plan.workers
     assert "w02" in {transfer.source for transfer in decision.migration.transfers}
     assert not list(violations(snapshot, decision))
+
+
+@pytest.mark.parametrize(("hosts", "taker"), [(("h2", "h1", "h2"), "w02"), (("h0", "h2", "h1", "h0"), "w03")])
+def test_who_stands_beside_it_takes_its_slot(hosts, taker):
+    """Whoever takes it fetches all of it: over the host's own link, or over one that is a hundred times slower."""
+    far = LinkCost(alpha_seconds=1e-5, beta_seconds_per_byte=1e-8)
+    cluster = Cluster(name="shared", workers=tuple(Worker(id=f"w{n:02d}", host=host) for n, host in enumerate(hosts)))
+    length = len(hosts) - 2
+    base = snapshot_of(
+        uniform_profile(8, inter_host=far),
+        cluster,
+        3,
+        plan=grid_plan(8, [length], [3]),
+        ranges=Ranges(min_pp=length, max_pp=length),
+        policy=Policy.DYNAMIC_PARALLELISM,
+    )
+    decision = replan(without(base, "w00"))
+    assert {transfer.target for transfer in decision.migration.transfers} == {taker}
 
 
 def test_its_slot_is_not_rerouted_where_nobody_else_holds_the_layers():
