@@ -29,8 +29,8 @@ Search = Callable[[Request], Found]
 def around_slow_links(request: Request, search: Search) -> Found:
     """The best of what `search` finds with all hosts and without some behind links that are slower than the profile's.
 
-    First those with the most slow links are taken away one after the other, then from the best of that on always the host without
-    which goodput (`Request.worth`) is highest, as long as it grows.
+    First those with the most slow links are taken away one after the other. Then, from the best of that and from all hosts
+    on, always the one without which goodput (`Request.worth`) is highest, as long as it grows.
 
     Raises:
         InfeasibleError: nothing fits the ranges or memory.
@@ -38,26 +38,14 @@ def around_slow_links(request: Request, search: Search) -> Found:
     """
     started = clock()
     first = search(request)
-    known, size = _Known(request, first), 0
-    if _is_felt(request, first):
+    known = _Known(request, first, len(request.workers), first.search.lower_bound_seconds)
+    if known.is_felt:
         known.without_the_worst(search)
-    while _is_felt(request, known.found) and len(known.present.workers) != size:
-        size = len(known.present.workers)
-        known.without_one(search)
+        for start in (known.present, request):
+            known.one_by_one(start, search)
     best = known.found
     chosen = best if best is first else best.with_idle(request.workers, BEHIND).beside(first)
     return chosen.after(clock() - started)
-
-
-def _is_felt(request: Request, found: Found) -> bool:
-    """Whether the plan's step would be shorter without the links that differ, or may be long because workers are idle for them."""
-    costs = request.costs
-    if not costs.cluster.links:
-        return False
-    if found.plan.idle_workers and found.search.gap_ratio > FELT:
-        return True
-    alike = Costs(costs.profile, replace(costs.cluster, links=()))
-    return found.estimate.iteration_seconds > priced(found.plan, alike).iteration_seconds * (1 + FELT)
 
 
 @dataclass(slots=True)
@@ -66,7 +54,22 @@ class _Known:
 
     present: Request
     found: Found
+    num_workers: int
+    """On all hosts."""
+    least_seconds: float
+    """No step of these is shorter."""
     tried: set[Sequence[str]] = field(default_factory=set)
+
+    @property
+    def is_felt(self) -> bool:
+        """Whether the plan's step would be shorter without the links that differ, or may be long because they keep workers idle."""
+        costs, seconds = self.present.costs, self.found.estimate.iteration_seconds
+        if not costs.cluster.links:
+            return False
+        if len(self.found.plan.workers) < self.num_workers and seconds > self.least_seconds * (1 + FELT):
+            return True
+        alike = Costs(costs.profile, replace(costs.cluster, links=()))
+        return seconds > priced(self.found.plan, alike).iteration_seconds * (1 + FELT)
 
     def without_the_worst(self, search: Search) -> None:
         """Look without hosts that have the most slow links, taken away one by one until none is slow."""
@@ -77,11 +80,14 @@ class _Known:
             present = _without(present, behind[0])
             self._look(present, search)
 
-    def without_one(self, search: Search) -> None:
-        """Look without each of the hosts that have the most slow links."""
-        present = self.present
-        for host in _behind(present):
-            self._look(_without(present, host), search)
+    def one_by_one(self, present: Request, search: Search) -> None:
+        """Look without each of the hosts that have the most slow links, and go on without the one that is missed least."""
+        before = None
+        while self.found is not before and self.is_felt:
+            before = self.found
+            for host in _behind(present):
+                self._look(_without(present, host), search)
+            present = self.present
 
     def _look(self, fewer: Request, search: Search) -> None:
         """Whatever was tried before was worth no more than what was known then."""
