@@ -92,10 +92,11 @@ def stage_peak_bytes(sums: LayerSums, start: int, stop: int, *, num_in_flight: i
         is_all: whether these are all micro-batches (`holds_all`).
     """
     held = num_in_flight * sums.activation_bytes(start, stop)
-    return sums.static_bytes(start, stop, num_replicas) + running_bytes(sums, [(start, stop)], held, is_all=is_all)
+    num_all = num_in_flight if is_all else None
+    return sums.static_bytes(start, stop, num_replicas) + running_bytes(sums, [(start, stop)], held, num_all=num_all)
 
 
-def running_bytes(sums: LayerSums, ranges: Sequence[tuple[int, int]], held_bytes: int, *, is_all: bool = False) -> int:
+def running_bytes(sums: LayerSums, ranges: Sequence[tuple[int, int]], held_bytes: int, *, num_all: int | None = None) -> int:
     """The most that a worker's passes and updates take on top of what it always holds, in bytes.
 
     With most activations held, one more pass takes its widest layer's temporary memory (embedding, head, workspaces);
@@ -105,20 +106,19 @@ def running_bytes(sums: LayerSums, ranges: Sequence[tuple[int, int]], held_bytes
         sums: of the profile's layers.
         ranges: layers of the worker's stages, half open.
         held_bytes: most activations that it holds at once.
-        is_all: whether these are of all its micro-batches, of one stage: it makes gradients only as it lets go of them.
+        num_all: how many micro-batches they are of where these are all, of one stage: it makes gradients as it lets go of them.
     """
     update = max(sums.update_bytes(*stage) for stage in ranges)
-    if not is_all:
+    if num_all is None:
         return max(update, held_bytes + max(sums.temporary_bytes(*stage) for stage in ranges))
     (stage,) = ranges
-    rest = held_bytes - sums.activation_bytes(*stage)
-    later = rest + sums.temporary_bytes(*stage) if rest else 0
+    later = held_bytes - sums.activation_bytes(*stage) + sums.temporary_bytes(*stage) if num_all > 1 else 0
     return max(update, held_bytes + sums.first_temporary_bytes(*stage), later)
 
 
-def worker_peak_bytes(plan: Plan, worker: str, sums: LayerSums, held_bytes: int, *, is_all: bool = False) -> int:
-    """Peak memory of a worker that holds at most so many bytes of activations at once; `is_all` as in `running_bytes`."""
-    return worker_static_bytes(plan, worker, sums) + running_bytes(sums, _ranges(plan, worker), held_bytes, is_all=is_all)
+def worker_peak_bytes(plan: Plan, worker: str, sums: LayerSums, held_bytes: int, *, num_all: int | None = None) -> int:
+    """Peak memory of a worker that holds at most so many bytes of activations at once; `num_all` as in `running_bytes`."""
+    return worker_static_bytes(plan, worker, sums) + running_bytes(sums, _ranges(plan, worker), held_bytes, num_all=num_all)
 
 
 def activation_budget(plan: Plan, worker: str, sums: LayerSums, usable_bytes: int) -> int:

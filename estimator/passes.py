@@ -107,7 +107,7 @@ def _alike(plan: Plan, pipeline: Pipeline, workers: list[str], costs: Costs) -> 
         num_held, held_bytes = held_activations(plan.schedule, place, num_workers, count, activations[place::num_workers])
         flights.append(num_held)
         is_all = len(own) == 1 and holds_all(plan.schedule, num_held, count)
-        peaks.append(worker_peak_bytes(plan, worker, sums, held_bytes, is_all=is_all))
+        peaks.append(worker_peak_bytes(plan, worker, sums, held_bytes, num_all=num_held if is_all else None))
         updates.append(sum(stage.optimizer_seconds for stage in own))
     seats = [
         Seat(

@@ -84,7 +84,7 @@ def stage_peak_bytes(model: Model, num_in_flight: int, is_all: bool, start: int,
     held = num_in_flight * activations
     passing = held + model.temporary_bytes[start, stop]
     if is_all:
-        later = passing - activations if held > activations else 0
+        later = passing - activations if num_in_flight > 1 else 0
         passing = max(later, held + model.first_bytes[start, stop])
     peak: int = model.static_bytes[start, stop] + max(passing, model.update_bytes[start, stop])
     return peak

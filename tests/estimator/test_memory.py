@@ -61,6 +61,14 @@ def test_a_stage_takes_what_a_walk_through_its_passes_takes(found, num_stages, n
     assert peak == sums.static_bytes(0, len(found), 1) + walked_bytes(found, stage, num_stages, num_microbatches)
 
 
+def test_layers_that_keep_nothing_still_take_what_passes_take():
+    """The first backward pass makes the gradients; the next one needs its memory beside them."""
+    sums = LayerSums(profile_with([(0, 70, 0, 50, 0, 0)]))
+    static = sums.static_bytes(0, 1, 1)
+    for num_in_flight, running in ((1, 20), (2, 70), (3, 70)):
+        assert stage_peak_bytes(sums, 0, 1, num_in_flight=num_in_flight, num_replicas=1, is_all=True) == static + running
+
+
 @given(layers)
 def test_tables_hold_every_range(found):
     sums = LayerSums(profile_with(found))

@@ -111,4 +111,4 @@ def _lane_seconds(profile: Profile, schedule: Schedule, group: Kinds, num_microb
 def _peak_bytes(sums: LayerSums, moments: Ints, ranges: Ranges, dp: int, *, is_all: bool) -> int:
     """Of a worker with stages of these layers that holds so many micro-batches in them at once."""
     held = int(max(moments @ [sums.activation_bytes(*range_) for range_ in ranges]))
-    return sums.held_bytes(ranges, dp) + running_bytes(sums, ranges, held, is_all=is_all)
+    return sums.held_bytes(ranges, dp) + running_bytes(sums, ranges, held, num_all=int(moments.max()) if is_all else None)
