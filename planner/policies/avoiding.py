@@ -1,7 +1,7 @@
 """Plans that leave hosts behind slow links out: where every reduction waits for one link, fewer workers train more."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -104,19 +104,27 @@ class _Known:
 def _behind(request: Request) -> list[str]:
     """Hosts of the request's workers with slow links between them, those with the most first.
 
-    In jobs that are too large to be refined none with less than half of the most.
+    In jobs that are too large to be refined none with less than half of the most, and none of racks: where slow links are those
+    between groups of hosts, another group has no more of them without one of its hosts.
     """
     cluster, usual = request.costs.cluster, request.costs.profile.network.inter_host
-    present = {cluster.by_id[worker].host for worker in request.workers}
-    slow = [
-        link.between
-        for link in cluster.links
-        if (link.alpha_seconds > usual.alpha_seconds or link.beta_seconds_per_byte > usual.beta_seconds_per_byte)
-        and present.issuperset(link.between)
-    ]
-    counts = Counter(host for between in slow for host in between).most_common(MOST_HOSTS)
-    is_small = len(request.workers) <= MOST_WORKERS
-    return [host for host, count in counts if is_small or 2 * count >= counts[0][1]]
+    slow: dict[str, set[str]] = {cluster.by_id[worker].host: set() for worker in request.workers}
+    for link in cluster.links:
+        one, other = link.between
+        is_slow = link.alpha_seconds > usual.alpha_seconds or link.beta_seconds_per_byte > usual.beta_seconds_per_byte
+        if is_slow and one in slow and other in slow:
+            slow[one].add(other)
+            slow[other].add(one)
+    worst = sorted((host for host in slow if slow[host]), key=lambda host: -len(slow[host]))[:MOST_HOSTS]
+    if len(request.workers) <= MOST_WORKERS:
+        return worst
+    return [] if _are_racks(slow) else [host for host in worst if 2 * len(slow[host]) >= len(slow[worst[0]])]
+
+
+def _are_racks(slow: Mapping[str, Collection[str]]) -> bool:
+    """Whether hosts are in groups of two at least, with slow links to just those of all other groups."""
+    groups = Counter(frozenset(slow.keys() - others) for others in slow.values())
+    return all(len(group) == count > 1 for group, count in groups.items())
 
 
 def _without(request: Request, host: str) -> Request:

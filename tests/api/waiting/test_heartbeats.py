@@ -18,6 +18,7 @@ from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind, Membership
 from tests.api.requests import EVENTS, event, new_job
 from tests.builders import uniform_profile
+from tests.runtime.runs import eventually
 
 NOW = "2026-01-31T12:00:00Z"
 TIMEOUT = 10.0
@@ -228,7 +229,7 @@ def test_the_real_service(client):
     logged = client.get(EVENTS, params={"after": 0, "wait_seconds": 20}).json()["events"]
     assert {record["event"]["host"] for record in logged} == {"h00", "h01", "h02"}
     assert len({record["generation"] for record in logged}) == 1
-    stale = client.post(HEARTBEATS, json=body)
+    stale = eventually(lambda: client.post(HEARTBEATS, json=body), lambda answer: answer.status_code == 409)
     assert stale.status_code == 409
     assert stale.json()["error"]["code"] == "stale_incarnation"
     assert stale.json()["error"]["incarnations"] == {"w00": 0, "w01": 0}
