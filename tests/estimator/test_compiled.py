@@ -66,10 +66,11 @@ def packages(tmp_path):
 
 
 def python(folder: Path, script: str, **environment: str) -> str:
+    """What a script prints that uses the folder's packages, always from their sources: bytecode is read again within a second."""
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=folder,
-        env={**os.environ, **environment},
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment},
         capture_output=True,
         text=True,
         timeout=100,
