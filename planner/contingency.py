@@ -123,11 +123,8 @@ def plan_ahead(base: Snapshot, loss: Loss) -> Contingency | None:
 
 def _units(base: Snapshot) -> list[Loss]:
     """Living workers and the hosts of living workers, both in cluster order."""
-    by_host: dict[str, list[str]] = {}
-    for worker in base.alive:
-        by_host.setdefault(base.cluster.by_id[worker].host, []).append(worker)
     workers = [Loss(subjects=(worker,), workers=frozenset((worker,))) for worker in base.alive]
-    return workers + [Loss(subjects=(host,), workers=frozenset(lost)) for host, lost in by_host.items()]
+    return workers + [Loss(subjects=(host,), workers=frozenset(lost)) for host, lost in base.cluster.by_host(base.alive).items()]
 
 
 def _is_new(loss: Loss, base: Snapshot, seen: set[frozenset[str]]) -> bool:

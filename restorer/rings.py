@@ -40,9 +40,7 @@ def _faster(workers: tuple[str, ...], num_bytes: int, costs: Costs, links: HostL
     """The workers in the order of a ring over which a reduction of so many bytes is faster; as they are where none was found."""
     if len(workers) <= SAME_RING:
         return workers
-    on_host: dict[str, list[str]] = {}
-    for worker in workers:
-        on_host.setdefault(costs.cluster.by_id[worker].host, []).append(worker)
+    on_host = costs.cluster.by_host(workers)
     hosts = list(on_host)
     ring = np.arange(len(hosts))
     untangle(links.transfer_seconds(hosts, hosts, num_bytes / len(workers)), ring)

@@ -137,6 +137,13 @@ class Cluster:
         """Whether all links between workers are equal: each is alone on its host, or all are on one."""
         return not self.links and len(self.hosts) in (1, len(self.workers))
 
+    def by_host(self, workers: Iterable[str]) -> dict[str, list[str]]:
+        """Some workers (ids) by their hosts, both in the order given."""
+        result: dict[str, list[str]] = {}
+        for worker in workers:
+            result.setdefault(self.by_id[worker].host, []).append(worker)
+        return result
+
     def workers_on(self, host: str) -> tuple[str, ...]:
         """Ids of the workers on `host`."""
         return tuple(worker.id for worker in self.workers if worker.host == host)

@@ -15,9 +15,7 @@ def along_path(workers: Sequence[str], costs: Costs) -> tuple[str, ...]:
     From the first host on the nearest one that is left, then links are exchanged (`restorer.rings.untangle`); the ring is
     cut at its slowest link. As hosts come where there are more than `estimator.host_links.MOST_HOSTS`.
     """
-    on_host: dict[str, list[str]] = {}
-    for worker in workers:
-        on_host.setdefault(costs.cluster.by_id[worker].host, []).append(worker)
+    on_host = costs.cluster.by_host(workers)
     hosts = list(on_host)
     if len(hosts) > 2 and costs.host_links is not None:
         seconds = costs.host_links.transfer_seconds(hosts, hosts, max(layer.output_bytes for layer in costs.profile.layers))
