@@ -1,25 +1,25 @@
 """Files that a command writes: whole, or as they were before."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.disk import replace_whole
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write what `--output` asks for; a file that is there already stays as it is where the disk is full.
+def write_text(path: Path, text: str, field: str = "output") -> None:
+    """Write what the option `field` names; a file that is there already stays as it is where the disk is full.
 
     Raises:
         InvalidInputError: the file cannot be written.
     """
-    with told_unwritten(path, "output"):
+    try:
         if _is_special(path):
             path.write_text(text)
         else:
             replace_whole(path, text)
+    except OSError as error:
+        raise InvalidInputError(f"cannot be written: {error.strerror}", field=field, value=str(path)) from error
 
 
 def require_writable(path: Path) -> None:
@@ -32,19 +32,6 @@ def require_writable(path: Path) -> None:
         raise InvalidInputError("cannot be written: its folder is not there", field="output", value=str(path))
     if path.is_dir() or not os.access(path if _is_special(path) else path.parent, os.W_OK):
         raise InvalidInputError("cannot be written", field="output", value=str(path))
-
-
-@contextmanager
-def told_unwritten(path: Path, field: str) -> Iterator[None]:
-    """Has a file that cannot be written told by what it was named as.
-
-    Raises:
-        InvalidInputError: it cannot be.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise InvalidInputError(f"cannot be written: {error.strerror}", field=field, value=str(path)) from error
 
 
 def _is_special(path: Path) -> bool:

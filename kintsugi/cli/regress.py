@@ -11,12 +11,12 @@ import typer
 from rich.progress import track
 from rich.table import Table
 
-from kintsugi.cli.files import told_unwritten
+from kintsugi.cli.files import write_text
 from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.terminal import terminal
 from kintsugi.core import codec
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, NotFoundError
-from kintsugi.runtime.disk import replace_whole, require_folder
+from kintsugi.runtime.disk import require_folder
 from planner.quality import Baseline, Case, Figures, Verdict, compare, decide
 
 BASELINE, CASES = "baseline.json", "cases"
@@ -152,8 +152,7 @@ def _gone(name: str, before: Figures, update: bool) -> Result:
 def _write(folder: Path, figures: Mapping[str, Figures]) -> None:
     path = folder / BASELINE
     text = json.dumps(codec.encode(Baseline(cases=dict(sorted(figures.items())))), indent=1) + "\n"
-    with told_unwritten(path, "baseline"):
-        replace_whole(path, text)
+    write_text(path, text, "baseline")
 
 
 def _print(results: Sequence[Result], format: Format) -> None:  # noqa: A002

@@ -70,14 +70,29 @@ def test_a_pipe_is_written_to(importing, tmp_path):
     assert pipe.is_fifo()
 
 
-def test_a_full_disk_leaves_the_baseline(tmp_path):
+@pytest.fixture
+def cases(tmp_path):
+    """A folder with cases and no baseline yet."""
     (tmp_path / "cases").mkdir()
     case = Case(inline_profile=uniform_profile(2), workers=2, settings=JobSettings(num_microbatches=4))
     for name in ("one", "two", "three", "four", "five", "six"):
         (tmp_path / "cases" / f"{name}.json").write_text(codec.dumps(replace(case, description=name)))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("cases")
+def test_a_full_disk_leaves_the_baseline(tmp_path):
     assert status_of("regress", str(tmp_path), "--update") == 0
     before = (tmp_path / "baseline.json").read_text()
     assert len(before) > 1024
     assert told_without_room("regress", str(tmp_path), "--update")[0] == 2
     assert (tmp_path / "baseline.json").read_text() == before
     assert {path.name for path in tmp_path.iterdir()} == {"cases", "baseline.json"}
+
+
+def test_a_baseline_that_is_a_link_stays_one(cases, tmp_path_factory):
+    target = tmp_path_factory.mktemp("kept") / "baseline.json"
+    (cases / "baseline.json").symlink_to(target)
+    assert status_of("regress", str(cases), "--update") == 0
+    assert (cases / "baseline.json").is_symlink()
+    assert set(json.loads(target.read_text())["cases"]) == {"one", "two", "three", "four", "five", "six"}
