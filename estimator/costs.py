@@ -27,6 +27,8 @@ class Costs:
         """List schedules by what they order, and whether they fit memory: plans differ in their reductions alone at times."""
         self.alike: dict[object, dict[object, Alike]] = {}
         """Pipelines that no failure touched, by schedule and holders of layers, and by what sets them apart."""
+        self.paths: dict[tuple[str, ...], tuple[str, ...]] = {}
+        """Workers in the order in which first plans over links that differ take them, by the order in which they are listed."""
 
     def stage(self, worker: str, start: int, stop: int) -> StageTimes:
         """Passes of one micro-batch, and the update, through layers [start, stop) on one worker."""

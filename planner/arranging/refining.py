@@ -24,7 +24,7 @@ SLACK = 0.02
 """By what share pipelines of a change may be through later than the plan's: not all is seen before it is priced in full."""
 
 DOUBTFUL = 0.02
-"""By what share a step must be above its bound for equal workers that share hosts to be refined: mostly they need not be."""
+"""By what share a step must be above its bound for anybody to look for a shorter one in ways that take long."""
 
 
 def is_refined(request: Request) -> bool:
@@ -32,13 +32,19 @@ def is_refined(request: Request) -> bool:
     return _is_possible(request) and (bool(request.costs.cluster.links) or len(set(request.kinds)) > 1)
 
 
+def is_doubtful(iteration_seconds: float, least_seconds: float) -> bool:
+    """Whether a step is so much above its bound that a shorter one is worth a search."""
+    return iteration_seconds > least_seconds * (1 + DOUBTFUL)
+
+
 def is_worth_refining(request: Request, iteration_seconds: float, least_seconds: float) -> bool:
     """Whether a plan with such a step is looked at worker by worker; no step is shorter than `least_seconds`.
 
     Where hosts are shared nobody knows whether neighbours are on the same one until workers have names.
     """
-    is_doubtful = iteration_seconds > least_seconds * (1 + DOUBTFUL) and not request.costs.cluster.has_equal_links
-    return is_refined(request) or (is_doubtful and _is_possible(request))
+    if is_refined(request):
+        return True
+    return is_doubtful(iteration_seconds, least_seconds) and not request.costs.cluster.has_equal_links and _is_possible(request)
 
 
 def _is_possible(request: Request) -> bool:

@@ -13,8 +13,15 @@ def along_path(workers: Sequence[str], costs: Costs) -> tuple[str, ...]:
     """Workers of one host together, and hosts so that slow links between neighbours are few and as fast as may be.
 
     From the first host on the nearest one that is left, then links are exchanged (`restorer.rings.untangle`); the ring is
-    cut at its slowest link. As hosts come where there are more than `estimator.host_links.MOST_HOSTS`.
+    cut at its slowest link. As hosts come where there are more than `estimator.host_links.MOST_HOSTS`. Kept in `Costs.paths`.
     """
+    workers = tuple(workers)
+    if workers not in costs.paths:
+        costs.paths[workers] = _path(workers, costs)
+    return costs.paths[workers]
+
+
+def _path(workers: Sequence[str], costs: Costs) -> tuple[str, ...]:
     on_host = costs.cluster.by_host(workers)
     hosts = list(on_host)
     if len(hosts) > 2 and costs.host_links is not None:

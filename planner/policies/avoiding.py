@@ -9,7 +9,7 @@ from estimator.compiled import clock
 from estimator.costs import Costs
 from estimator.estimate import priced
 from kintsugi.core.errors import InfeasibleError
-from planner.arranging.refining import MOST_WORKERS
+from planner.arranging.refining import MOST_WORKERS, is_doubtful
 from planner.arranging.request import Request
 from planner.policies.found import Found, NothingFitsError
 
@@ -66,7 +66,7 @@ class _Known:
         costs, seconds = self.present.costs, self.found.estimate.iteration_seconds
         if not costs.cluster.links:
             return False
-        if len(self.found.plan.workers) < self.num_workers and seconds > self.least_seconds * (1 + FELT):
+        if len(self.found.plan.workers) < self.num_workers and is_doubtful(seconds, self.least_seconds):
             return True
         alike = Costs(costs.profile, replace(costs.cluster, links=()))
         return seconds > priced(self.found.plan, alike).iteration_seconds * (1 + FELT)

@@ -7,7 +7,7 @@ from functools import cached_property
 from estimator.costs import Costs
 from estimator.estimate import after_transition, priced
 from estimator.goodput import charged_goodput, migration_seconds, rerouting_seconds, restart_seconds
-from kintsugi.core.decision import Estimate, Migration
+from kintsugi.core.decision import Estimate, Migration, StageEstimate
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Snapshot
 from kintsugi.core.plan import IdleWorker, Plan, Policy
@@ -124,7 +124,7 @@ def substitution(case: Case) -> Candidate:
     mtbf_seconds = case.snapshot.settings.mtbf_seconds
 
     def worth(plan: Plan, price: Estimate) -> float:
-        return charged_goodput(_moved(case, plan, price)[0], mtbf_seconds) if _fits(case, price) else -math.inf
+        return -math.inf if _overfull(case, price) else charged_goodput(_moved(case, plan, price)[0], mtbf_seconds)
 
     plan, price = substitute(case.plan, case.survivors, case.spares, case.costs, worth)
     plan = plan.amended(generation=case.snapshot.generation, idle_workers=_idle(case, plan))
@@ -204,20 +204,21 @@ def _after(case: Case, price: Estimate, reconfiguration_seconds: float) -> Estim
     return after_transition(price, reconfiguration_seconds, case.snapshot.settings.mtbf_seconds)
 
 
-def _fits(case: Case, price: Estimate) -> bool:
-    return all(stage.peak_memory_bytes <= case.costs.usable_bytes(stage.worker) for stage in price.stages)
+def _overfull(case: Case, price: Estimate) -> list[StageEstimate]:
+    """Stages that take more memory than their workers have."""
+    return [stage for stage in price.stages if stage.peak_memory_bytes > case.costs.usable_bytes(stage.worker)]
 
 
 def _require_memory(case: Case, price: Estimate) -> None:
-    for stage in price.stages:
+    if overfull := _overfull(case, price):
+        stage = overfull[0]
         usable = case.costs.usable_bytes(stage.worker)
-        if stage.peak_memory_bytes > usable:
-            raise InfeasibleError(
-                f"worker {stage.worker} lacks {stage.peak_memory_bytes - usable} bytes for layers "
-                f"{stage.layer_start} to {stage.layer_stop - 1} with {stage.num_in_flight} micro-batches in flight",
-                field="memory_bytes",
-                value=usable,
-            )
+        raise InfeasibleError(
+            f"worker {stage.worker} lacks {stage.peak_memory_bytes - usable} bytes for layers "
+            f"{stage.layer_start} to {stage.layer_stop - 1} with {stage.num_in_flight} micro-batches in flight",
+            field="memory_bytes",
+            value=usable,
+        )
 
 
 def _idle(case: Case, plan: Plan) -> tuple[IdleWorker, ...]:

@@ -12,14 +12,12 @@ from estimator.compiled import clock
 from estimator.costs import Costs
 from estimator.estimate import priced
 from kintsugi.core.profile import LinkCost
+from planner.arranging.refining import is_doubtful
 from planner.arranging.request import Request
 from planner.policies.found import Found, NothingFitsError
 
-DOUBTFUL = 0.02
-"""By what share a step must be above its bound for anybody to look for shorter pipelines."""
-
 HELD_UP = 0.15
-"""By what share it must besides be longer than it would be over free links: what that leaves out costs time in every search."""
+"""By what share the step must also be longer than it would be over free links: what that leaves out costs time in every search."""
 
 _FREE = LinkCost(alpha_seconds=0.0, beta_seconds_per_byte=0.0)
 
@@ -40,9 +38,9 @@ def shortened(request: Request, search: Callable[[Request], Found]) -> Found:
     started = clock()
     first = best = search(request)
     least = first.search.lower_bound_seconds
-    is_worth_it = _is_doubtful(first, least) and _is_held_up(request, first)
+    is_worth_it = is_doubtful(first.estimate.iteration_seconds, least) and _is_held_up(request, first)
     for longest in _shorter(request, first) if is_worth_it else ():
-        if not _is_doubtful(best, least):
+        if not is_doubtful(best.estimate.iteration_seconds, least):
             break
         try:
             found = search(_with_at_most(request, longest, worth(best)))
@@ -52,10 +50,6 @@ def shortened(request: Request, search: Callable[[Request], Found]) -> Found:
             best, least = max(best, found, key=worth), found.search.lower_bound_seconds  # of still shorter ones, too
     chosen = best if best is first else best.beside(first)
     return chosen.after(clock() - started)
-
-
-def _is_doubtful(found: Found, least_seconds: float) -> bool:
-    return found.estimate.iteration_seconds > least_seconds * (1 + DOUBTFUL)
 
 
 def _is_held_up(request: Request, found: Found) -> bool:

@@ -73,7 +73,9 @@ def substitute(
             refusals.append(error)
     if not options:
         raise refusals[0]
-    result, price = max(options, key=lambda option: (worth(*option), shortest(*option)))
+    result, price = options[0]
+    if len(options) > 1:
+        result, price = max(options, key=lambda option: (worth(*option), shortest(*option)))
     return result.amended(policy=Policy.SPARE_SUBSTITUTION), price
 
 
