@@ -31,7 +31,9 @@ def quality_of(job: TrainingJob, held_out: Dataset, parameters: Mapping[str, Ten
         outputs: Activations = ()
         for index, layer in enumerate(job.layers):
             outputs = run_layer(layer, state.modules[index].eval(), outputs, batch)
-        loss += float(job.loss(outputs, batch)) * len(indices)
+        own = job.loss(outputs, batch)
+        assert isinstance(own, Tensor)  # of workloads all are means
+        loss += float(own) * len(indices)
         right += int((outputs[0].argmax(dim=-1) == batch[target]).sum())
         predictions += batch[target].numel()
     return Quality(held_out_loss=loss / len(held_out), held_out_accuracy=right / predictions)

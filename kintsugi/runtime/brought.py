@@ -258,12 +258,27 @@ def _told(tensors: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> str:
     return ", ".join(f"{shape} {str(dtype).removeprefix('torch.')}" for shape, dtype in tensors) or "nothing"
 
 
-def scalar_loss(loss: object) -> Tensor:
-    """The loss of one micro-batch.
+def counted_loss(made: object) -> tuple[Tensor, Tensor]:
+    """The loss of one micro-batch, and of how many a sum is (fp64): 1 where it is a mean.
 
     Raises:
-        InvalidInputError: it is no single number with a gradient.
+        InvalidInputError: it is no single number with a gradient, or what it comes with is no number.
     """
+    if not isinstance(made, tuple) or len(made) != 2:
+        return _scalar_loss(made), torch.ones((), dtype=torch.float64)
+    loss, count = made
+    if isinstance(count, Tensor) and (count.dim() > 0 or count.requires_grad or count.is_complex()):
+        what = f"a tensor of shape {tuple(count.shape)}" + (" with a gradient" if count.requires_grad else "")
+    elif not isinstance(count, (Tensor, int, float)):
+        what = f"a {type(count).__name__}"
+    else:
+        return _scalar_loss(loss), torch.as_tensor(count, dtype=torch.float64)
+    raise InvalidInputError(
+        f"returns a pair of which the second is {what}; return a sum and of how many tokens or samples it is", field="loss"
+    )
+
+
+def _scalar_loss(loss: object) -> Tensor:
     if not isinstance(loss, Tensor):
         why = f"returns a {type(loss).__name__}; return the tensor, without float() or .item()"
     elif loss.dim() > 0:

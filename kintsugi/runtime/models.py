@@ -13,9 +13,9 @@ from kintsugi.core import checks
 from kintsugi.core.errors import InvalidInputError, some
 from kintsugi.runtime.brought import (
     built,
+    counted_loss,
     optimizer_of,
     output_tensors,
-    scalar_loss,
     stacked,
     with_own_memory,
 )
@@ -30,6 +30,7 @@ from restorer.transport import TensorSpec
 
 Batch = Mapping[str, Tensor]
 Activations = tuple[Tensor, ...]
+Loss = Tensor | tuple[Tensor, Tensor | float]
 NamedParameters = list[tuple[str, nn.Parameter]]
 
 
@@ -53,8 +54,11 @@ class TrainingJob:
     optimizer: Callable[[NamedParameters], torch.optim.Optimizer | Sequence[torch.optim.Optimizer]]
     """Called for each layer that a worker holds, with its trained parameters by canonical name (`layer.parameter`); of several
     optimizers each takes some of them."""
-    loss: Callable[[Activations, Batch], Tensor]
-    """Mean loss of one micro-batch from the last layer's output."""
+    loss: Callable[[Activations, Batch], Loss]
+    """Mean loss of one micro-batch from the last layer's output; or a sum and of how many it is, such as tokens without padding.
+
+    Of means a step takes the mean; sums it adds up and divides by the count of all its micro-batches: tokens count alike.
+    """
     dataset: Dataset
     microbatch_size: int
     num_microbatches: int
@@ -232,18 +236,18 @@ def train_layer(
     return recomputed(run, activations, module=module, name=layer.name, device=torch.device(job.device))
 
 
-def loss_of(job: TrainingJob, outputs: Activations, batch: Batch) -> Tensor:
-    """Mean loss of one micro-batch.
+def loss_of(job: TrainingJob, outputs: Activations, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The loss of one micro-batch, and of how many a sum is (fp64): 1 where it is a mean.
 
     Raises:
-        InvalidInputError: it is no single number with a gradient.
+        InvalidInputError: it is no single number with a gradient, or what it comes with is no number.
     """
     try:
         loss = job.loss(outputs, batch)
     except (AttributeError, TypeError) as error:
         error.add_note("the loss takes the last layer's output as a tuple of tensors: outputs[0] is the first")
         raise
-    return scalar_loss(loss)
+    return counted_loss(loss)
 
 
 def optimizer_for(job: TrainingJob, parameters: NamedParameters) -> torch.optim.Optimizer:

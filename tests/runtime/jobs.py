@@ -106,6 +106,11 @@ def squared_error(outputs: Activations, batch: Batch) -> Tensor:
     return (outputs[0] - batch["target"]).square().mean()
 
 
+def counted_error(outputs: Activations, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The sum over what the mask leaves, and of how many it is: unequally many from micro-batch to micro-batch."""
+    return ((outputs[0] - batch["target"]).square() * batch["mask"]).sum(), batch["mask"].sum()
+
+
 def momentum(parameters: NamedParameters) -> torch.optim.Optimizer:
     return torch.optim.SGD([p for _, p in parameters], lr=0.05, momentum=0.9, weight_decay=0.01)
 
@@ -377,6 +382,11 @@ def langevin_job() -> TrainingJob:
     """The odd job without ties, under an optimizer that draws."""
     job = odd_job()
     return replace(job, layers=[replace(layer, tied={}) for layer in job.layers], optimizer=langevin)
+
+
+def counted_job() -> TrainingJob:
+    """The odd job, with a loss that counts what the mask leaves."""
+    return replace(odd_job(), loss=counted_error)
 
 
 @dataclass

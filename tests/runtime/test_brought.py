@@ -276,6 +276,11 @@ def test_sparse_gradients_that_come_of_functions_are_refused_with_their_paramete
         (lambda outputs, _: outputs[0].square(), "returns a tensor of shape (2, 6); return one number"),
         (lambda outputs, _: outputs[0].mean().item(), "returns a float; return the tensor"),
         (lambda outputs, _: outputs[0].mean().detach(), "returns a number without a gradient"),
+        (lambda outputs, _: (outputs[0].sum(), outputs[0]), "the second is a tensor of shape (2, 6) with a gradient; return a sum"),
+        (lambda outputs, _: (outputs[0].sum(), outputs[0].sum()), "the second is a tensor of shape () with a gradient"),
+        (lambda outputs, _: (outputs[0].sum(), None), "the second is a NoneType; return a sum and of how many"),
+        (lambda outputs, _: (outputs[0], 12), "returns a tensor of shape (2, 6); return one number"),
+        (lambda outputs, _: (outputs[0].sum(), 12, 1), "returns a tuple; return the tensor"),
     ],
 )
 def test_a_loss_that_cannot_be_trained_with_is_refused(loss, told):

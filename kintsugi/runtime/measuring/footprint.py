@@ -128,7 +128,7 @@ def _root(job: TrainingJob, index: int, module: nn.Module, batch: Batch, inputs:
     """A scalar to go back from, which keeps no output alive; None where nothing in the layer is trained or needs a gradient."""
     outputs = train_layer(job, index, module, inputs, batch, step=0, microbatch=0)
     if index + 1 == len(job.layers):
-        return loss_of(job, outputs, batch)
+        return loss_of(job, outputs, batch)[0]
     return what_follows(outputs)
 
 

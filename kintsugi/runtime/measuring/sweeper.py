@@ -140,7 +140,7 @@ class Sweeper:
         index = len(passes)
         outputs = train_layer(self._job, index, self._state.modules[index], inputs, batch, step=number, microbatch=0)
         is_last = index + 1 == len(self._job.layers)
-        loss = loss_of(self._job, outputs, batch) / self._job.num_microbatches if is_last else None
+        loss = loss_of(self._job, outputs, batch)[0] / self._job.num_microbatches if is_last else None
         if loss is None:
             outputs = as_announced(outputs, self._boundaries[index + 1], self._job.layers[index].name)
         passes.append(_Passed(inputs, outputs, loss))

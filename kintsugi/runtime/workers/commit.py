@@ -5,10 +5,11 @@ workers gave their part, that is, after all of them hold complete gradients. So 
 survivor can roll the step forward; when none is, all discard it and run it again under the new plan.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from kintsugi.core.errors import ReconfigurationError
+from kintsugi.core.errors import InvalidInputError, ReconfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class CommitRecord:
     """Squared 2-norm of the whole model's gradient."""
     loss: float
     """Mean over the global batch."""
+    divisor: float = 1.0
+    """What gradients are still to be divided by: mean count of the micro-batches where losses are sums, 1 where they are means."""
     microbatches: tuple[int, ...] = ()
     """How often the loss of each counted, over all workers. Shape [micro-batches]."""
     asks_for_checkpoint: bool = False
@@ -57,6 +60,21 @@ def require_each_once(record: CommitRecord) -> None:
             raise ReconfigurationError(
                 f"micro-batch {microbatch} of step {record.step} was trained {count} times", field="microbatch", value=microbatch
             )
+
+
+def divisor_of(count: float, num_microbatches: int) -> float:
+    """What sums of losses over a step, and their gradients, each divided by the number of micro-batches, are to be divided by.
+
+    Args:
+        count: of all micro-batches: of how many tokens or samples sums are; 1 for each mean.
+        num_microbatches: of the step.
+
+    Raises:
+        InvalidInputError: the count is none; all workers find the same.
+    """
+    if not (math.isfinite(count) and count >= 0):
+        raise InvalidInputError("counts of a step's sums must be finite and not negative", field="loss", value=count)
+    return count / num_microbatches or 1.0  # where nothing counts all sums are 0
 
 
 def resolve(statuses: Iterable[StepStatus]) -> CommitRecord | None:

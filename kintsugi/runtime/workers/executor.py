@@ -25,7 +25,7 @@ from kintsugi.runtime.models import (
 from kintsugi.runtime.records.tracing import ActionTrace
 from kintsugi.runtime.workers.backward import PassedStage
 from kintsugi.runtime.workers.buckets import BucketInFlight, taken_gradients
-from kintsugi.runtime.workers.commit import CommitRecord, Permit, StepStatus, anything, require_each_once
+from kintsugi.runtime.workers.commit import CommitRecord, Permit, StepStatus, anything, divisor_of, require_each_once
 from kintsugi.runtime.workers.demands import Watch, squared_norm
 from kintsugi.runtime.workers.numbering import Numbering
 from kintsugi.runtime.workers.ownership import owned_parameters, require_reduced
@@ -81,8 +81,8 @@ class Executor:
 
     def _begin(self, step: int) -> None:
         self._step = step
-        self._losses: list[Tensor] = []
-        """On the device: to read one is to wait for it."""
+        self._losses: list[tuple[Tensor, Tensor]] = []
+        """Sums and their counts, on the device: to read one is to wait for it."""
         self._counted = torch.zeros(self._job.num_microbatches, dtype=torch.float64)
         self._in_flight: dict[tuple[int, int], PassedStage] = {}
         self._activations: dict[tuple[int, int], Activations] = {}
@@ -147,8 +147,9 @@ class Executor:
                 values = train_layer(self._job, index, watch.module, values, batch, step=self._step, microbatch=action.microbatch)
         loss = None
         if action.layer_stop == len(self._job.layers):
-            loss = loss_of(self._job, values, batch) / self._job.num_microbatches
-            self._losses.append(loss.detach())
+            loss, count = loss_of(self._job, values, batch)
+            loss = loss / self._job.num_microbatches
+            self._losses.append((loss.detach(), count))
             self._counted[action.microbatch] += 1
         samples = self._sampler.indices(self._step, action.microbatch)
         self._recorder.passed(self._sampler.offset(action.microbatch), samples, action.layer_start, action.layer_stop)
@@ -216,16 +217,19 @@ class Executor:
         squared = squared_norm(owned).cpu()
         self.status = StepStatus(step=self._step, is_reduced=True, last_record=self.status.last_record)
         asks = torch.tensor(float(self._recorder.asks_for_checkpoint(self._step)), dtype=torch.float64)
-        loss = sum((own.double().cpu() for own in self._losses), torch.zeros((), dtype=torch.float64))
-        total = torch.cat([torch.stack([squared, loss, asks]), self._counted])
+        losses = [torch.stack([loss.double().cpu(), count.cpu()]) for loss, count in self._losses]
+        sums = sum(losses, torch.zeros(2, dtype=torch.float64))
+        total = torch.cat([torch.stack([squared, asks]), sums, self._counted])
         self._recorder.before_commit(self._step)
         self.groups.all_reduce(total, self._plan.workers)
         self._trace.waited()
-        whole_squared, mean_loss, asking, *counts = total.tolist()
+        whole_squared, asking, loss, count, *counts = total.tolist()
+        divisor = divisor_of(count, self._job.num_microbatches)
         record = CommitRecord(
             step=self._step,
-            squared_norm=whole_squared,
-            loss=mean_loss,
+            squared_norm=whole_squared / divisor**2,
+            loss=loss / divisor,
+            divisor=divisor,
             microbatches=tuple(map(int, counts)),
             asks_for_checkpoint=asking > 0,
         )
@@ -242,13 +246,13 @@ class Executor:
                 parameter.grad = torch.zeros_like(parameter)
 
     def _apply(self, record: CommitRecord) -> None:
-        limit = self._job.max_grad_norm
+        limit, scale = self._job.max_grad_norm, 1 / record.divisor
         if limit is not None:
-            scale = min(1.0, limit / (math.sqrt(record.squared_norm) + 1e-6))
-            if scale < 1.0:
-                for parameter in self.state.parameters.values():
-                    if parameter.grad is not None:
-                        parameter.grad.mul_(scale)
+            scale *= min(1.0, limit / (math.sqrt(record.squared_norm) + 1e-6))
+        if scale != 1.0:
+            for parameter in self.state.parameters.values():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(scale)
         self.state.set_learning_rate(record.step)
         self.state.update(record.step)
         self.status = StepStatus(step=record.step + 1, last_record=record)

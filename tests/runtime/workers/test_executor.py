@@ -11,15 +11,16 @@ from estimator.program import Program, compile_program
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import CommunicationError
 from kintsugi.core.plan import Plan
-from kintsugi.runtime.models import TrainingJob, collate, model_shape, run_layer, seed_for
+from kintsugi.runtime.models import Activations, Batch, TrainingJob, collate, model_shape, run_layer, seed_for
 from kintsugi.runtime.sampler import Sampler
 from kintsugi.runtime.workers.commit import CommitRecord, StepStatus
 from kintsugi.runtime.workers.executor import Executor
 from kintsugi.runtime.workers.state import ModelState
 from tests.builders import grid_plan
-from tests.runtime.jobs import NUM_MICROBATCHES, frozen_job, odd_job, profile_for, tiny_gpt
+from tests.core.refusals import refuses
+from tests.runtime.jobs import NUM_MICROBATCHES, counted_job, frozen_job, odd_job, profile_for, tiny_gpt
 
-JOBS = {"gpt": tiny_gpt, "odd": odd_job, "frozen": frozen_job}
+JOBS = {"gpt": tiny_gpt, "odd": odd_job, "frozen": frozen_job, "counted": counted_job}
 
 
 class Alone:
@@ -75,17 +76,19 @@ def plain_training(job: TrainingJob) -> tuple[list[float], dict[str, torch.Tenso
     for step in range(job.num_steps):
         for parameter in trained:
             parameter.grad = torch.zeros_like(parameter)
-        total = 0.0
+        sums, counts = [], []
         for microbatch in range(job.num_microbatches):
             batch = collate([job.dataset[i] for i in sampler.indices(step, microbatch)], job.device)
             values = ()
             for index, layer in enumerate(job.layers):
                 torch.manual_seed(seed_for(job, 2, step, microbatch, index))
                 values = run_layer(layer, state.modules[index], values, batch)
-            loss = job.loss(values, batch) / job.num_microbatches
-            loss.backward()
-            total += loss.item()
-        losses.append(total)
+            made = job.loss(values, batch)
+            sums.append(made[0] if isinstance(made, tuple) else made)
+            counts.append(float(made[1]) if isinstance(made, tuple) else 1.0)
+        loss = torch.stack(sums).sum() / sum(counts)
+        loss.backward()
+        losses.append(loss.item())
         torch.nn.utils.clip_grad_norm_(trained, job.max_grad_norm)
         state.set_learning_rate(step)
         state.update(step)
@@ -160,6 +163,40 @@ def test_gradients_are_clipped_by_the_norm_of_the_whole_model(limit):
     norm = math.sqrt(record.squared_norm)
     expected = norm if limit is None or norm <= limit else limit * norm / (norm + 1e-6)
     assert math.sqrt(squares) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("breaks_at", [1, 2, 3])
+def test_sums_are_divided_by_the_count_of_the_whole_step_also_where_it_is_rolled_forward(breaks_at):
+    job = counted_job()
+    whole, broken = executor_of(job, Alone()), executor_of(job, Alone(breaks_at=breaks_at))
+    records = [whole.run(step) for step in range(breaks_at)]
+    for step in range(breaks_at - 1):
+        broken.run(step)
+    with pytest.raises(CommunicationError):
+        broken.run(breaks_at - 1)
+    broken.roll_forward(records[-1])
+    assert is_as(broken, snapshot(whole))
+    assert {1.0, 12.0}.isdisjoint(record.divisor for record in records)
+
+
+def nothing_counts(outputs: Activations, _: Batch) -> tuple[torch.Tensor, int]:
+    return outputs[0].sum() * 0.0, 0
+
+
+def test_a_step_of_which_nothing_counts_changes_nothing():
+    executor = executor_of(replace(odd_job("stateless"), loss=nothing_counts, learning_rate_factor=None), Alone())
+    before = snapshot(executor)
+    assert executor.run(0).loss == 0.0
+    assert is_as(executor, before)
+
+
+@pytest.mark.parametrize("count", [-1.0, math.nan, math.inf])
+def test_counts_that_are_none_are_refused_before_anything_is_applied(count):
+    executor = executor_of(replace(odd_job(), loss=lambda outputs, _: (outputs[0].sum(), count)), Alone())
+    before = snapshot(executor)
+    with refuses("loss", ..., "counts of a step's sums must be finite and not negative"):
+        executor.run(0)
+    assert is_as(executor, before)
 
 
 def test_rolling_forward_follows_the_record_not_the_own_reckoning():

@@ -10,7 +10,7 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import IdleWorker, Policy
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
 from kintsugi.runtime.result import RunResult
-from tests.runtime.jobs import NUM_MICROBATCHES, NUM_STEPS, drawing_job, frozen_job, langevin_job, odd_job, tiny_gpt
+from tests.runtime.jobs import NUM_MICROBATCHES, NUM_STEPS, counted_job, drawing_job, frozen_job, langevin_job, odd_job, tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, request_for, run, survivors
 
 pytestmark = pytest.mark.processes
@@ -132,6 +132,13 @@ def test_what_samples_layers_and_losses_draw_is_the_same_on_every_stage_and_in_a
     whole = run(drawing_job, request_for(drawing_job(), 1, 1))
     request = request_for(drawing_job(), 2, 3, Policy.DYNAMIC_PARALLELISM)
     assert_same(run(drawing_job, request, fail_at(1, "w05", "backward"), fail_at(3, "w00", "commit")), whole)
+
+
+@pytest.mark.parametrize("point", ["backward", "reduce", "commit", "applied"])
+def test_sums_over_unequally_many_are_divided_by_how_many_the_whole_step_has(point):
+    whole = run(counted_job, request_for(counted_job(), 1, 1))
+    request = request_for(counted_job(), 2, 3, Policy.DATA_REROUTING)
+    assert_same(run(counted_job, request, fail_at(1, "w05", point), fail_at(3, "w00", point)), whole)
 
 
 def test_what_an_optimizer_draws_is_the_same_on_every_replica_and_under_every_plan():
