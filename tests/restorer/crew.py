@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self
@@ -183,7 +183,8 @@ class Crew(AbstractContextManager["Crew"]):
         self.on_publish(name, key)
         for member in members_of(key):
             if member in self._connections:
-                self._connections[member].send(("deliver", key, value))
+                with suppress(BrokenPipeError, ConnectionResetError):  # killed meanwhile
+                    self._connections[member].send(("deliver", key, value))
 
     def call(self, function: Callable[..., Any], *arguments: Any, on: Sequence[str] = ()) -> dict[str, Any]:
         """The answers of some (by default all) members to one call."""
