@@ -1,16 +1,18 @@
-"""Steps of rerouted plans: shared out by the planner, beside the paper's even spread (Zhou et al., section IV-A).
+"""Steps of rerouted plans: shared out by the planner, beside the paper's even spread (Zhou et al., section IV-A) and by load alone.
 
     python -m benchmarks.rerouting [--jobs 600] [--seed 0]
 
 Random grids of 3 to 10 pipelines of 2 to 6 stages, equal layers or not, 2 to 13 micro-batches in a pipeline, of which one to four
-workers are lost. Steps are the estimator's. Prints by how much the even spread's step is longer, by the number of lost workers.
+workers are lost. Steps are the estimator's. Prints by how much those of others are longer, by the number of lost workers, and how
+long looking for shorter ones takes.
 """
 
 import argparse
 import random
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from statistics import mean
+from statistics import mean, median
 
 from rich.console import Console
 from rich.progress import track
@@ -20,6 +22,7 @@ from estimator.costs import Costs
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Plan
+from planner.policies.diverting import divert
 from planner.policies.rerouting import reroute, reroute_evenly
 from tests.builders import grid_plan, layer, profile_of
 
@@ -38,15 +41,28 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
-    longer: dict[int, list[float]] = defaultdict(list)
+    longer: dict[str, dict[int, list[float]]] = {
+        "the even spread": defaultdict(list),
+        "the best of four by load": defaultdict(list),
+    }
+    seconds = []
     for number in track(range(arguments.jobs), description="rerouting", transient=True):
         plan, costs, living = drawn(chance, differ=number % 2 == 0)
         try:
-            ours, even = reroute(plan, living, costs)[1], reroute_evenly(plan, living, costs)[1]
+            even, by_load = reroute_evenly(plan, living, costs)[1], reroute(plan, living, costs)
         except InfeasibleError:  # nobody is left who holds some stage
             continue
-        longer[len(plan.workers) - len(living)].append(even.iteration_seconds / ours.iteration_seconds - 1)
-    Console().print(table(longer))
+        begun = time.process_time()
+        ours = divert(*by_load, costs)[1]
+        seconds.append(time.process_time() - begun)
+        for name, other in zip(longer, (even, by_load[1]), strict=True):
+            longer[name][len(plan.workers) - len(living)].append(other.iteration_seconds / ours.iteration_seconds - 1)
+    console = Console()
+    for name, own in longer.items():
+        console.print(table(name, own))
+    console.print(
+        f"looking for shorter steps: median {median(seconds) * 1e3:.0f} ms, at most {max(seconds) * 1e3:.0f} ms of processor time"
+    )
 
 
 def drawn(chance: random.Random, *, differ: bool) -> Job:
@@ -65,11 +81,11 @@ def drawn(chance: random.Random, *, differ: bool) -> Job:
     return plan, costs, [worker for worker in plan.workers if worker not in lost]
 
 
-def table(longer: Mapping[int, Sequence[float]]) -> Table:
-    """How much longer the even spread's steps are."""
-    result = Table(title="step of the even spread, longer than ours by")
-    for name in ("lost workers", "jobs", "mean", "nine tenths below", "most", "least"):
-        result.add_column(name, justify="right")
+def table(name: str, longer: Mapping[int, Sequence[float]]) -> Table:
+    """How much longer the steps of `name` are."""
+    result = Table(title=f"step of {name}, longer than ours by")
+    for column in ("lost workers", "jobs", "mean", "nine tenths below", "most", "least"):
+        result.add_column(column, justify="right")
     for lost, own in sorted(longer.items()):
         ratios = sorted(own)
         figures = mean(ratios), ratios[len(ratios) * 9 // 10], ratios[-1], ratios[0]

@@ -65,6 +65,11 @@ def priced(
     )
 
 
+def overfull(price: Estimate, costs: Costs) -> list[StageEstimate]:
+    """Stages that take more memory than their workers have."""
+    return [stage for stage in price.stages if stage.peak_memory_bytes > costs.usable_bytes(stage.worker)]
+
+
 def after_transition(price: Estimate, reconfiguration_seconds: float, mtbf_seconds: float) -> Estimate:
     """The same step after another transition: only reconfiguration and goodput (equation 8) differ."""
     goodput = goodput_samples_per_second(price.throughput_samples_per_second, reconfiguration_seconds, mtbf_seconds)

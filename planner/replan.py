@@ -15,7 +15,7 @@ from planner.placing.placement import Holdings
 from planner.placing.spreading import are_apart
 from planner.policies.found import Found
 from planner.policies.options import Case, arrangement, deferred, dynamic, rerouting, restart, substitution
-from planner.policies.policy import Candidate, Refusal, alternatives, break_even, choose, reason, survivable
+from planner.policies.policy import PREFERENCE, Candidate, Refusal, alternatives, break_even, choose, reason, survivable
 from planner.policies.reliability import with_estimated_mtbf
 
 REFUSED = "was refused for this membership"
@@ -125,10 +125,11 @@ def _recover(case: Case) -> Decision:
         try:
             candidates.append(attempt())
         except StateLostError as error:
-            lost = error
+            lost = lost or error
             refusals.append(Refusal(policy, str(error)))
         except InfeasibleError as error:
             refusals.append(Refusal(policy, str(error)))
+    refusals.sort(key=lambda refusal: PREFERENCE.index(refusal.policy))
     refused = case.snapshot.refused_policies
     refusals += [Refusal(c.policy, REFUSED) for c in candidates if c.policy in refused]
     candidates = [c for c in candidates if c.policy not in refused]
@@ -160,9 +161,9 @@ def _search_of(case: Case, found: list[Found]) -> Search:
 def _attempts(case: Case, candidates: list[Candidate], found: list[Found]) -> list[tuple[Policy, Callable[[], Candidate]]]:
     """How each policy is tried, in an order in which later ones find in `candidates` and `found` what they build on."""
     attempts: list[tuple[Policy, Callable[[], Candidate]]] = [
-        (Policy.DATA_REROUTING, lambda: rerouting(case)),
         (Policy.SPARE_SUBSTITUTION, lambda: substitution(case)),
         (Policy.DYNAMIC_PARALLELISM, lambda: dynamic(case, found)),
+        (Policy.DATA_REROUTING, lambda: rerouting(case, candidates)),
     ]
     if case.snapshot.settings.allows_follow_up:
         attempts.append((Policy.DEFERRED_PARALLELISM, lambda: deferred(case, candidates)))

@@ -125,14 +125,18 @@ class Plan:
         *,
         generation: int | None = None,
         policy: Policy | None = None,
+        routes: tuple[Route, ...] | None = None,
         rounds: tuple[Round, ...] | None = None,
         idle_workers: tuple[IdleWorker, ...] | None = None,
     ) -> "Plan":
         """`dataclasses.replace` for what leaves every worker where it is: neither checked nor derived anew but for what changes."""
-        changes = {"generation": generation, "policy": policy, "rounds": rounds, "idle_workers": idle_workers}
+        changes = {"generation": generation, "policy": policy, "routes": routes, "rounds": rounds, "idle_workers": idle_workers}
         result = copy(self)
         result.__dict__.update({field: value for field, value in changes.items() if value is not None})
         checks.non_negative("generation", result.generation)
+        if routes is not None:
+            result.__dict__.pop("route_of", None)
+            result._check_routes()
         if rounds is not None:
             result._check_rounds()
         if idle_workers is not None:

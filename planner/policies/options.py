@@ -1,13 +1,20 @@
 """What each policy comes to for a snapshot: its best plan with its price, or why there is none."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from estimator.costs import Costs
-from estimator.estimate import after_transition, priced
-from estimator.goodput import charged_goodput, migration_seconds, rerouting_seconds, restart_seconds
-from kintsugi.core.decision import Estimate, Migration, StageEstimate
+from estimator.estimate import after_transition, overfull, priced
+from estimator.goodput import (
+    charged_goodput,
+    goodput_samples_per_second,
+    migration_seconds,
+    rerouting_seconds,
+    restart_seconds,
+)
+from kintsugi.core.decision import Estimate, Migration
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Snapshot
 from kintsugi.core.plan import IdleWorker, Plan, Policy
@@ -15,6 +22,7 @@ from kintsugi.core.profile import OptimizerSharding
 from planner.arranging.request import Request
 from planner.placing.placement import Holdings
 from planner.policies.deferral import defer
+from planner.policies.diverting import MOST_GAIN, divert
 from planner.policies.found import Found
 from planner.policies.policy import Candidate, choose
 from planner.policies.rerouting import reroute
@@ -79,22 +87,37 @@ class Case:
         return complete and set(self.spares) <= known and is_as_fast and not is_half_done
 
 
-def rerouting(case: Case) -> Candidate:
+def rerouting(case: Case, candidates: Sequence[Candidate]) -> Candidate:
     """Dead slots rerouted; where none died anew, also the plan as it runs, which costs no transition.
+
+    `candidates` are those of other policies: only what may be worth more is sought longer for.
 
     Raises:
         StateLostError: no survivor holds some state.
         InfeasibleError: no survivor can take a slot, or lacks memory to.
     """
     require_state(case.plan, case.survivors)
+    seconds = rerouting_seconds(case.snapshot.profile.recovery)
     plan, price = reroute(case.plan, case.survivors, case.costs)
+    if _is_promising(case, price, seconds, candidates):
+        plan, price = divert(plan, price, case.costs)
     text = "living replicas take the micro-batches of the dead slots" if plan.routes else "reductions go along other links"
-    rerouted = _rerouted(case, plan, price, rerouting_seconds(case.snapshot.profile.recovery), text)
+    rerouted = _rerouted(case, plan, price, seconds, text)
     if len(case.survivors) < len(case.plan.workers):
         return rerouted
     price = priced(case.plan, case.costs)
     stays = _rerouted(case, case.plan, price, 0.0, "the plan stays")
     return choose([stays, rerouted], case.snapshot.settings.mtbf_seconds)
+
+
+def _is_promising(case: Case, price: Estimate, transition_seconds: float, candidates: Sequence[Candidate]) -> bool:
+    """Whether a rerouted plan would win with a step that is shorter by `MOST_GAIN`, or is a step on the way to another one."""
+    settings = case.snapshot.settings
+    if settings.policy is not None:
+        return settings.policy in (Policy.DATA_REROUTING, Policy.DEFERRED_PARALLELISM)
+    throughput, charged = price.throughput_samples_per_second / (1 - MOST_GAIN), transition_seconds + price.expected_restart_seconds
+    most = goodput_samples_per_second(throughput, charged, settings.mtbf_seconds)
+    return settings.allows_follow_up or all(most >= other.goodput(settings.mtbf_seconds) for other in candidates)
 
 
 def _rerouted(case: Case, plan: Plan, price: Estimate, transition_seconds: float, text: str) -> Candidate:
@@ -124,9 +147,10 @@ def substitution(case: Case) -> Candidate:
     mtbf_seconds = case.snapshot.settings.mtbf_seconds
 
     def worth(plan: Plan, price: Estimate) -> float:
-        return -math.inf if _overfull(case, price) else charged_goodput(_moved(case, plan, price)[0], mtbf_seconds)
+        return -math.inf if overfull(price, case.costs) else charged_goodput(_moved(case, plan, price)[0], mtbf_seconds)
 
     plan, price = substitute(case.plan, case.survivors, case.spares, case.costs, worth)
+    plan, price = divert(plan, price, case.costs)
     plan = plan.amended(generation=case.snapshot.generation, idle_workers=_idle(case, plan))
     _require_memory(case, price)
     price, migration = _moved(case, plan, price)
@@ -204,14 +228,9 @@ def _after(case: Case, price: Estimate, reconfiguration_seconds: float) -> Estim
     return after_transition(price, reconfiguration_seconds, case.snapshot.settings.mtbf_seconds)
 
 
-def _overfull(case: Case, price: Estimate) -> list[StageEstimate]:
-    """Stages that take more memory than their workers have."""
-    return [stage for stage in price.stages if stage.peak_memory_bytes > case.costs.usable_bytes(stage.worker)]
-
-
 def _require_memory(case: Case, price: Estimate) -> None:
-    if overfull := _overfull(case, price):
-        stage = overfull[0]
+    if full := overfull(price, case.costs):
+        stage = full[0]
         usable = case.costs.usable_bytes(stage.worker)
         raise InfeasibleError(
             f"worker {stage.worker} lacks {stage.peak_memory_bytes - usable} bytes for layers "

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from estimator.costs import Costs
-from estimator.estimate import priced
+from estimator.estimate import overfull, priced
 from estimator.passes import Passes, passes_of
 from kintsugi.core.decision import Estimate
 from kintsugi.core.errors import InfeasibleError
@@ -28,14 +28,11 @@ def reroute(plan: Plan, living: Collection[str], costs: Costs) -> tuple[Plan, Es
     Raises:
         InfeasibleError: no living worker holds all layers of a dead slot.
     """
-    holders = _holders_of_dead_slots(plan, living)
-    options: list[tuple[Plan, Estimate, Passes]] = []
-    for routes in spreads(plan, holders, costs):
-        option = _rerouted(plan, living, routes, costs)
-        passes = passes_of(option, costs)
-        options.append((option, priced(option, costs, passes=passes), passes))
-    best, price, passes = min(options, key=lambda option: option[1].iteration_seconds)
-    return min((best, price), _reordered(best, price, passes, costs), key=lambda option: option[1].iteration_seconds)
+    holders = holders_of_dead_slots(plan, living)
+    first, *others = spreads(plan, holders, costs)
+    rerouted = _rerouted(plan, living, first, costs)
+    options = [with_routes(rerouted, routes, costs) for routes in (first, *others)]
+    return reordered(*min(options, key=lambda option: (bool(overfull(option[1], costs)), option[1].iteration_seconds)), costs)
 
 
 def reroute_evenly(plan: Plan, living: Collection[str], costs: Costs) -> tuple[Plan, Estimate]:
@@ -44,21 +41,32 @@ def reroute_evenly(plan: Plan, living: Collection[str], costs: Costs) -> tuple[P
     Raises:
         InfeasibleError: no living worker holds all layers of a dead slot.
     """
-    result = _rerouted(plan, living, even_spread(plan, _holders_of_dead_slots(plan, living)), costs)
+    result = _rerouted(plan, living, even_spread(plan, holders_of_dead_slots(plan, living)), costs)
     return result, priced(result, costs)
 
 
-def _reordered(plan: Plan, price: Estimate, passes: Passes, costs: Costs) -> tuple[Plan, Estimate]:
-    """The plan with its reductions in the order that is through first, and its price; as it is where none waits for another."""
+def with_routes(plan: Plan, routes: Routes, costs: Costs) -> tuple[Plan, Estimate, Passes]:
+    """`plan` with other routes from its dead slots, its price, and its passes."""
+    option = plan if routes == plan.routes else plan.amended(routes=routes)
+    passes = passes_of(option, costs)
+    return option, priced(option, costs, passes=passes), passes
+
+
+def reordered(plan: Plan, price: Estimate, passes: Passes, costs: Costs) -> tuple[Plan, Estimate]:
+    """The plan with its reductions in the order that is through first, and its price; as it is where that is no sooner."""
     rounds = fastest_rounds(plan, costs, passes=passes) if len(plan.rounds) > 1 else plan.rounds
     if rounds == plan.rounds:
         return plan, price
     ordered = plan.amended(rounds=rounds)
-    return ordered, priced(ordered, costs)
+    return min((plan, price), (ordered, priced(ordered, costs)), key=lambda option: option[1].iteration_seconds)
 
 
-def _holders_of_dead_slots(plan: Plan, living: Collection[str]) -> dict[Slot, tuple[str, ...]]:
-    """Living holders of every dead slot's layers, in slot order."""
+def holders_of_dead_slots(plan: Plan, living: Collection[str]) -> dict[Slot, tuple[str, ...]]:
+    """Living holders of every dead slot's layers, in slot order.
+
+    Raises:
+        InfeasibleError: no living worker holds all layers of a dead slot.
+    """
     result = {}
     for p, pipeline in enumerate(plan.pipelines):
         for s, stage in enumerate(pipeline.stages):

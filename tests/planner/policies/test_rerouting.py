@@ -9,14 +9,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from estimator.costs import Costs
-from estimator.estimate import estimate, priced
+from estimator.estimate import estimate, overfull, priced
 from estimator.pipeline import rerouted_seconds
 from estimator.reductions import reduced_seconds
 from estimator.rerouted import rerouted_schedules, touched_pipelines
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Pipeline, Plan, Policy, Route, Schedule
-from planner.policies.rerouting import reroute, reroute_evenly
+from planner.policies.rerouting import holders_of_dead_slots, reroute, reroute_evenly, with_routes
+from planner.policies.spreads import spreads
 from restorer.rounds import colour_rounds
 from tests.builders import FREE, grid_plan, layer, profile_of, uniform_profile
 
@@ -84,6 +85,16 @@ def test_never_worse_than_the_even_spread(failure):
     found = estimate(mended(plan, living, costs), costs.profile, costs.cluster).iteration_seconds
     even = estimate(even_spread(plan, living, costs), costs.profile, costs.cluster).iteration_seconds
     assert found <= even * (1 + 1e-12)
+
+
+@given(failures())
+@settings(max_examples=150, deadline=None)
+def test_what_fits_memory_comes_before_what_is_faster(failure):
+    plan, costs, living = failure
+    rerouted = mended(plan, living, costs)
+    ways = spreads(plan, holders_of_dead_slots(plan, living), costs)
+    fits = [not overfull(with_routes(rerouted, routes, costs)[1], costs) for routes in ways]
+    assert any(fits) == (not overfull(priced(rerouted, costs), costs))
 
 
 @pytest.mark.parametrize(
