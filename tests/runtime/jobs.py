@@ -2,10 +2,8 @@
 
 import random
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,13 +15,12 @@ from kintsugi.core.profile import Profile
 from kintsugi.runtime.gpt import GptShape, gpt_job
 from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.llama import LlamaShape
-from kintsugi.runtime.models import Activations, Batch, Dataset, NamedParameters, TrainingJob, sampler_of
+from kintsugi.runtime.models import Activations, Batch, Dataset, NamedParameters, TrainingJob
 from kintsugi.runtime.ties import owner_of
 from tests.builders import FREE, layer, profile_of
 
 NUM_MICROBATCHES = 8
 NUM_STEPS = 4
-LONGEST_HOLD_SECONDS = 30.0
 WIDTH = 6
 TINY_LLAMA = LlamaShape(
     num_blocks=2,
@@ -387,55 +384,3 @@ def langevin_job() -> TrainingJob:
 def counted_job() -> TrainingJob:
     """The odd job, with a loss that counts what the mask leaves."""
     return replace(odd_job(), loss=counted_error)
-
-
-@dataclass
-class Slow:
-    """A data set that takes its time until a gate opens, so that there are steps left when something has happened."""
-
-    inner: Dataset
-    gate: Path
-    pause_seconds: float
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def __getitem__(self, index: int):
-        time.sleep(0.0 if self.gate.exists() else self.pause_seconds)
-        return self.inner[index]
-
-
-def slow_gpt(gate: Path, num_steps: int, pause_seconds: float = 0.005) -> TrainingJob:
-    """The decoder, on a data set that pauses before every sample until the gate opens."""
-    job = tiny_gpt(num_steps=num_steps)
-    return replace(job, dataset=Slow(job.dataset, gate, pause_seconds))
-
-
-@dataclass
-class Held:
-    """A data set that keeps some samples to itself until a gate opens; at most for `LONGEST_HOLD_SECONDS`."""
-
-    inner: Dataset
-    gate: Path
-    held: frozenset[int]
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def __getitem__(self, index: int):
-        deadline = time.monotonic() + LONGEST_HOLD_SECONDS
-        while index in self.held and not self.gate.exists() and time.monotonic() < deadline:
-            time.sleep(0.002)
-        return self.inner[index]
-
-
-def slow_averaging(gate: Path, num_steps: int, pause_seconds: float = 0.005) -> TrainingJob:
-    """The odd job with an optimizer that counts in its groups, on a data set that pauses before samples until the gate opens."""
-    job = odd_job("averaging", num_steps=num_steps)
-    return replace(job, dataset=Slow(job.dataset, gate, pause_seconds))
-
-
-def held_gpt(gate: Path, num_steps: int, step: int) -> TrainingJob:
-    """The decoder, which does not get beyond the beginning of a step until the gate opens."""
-    job = tiny_gpt(num_steps=num_steps)
-    return replace(job, dataset=Held(job.dataset, gate, frozenset(sampler_of(job).window(step))))

@@ -27,7 +27,8 @@ from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.result import RunResult
 from restorer.rounds import colour_rounds
 from tests.builders import grid_plan
-from tests.runtime.jobs import NUM_MICROBATCHES, held_gpt, profile_for, slow_gpt, tiny_gpt
+from tests.runtime.gated_jobs import held_gpt, slow_gpt
+from tests.runtime.jobs import NUM_MICROBATCHES, profile_for, tiny_gpt
 
 T = TypeVar("T")
 PATIENCE_SECONDS = 60.0

@@ -18,7 +18,8 @@ from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.decisions import JobRequest, ServiceDecisions
 from tests.builders import grid_plan, snapshot_of, uniform_profile
 from tests.databases import prepare
-from tests.runtime.jobs import slow_gpt, tiny_gpt
+from tests.runtime.gated_jobs import slow_gpt
+from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import assert_same, eventually, gpt_request, options_with, run, survivors
 from tests.services import service
 

@@ -19,7 +19,8 @@ from kintsugi.runtime.messages import Arm
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, Governance
 from kintsugi.runtime.result import RunResult
-from tests.runtime.jobs import odd_job, slow_averaging, slow_gpt, tiny_gpt
+from tests.runtime.gated_jobs import slow_averaging, slow_gpt
+from tests.runtime.jobs import odd_job, tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, request_for, run, run_slowly, survivors
 
 pytestmark = pytest.mark.processes

@@ -15,7 +15,8 @@ from kintsugi.runtime.faults import Fault, FaultPoint
 from kintsugi.runtime.options import AgentOptions, Governance
 from kintsugi.runtime.result import RunResult
 from tests.runtime.control.test_joins import TOLERANCE, Inviting, has_joined
-from tests.runtime.jobs import slow_gpt, tiny_gpt
+from tests.runtime.gated_jobs import slow_gpt
+from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run, survivors
 
 pytestmark = pytest.mark.processes
