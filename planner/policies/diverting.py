@@ -28,8 +28,8 @@ FEWEST_TRIED = 8
 MOST_IN_VAIN = 8
 """So many changes in a row for each dead slot without a shorter step end the search."""
 
-MOST_GAIN = 0.15
-"""By what share a step may become shorter, about: what would not be worth it even then is not tried."""
+MOST_GAIN = 0.05
+"""By what share for each dead slot a step may become shorter, about: what would not be worth it even then is not tried."""
 
 LAST = 1e-9
 """By what share before the last pass of all a pipeline's may end to be among those that end last."""
@@ -60,8 +60,10 @@ def divert(plan: Plan, price: Estimate, costs: Costs) -> tuple[Plan, Estimate]:
 
 
 def _most_tried(plan: Plan) -> int:
-    passes = plan.num_microbatches * max(len(pipeline.stages) for pipeline in plan.pipelines)
-    most = min(MOST_TRIED, MOST_PASSES // passes)
+    depth = max(len(pipeline.stages) for pipeline in plan.pipelines)
+    if depth == 1:  # then the best by load is the best of all: alike passes, each where it is through first
+        return 0
+    most = min(MOST_TRIED, MOST_PASSES // (plan.num_microbatches * depth))
     return most if most >= FEWEST_TRIED else 0
 
 

@@ -99,7 +99,7 @@ def rerouting(case: Case, candidates: Sequence[Candidate]) -> Candidate:
     require_state(case.plan, case.survivors)
     seconds = rerouting_seconds(case.snapshot.profile.recovery)
     plan, price = reroute(case.plan, case.survivors, case.costs)
-    if _is_promising(case, price, seconds, candidates):
+    if _is_promising(case, plan, price, seconds, candidates):
         plan, price = divert(plan, price, case.costs)
     text = "living replicas take the micro-batches of the dead slots" if plan.routes else "reductions go along other links"
     rerouted = _rerouted(case, plan, price, seconds, text)
@@ -110,12 +110,13 @@ def rerouting(case: Case, candidates: Sequence[Candidate]) -> Candidate:
     return choose([stays, rerouted], case.snapshot.settings.mtbf_seconds)
 
 
-def _is_promising(case: Case, price: Estimate, transition_seconds: float, candidates: Sequence[Candidate]) -> bool:
-    """Whether a rerouted plan would win with a step that is shorter by `MOST_GAIN`, or is a step on the way to another one."""
+def _is_promising(case: Case, plan: Plan, price: Estimate, transition_seconds: float, candidates: Sequence[Candidate]) -> bool:
+    """Whether a rerouted plan would win if its step were as short as it may become, or is a step on the way to another one."""
     settings = case.snapshot.settings
     if settings.policy is not None:
         return settings.policy in (Policy.DATA_REROUTING, Policy.DEFERRED_PARALLELISM)
-    throughput, charged = price.throughput_samples_per_second / (1 - MOST_GAIN), transition_seconds + price.expected_restart_seconds
+    throughput = price.throughput_samples_per_second * (1 + MOST_GAIN * len(plan.dead_slots))
+    charged = transition_seconds + price.expected_restart_seconds
     most = goodput_samples_per_second(throughput, charged, settings.mtbf_seconds)
     return settings.allows_follow_up or all(most >= other.goodput(settings.mtbf_seconds) for other in candidates)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from estimator.costs import Costs
 from estimator.estimate import overfull, priced
-from kintsugi.core.cluster import Cluster
+from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy
 from planner.legality import violations
@@ -84,6 +84,19 @@ def test_of_a_large_plan_no_changes_are_tried():
     assert before[0].num_microbatches * 4 > num_passes
     assert divert(*before, costs)[0] is before[0]
     assert math.prod(map(len, crews(before[0]))) <= MOST_TRIED, "else it would be one of few ways all the same"
+
+
+@pytest.mark.parametrize("speeds", [(1.0, 1.0, 1.0, 1.0), (1.0, 0.5, 0.8, 1.0), (0.3, 1.0, 0.9, 0.7)])
+def test_without_stages_load_says_it_all(speeds):
+    plan = grid_plan(2, [1] * 4, [2] * 4)
+    workers = tuple(Worker(id=w, host=w, speed_ratio=speed) for w, speed in zip(plan.workers, speeds, strict=True))
+    costs = Costs(uniform_profile(2), Cluster(name="mixed", workers=workers))
+    found, price = divert(*reroute(plan, ["w00", "w01", "w02"], costs), costs)
+    ways = (
+        tuple(replace(route, worker=worker) for route, worker in zip(found.routes, taken, strict=True))
+        for taken in product(*crews(found))
+    )
+    assert price.iteration_seconds == pytest.approx(min(with_routes(found, way, costs)[1].iteration_seconds for way in ways))
 
 
 def after(plan: Plan, living: list[str], costs: Costs, **changes) -> Snapshot:
