@@ -47,6 +47,8 @@ class Monitor(Patrol[Hearing]):
             hearing = self._listen(job, (await run_sync(self._scheduler.page, job)).overlay)
         self._scheduler.hear_term(hearing.overlay, heartbeat.term)
         hearing.hear(heartbeat, self._clock(), utc_now())
+        if job not in self._heard:
+            self._begin(job, hearing)
         overlay = hearing.overlay
         return OverlayHeartbeatAnswer(generation=overlay.generation, term=overlay.term, timeout_seconds=self._timeout)
 
@@ -70,9 +72,7 @@ class Monitor(Patrol[Hearing]):
         return self._timeout if self._heard else None
 
     def _listen(self, job: str, overlay: Overlay) -> Hearing:
-        hearing = self._heard.get(job)
-        if hearing is None:
-            hearing = self._begin(job, Hearing(overlay=overlay))
+        hearing = self._heard.get(job) or Hearing(overlay=overlay)
         hearing.look(overlay, self._clock())
         return hearing
 

@@ -40,6 +40,8 @@ class HeartbeatWatch(Patrol[Listened]):
     async def hear(self, job: str, heartbeats: Heartbeats) -> HeartbeatAnswer:
         """Remember that workers live; the answer names the latest generation that this process knows.
 
+        One that is refused for all of its workers begins no watch: somebody's mistake is nobody's silence.
+
         Raises:
             NotFoundError: no such job, or no such worker on the host.
             ConflictError: the job has ended.
@@ -48,7 +50,11 @@ class HeartbeatWatch(Patrol[Listened]):
         listened = self._heard.get(job)
         if listened is None or not listened.knows(heartbeats):
             listened = await self._look(job)
-        return listened.hear(heartbeats, self._clock())
+        try:
+            return listened.hear(heartbeats, self._clock())
+        finally:
+            if listened.beats and job not in self._heard:
+                self._begin(job, listened)
 
     def moved(self, job: str, generation: int) -> None:
         """Something was written: take over who lives before anybody else is declared lost; nobody is missed in a job that ended."""
@@ -65,9 +71,8 @@ class HeartbeatWatch(Patrol[Listened]):
         if state.history.ended is not None:
             self._heard.pop(job, None)
         require_going_on(state.history)
-        listened = self._heard.get(job)
-        if listened is None:
-            listened = self._begin(job, Listened(job=job, timeout_seconds=state.settings.heartbeat_timeout_seconds))
+        timeout_seconds = state.settings.heartbeat_timeout_seconds
+        listened = self._heard.get(job) or Listened(job=job, timeout_seconds=timeout_seconds)
         listened.look(state, self._clock())
         return listened
 

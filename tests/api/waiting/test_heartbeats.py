@@ -171,6 +171,22 @@ async def test_the_watch_declares_once_and_a_restart_gives_everybody_time():
 
 
 @pytest.mark.anyio
+async def test_a_heartbeat_that_is_refused_begins_no_watch():
+    records, now = Records(), [0.0]
+    watch = HeartbeatWatch(records, records.post, clock=lambda: now[0])
+    with pytest.raises(NotFoundError):
+        await watch.hear("llama", beats("h01", "w00"))
+    assert watch.num_workers() == 0
+    records.history = records.history.after(Event(kind=EventKind.WORKER_FAILED, id="e", generation=0, worker="w00"))
+    with pytest.raises(StaleIncarnationError):
+        await watch.hear("llama", beats("h00", "w00"))
+    assert watch.num_workers() == 0
+    with pytest.raises(StaleIncarnationError):
+        await watch.hear("llama", beats("h00", "w00", "w01"))
+    assert watch.num_workers() == 5
+
+
+@pytest.mark.anyio
 async def test_losses_are_told_once_the_database_is_back():
     records, now = Records(), [0.0]
     watch = HeartbeatWatch(records, records.post, clock=lambda: now[0])
