@@ -12,7 +12,7 @@ from api.records import JobState, Records
 from api.service import utc_now
 from api.waiting.heartbeats import Listened
 from api.waiting.patrol import Patrol
-from kintsugi.core.errors import ConflictError, InfeasibleError, KintsugiError
+from kintsugi.core.errors import ConflictError, InfeasibleError
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
 from kintsugi.core.membership import Event
 
@@ -80,21 +80,21 @@ class HeartbeatWatch(Patrol[Listened]):
         timeouts = (listened.timeout_seconds for listened in self._heard.values())
         return min((timeout for timeout in timeouts if timeout is not None), default=None)
 
-    async def _declare(self, job: str) -> None:
+    async def _tell(self, job: str) -> None:
         """Log the losses of a job, once the log itself still knows these workers as alive."""
         heard = self._heard.get(job)
         if heard is None or not heard.lost(self._clock()):
             return
+        lost: list[str | None] = []
         try:
             listened = await self._look(job)
             now = self._clock()
             events = listened.events(listened.lost(now), now, utc_now())
+            lost = [event.worker or event.host for event in events]
             if events:
-                self._log.warning("workers fell silent", job=job, lost=[event.worker or event.host for event in events])
                 await self._post(job, events)
+                self._log.warning("workers fell silent", job=job, lost=lost)
         except (InfeasibleError, ConflictError) as error:  # logged all the same, or overtaken: the log says who lives now
-            self._log.info("silence told", job=job, outcome=error.as_dict())
+            self._log.info("silence told", job=job, lost=lost, outcome=error.as_dict())
             with suppress(ConflictError):  # it has ended, as another process was told
                 await self._look(job)
-        except KintsugiError as error:
-            self._log.warning("cannot tell who fell silent", job=job, error=error.as_dict())
