@@ -4,13 +4,12 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 from anyio.to_thread import run_sync
-from structlog.contextvars import bound_contextvars
 
 from api.jobs.clock import seconds_between
-from api.outages import Outage
+from api.outages import Outage, Outages
 from api.storage.agenda import Agenda
 from api.storage.legible import IllegibleError
-from kintsugi.core.errors import KintsugiError, UnavailableError
+from kintsugi.core.errors import UnavailableError
 
 END_OF_TIME = "9999"
 """After every moment."""
@@ -32,8 +31,7 @@ class Deadlines:
         self._next_at: str | None = None
         self._closed = False
         self._looked_at = END_OF_TIME
-        self._refused: dict[str, Outage] = {}
-        """Jobs whose deadlines have passed and cannot be logged."""
+        self._refused = Outages("log a deadline")
 
     def expect(self, at: str) -> None:
         """Be ready at `at` (RFC 3339, UTC); to be called in the event loop."""
@@ -68,15 +66,12 @@ class Deadlines:
         """Whether a job's deadlines are logged as far as they have passed."""
         try:
             await self._expire(job)
-        except KintsugiError as error:
+        except Exception as error:  # one job's misfortune is not the others'
             if isinstance(error, UnavailableError) and not isinstance(error, IllegibleError):
                 raise
-            with bound_contextvars(job=job):  # whose misfortune is not the others'
-                self._refused.setdefault(job, Outage("log a deadline")).goes_on(error)
+            self._refused.goes_on(job, error)
             return False
-        if job in self._refused:
-            with bound_contextvars(job=job):
-                self._refused.pop(job).is_over()
+        self._refused.is_over(job)
         return True
 
     def _pause_seconds(self) -> float:

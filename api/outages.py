@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from kintsugi.core.errors import KintsugiError
 
@@ -27,12 +28,14 @@ class Outage:
         self._told_at = float("-inf")
         self._log = structlog.get_logger("kintsugi.api")
 
-    def goes_on(self, error: KintsugiError) -> None:
-        """Another attempt failed."""
+    def goes_on(self, error: Exception) -> None:
+        """Another attempt failed; of what is no error of the tree, but a mistake of ours, the traceback is told, too."""
         self._attempts += 1
-        if self._clock() - self._told_at >= REMINDER_SECONDS:
-            self._told_at = self._clock()
-            self._log.warning(f"cannot {self._what}", reason=error.message, attempts=self._attempts)
+        if self._clock() - self._told_at < REMINDER_SECONDS:
+            return
+        self._told_at = self._clock()
+        told = {"reason": error.message} if isinstance(error, KintsugiError) else {"exc_info": error}
+        self._log.warning(f"cannot {self._what}", attempts=self._attempts, **told)
 
     def is_over(self) -> None:
         """An attempt succeeded."""
@@ -43,3 +46,22 @@ class Outage:
     def pause_seconds(self, first: float, longest: float) -> float:
         """The pause until the next attempt: `first` while all is well, twice as long after each failure, up to `longest`."""
         return min(longest, first * 2.0 ** min(self._attempts, MOST_DOUBLINGS))
+
+
+class Outages:
+    """Of one thing that is tried for every job: one job's misfortune is not the others'."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._of: dict[str, Outage] = {}
+
+    def goes_on(self, job: str, error: Exception) -> None:
+        """Another attempt for a job failed."""
+        with bound_contextvars(job=job):
+            self._of.setdefault(job, Outage(self._what)).goes_on(error)
+
+    def is_over(self, job: str) -> None:
+        """An attempt for a job succeeded."""
+        if job in self._of:
+            with bound_contextvars(job=job):
+                self._of.pop(job).is_over()

@@ -160,8 +160,9 @@ class WhatIf:
         for worker, speed_ratio in self.slow.items():
             checks.positive(f"slow.{worker}", speed_ratio)
         if self.job is not None:
-            for field in ("profile", "cluster", "workers", "settings", "plan"):
-                if getattr(self, field) is not None:
+            absent = {"profile": None, "cluster": None, "workers": None, "workers_per_host": 1, "settings": None, "plan": None}
+            for field, nothing in absent.items():
+                if getattr(self, field) != nothing:
                     raise InvalidInputError("is given by the job already; leave it out", field=field)
             return
         for field in ("profile", "settings"):

@@ -135,7 +135,7 @@ class Settings(BaseSettings):
     """Pause before a webhook is tried again; each later pause is twice as long, up to ten minutes."""
     webhook_retry_seconds: float = Field(default=86_400.0, ge=0, le=2_592_000)
     """How long a delivery is tried before it is given up."""
-    webhook_keep_seconds: float = Field(default=604_800.0, gt=0)
+    webhook_keep_seconds: float = Field(default=604_800.0, gt=0, le=3_153_600_000)
     """How long deliveries that were made or given up are shown."""
     shutdown_seconds: int = Field(default=10, ge=1, le=3_600)
     """How long a stopping service lets requests finish."""

@@ -9,8 +9,11 @@ def utc_now() -> str:
 
 
 def moment_after(moment: str, seconds: float) -> str:
-    """The moment `seconds` after another one."""
-    return _text(datetime.fromisoformat(moment) + timedelta(seconds=seconds))
+    """The moment `seconds` after another one; the last that can be written where that comes later still."""
+    try:
+        return _text(datetime.fromisoformat(moment) + timedelta(seconds=seconds))
+    except OverflowError:
+        return _text(datetime.max.replace(tzinfo=UTC))
 
 
 def seconds_between(first: str, second: str) -> float:

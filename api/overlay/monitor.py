@@ -3,7 +3,6 @@
 import time
 from collections.abc import Awaitable, Callable
 
-import structlog
 from anyio.to_thread import run_sync
 
 from api.jobs.clock import utc_now
@@ -11,7 +10,6 @@ from api.overlay.book import Page
 from api.overlay.hearing import Hearing
 from api.overlay.scheduler import Scheduler
 from api.waiting.patrol import Patrol
-from kintsugi.core.errors import KintsugiError
 from kintsugi.core.overlay import Overlay
 from kintsugi.core.overlay_messages import OverlayEvent, OverlayHeartbeat, OverlayHeartbeatAnswer, OverlaySigns
 
@@ -47,6 +45,8 @@ class Monitor(Patrol[Hearing]):
             hearing = self._listen(job, (await run_sync(self._scheduler.page, job)).overlay)
         self._scheduler.hear_term(hearing.overlay, heartbeat.term)
         hearing.hear(heartbeat, self._clock(), utc_now())
+        if job not in self._heard:
+            self._begin(job, hearing)
         overlay = hearing.overlay
         return OverlayHeartbeatAnswer(generation=overlay.generation, term=overlay.term, timeout_seconds=self._timeout)
 
@@ -70,19 +70,14 @@ class Monitor(Patrol[Hearing]):
         return self._timeout if self._heard else None
 
     def _listen(self, job: str, overlay: Overlay) -> Hearing:
-        hearing = self._heard.get(job)
-        if hearing is None:
-            hearing = self._begin(job, Hearing(overlay=overlay))
+        hearing = self._heard.get(job) or Hearing(overlay=overlay)
         hearing.look(overlay, self._clock())
         return hearing
 
-    async def _declare(self, job: str) -> None:
-        hearing = self._heard[job]
-        if not hearing.lost(self._clock(), self._timeout):
+    async def _tell(self, job: str) -> None:
+        hearing = self._heard.get(job)
+        if hearing is None or not hearing.lost(self._clock(), self._timeout):
             return
-        try:
-            hearing.look((await run_sync(self._scheduler.page, job)).overlay, self._clock())
-            for event in hearing.lost(self._clock(), self._timeout):
-                await self._post(job, event)
-        except KintsugiError as error:
-            structlog.get_logger("kintsugi.api").warning("cannot declare a loss", job=job, reason=error.message)
+        hearing.look((await run_sync(self._scheduler.page, job)).overlay, self._clock())
+        for event in hearing.lost(self._clock(), self._timeout):
+            await self._post(job, event)

@@ -50,8 +50,8 @@ async def get_job(job: JobPath, desk: DeskDep) -> Response:
 async def post_ending(job: JobPath, body: EndingBody, desk: DeskDep, idempotency_key: IdempotencyKey = None) -> Response:
     """Say that a job is over.
 
-    From then on it takes no events, reports, approvals and heartbeats (409), nobody in it is missed, no plan is made for it, and
-    it does not count against `KINTSUGI_MAX_JOBS`. Its log and its plans stay. Saying the same outcome again changes nothing and
-    gets the same record; another one is a conflict.
+    From then on it takes no events, reports, approvals and heartbeats (409), nobody in it is missed, no plans are made ahead, and
+    it does not count against `KINTSUGI_MAX_JOBS`; events that waited for others still get their plan. Its log and its plans stay.
+    Saying the same outcome again changes nothing and gets the same record; another one is a conflict.
     """
     return reply(ending_record(await desk.write(job, desk.service.post_ending, job, body, idempotency_key)))

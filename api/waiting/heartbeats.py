@@ -62,10 +62,8 @@ class Listened:
                 message = f"is no worker of host {heartbeats.host!r} in this job's cluster"
                 raise NotFoundError(message, field=f"workers[{index}]", value=worker)
         stale = [worker for worker in heartbeats.workers if self._is_stale(worker, heartbeats.incarnations.get(worker, 0))]
-        self.heard |= dict.fromkeys((worker for worker in heartbeats.workers if worker not in stale), now)
-        if heartbeats.host in self.beats:
-            self.periods[heartbeats.host] = now - self.beats[heartbeats.host]
-        self.beats[heartbeats.host] = now
+        if living := [worker for worker in heartbeats.workers if worker not in stale]:
+            self._heard_of(heartbeats.host, living, now)
         if stale:
             raise StaleIncarnationError(
                 "were declared lost; report worker_joined with an incarnation above the last known one, and begin anew",
@@ -105,6 +103,12 @@ class Listened:
     def forgive(self, seconds: float) -> None:
         """Time in which the service itself did not listen is nobody's silence."""
         self.heard = {worker: heard + seconds for worker, heard in self.heard.items()}
+
+    def _heard_of(self, host: str, workers: Sequence[str], now: float) -> None:
+        self.heard |= dict.fromkeys(workers, now)
+        if host in self.beats:
+            self.periods[host] = now - self.beats[host]
+        self.beats[host] = now
 
     def _is_stale(self, worker: str, incarnation: int) -> bool:
         return worker not in self.heard or incarnation < self.incarnations.get(worker, 0)

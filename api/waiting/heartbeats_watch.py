@@ -12,7 +12,7 @@ from api.records import JobState, Records
 from api.service import utc_now
 from api.waiting.heartbeats import Listened
 from api.waiting.patrol import Patrol
-from kintsugi.core.errors import ConflictError, InfeasibleError, KintsugiError
+from kintsugi.core.errors import ConflictError, InfeasibleError
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
 from kintsugi.core.membership import Event
 
@@ -40,6 +40,8 @@ class HeartbeatWatch(Patrol[Listened]):
     async def hear(self, job: str, heartbeats: Heartbeats) -> HeartbeatAnswer:
         """Remember that workers live; the answer names the latest generation that this process knows.
 
+        One that is refused for all of its workers begins no watch: somebody's mistake is nobody's silence.
+
         Raises:
             NotFoundError: no such job, or no such worker on the host.
             ConflictError: the job has ended.
@@ -48,7 +50,11 @@ class HeartbeatWatch(Patrol[Listened]):
         listened = self._heard.get(job)
         if listened is None or not listened.knows(heartbeats):
             listened = await self._look(job)
-        return listened.hear(heartbeats, self._clock())
+        try:
+            return listened.hear(heartbeats, self._clock())
+        finally:
+            if listened.beats and job not in self._heard:
+                self._begin(job, listened)
 
     def moved(self, job: str, generation: int) -> None:
         """Something was written: take over who lives before anybody else is declared lost; nobody is missed in a job that ended."""
@@ -65,9 +71,8 @@ class HeartbeatWatch(Patrol[Listened]):
         if state.history.ended is not None:
             self._heard.pop(job, None)
         require_going_on(state.history)
-        listened = self._heard.get(job)
-        if listened is None:
-            listened = self._begin(job, Listened(job=job, timeout_seconds=state.settings.heartbeat_timeout_seconds))
+        timeout_seconds = state.settings.heartbeat_timeout_seconds
+        listened = self._heard.get(job) or Listened(job=job, timeout_seconds=timeout_seconds)
         listened.look(state, self._clock())
         return listened
 
@@ -75,21 +80,21 @@ class HeartbeatWatch(Patrol[Listened]):
         timeouts = (listened.timeout_seconds for listened in self._heard.values())
         return min((timeout for timeout in timeouts if timeout is not None), default=None)
 
-    async def _declare(self, job: str) -> None:
+    async def _tell(self, job: str) -> None:
         """Log the losses of a job, once the log itself still knows these workers as alive."""
         heard = self._heard.get(job)
         if heard is None or not heard.lost(self._clock()):
             return
+        lost: list[str | None] = []
         try:
             listened = await self._look(job)
             now = self._clock()
             events = listened.events(listened.lost(now), now, utc_now())
+            lost = [event.worker or event.host for event in events]
             if events:
-                self._log.warning("workers fell silent", job=job, lost=[event.worker or event.host for event in events])
                 await self._post(job, events)
+                self._log.warning("workers fell silent", job=job, lost=lost)
         except (InfeasibleError, ConflictError) as error:  # logged all the same, or overtaken: the log says who lives now
-            self._log.info("silence told", job=job, outcome=error.as_dict())
+            self._log.info("silence told", job=job, lost=lost, outcome=error.as_dict())
             with suppress(ConflictError):  # it has ended, as another process was told
                 await self._look(job)
-        except KintsugiError as error:
-            self._log.warning("cannot tell who fell silent", job=job, error=error.as_dict())

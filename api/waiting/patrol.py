@@ -8,6 +8,8 @@ from typing import Generic, Protocol, TypeVar
 import anyio
 import structlog
 
+from api.outages import Outages
+
 TICKS = 20
 """Looks per timeout."""
 SHORTEST_TICK_SECONDS, LONGEST_TICK_SECONDS = 0.02, 1.0
@@ -32,14 +34,19 @@ class Patrol(ABC, Generic[ListeningT]):
         """By job."""
         self._changed = anyio.Event()
         self._closed = False
+        self._untold = Outages("tell who fell silent")
 
     @abstractmethod
     def _timeout_seconds(self) -> float | None:
         """The shortest silence that is a loss; None where none is."""
 
     @abstractmethod
-    async def _declare(self, job: str) -> None:
-        """Tell the log who fell silent."""
+    async def _tell(self, job: str) -> None:
+        """Tell the log who fell silent.
+
+        Raises:
+            KintsugiError: that cannot be done now.
+        """
 
     def close(self) -> None:
         """Listen to nobody any more."""
@@ -56,6 +63,15 @@ class Patrol(ABC, Generic[ListeningT]):
             await self._tick()
             for job in list(self._heard):
                 await self._declare(job)
+
+    async def _declare(self, job: str) -> None:
+        """Tell the log who fell silent, or whoever reads the service's why not."""
+        try:
+            await self._tell(job)
+        except Exception as error:  # one job's misfortune is not the others'
+            self._untold.goes_on(job, error)
+        else:
+            self._untold.is_over(job)
 
     def _begin(self, job: str, listening: ListeningT) -> ListeningT:
         """Listen to a job from now on."""

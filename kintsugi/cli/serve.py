@@ -105,6 +105,9 @@ def serve(
             warming.join(WARMING_SECONDS)
     if not server.started:
         raise UnavailableError("the service could not start; its log says why")
+    if server.is_broken:
+        structlog.get_logger("kintsugi.api").error("ends because a part of it ended by the error above")
+        raise typer.Exit(STOPPED_SHORT)
 
 
 def _warm_up(settings: Settings) -> None:
@@ -131,11 +134,16 @@ class _Server(uvicorn.Server):
             print(f"kintsugi: listening on {self._address}", file=sys.stderr, flush=True)
             self._warming.start()
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether what the service does beside its requests ended by an error: it would answer, and hear and tell nobody."""
+        return getattr(self.lifespan, "error_occurred", False)
+
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second; whether to stop."""
         if counter % TICKS_PER_SECOND == 0:
             self._descriptors.look()
-        return await super().on_tick(counter)
+        return await super().on_tick(counter) or self.is_broken
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer those who wait, then stop; in the end without threads that do not come back."""

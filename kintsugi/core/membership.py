@@ -51,14 +51,14 @@ class Event:
     id: str
     """Chosen by the reporter; an event with an id that was seen changes nothing."""
     generation: int
-    """The membership generation that the reporter was in."""
+    """Of the plan that the reporter was told last, carried out or not."""
     worker: str | None = None
     host: str | None = None
     link: tuple[str, str] | None = None
     observed_at: str | None = None
     """RFC 3339, UTC."""
     incarnation: int = 0
-    """Which process life of the worker is meant."""
+    """Which process life of the worker is meant: what is told of an earlier one than is known changes nothing. 0 leaves it open."""
     deadline_seconds: float | None = None
     """worker_draining: how long the worker still serves; null: until it is let go; 0: it is lost at once."""
     speed_ratio: float | None = None

@@ -8,10 +8,11 @@ from api.storage.legible import IllegibleError
 
 
 class Agenda:
-    """Two jobs whose deadlines have passed; one cannot be read."""
+    """Two jobs whose deadlines have passed; one cannot be read, or decided about."""
 
-    def __init__(self):
+    def __init__(self, error=None):
         self.num_looks, self.logged = 0, []
+        self.error = error or IllegibleError("holds what this version does not understand")
 
     def due(self, now):
         self.num_looks += 1
@@ -22,14 +23,15 @@ class Agenda:
 
     async def expire(self, job):
         if job == "illegible":
-            raise IllegibleError("holds what this version does not understand")
+            raise self.error
         self.logged.append(job)
 
 
 @pytest.mark.anyio
-async def test_a_job_that_cannot_be_read_keeps_no_deadline_of_others_and_is_not_tried_without_a_pause(monkeypatch):
+@pytest.mark.parametrize("error", [None, OverflowError("a mistake of ours")])
+async def test_a_job_that_cannot_be_read_keeps_no_deadline_of_others_and_is_not_tried_without_a_pause(error, monkeypatch):
     monkeypatch.setattr(deadlines, "LOOK_SECONDS", 0.1)
-    agenda = Agenda()
+    agenda = Agenda(error)
     looking = deadlines.Deadlines(agenda, lambda: "2027-01-01T00:00:00.000000Z", agenda.expire)
     with anyio.move_on_after(0.5):
         await looking.run()

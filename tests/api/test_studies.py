@@ -120,6 +120,8 @@ def test_a_study_of_nonsense_is_refused_by_name(client, changes, status, field):
 def test_a_stored_job_is_not_described_again(client, job):
     response = client.post("/v1/whatif", json=study(job="llama"))
     assert (response.status_code, response.json()["error"]["field"]) == (422, "profile")
+    response = client.post("/v1/whatif", json={"job": "llama", "workers_per_host": 2})
+    assert (response.status_code, response.json()["error"]["field"]) == (422, "workers_per_host")
     assert client.post("/v1/whatif", json={"job": "nobody"}).status_code == 404
 
 

@@ -71,6 +71,24 @@ def test_a_search_without_end_does_not_keep_the_service_from_ending(tmp_path: Pa
             process.kill()
 
 
+BREAKING = """
+from api.waiting.heartbeats_watch import HeartbeatWatch
+from kintsugi.cli import main
+async def run(*_):
+    raise RuntimeError("a mistake of ours")
+HeartbeatWatch.run = run
+main()
+"""
+
+
+def test_a_service_that_would_hear_nobody_any_more_ends(tmp_path: Path):
+    serving = [sys.executable, "-c", BREAKING, "serve", "--port", "0", "--database-url", f"sqlite:///{tmp_path}/one.sqlite3"]
+    ended = subprocess.run(serving, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "a mistake of ours" in ended.stderr
+    assert "a part of it ended by the error above" in ended.stderr
+
+
 def test_after_a_kill_everything_is_there_and_the_next_event_is_answered(tmp_path: Path):
     database = tmp_path / "kintsugi.sqlite3"
     with service(database) as first, Client(first.url) as client:

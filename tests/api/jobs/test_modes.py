@@ -189,6 +189,16 @@ def test_what_nobody_judges_in_time_is_taken_as_the_job_says(make, clock, verdic
     assert service.decision("job").generation == (1 if verdict is Verdict.APPROVE else 0)
 
 
+@pytest.mark.parametrize("seconds", [1e12, 1e300])  # past the year 9999, and more than a time span holds
+def test_a_timeout_of_ages_is_none(make, seconds):
+    service = make(Handling(requires_approval=True, approval_timeout_seconds=seconds, answer_timeout_seconds=seconds))
+    lose(service, "w00", 0)
+    (deadline,) = service.state("job").history.lifecycle.deadlines
+    assert deadline.at == "9999-12-31T23:59:59.999999Z"
+    service.expire("job")
+    assert status(service, 1) is PlanStatus.PROPOSED
+
+
 @pytest.mark.parametrize(
     ("handling", "field"),
     [

@@ -139,6 +139,16 @@ async def test_the_monitor_declares_who_fell_silent_once_the_database_answers(sc
 
 
 @pytest.mark.anyio
+async def test_a_heartbeat_that_is_refused_begins_no_watch(scheduler):
+    monitor, _ = watching(scheduler, lambda: 0.0)
+    with pytest.raises(NotFoundError):
+        await monitor.hear("llama", OverlayHeartbeat(worker="w07"))
+    assert monitor._timeout_seconds() is None
+    await monitor.hear("llama", OverlayHeartbeat(worker="w00"))
+    assert monitor._timeout_seconds() == TIMEOUT
+
+
+@pytest.mark.anyio
 async def test_time_in_which_the_service_did_not_listen_is_forgiven(scheduler):
     readings = iter([0.0, 0.0, 0.0, 500.0, 500.0])
     monitor, _ = watching(scheduler, lambda: next(readings, 500.2))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import anyio
 import pytest
+import structlog
 
 from api.jobs.history import History
 from api.records import JobState
@@ -171,6 +172,22 @@ async def test_the_watch_declares_once_and_a_restart_gives_everybody_time():
 
 
 @pytest.mark.anyio
+async def test_a_heartbeat_that_is_refused_begins_no_watch():
+    records, now = Records(), [0.0]
+    watch = HeartbeatWatch(records, records.post, clock=lambda: now[0])
+    with pytest.raises(NotFoundError):
+        await watch.hear("llama", beats("h01", "w00"))
+    assert watch.num_workers() == 0
+    records.history = records.history.after(Event(kind=EventKind.WORKER_FAILED, id="e", generation=0, worker="w00"))
+    with pytest.raises(StaleIncarnationError):
+        await watch.hear("llama", beats("h00", "w00"))
+    assert watch.num_workers() == 0
+    with pytest.raises(StaleIncarnationError):
+        await watch.hear("llama", beats("h00", "w00", "w01"))
+    assert watch.num_workers() == 5
+
+
+@pytest.mark.anyio
 async def test_losses_are_told_once_the_database_is_back():
     records, now = Records(), [0.0]
     watch = HeartbeatWatch(records, records.post, clock=lambda: now[0])
@@ -180,6 +197,43 @@ async def test_losses_are_told_once_the_database_is_back():
     assert records.logged == []
     records.away = False
     await watch._declare("llama")
+    assert records.logged == [{"h00", "h01", "h02"}]
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("talkative")
+async def test_losses_that_cannot_be_told_are_said_to_be_so_once():
+    records, now = Records(), [0.0]
+    watch = HeartbeatWatch(records, records.post, clock=lambda: now[0])
+    await watch.hear("llama", beats("h00", "w00", "w01"))
+    now[0], records.away = 1.1 * TIMEOUT, True
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(3):
+            await watch._declare("llama")
+        records.away = False
+        await watch._declare("llama")
+    assert [line["event"] for line in lines] == [
+        "cannot tell who fell silent",
+        "workers fell silent",
+        "can tell who fell silent again",
+    ]
+
+
+@pytest.mark.anyio
+async def test_a_mistake_of_ours_in_one_job_leaves_others_their_losses():
+    records, now = Records(), [0.0]
+
+    async def post(job, events):
+        if job == "broken":
+            raise OverflowError("a mistake of ours")
+        await records.post(job, events)
+
+    watch = HeartbeatWatch(records, post, clock=lambda: now[0])
+    for job in ("broken", "llama"):
+        await watch.hear(job, beats("h00", "w00", "w01"))
+    now[0] = 1.1 * TIMEOUT
+    for job in ("broken", "llama"):
+        await watch._declare(job)
     assert records.logged == [{"h00", "h01", "h02"}]
 
 

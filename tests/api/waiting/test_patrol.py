@@ -31,7 +31,7 @@ class Rounds(Patrol[Sentry]):
     def _timeout_seconds(self) -> float | None:
         return min((one.timeout_seconds for one in self._heard.values() if math.isfinite(one.timeout_seconds)), default=None)
 
-    async def _declare(self, job: str) -> None:
+    async def _tell(self, job: str) -> None:
         self.looked_at.append(job)
         if len(self.looked_at) >= self._num_looks:
             self.close()

@@ -10,10 +10,12 @@ import pytest
 import structlog
 from cloudevents.core.bindings.http import HTTPMessage, from_http_event
 from cloudevents.core.formats.json import JSONFormat
+from pydantic import ValidationError
 from standardwebhooks import Webhook as Verifier
 from starlette.testclient import TestClient
 
 from api.app import create_app
+from api.settings import Settings
 from tests.api.http.test_bad_input import assert_is_problem
 from tests.api.requests import EVENTS, JOB, event, new_job
 from tests.api.webhooks.receiver import receiver
@@ -331,3 +333,14 @@ def test_deliveries_come_in_pages(client, job):
         cursor = page["next_cursor"]
     assert [len(page) for page in pages] == [2, 1]
     assert [delivery for page in pages for delivery in page] == everything
+
+
+def test_deliveries_are_kept_for_a_century_at_most(settings):
+    longest = settings.model_copy(update={"webhook_keep_seconds": 3_153_600_000.0})
+    with TestClient(create_app(longest)) as client, receiver() as site:
+        client.post("/v1/jobs", json=new_job())
+        add(client, site.url)
+        client.post(EVENTS, json=event("w00", 0, "w00"))
+        assert settled(client, 1)[0]["status"] == "delivered"
+    with pytest.raises(ValidationError, match="webhook_keep_seconds"):
+        Settings(webhook_keep_seconds=1e12)  # whose beginning lies before the first year
