@@ -28,11 +28,12 @@ def record(failures, seconds):
     return FailureRecord(num_failures=failures, observed_seconds=seconds)
 
 
-def decide(mtbf=10_800.0, *, profile=HEAVY, policy=None, failures=None, **settings):
+def decide(mtbf=10_800.0, *, profile=HEAVY, policy=None, failures=None, draining=(), **settings):
     cluster, fixed = Cluster.uniform(8), Ranges(min_dp=2, max_dp=2, min_pp=4, max_pp=4)
     plan = replan(snapshot_of(profile, cluster, 16, ranges=fixed)).plan
     snapshot = snapshot_of(profile, cluster, 16, plan=plan, lost=["w03"], mtbf_seconds=mtbf, policy=policy)
-    return replan(replace(snapshot, settings=replace(snapshot.settings, **settings), failures=failures))
+    settings = replace(snapshot.settings, **settings)
+    return replan(replace(snapshot, settings=settings, failures=failures, draining=draining))
 
 
 def test_without_observation_the_prior_stands():
@@ -125,9 +126,9 @@ def test_deciding_anew_around_the_break_even_changes_the_plan():
     assert decide(even * 0.999, ranges=pair).policy is Policy.DATA_REROUTING
 
 
-def two_steps(mtbf=10_800.0, policy=None, **changes):
-    profile = uniform_profile(8, layer_changes={**LIGHT_GRADIENTS, **changes}, memory_bytes=10**12)
-    return decide(mtbf, profile=profile, allows_follow_up=True, policy=policy)
+def two_steps(**asked):
+    profile = uniform_profile(8, layer_changes=LIGHT_GRADIENTS, memory_bytes=10**12)
+    return decide(profile=profile, allows_follow_up=True, **asked)
 
 
 def test_a_follow_up_is_considered_only_where_it_can_be_carried_out():
@@ -149,6 +150,12 @@ def test_two_steps_win_where_much_state_can_move_beside_the_training():
     assert follow_up.plan.generation == decision.plan.generation + 1
     assert follow_up.estimate.iteration_seconds < decision.estimate.iteration_seconds
     assert follow_up.after_steps * decision.estimate.iteration_seconds >= follow_up.migration.makespan_seconds
+
+
+def test_nobody_waits_at_the_second_step_for_state_of_who_leaves_at_the_first():
+    decision = two_steps(draining=("w03",), policy=Policy.DEFERRED_PARALLELISM)
+    assert decision.follow_up.migration.transfers
+    assert {transfer.source for transfer in decision.follow_up.migration.transfers} <= set(decision.plan.workers)
 
 
 def test_the_goodput_of_two_steps_counts_the_samples_of_a_whole_time_between_failures():
