@@ -165,6 +165,9 @@ class Plans(RuleBasedStateMachine):
         assert (lifecycle.applied, lifecycle.current) == (self.runs, max(self.approved))
         assert len(lifecycle.standings) <= 3
         assert (self.history.decides_at is None) == (self.window is None)
+        waits = {"proposed": self.handling.approval_timeout_seconds, "approved": self.handling.answer_timeout_seconds}
+        awaited = {generation for generation, status in self.model.items() if waits.get(status) is not None}
+        assert {deadline.generation for deadline in lifecycle.deadlines} == awaited
 
 
 @pytest.mark.parametrize("kind", HANDLINGS)
