@@ -39,7 +39,7 @@ def shard_needs(
     """
     needs = []
     for copy in range(min(copies, len(after))):
-        keepers = [before[(shard + copy) % len(before)] for shard in range(len(before))] if copy < min(copies, len(before)) else []
+        keepers = [before[(shard + copy) % len(before)] for shard in range(len(before))]
         for target, piece in _dealt(keepers, after, survivors, _sizes(num_bytes, len(before))):
             keeping = _holders(before, piece.shard, survivors, copies)
             others = tuple(worker for worker in keeping if worker != target)
@@ -63,7 +63,7 @@ def _sizes(num_bytes: int, parts: int) -> list[int]:
 def _dealt(
     keepers: Sequence[str], after: Sequence[str], survivors: Collection[str], sizes: Sequence[int]
 ) -> list[tuple[str, _Piece]]:
-    """The pieces of one copy that change hands, with their takers; without keepers all of it is made anew."""
+    """The pieces of one copy that change hands, with their takers."""
     shard_of = {worker: shard for shard, worker in enumerate(keepers) if worker in survivors}
     held = {worker: sizes[shard_of[worker]] if worker in shard_of else 0 for worker in after}
     by_size = sorted(after, key=lambda worker: -held[worker])

@@ -189,9 +189,7 @@ def _scalar(kind: type) -> Decoder:
     expected = {str: "a text", bool: "true or false"}.get(kind, str(kind))
 
     def scalar(data: Any) -> Any:
-        if type(data) is kind:
-            return data
-        if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
+        if not isinstance(data, kind):
             raise wrong(data, expected)
         return data
 

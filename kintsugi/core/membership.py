@@ -170,7 +170,7 @@ class Membership:
         """A worker on a host that it was not on before: in the failure domains of those who are there, if any are."""
         assert event.worker is not None
         host = event.host or f"h-{event.worker}"[: checks.LONGEST_NAME]
-        neighbours = [self.cluster.by_id[worker] for worker in self.cluster.workers_on(host) if worker != event.worker]
+        neighbours = [self.cluster.by_id[worker] for worker in self.cluster.workers_on(host)]
         return Worker(
             id=event.worker,
             host=host,

@@ -306,7 +306,7 @@ class Profile:
             if layer.tied_to is None:
                 continue
             owner = owners.get(layer.tied_to)
-            if owner is None or owner is layer or owner.tied_to is not None:
+            if owner is None or owner.tied_to is not None:
                 raise InvalidInputError(
                     "must name another layer that owns its parameters itself",
                     field=f"layers[{index}].tied_to",
@@ -329,4 +329,4 @@ class Profile:
         groups: dict[int, list[int]] = {}
         for index, layer in enumerate(self.layers):
             groups.setdefault(index_of[layer.tied_to] if layer.tied_to else index, []).append(index)
-        return tuple(sorted(tuple(sorted(group)) for group in groups.values()))
+        return tuple(sorted(map(tuple, groups.values())))

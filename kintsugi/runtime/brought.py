@@ -5,6 +5,7 @@ import math
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from multiprocessing.process import ORIGINAL_DIR  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -74,7 +75,7 @@ def stacked(samples: Sequence[Any]) -> dict[str, Tensor]:
                 field="dataset",
                 value=kind,
             )
-    return {name: _field(name, samples) for name in samples[0]}
+    return {name: _field(name, samples) for name in dict.fromkeys(chain.from_iterable(samples))}
 
 
 def _field(name: str, samples: Sequence[Mapping[str, Any]]) -> Tensor:

@@ -29,8 +29,9 @@ Search = Callable[[Request], Found]
 def around_slow_links(request: Request, search: Search) -> Found:
     """The best of what `search` finds with all hosts and without some behind links that are slower than the profile's.
 
-    First those with the most slow links are taken away one after the other. Then, from the best of that and from all hosts
-    on, always the one without which goodput (`Request.worth`) is highest, as long as it grows.
+    First those with the most slow links are taken away one after the other, and once more those with slow links to the most
+    workers, which are others where hosts have unequally many. Then, from the best of that and from all hosts on, always the
+    one without which goodput (`Request.worth`) is highest, as long as it grows.
 
     Raises:
         InfeasibleError: nothing fits the ranges or memory.
@@ -40,7 +41,8 @@ def around_slow_links(request: Request, search: Search) -> Found:
     first = search(request)
     known = _Known(request, first, len(request.workers), first.search.lower_bound_seconds)
     if known.is_felt:
-        known.without_the_worst(search)
+        for by_workers in (False, True):
+            known.without_the_worst(request, search, by_workers=by_workers)
         for start in (known.present, request):
             known.one_by_one(start, search)
     best = known.found
@@ -71,11 +73,10 @@ class _Known:
         alike = Costs(costs.profile, replace(costs.cluster, links=()))
         return seconds > priced(self.found.plan, alike).iteration_seconds * (1 + FELT)
 
-    def without_the_worst(self, search: Search) -> None:
+    def without_the_worst(self, present: Request, search: Search, *, by_workers: bool) -> None:
         """Look without hosts that have the most slow links, taken away one by one until none is slow."""
-        present = self.present
         for _ in range(MOST_HOSTS):
-            if not (behind := _behind(present)):
+            if not (behind := _behind(present, by_workers=by_workers)):
                 break
             present = _without(present, behind[0])
             self._look(present, search)
@@ -101,8 +102,8 @@ class _Known:
                 self.present, self.found = fewer, found
 
 
-def _behind(request: Request) -> list[str]:
-    """Hosts of the request's workers with slow links between them, those with the most first.
+def _behind(request: Request, *, by_workers: bool = False) -> list[str]:
+    """Hosts of the request's workers with slow links between them, those with the most, or to the most workers, first.
 
     In jobs that are too large to be refined none with less than half of the most, and none of racks: where slow links are those
     between groups of hosts, another group has no more of them without one of its hosts.
@@ -115,10 +116,12 @@ def _behind(request: Request) -> list[str]:
         if is_slow and one in slow and other in slow:
             slow[one].add(other)
             slow[other].add(one)
-    worst = sorted((host for host in slow if slow[host]), key=lambda host: -len(slow[host]))[:MOST_HOSTS]
+    weights = Counter(cluster.by_id[worker].host for worker in request.workers) if by_workers else dict.fromkeys(slow, 1)
+    far = {host: sum(weights[other] for other in others) for host, others in slow.items() if others}
+    worst = sorted(far, key=lambda host: -far[host])[:MOST_HOSTS]
     if len(request.workers) <= MOST_WORKERS:
         return worst
-    return [] if _are_racks(slow) else [host for host in worst if 2 * len(slow[host]) >= len(slow[worst[0]])]
+    return [] if _are_racks(slow) else [host for host in worst if 2 * far[host] >= far[worst[0]]]
 
 
 def _are_racks(slow: Mapping[str, Collection[str]]) -> bool:

@@ -183,7 +183,7 @@ def deferred(case: Case, candidates: list[Candidate]) -> Candidate:
         if policy not in made:
             raise InfeasibleError(f"needs {policy.value}, which is impossible here", field="policy")
     rerouted, rearranged = made[Policy.DATA_REROUTING], made[Policy.DYNAMIC_PARALLELISM]
-    if rerouted.migration != Migration():  # shards have moved by then
+    if rerouted.migration != Migration() or case.leaving:  # by then shards have moved, and who leaves is gone
         survivors = frozenset(rerouted.plan.workers)
         later = plan_migration(rerouted.plan, rearranged.plan, case.snapshot.profile, case.snapshot.cluster, survivors)
         rearranged = replace(rearranged, migration=later)

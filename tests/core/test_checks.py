@@ -19,13 +19,45 @@ def test_what_is_no_number_is_refused(check, value):
         check("x", value)
 
 
+@pytest.mark.parametrize(
+    ("check", "value"),
+    [
+        (checks.beta, 1e-2),
+        (checks.rate, 100),
+        (checks.microbatches, 65_536),
+        (checks.speed_ratio, 1e-6),
+        (checks.speed_ratio, 1e6),
+        (checks.device_memory, 10**6),
+        (checks.positive, 2**63 - 1),
+    ],
+)
+def test_the_last_credible_value_is_taken_and_none_beyond(check, value):
+    check("x", value)
+    beyond = {checks.rate: 99, checks.device_memory: 10**6 - 1}.get(check, value * 0.5 if value == 1e-6 else value + 1)
+    with refuses("x"):
+        check("x", beyond)
+
+
+def test_a_name_has_at_most_200_characters():
+    checks.name("id", "x" * 200)
+    with refuses("id", "x" * 200):
+        checks.name("id", "x" * 201)
+
+
+def test_long_values_are_told_by_their_beginning():
+    with refuses("x", "9" * 200):
+        checks.positive("x", "9" * 201)
+    with refuses("x", "an integer beyond 64 bits", "not an integer beyond 64 bits"):
+        checks.non_negative("x", -(2**70))
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 2**70])
 def test_what_is_not_finite_is_refused(value):
     with refuses("x"):
         checks.positive("x", value)
 
 
-@pytest.mark.parametrize("value", [1, 0.5, np.int64(3), np.float32(0.5), Decimal(2)])
+@pytest.mark.parametrize("value", [1, 0.5, 1e300, np.int64(3), np.float32(0.5), Decimal(2)])
 def test_any_finite_number_is_one(value):
     checks.positive("x", value)
 

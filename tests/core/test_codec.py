@@ -103,6 +103,8 @@ def test_text_is_canonical():
         ({"inners": [{"number": 1, "numbre": 2}]}, "inners[0].numbre", "known fields: number, ratio"),
         ({"pair": ["a"]}, "pair", "a list of 2"),
         ({"pair": ["a", "b"]}, "pair[1]", "an integer"),
+        ({"pair": {"a": 1, "b": 2}}, "pair", "a list"),
+        ({"inners": [{"number": -(2**63)}]}, "inners[0].number", "at most 64 bits"),
         ({"flag": 1}, "flag", "true or false, not 1"),
         ({"flag": "no"}, "flag", "true or false"),
         ({"colour": "blue"}, "colour", "one of red"),
@@ -116,6 +118,11 @@ def test_errors_name_the_path_and_what_was_expected(document, field, fragment):
         codec.decode(Outer, document)
     assert caught.value.field == field
     assert fragment in caught.value.message
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 1 - 2**63])
+def test_integers_of_64_bits_are_taken(number):
+    assert codec.loads(Inner, codec.dumps(Inner(number=number))).number == number
 
 
 def test_error_of_a_noun_gets_the_path_of_its_place():

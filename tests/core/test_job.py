@@ -34,6 +34,8 @@ def test_ranges_refuse(changes, field):
         ({"num_microbatches": 65_537}, "num_microbatches"),
         ({"mtbf_seconds": 0}, "mtbf_seconds"),
         ({"mtbf_seconds": -1}, "mtbf_seconds"),
+        ({"mtbf_prior_failures": 0}, "mtbf_prior_failures"),
+        ({"heartbeat_timeout_seconds": 0}, "heartbeat_timeout_seconds"),
     ],
 )
 def test_settings_refuse(changes, field):
@@ -65,6 +67,8 @@ def snapshot(**changes):
         ({"alive": ("w00", "w00")}, "alive[1]", "w00"),
         ({"alive": ("w00", "w07")}, "alive[1]", "w07"),
         ({"stateless": ("w07",)}, "stateless[0]", "w07"),
+        ({"draining": ("w02", "w07")}, "draining[1]", "w07"),
+        ({"draining": ("w02", "w01")}, "draining", ["w01"]),
         ({"profile": uniform_profile(3)}, "plan", 4),
     ],
 )

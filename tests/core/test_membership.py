@@ -65,6 +65,16 @@ def test_a_lost_worker_may_not_be_used(kind):
     assert ALL.after(event(kind, worker="w03")).alive == ("w00", "w01", "w02", "w04", "w05")
 
 
+def test_a_draining_worker_serves_until_it_fails_or_returns():
+    draining = ALL.after(event(EventKind.WORKER_DRAINING, worker="w03", deadline_seconds=30.0))
+    both = draining.after(event(EventKind.WORKER_DRAINING, worker="w01"))
+    assert (draining.draining, both.draining) == (("w03",), ("w01", "w03"))
+    assert both.after(event(EventKind.WORKER_FAILED, worker="w03")).draining == ("w01",)
+    assert both.after(event(EventKind.WORKER_JOINED, worker="w01")) == draining
+    assert ALL.after(event(EventKind.WORKER_DRAINING, worker="w03", deadline_seconds=0.0)).draining == ()
+    assert ALL.after(event(EventKind.WORKER_FAILED, worker="w03")).draining == ()
+
+
 def test_a_lost_host_takes_all_its_workers():
     assert ALL.after(event(EventKind.HOST_FAILED, host="h01")).alive == ("w00", "w01", "w04", "w05")
 
@@ -120,9 +130,17 @@ def test_who_comes_to_others_host_shares_their_failure_domains():
     assert moved.cluster.by_id["w00"].failure_domains == ("rack-c",)
 
 
+def test_who_comes_back_elsewhere_has_the_memory_it_had():
+    small = replace(ALL.cluster.by_id["w00"], memory_bytes=10**9)
+    moved = Membership.of(ALL.cluster.with_workers((small, *ALL.cluster.workers[1:]))).after(
+        event(EventKind.WORKER_JOINED, worker="w00", host="h02")
+    )
+    assert moved.cluster.by_id["w00"].memory_bytes == 10**9
+
+
 def test_a_straggler_slows_down_and_recovers():
     slow = ALL.after(event(EventKind.STRAGGLER, worker="w02", speed_ratio=0.5))
-    assert slow.cluster.by_id["w02"].speed_ratio == 0.5
+    assert [worker.speed_ratio for worker in slow.cluster.workers] == [1.0, 1.0, 0.5, 1.0, 1.0, 1.0]
     assert slow.alive == ALL.alive
     assert slow.after(event(EventKind.RECOVERED, worker="w02")) == ALL
     assert slow.after(event(EventKind.RECOVERED, worker="w02", speed_ratio=0.9)).cluster.by_id["w02"].speed_ratio == 0.9

@@ -54,6 +54,8 @@ def test_plan_refuses_pipelines_that_do_not_fit_together():
         Plan(pipelines=())
     with refuses("generation", -1):
         replace(GRID, generation=-1)
+    with refuses("pipelines", 65_537, "not credible"):
+        Plan(pipelines=(pipeline(stage(0, 1, "w00"), num_microbatches=65_536), pipeline(stage(0, 1, "w01"))))
     with refuses("pipelines[1]", 3, "holds 3 layers where pipelines[0] holds 4"):
         Plan(pipelines=(pipeline(stage(0, 4, "w00")), pipeline(stage(0, 3, "w01"))))
 
@@ -142,6 +144,7 @@ def test_a_dead_slot_needs_a_route_for_every_microbatch():
         ({"pipeline": -1}, "routes[0]"),
         ({"stage": 2}, "routes[0]"),
         ({"stage": 1}, "routes[0].worker"),
+        ({"stage": 1, "worker": "w01"}, "routes[0].worker"),
         ({"worker": "w01"}, "routes[0].worker"),
         ({"worker": "w99"}, "routes[0].worker"),
         ({"microbatch": 0}, "routes[0].microbatch"),
@@ -172,7 +175,11 @@ def test_views_of_a_rerouted_plan():
     assert plan.holders == (("w00",), ("w00",), ("w01", "w03"), ("w01", "w03"))
     assert plan.microbatches_of(1) == range(2, 4)
     assert [plan.worker_for(2, 1, n) for n in (0, 1)] == ["w00", "w03"]
-    assert plan.slots_of["w03"] == (Slot(pipeline=1, stage=1),)
+    assert plan.slots_of == {
+        "w00": (Slot(pipeline=0, stage=0),),
+        "w01": (Slot(pipeline=0, stage=1),),
+        "w03": (Slot(pipeline=1, stage=1),),
+    }
 
 
 @given(samples.plans())

@@ -31,6 +31,17 @@ def test_layers_refuse_microseconds(field):
         layer("a", **{field: 9644.5})
 
 
+def test_layers_refuse_to_share_more_than_they_have():
+    assert layer("a", parameter_bytes=4, tied_bytes=4).tied_bytes == 4
+    with refuses("tied_bytes", 5, "more than the layer's parameter_bytes"):
+        layer("a", parameter_bytes=4, tied_bytes=5)
+
+
+@pytest.mark.parametrize(("optimizer_seconds", "seconds"), [(0.75, 0.5), (0.125, 0.0)])
+def test_an_update_takes_what_a_steps_first_microbatch_does_not_save(optimizer_seconds, seconds):
+    assert layer("a", optimizer_seconds=optimizer_seconds, accumulation_seconds=0.25).update_seconds == seconds
+
+
 def test_backward_is_input_and_weight_part():
     assert layer("a", backward_input_seconds=0.25, backward_weight_seconds=0.5).backward_seconds == 0.75
 
@@ -91,7 +102,7 @@ def test_recovery_refuses(field, value):
         ({"microbatch_size": 0}, "microbatch_size"),
         ({"tensor_parallel_degree": 0}, "tensor_parallel_degree"),
         ({"tensor_parallel_degree": 2**11 + 1}, "tensor_parallel_degree"),
-        ({"layers": ()}, "layers"),
+        ({"optimizer_copies": 0}, "optimizer_copies"),
         ({"layers": (layer("a"), layer("b"), layer("a"))}, "layers[2]"),
         ({"layers": (layer("a"), layer("b", tied_to="c"))}, "layers[1].tied_to"),
         ({"layers": (layer("a", tied_to="a"),)}, "layers[0].tied_to"),
@@ -105,6 +116,8 @@ def test_profile_refuses(changes, field):
 
 def test_missing_layers_and_unknown_fields_are_named():
     document = codec.encode(uniform_profile(2))
+    with refuses("layers", [], "at least one"):
+        codec.decode(Profile, document | {"layers": []})
     with refuses("layers", None, "is missing from Profile"):
         codec.decode(Profile, {name: value for name, value in document.items() if name != "layers"})
     with refuses("layers[1].forward_ms", 12, "known fields: name, forward_seconds"):
@@ -184,3 +197,5 @@ def test_layers_of_a_petabyte_are_not_credible(field):
     with refuses(f"layers[0].{field}", 2**50, "not credible (over 1.13e+15)"):
         uniform_profile(2, layer_changes={field: 2**50})
     assert uniform_profile(2, layer_changes={field: 2**49}).num_layers == 2
+    with refuses(f"layers[1].{field}", 2**50):
+        replace(uniform_profile(1), layers=(layer("a", **{field: 1}), layer("b", **{field: 2**50}), layer("c")))

@@ -64,7 +64,7 @@ def test_a_name_that_stands_twice_is_told_by_its_row():
 
 
 def test_a_time_that_is_not_credible_is_told_in_the_columns_own_unit():
-    with pytest.raises(InvalidInputError, match=r"4e\+06 ms is not credible .* in milliseconds, not"):
+    with pytest.raises(InvalidInputError, match=r"4e\+06 ms is not credible \(over 3.6e\+06 ms\); .* in milliseconds, not"):
         read("0,h,4000000,2,3")
 
 
@@ -83,6 +83,8 @@ def test_a_file_that_is_no_csv_is_refused_with_its_line():
 def test_a_file_of_another_form_is_refused():
     with pytest.raises(InvalidInputError, match="no column mem_required"):
         read("0,h,1,2", header="layer_index,layer_name,forward,backward\n")
+    with pytest.raises(InvalidInputError, match="no column layer_index"):
+        read(header="")
     with pytest.raises(InvalidInputError, match="nothing below its header") as refused:
         read()
     assert refused.value.field == "file"

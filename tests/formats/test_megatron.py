@@ -148,3 +148,17 @@ def test_embeddings_are_known_by_their_names(name):
 @pytest.mark.parametrize("name", ["head", "lm_head", "output", "final_norm", "model.norm", "transformer.ln_f", "loss"])
 def test_heads_are_known_by_their_names(name):
     assert module_kinds(named("embedding", "block", name))[-1] is ModuleKind.HEAD
+
+
+@pytest.mark.parametrize(
+    ("names", "kinds"),
+    [
+        (("embedding", "block", "norm", "head"), "embedding decoder head head"),
+        (("embedding", "norm", "head"), "embedding decoder head"),
+        (("norm", "head"), "decoder head"),
+        (("head",), "decoder"),
+        (("embedding",), "embedding"),
+    ],
+)
+def test_every_layer_has_a_kind_and_one_beside_the_embedding_is_a_decoder(names, kinds):
+    assert " ".join(module_kinds(named(*names))) == kinds

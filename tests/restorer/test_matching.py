@@ -162,5 +162,12 @@ def test_matching_of_single_workers_moves_the_fewest_bytes():
     assert match(cost) == (1, 0)
 
 
+def test_of_equal_answers_that_is_taken_in_which_most_keep_what_they_have():
+    for rows in itertools.permutations(range(3)):
+        kept = np.zeros((3, 3), dtype=bool)
+        kept[list(rows), np.arange(3)] = True
+        assert match(np.ones((3, 3)), kept) == rows
+
+
 def test_missing_bytes():
     assert missing_bytes(LAYER_BYTES, [(0, 2), (3,)], [(0, 1, 2), (2, 3)]).tolist() == [[2, 1], [20, 13]]

@@ -82,6 +82,21 @@ def test_bytes_count_all_devices_of_a_worker_and_time_does_not():
     assert two.makespan_seconds == one.makespan_seconds
 
 
+def test_bytes_from_a_checkpoint_count_all_devices_too_and_come_by_layer_and_worker():
+    recovery = replace(RECOVERY, checkpoint_interval_seconds=1.0, checkpoint_read_bytes_per_second=1e9)
+    profile = uniform_profile(
+        2,
+        layer_changes={"optimizer_bytes": 300_000_000},
+        optimizer_sharding=OptimizerSharding.ZERO1,
+        recovery=recovery,
+        tensor_parallel_degree=2,
+    )
+    plan = grid_plan(2, [1, 1, 1], [1, 1, 1])
+    reads = plan_migration(plan, plan, profile, CLUSTER, {"w02"}).from_checkpoint
+    assert [(read.layer, read.target) for read in reads] == [(0, "w00"), (0, "w01"), (1, "w00"), (1, "w01")]
+    assert {read.num_bytes for read in reads} == {2 * 100_000_000}
+
+
 def test_sources_share_the_sending():
     previous, following = grid_plan(8, [1, 1], [1, 1]), grid_plan(8, [1, 1, 1, 1], [1, 1, 1, 1])
     migration = plan_migration(previous, following, uniform_profile(8), CLUSTER, {"w00", "w01"})

@@ -1,13 +1,19 @@
 """Rounds: every layer reduced once over all its holders, nobody in two reductions at once."""
 
+import random
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from estimator.costs import Costs
+from estimator.estimate import priced
+from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Pipeline, Plan, Schedule
-from restorer.rounds import colour_rounds
-from tests.builders import grid_plan, transformer_profile, uniform_profile
+from restorer.rounds import colour_rounds, fastest_rounds
+from tests import builders
+from tests.builders import grid_plan, profile_of, transformer_profile, uniform_profile
 
 
 @settings(deadline=None)
@@ -48,6 +54,34 @@ def test_workers_with_several_stages_are_in_each_reduction_once(pipelines, tied)
 
 def _renamed(pipeline: Pipeline, prefix: str) -> Pipeline:
     return replace(pipeline, stages=tuple(replace(stage, worker=f"{prefix}-{stage.worker}") for stage in pipeline.stages))
+
+
+def random_case(draw: random.Random, schedule: Schedule) -> tuple[Plan, Costs]:
+    """Pipelines of other lengths, workers of other speeds, layers of other sizes."""
+    profile = profile_of([builders.layer(f"b{n}", gradient_bytes=draw.choice([10**8, 10**9, 3 * 10**9])) for n in range(8)])
+    pipelines = []
+    for index in range(draw.randint(2, 3)):
+        num_virtual = draw.randint(1, 2) if schedule.is_interleaved else 1
+        part = grid_plan(8, [draw.randint(1, 3)], [draw.randint(1, 3)], schedule=schedule, stages_per_worker=num_virtual)
+        pipelines.append(_renamed(part.pipelines[0], f"p{index}"))
+    plan = Plan(schedule=schedule, pipelines=tuple(pipelines))
+    (worker,) = Cluster.uniform(1).workers
+    workers = (replace(worker, id=name, host=name, speed_ratio=draw.choice([1.0, 1.0, 0.5])) for name in plan.workers)
+    return plan, Costs(profile, Cluster(name="random", workers=tuple(workers)))
+
+
+@pytest.mark.parametrize("schedule", [Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED])
+def test_the_fastest_rounds_are_never_slower_than_few_ones_and_sometimes_faster(schedule):
+    draw, num_faster = random.Random(1), 0
+    for _ in range(60):
+        plan, costs = random_case(draw, schedule)
+        few, fastest = (
+            priced(plan.amended(rounds=rounds), costs).iteration_seconds
+            for rounds in (colour_rounds(plan, costs.profile, costs), fastest_rounds(plan, costs))
+        )
+        assert fastest <= few * (1 + 1e-12)
+        num_faster += fastest < few * 0.999
+    assert num_faster
 
 
 def test_alike_interleaved_pipelines_reduce_the_last_stages_of_their_workers_first():

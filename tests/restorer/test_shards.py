@@ -67,6 +67,13 @@ def test_with_copies_only_what_every_keeper_lost_is_lost(case, copies):
         assert set(need.sources) <= set(before) & survivors - {need.target}
 
 
+@pytest.mark.parametrize("num_holders", [1, 2])
+def test_where_there_are_more_copies_than_holders_these_have_everything_and_get_nothing(num_holders):
+    needs = shard_needs(WORKERS[:num_holders], WORKERS[:4], set(WORKERS), 120, 3)
+    got = {worker: sum(need.num_bytes for need in needs if need.target == worker) for worker in WORKERS[:4]}
+    assert got == {worker: 0 if worker in WORKERS[:num_holders] else 90 for worker in WORKERS[:4]}
+
+
 def test_a_lost_shard_comes_from_the_checkpoint_and_nothing_else_does():
     plan = grid_plan(2, [1, 1, 1, 1], [1] * 4)
     profile = sharded(2)

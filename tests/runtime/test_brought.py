@@ -31,6 +31,7 @@ from tests.runtime.workers.test_executor import Alone, executor_of
         ([{"name": "cat"}], "name", "gives 'name' as a str, of which torch makes no tensor"),
         ([{"z": torch.ones(1)}, {"z": torch.ones(2)}], "z", "in shapes (1,) and (2,) within one micro-batch: pad"),
         ([{"z": 1, "y": 2}, {"z": 1}], "y", "gives a sample without 'y'"),
+        ([{"z": 1}, {"z": 1, "y": 2}], "y", "gives a sample without 'y'"),
     ],
 )
 def test_samples_that_cannot_be_stacked_are_refused(samples, value, told):

@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from api.jobs.admission import check_approval, check_report
 from api.jobs.history import Entry, History
@@ -18,7 +19,6 @@ from kintsugi.core.membership import Event, EventKind, Membership
 from kintsugi.core.messages import Report, ReportStatus
 
 AT = "2026-01-31T12:00:{:02d}.000000Z"
-KINDS = st.sampled_from(["free", "approval", "advice", "coalesce"])
 HANDLINGS = {
     "free": Handling(answer_timeout_seconds=5.0),
     "approval": Handling(
@@ -32,8 +32,8 @@ HANDLINGS = {
 class Plans(RuleBasedStateMachine):
     """One job's history; the model is a dictionary of statuses, and knows nothing of how the real one forgets."""
 
-    @initialize(kind=KINDS)
-    def begin(self, kind):
+    def __init__(self, kind):
+        super().__init__()
         self.kind, self.handling = kind, HANDLINGS[kind]
         first = Lifecycle.of(self.handling, created_at=AT.format(0), adopted=False)
         self.first = History(membership=Membership.of(Cluster.uniform(4)), lifecycle=first)
@@ -75,9 +75,13 @@ class Plans(RuleBasedStateMachine):
         if counts:
             self.approved.add(latest + 1)
 
-    @rule()
-    def tick(self):
-        self.second = min(self.second + 1, 59)
+    @rule(seconds=st.integers(1, 5))
+    def wait(self, seconds):
+        self.second = min(self.second + seconds, 59)
+
+    def generation(self, data):
+        """Any generation, and one that does not exist yet; in half of all cases the latest."""
+        return data.draw(st.just(self.history.generation) | st.integers(0, self.history.generation + 1))
 
     @rule()
     def fail(self):
@@ -87,7 +91,7 @@ class Plans(RuleBasedStateMachine):
 
     @rule(data=st.data(), status=st.sampled_from([ReportStatus.APPLIED, ReportStatus.REJECTED]))
     def report(self, data, status):
-        generation = data.draw(st.integers(0, self.history.generation + 1))
+        generation = self.generation(data)
         report = Report(generation=generation, status=status, reason="because")
         allowed = generation in self.model and (generation in self.approved or generation < self.runs)
         allowed = allowed and (generation != self.runs if status is ReportStatus.REJECTED else generation >= self.runs)
@@ -106,7 +110,7 @@ class Plans(RuleBasedStateMachine):
 
     @rule(data=st.data(), verdict=st.sampled_from(Verdict))
     def judge(self, data, verdict):
-        generation = data.draw(st.integers(0, self.history.generation + 1))
+        generation = self.generation(data)
         approval = Approval(generation=generation, decision=verdict, by="Ada", reason="because")
         try:
             told = check_approval(approval, self.said(generation), self.history)
@@ -161,10 +165,14 @@ class Plans(RuleBasedStateMachine):
         assert (lifecycle.applied, lifecycle.current) == (self.runs, max(self.approved))
         assert len(lifecycle.standings) <= 3
         assert (self.history.decides_at is None) == (self.window is None)
+        waits = {"proposed": self.handling.approval_timeout_seconds, "approved": self.handling.answer_timeout_seconds}
+        awaited = {generation for generation, status in self.model.items() if waits.get(status) is not None}
+        assert {deadline.generation for deadline in lifecycle.deadlines} == awaited
 
 
-TestPlans = Plans.TestCase
-TestPlans.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+@pytest.mark.parametrize("kind", HANDLINGS)
+def test_plans_stand_as_the_model_says(kind):
+    run_state_machine_as_test(lambda: Plans(kind), settings=settings(max_examples=40, stateful_step_count=25, deadline=None))
 
 
 def test_the_documented_table_is_the_one_that_holds():

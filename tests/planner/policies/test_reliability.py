@@ -28,11 +28,12 @@ def record(failures, seconds):
     return FailureRecord(num_failures=failures, observed_seconds=seconds)
 
 
-def decide(mtbf=10_800.0, *, profile=HEAVY, policy=None, failures=None, **settings):
+def decide(mtbf=10_800.0, *, profile=HEAVY, policy=None, failures=None, draining=(), **settings):
     cluster, fixed = Cluster.uniform(8), Ranges(min_dp=2, max_dp=2, min_pp=4, max_pp=4)
     plan = replan(snapshot_of(profile, cluster, 16, ranges=fixed)).plan
     snapshot = snapshot_of(profile, cluster, 16, plan=plan, lost=["w03"], mtbf_seconds=mtbf, policy=policy)
-    return replan(replace(snapshot, settings=replace(snapshot.settings, **settings), failures=failures))
+    settings = replace(snapshot.settings, **settings)
+    return replan(replace(snapshot, settings=settings, failures=failures, draining=draining))
 
 
 def test_without_observation_the_prior_stands():
@@ -61,6 +62,10 @@ def test_much_evidence_outweighs_the_prior():
 def test_a_job_that_asks_for_no_estimate_keeps_its_setting():
     settings = snapshot_of(HEAVY, Cluster.uniform(8), 16, mtbf_seconds=77.0).settings
     assert mtbf_seconds(settings, record(9, 1.0)) == 77.0
+
+
+def test_before_anything_was_seen_the_setting_stands():
+    assert decide(mtbf=77.0, mtbf_prior_failures=1.0).mtbf_seconds == 77.0
 
 
 def test_the_decision_says_what_it_reckoned_with():
@@ -125,9 +130,9 @@ def test_deciding_anew_around_the_break_even_changes_the_plan():
     assert decide(even * 0.999, ranges=pair).policy is Policy.DATA_REROUTING
 
 
-def two_steps(mtbf=10_800.0, policy=None, **changes):
-    profile = uniform_profile(8, layer_changes={**LIGHT_GRADIENTS, **changes}, memory_bytes=10**12)
-    return decide(mtbf, profile=profile, allows_follow_up=True, policy=policy)
+def two_steps(**asked):
+    profile = uniform_profile(8, layer_changes=LIGHT_GRADIENTS, memory_bytes=10**12)
+    return decide(profile=profile, allows_follow_up=True, **asked)
 
 
 def test_a_follow_up_is_considered_only_where_it_can_be_carried_out():
@@ -149,6 +154,12 @@ def test_two_steps_win_where_much_state_can_move_beside_the_training():
     assert follow_up.plan.generation == decision.plan.generation + 1
     assert follow_up.estimate.iteration_seconds < decision.estimate.iteration_seconds
     assert follow_up.after_steps * decision.estimate.iteration_seconds >= follow_up.migration.makespan_seconds
+
+
+def test_nobody_waits_at_the_second_step_for_state_of_who_leaves_at_the_first():
+    decision = two_steps(draining=("w03",), policy=Policy.DEFERRED_PARALLELISM)
+    assert decision.follow_up.migration.transfers
+    assert {transfer.source for transfer in decision.follow_up.migration.transfers} <= set(decision.plan.workers)
 
 
 def test_the_goodput_of_two_steps_counts_the_samples_of_a_whole_time_between_failures():
@@ -175,13 +186,53 @@ def test_two_steps_need_time_before_the_next_failure_and_room_for_both_stages():
     assert "beside the old ones" in refused.reason
 
 
-def test_gradients_that_take_longer_than_a_step_are_never_caught_up():
-    transfer = Transfer(source="w00", target="w00", layer=0, kind=StateKind.PARAMETER, num_bytes=1_000)
-    moved = Migration(makespan_seconds=1.0, transfers=(transfer,))
+@pytest.mark.parametrize(("num_bytes", "seconds"), [(1_000, 1.0), (100_000_000, 2.0)])
+def test_gradients_that_take_longer_than_a_step_are_never_caught_up(num_bytes, seconds):
+    transfer = Transfer(source="w00", target="w00", layer=0, kind=StateKind.PARAMETER, num_bytes=num_bytes)
+    moved = Migration(makespan_seconds=seconds, transfers=(transfer,))
     rerouted = candidate(Policy.DATA_REROUTING, 2.0, 0.0, 100.0)
     rearranged = replace(candidate(Policy.DYNAMIC_PARALLELISM, 1.0, 0.0, 100.0), migration=moved)
     with pytest.raises(InfeasibleError, match="gradients of one step take longer"):
         defer(rerouted, rearranged, Costs(uniform_profile(1), Cluster.uniform(1)), 100.0)
+
+
+ARRIVING = (("w00", 0, 60_000_000), ("w00", 0, 40_000_000), ("w00", 1, 10**9), ("w01", 0, 10**9))
+"""Target, layer and bytes: of no layer gradients take longer beside its state than of the first on w00."""
+
+
+def two_of_two_devices(memory_bytes):
+    moved = Migration(
+        makespan_seconds=60.0,
+        transfers=tuple(
+            Transfer(source="w01", target=target, layer=layer, kind=StateKind.PARAMETER, num_bytes=num_bytes)
+            for target, layer, num_bytes in ARRIVING
+        ),
+    )
+    profile = uniform_profile(2, layer_changes={"gradient_bytes": 1_000_000}, memory_bytes=memory_bytes)
+    costs = Costs(replace(profile, tensor_parallel_degree=2), Cluster.uniform(2))
+    rearranged = replace(candidate(Policy.DYNAMIC_PARALLELISM, 1.0, 0.0, 1_000.0), migration=moved)
+    return defer(candidate(Policy.DATA_REROUTING, 2.0, 0.0, 1_000.0), rearranged, costs, 1_000.0), costs.profile.recovery
+
+
+def test_the_pause_of_two_steps_waits_for_the_gradients_that_take_longest():
+    candidate, recovery = two_of_two_devices(550_000_000)
+    assert candidate.follow_up.after_steps == 30 + 45  # 30 for the state, and in each 0.8 s are left to make up for 1.2 s
+    assert candidate.follow_up.estimate.reconfiguration_seconds == pytest.approx(recovery.regroup_seconds + 1.2)
+    assert "after 75 steps" in candidate.reason
+
+
+def test_each_device_needs_room_for_its_part_of_what_comes():
+    with pytest.raises(InfeasibleError, match="worker w00 lacks 1 bytes"):
+        two_of_two_devices(549_999_999)
+
+
+@pytest.mark.parametrize(("seconds", "num_transfers"), [(2.0, 1), (1.0, 0)])
+def test_two_steps_need_a_shorter_step_and_state_that_moves(seconds, num_transfers):
+    transfer = Transfer(source="w00", target="w00", layer=0, kind=StateKind.PARAMETER, num_bytes=10**9)
+    moved = Migration(makespan_seconds=1.0, transfers=(transfer,) * num_transfers)
+    rearranged = replace(candidate(Policy.DYNAMIC_PARALLELISM, seconds, 0.0, 100.0), migration=moved)
+    with pytest.raises(InfeasibleError, match="no shorter step, or nothing has to move"):
+        defer(candidate(Policy.DATA_REROUTING, 2.0, 0.0, 100.0), rearranged, Costs(uniform_profile(1), Cluster.uniform(1)), 100.0)
 
 
 def test_a_plan_whose_second_step_is_open_is_decided_anew():

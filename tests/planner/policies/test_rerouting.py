@@ -18,8 +18,9 @@ from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Pipeline, Plan, Policy, Route, Schedule
 from planner.policies.rerouting import holders_of_dead_slots, reroute, reroute_evenly, with_routes
 from planner.policies.spreads import spreads
+from planner.replan import replan
 from restorer.rounds import colour_rounds
-from tests.builders import FREE, grid_plan, layer, profile_of, uniform_profile
+from tests.builders import FREE, grid_plan, layer, profile_of, snapshot_of, uniform_profile
 
 NUM_LAYERS = 6
 SCHEDULES = st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZB_H1])
@@ -200,3 +201,21 @@ def test_only_givers_and_takers_are_touched():
     rerouted = mended(plan, living, Costs(uniform_profile(NUM_LAYERS), Cluster.uniform(6)))
     assert len(rerouted.routes) == 1
     assert touched_pipelines(rerouted) == {0, plan.pipeline_of[rerouted.routes[0].worker]}
+
+
+def test_nobody_stands_in_who_lacks_the_memory_for_more_microbatches_in_flight():
+    asked = snapshot_of(
+        uniform_profile(8, memory_bytes=2_600_000_000), Cluster.uniform(4), 8, plan=grid_plan(8, [2, 2], [4, 4]), lost=["w00"]
+    )
+    decision = replan(asked)
+    assert decision.policy is Policy.DYNAMIC_PARALLELISM
+    refused = next(other for other in decision.alternatives if other.policy is Policy.DATA_REROUTING)
+    assert refused.estimate is None
+    assert "worker w02 lacks 200000000 bytes for layers 0 to 3 with 2 micro-batches in flight" in refused.reason
+
+
+def test_in_which_order_workers_are_named_does_not_matter():
+    cluster = Cluster.uniform(5)
+    for plan in (None, grid_plan(8, [2, 2], [4, 4])):
+        asked = snapshot_of(uniform_profile(8), cluster, 8, plan=plan)
+        assert replan(replace(asked, alive=asked.alive[::-1])).plan == replan(asked).plan

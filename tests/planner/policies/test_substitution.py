@@ -136,6 +136,34 @@ def test_many_spares_for_more_places_are_given_out_by_need():
     assert all(filled.slots_of[worker][0].stage == 1 for worker in ("w24", "w25", "w26", "w27"))
 
 
+def test_spares_are_spread_over_stages_that_need_them_alike():
+    plan = grid_plan(8, [2] * 12, [2] * 12)
+    lost = [f"w{n:02d}" for n in (0, 2, 4, 6, 8, 11, 13, 15, 17, 19)]  # 5 of either stage
+    survivors = frozenset(plan.workers) - frozenset(lost)
+    spares = ["w24", "w25", "w26", "w27"]
+    filled, _ = substitute(plan, survivors, spares, Costs(uniform_profile(8), Cluster.uniform(28)))
+    assert sorted(filled.slots_of[worker][0].stage for worker in spares) == [0, 0, 1, 1]
+
+
+def test_the_fastest_of_many_spares_is_taken():
+    plan, speeds = grid_plan(8, [2] * 40, [4] * 40), [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+    spares = [f"w{n:02d}" for n in range(80, 86)]
+    filled, _ = substitute(
+        plan, frozenset(plan.workers) - {"w00"}, spares, Costs(uniform_profile(8), with_speeds([1.0] * 80 + speeds))
+    )
+    assert set(filled.workers) & set(spares) == {"w85"}
+
+
+def test_a_spare_may_take_the_place_of_who_stood_in_for_another():
+    costs, plan = Costs(uniform_profile(4), Cluster.uniform(7)), grid_plan(4, [2, 2, 2], [2, 2, 2])
+    rerouted, _ = reroute(plan, frozenset(plan.workers) - {"w00"}, costs)
+    assert {route.worker for route in rerouted.routes} == {"w02", "w04"}
+    filled, price = substitute(rerouted, frozenset(plan.workers) - {"w00", "w02"}, ["w06"], costs)
+    assert "w06" in filled.workers
+    assert {route.worker for route in filled.routes} <= {"w04", "w06"}
+    assert price.iteration_seconds == filled_by_hand(plan, {"w00": "w06"}, frozenset(plan.workers) - {"w00", "w02"}, costs)
+
+
 @pytest.mark.parametrize("policy", [Policy.SPARE_SUBSTITUTION, Policy.CHECKPOINT_RESTART])
 @pytest.mark.parametrize("happened", ["slow", "joined", "idle lost"])
 def test_a_pinned_policy_that_has_nothing_to_do_leaves_the_plan(policy, happened):

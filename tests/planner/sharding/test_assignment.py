@@ -237,6 +237,11 @@ def test_neighbor_refuses(field, value):
         replace(three_neighbors()[0], **{field: value})
 
 
+def test_shards_arrive_once_their_source_is_ready_and_all_bytes_are_through():
+    timed = replace(neighbor("n", 0.25), ready_seconds=2.0, propagation_seconds=0.5)
+    assert timed.arrival_seconds(4) == 3.5
+
+
 def test_neighbor_refuses_no_name():
     with refuses("id"):
         neighbor("", 1.0)

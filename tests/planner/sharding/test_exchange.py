@@ -63,6 +63,24 @@ def test_bound_optimum_and_answer_stand_in_order(exchange):
     assert answer.makespan_seconds == float(makespan(exchange, sent_by(answer)))
 
 
+def test_what_was_dealt_out_first_is_dealt_anew_once_the_others_are_known():
+    """One shard for each of two receivers: the faster source is of more use to the one whose other way is slower."""
+    betas = {("s0", "r0"): 3.75, ("s0", "r1"): 2.0, ("s1", "r0"): 2.0, ("s1", "r1"): 1.0}
+    exchange = Exchange(
+        shard_bytes=1,
+        parts=(Part(id="p0", num_shards=1),),
+        sources=tuple(Source(id=source, ready_seconds=1.0, parts=("p0",)) for source in ("s0", "s1")),
+        receivers=tuple(Receiver(id=receiver, parts=("p0",)) for receiver in ("r0", "r1")),
+        links=tuple(
+            Link(source=s, receiver=r, propagation_seconds=0.5 if s == "s1" else 0.0, beta_seconds_per_byte=beta)
+            for (s, r), beta in betas.items()
+        ),
+    )
+    answer = distribute(exchange)
+    assert sent_by(answer) == {("s1", "r0"): 1, ("s0", "r1"): 1}
+    assert answer.makespan_seconds == 3.5
+
+
 @settings(max_examples=60, deadline=None)
 @given(exchanges(max_shards=10**6))
 def test_everybody_gets_what_they_need_from_who_has_it(exchange):
@@ -185,9 +203,22 @@ def test_exchange_refuses(changes, field):
 def test_parts_sources_receivers_and_links_refuse():
     with refuses("num_shards"):
         Part(id="p", num_shards=0)
+    with refuses("id"):
+        Part(id="", num_shards=1)
     with refuses("ready_seconds"):
         Source(id="s", ready_seconds=-1.0, parts=())
+    with refuses("ready_seconds"):
+        Source(id="s", ready_seconds=1e201, parts=())
+    with refuses("id"):
+        Source(id="", ready_seconds=0.0, parts=())
     with refuses("parts"):
         Receiver(id="r", parts=())
+    with refuses("parts[1]"):
+        Receiver(id="r", parts=("p", "p"))
+    with refuses("id"):
+        Receiver(id="", parts=("p",))
+    for wrong in ({"propagation_seconds": -1.0}, {"propagation_seconds": 1e201}, {"beta_seconds_per_byte": 1e201}):
+        with refuses(next(iter(wrong))):
+            Link(**{"source": "s", "receiver": "r", "propagation_seconds": 0.0, "beta_seconds_per_byte": 0.0} | wrong)
     with refuses("beta_seconds_per_byte"):
         Link(source="s", receiver="r", propagation_seconds=0.0, beta_seconds_per_byte=float("nan"))

@@ -1,11 +1,12 @@
 """A step commits on all survivors or on none, over every combination that the commit point allows, and some it excludes."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from kintsugi.core.errors import ReconfigurationError
-from kintsugi.runtime.workers.commit import CommitRecord, StepStatus, resolve
+from kintsugi.runtime.workers.commit import CommitRecord, StepStatus, require_each_once, resolve
 
 STEP = 5
 
@@ -65,3 +66,12 @@ def test_nothing_is_rolled_forward_without_a_record():
     for size in range(1, 5):
         for combination in itertools.product((IN_STEP, FIRST_STEP_OF_A_PLAN, REDUCED), repeat=size):
             assert resolve(combination) is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"), [((1, 0, 1), "1 of step 5 was trained 0 times"), ((1, 1, 2), "2 of step 5 was trained 2")]
+)
+def test_a_step_without_a_microbatch_or_with_one_twice_is_refused(counts, told):
+    require_each_once(replace(NOW, microbatches=(1, 1, 1)))
+    with pytest.raises(ReconfigurationError, match=told):
+        require_each_once(replace(NOW, microbatches=counts))

@@ -9,7 +9,7 @@ import torch
 from estimator.message_windows import windows
 from estimator.program import Program, compile_program
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.errors import CommunicationError
+from kintsugi.core.errors import CommunicationError, ReconfigurationError
 from kintsugi.core.plan import Plan
 from kintsugi.runtime.models import Activations, Batch, TrainingJob, collate, model_shape, run_layer, seed_for
 from kintsugi.runtime.sampler import Sampler
@@ -210,3 +210,18 @@ def test_rolling_forward_follows_the_record_not_the_own_reckoning():
     for name, gradient in gradients.items():
         moved = before[name] - executor.state.parameters[name].detach()
         assert torch.allclose(moved, 0.05 * gradient / 100, rtol=1e-6), name
+
+
+class Beside(Alone):
+    """The groups of a worker beside which another one trained the last micro-batch, too."""
+
+    def all_reduce(self, tensor: torch.Tensor, members: tuple[str, ...] | None = None) -> None:
+        tensor[-1] += 1
+
+
+def test_nobody_applies_a_step_in_which_a_microbatch_was_trained_twice():
+    executor = executor_of(tiny_gpt(), Beside())
+    before = snapshot(executor)
+    with pytest.raises(ReconfigurationError, match=f"micro-batch {NUM_MICROBATCHES - 1} of step 0 was trained 2 times"):
+        executor.run(0)
+    assert is_as(executor, before)
