@@ -118,7 +118,8 @@ def _is_promising(case: Case, plan: Plan, price: Estimate, transition_seconds: f
     throughput = price.throughput_samples_per_second * (1 + MOST_GAIN * len(plan.dead_slots))
     charged = transition_seconds + price.expected_restart_seconds
     most = goodput_samples_per_second(throughput, charged, settings.mtbf_seconds)
-    return settings.allows_follow_up or all(most >= other.goodput(settings.mtbf_seconds) for other in candidates)
+    rivals = (other for other in candidates if other.policy not in case.snapshot.refused_policies)
+    return settings.allows_follow_up or all(most >= other.goodput(settings.mtbf_seconds) for other in rivals)
 
 
 def _rerouted(case: Case, plan: Plan, price: Estimate, transition_seconds: float, text: str) -> Candidate:

@@ -99,7 +99,7 @@ def test_without_stages_load_says_it_all(speeds):
     assert price.iteration_seconds == pytest.approx(min(with_routes(found, way, costs)[1].iteration_seconds for way in ways))
 
 
-def after(plan: Plan, living: list[str], costs: Costs, **changes) -> Snapshot:
+def after(plan: Plan, living: list[str], costs: Costs, refused: tuple[Policy, ...] = (), **changes) -> Snapshot:
     return Snapshot(
         profile=costs.profile,
         cluster=costs.cluster,
@@ -107,14 +107,24 @@ def after(plan: Plan, living: list[str], costs: Costs, **changes) -> Snapshot:
         plan=plan,
         alive=tuple(living),
         generation=1,
+        refused_policies=refused,
     )
 
 
-@pytest.mark.parametrize("policy", [None, Policy.DATA_REROUTING])
-def test_decisions_reroute_so(policy):
-    plan, living, costs = lost(5, 2, 2, ["w01", "w04"])
+@pytest.mark.parametrize(
+    ("dp", "pp", "dead", "changes"),
+    [
+        (5, 2, ["w01", "w04"], {}),
+        (3, 3, ["w03", "w08"], {"policy": Policy.DATA_REROUTING}),
+        (3, 3, ["w03", "w08"], {"refused": (Policy.DYNAMIC_PARALLELISM,)}),
+        (3, 3, ["w03", "w08"], {"allows_follow_up": True}),
+    ],
+    ids=["the best", "pinned", "the best is refused", "a first step"],
+)
+def test_decisions_reroute_so(dp, pp, dead, changes):
+    plan, living, costs = lost(dp, pp, 2, dead)
     shortest = divert(*reroute(plan, living, costs), costs)[1].iteration_seconds
-    snapshot = after(plan, living, costs, policy=policy)
+    snapshot = after(plan, living, costs, **changes)
     decision = replan(snapshot)
     assert not violations(snapshot, decision)
     rerouted = next(other.estimate for other in decision.alternatives if other.policy is Policy.DATA_REROUTING)
