@@ -161,8 +161,8 @@ def _search_of(case: Case, found: list[Found]) -> Search:
 def _attempts(case: Case, candidates: list[Candidate], found: list[Found]) -> list[tuple[Policy, Callable[[], Candidate]]]:
     """How each policy is tried, in an order in which later ones find in `candidates` and `found` what they build on."""
     attempts: list[tuple[Policy, Callable[[], Candidate]]] = [
-        (Policy.SPARE_SUBSTITUTION, lambda: substitution(case)),
         (Policy.DYNAMIC_PARALLELISM, lambda: dynamic(case, found)),
+        (Policy.SPARE_SUBSTITUTION, lambda: substitution(case, candidates)),
         (Policy.DATA_REROUTING, lambda: rerouting(case, candidates)),
     ]
     if case.snapshot.settings.allows_follow_up:

@@ -9,7 +9,6 @@ from estimator.costs import Costs
 from estimator.estimate import after_transition, overfull, priced
 from estimator.goodput import (
     charged_goodput,
-    goodput_samples_per_second,
     migration_seconds,
     rerouting_seconds,
     restart_seconds,
@@ -99,7 +98,7 @@ def rerouting(case: Case, candidates: Sequence[Candidate]) -> Candidate:
     require_state(case.plan, case.survivors)
     seconds = rerouting_seconds(case.snapshot.profile.recovery)
     plan, price = reroute(case.plan, case.survivors, case.costs)
-    if _is_promising(case, plan, price, seconds, candidates):
+    if _is_promising(case, Policy.DATA_REROUTING, plan, _after(case, price, seconds), candidates):
         plan, price = divert(plan, price, case.costs)
     text = "living replicas take the micro-batches of the dead slots" if plan.routes else "reductions go along other links"
     rerouted = _rerouted(case, plan, price, seconds, text)
@@ -110,16 +109,19 @@ def rerouting(case: Case, candidates: Sequence[Candidate]) -> Candidate:
     return choose([stays, rerouted], case.snapshot.settings.mtbf_seconds)
 
 
-def _is_promising(case: Case, plan: Plan, price: Estimate, transition_seconds: float, candidates: Sequence[Candidate]) -> bool:
-    """Whether a rerouted plan would win if its step were as short as it may become, or is a step on the way to another one."""
-    settings = case.snapshot.settings
+def _is_promising(case: Case, policy: Policy, plan: Plan, price: Estimate, candidates: Sequence[Candidate]) -> bool:
+    """Whether a policy's plan with dead slots, at its price with the transition, may be better than what the others came to.
+
+    It may if its step were as short as it may become, or if it is the first step of two.
+    """
+    settings, is_rerouting = case.snapshot.settings, policy is Policy.DATA_REROUTING
     if settings.policy is not None:
-        return settings.policy in (Policy.DATA_REROUTING, Policy.DEFERRED_PARALLELISM)
-    throughput = price.throughput_samples_per_second * (1 + MOST_GAIN * len(plan.dead_slots))
-    charged = transition_seconds + price.expected_restart_seconds
-    most = goodput_samples_per_second(throughput, charged, settings.mtbf_seconds)
+        return settings.policy is policy or (is_rerouting and settings.policy is Policy.DEFERRED_PARALLELISM)
+    if is_rerouting and settings.allows_follow_up:
+        return True
+    most = charged_goodput(price, settings.mtbf_seconds) * (1 + MOST_GAIN * len(plan.dead_slots))
     rivals = (other for other in candidates if other.policy not in case.snapshot.refused_policies)
-    return settings.allows_follow_up or all(most >= other.goodput(settings.mtbf_seconds) for other in rivals)
+    return all(most >= other.goodput(settings.mtbf_seconds) for other in rivals)
 
 
 def _rerouted(case: Case, plan: Plan, price: Estimate, transition_seconds: float, text: str) -> Candidate:
@@ -138,8 +140,8 @@ def _rerouted(case: Case, plan: Plan, price: Estimate, transition_seconds: float
     return Candidate(Policy.DATA_REROUTING, plan, price, migration, f"{text} and {moves}")
 
 
-def substitution(case: Case) -> Candidate:
-    """Spare workers in dead slots.
+def substitution(case: Case, candidates: Sequence[Candidate]) -> Candidate:
+    """Spare workers in dead slots, what stays dead rerouted; `candidates` as for `rerouting`.
 
     Raises:
         StateLostError: no survivor holds some layer.
@@ -152,10 +154,12 @@ def substitution(case: Case) -> Candidate:
         return -math.inf if overfull(price, case.costs) else charged_goodput(_moved(case, plan, price)[0], mtbf_seconds)
 
     plan, price = substitute(case.plan, case.survivors, case.spares, case.costs, worth)
-    plan, price = divert(plan, price, case.costs)
-    plan = plan.amended(generation=case.snapshot.generation, idle_workers=_idle(case, plan))
+    moved, migration = _moved(case, plan, price)  # which of its micro-batches a worker takes says nothing about its state
+    if _is_promising(case, Policy.SPARE_SUBSTITUTION, plan, moved, candidates):
+        plan, price = divert(plan, price, case.costs)
     _require_memory(case, price)
-    price, migration = _moved(case, plan, price)
+    plan = plan.amended(generation=case.snapshot.generation, idle_workers=_idle(case, plan))
+    price = _after(case, price, moved.reconfiguration_seconds)
     return Candidate(Policy.SPARE_SUBSTITUTION, plan, price, migration, "spare workers take dead slots over")
 
 

@@ -131,8 +131,22 @@ def test_decisions_reroute_so(dp, pp, dead, changes):
     assert rerouted.iteration_seconds == pytest.approx(shortest)
 
 
+@pytest.mark.parametrize("dead", [["w05"], ["w05", "w06"]], ids=["a loss", "a loss more than spares"])
 @pytest.mark.parametrize("changes", [{"policy": Policy.DYNAMIC_PARALLELISM}, {"mtbf_seconds": 1e9}])
-def test_nobody_looks_where_another_policy_wins_anyway(changes, monkeypatch):
-    plan, living, costs = lost(2, 4, 16, ["w05"])
+def test_nobody_looks_where_another_policy_wins_anyway(dead, changes, monkeypatch):
+    plan, living, costs = lost(2, 4, 16, dead)
+    spares = ["w08"] * (len(dead) - 1)
+    with_spare = Costs(costs.profile, Cluster.uniform(8 + len(spares)))
     monkeypatch.setattr(options, "divert", lambda *_: pytest.fail("looked"))
-    assert replan(after(plan, living, costs, **changes)).policy is Policy.DYNAMIC_PARALLELISM
+    assert replan(after(plan, living + spares, with_spare, **changes)).policy is Policy.DYNAMIC_PARALLELISM
+
+
+def test_spares_leave_rerouted_micro_batches_where_the_step_is_shortest():
+    plan, living, costs = lost(4, 2, 3, ["w03", "w04", "w06"])
+    with_spare = Costs(costs.profile, Cluster.uniform(9))
+    filled = replan(after(plan, [*living, "w08"], with_spare, policy=Policy.SPARE_SUBSTITUTION))
+    assert filled.policy is Policy.SPARE_SUBSTITUTION
+    assert filled.plan.dead_slots
+    by_load = reroute(filled.plan, filled.plan.workers, with_spare)
+    assert filled.estimate.iteration_seconds == divert(*by_load, with_spare)[1].iteration_seconds
+    assert filled.estimate.iteration_seconds < by_load[1].iteration_seconds
