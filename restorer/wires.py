@@ -20,6 +20,7 @@ class Wires:
         self.ingress = profile.network.host_ingress_bytes_per_second
         self.is_plain = cluster.is_uniform and self.egress is None and self.ingress is None
         self.num_hosts = 1 if self.is_plain else len(cluster.hosts)
+        self._intakes: dict[int, tuple[float, float]] = {}
 
     def host_of(self, worker: str) -> int:
         """Number of a worker's host."""
@@ -35,26 +36,23 @@ class Wires:
             hosts = self._cluster.hosts
             link = self._cluster.host_link(hosts[0], hosts[-1], self._network)
             return np.full(len(sources), link.alpha_seconds), np.full(len(sources), link.beta_seconds_per_byte)
-        inner, outer = self._network.intra_host, self._network.inter_host
-        alpha = np.where(sources == target, inner.alpha_seconds, outer.alpha_seconds)
-        beta = np.where(sources == target, inner.beta_seconds_per_byte, outer.beta_seconds_per_byte)
-        for source, link in self._special.get(target, {}).items():
-            alpha[sources == source], beta[sources == source] = link.alpha_seconds, link.beta_seconds_per_byte
-        return alpha, beta
+        own = self._own_links(target)
+        if not own:
+            return self._common_costs(sources, target)
+        alpha, beta = self._common_costs(np.arange(self.num_hosts), target)
+        for host, link in own.items():
+            source = self._host_index[host]
+            alpha[source], beta[source] = link.alpha_seconds, link.beta_seconds_per_byte
+        return alpha[sources], beta[sources]
 
     def intake_betas(self, target: int) -> tuple[float, float]:
         """Seconds per byte that a worker of a host takes at least to take in, from other hosts and from its own.
 
         As fast as its fastest link. What is stated for whole hosts stands instead of what follows from links between them.
         """
-        if self.is_plain:
-            return 0.0, float(self.costs(np.zeros(1, dtype=np.int64), 0)[1][0])
-        special = self._special.get(target, {}).values()
-        outer = [link.beta_seconds_per_byte for link in special]
-        if len(outer) < self.num_hosts - 1:
-            outer.append(self._network.inter_host.beta_seconds_per_byte)
-        from_others = min(outer, default=0.0) if self.ingress is None else 0.0
-        return from_others, self._network.intra_host.beta_seconds_per_byte
+        if target not in self._intakes:
+            self._intakes[target] = self._intake(target)
+        return self._intakes[target]
 
     @cached_property
     def least_intake_beta(self) -> float:
@@ -70,15 +68,24 @@ class Wires:
     def _host_index(self) -> Mapping[str, int]:
         return {host: index for index, host in enumerate(self._cluster.hosts)}
 
-    @cached_property
-    def _special(self) -> Mapping[int, Mapping[int, LinkCost]]:
-        """The cluster's own links, from both ends."""
-        result: dict[int, dict[int, LinkCost]] = {}
-        for link in self._cluster.links:
-            one, other = (self._host_index[host] for host in link.between)
-            result.setdefault(one, {})[other] = link.cost
-            result.setdefault(other, {})[one] = link.cost
-        return result
+    def _own_links(self, host: int) -> Mapping[str, LinkCost]:
+        """Those that the cluster states for a host, by the host at the other end."""
+        return self._cluster.links_of.get(self._cluster.hosts[host], {})
+
+    def _common_costs(self, sources: Ints, target: int) -> tuple[Floats, Floats]:
+        """`costs` over the profile's links."""
+        inner, outer = self._network.intra_host, self._network.inter_host
+        alpha = np.where(sources == target, inner.alpha_seconds, outer.alpha_seconds)
+        return alpha, np.where(sources == target, inner.beta_seconds_per_byte, outer.beta_seconds_per_byte)
+
+    def _intake(self, target: int) -> tuple[float, float]:
+        if self.is_plain:
+            return 0.0, float(self.costs(np.zeros(1, dtype=np.int64), 0)[1][0])
+        outer = [link.beta_seconds_per_byte for link in self._own_links(target).values()]
+        if len(outer) < self.num_hosts - 1:
+            outer.append(self._network.inter_host.beta_seconds_per_byte)
+        from_others = min(outer, default=0.0) if self.ingress is None else 0.0
+        return from_others, self._network.intra_host.beta_seconds_per_byte
 
 
 def both_ways(one: float, other: float) -> float:

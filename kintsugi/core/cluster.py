@@ -121,8 +121,15 @@ class Cluster:
         return {worker.id: index for index, worker in enumerate(self.workers)}
 
     @cached_property
-    def _link_costs(self) -> dict[frozenset[str], LinkCost]:
-        return {frozenset(link.between): link.cost for link in self.links}
+    def links_of(self) -> dict[str, dict[str, LinkCost]]:
+        """The cluster's own links of each host that has any, by the host at the other end."""
+        result: dict[str, dict[str, LinkCost]] = {}
+        for link in self.links:
+            one, other = link.between
+            cost = link.cost
+            result.setdefault(one, {})[other] = cost
+            result.setdefault(other, {})[one] = cost
+        return result
 
     @cached_property
     def is_uniform(self) -> bool:
@@ -156,7 +163,8 @@ class Cluster:
         """Cost of the link between workers of two hosts."""
         if source_host == target_host:
             return network.intra_host
-        return self._link_costs.get(frozenset((source_host, target_host)), network.inter_host)
+        own = self.links_of.get(source_host)
+        return network.inter_host if own is None else own.get(target_host, network.inter_host)
 
     def is_as_fast_as(self, other: "Cluster", workers: Iterable[str]) -> bool:
         """Whether the links and those of `workers` (ids) that both have are of the same speed."""
