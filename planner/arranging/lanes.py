@@ -49,6 +49,7 @@ class Timing:
         """One lane of each likeness, by number."""
         self._seconds: dict[tuple[int, ...], float] = {}
         self._split: dict[tuple[int, int, int], tuple[float, tuple[int, ...]]] = {}
+        self._cuts: dict[tuple[int, tuple[WorkerKind, ...], int], tuple[int, ...]] = {}
 
     def seconds(self, lanes: Lanes) -> float:
         """About when the last pipeline is through with its reductions; infinite where something does not fit.
@@ -112,17 +113,22 @@ class Timing:
         return self._split[key]
 
     def _timed(self, dp: int, lane: Lane, num_microbatches: int) -> tuple[float, tuple[int, ...]]:
-        costs = self._costs
-        kinds = [self._kinds[worker] for worker in lane]
-        tail = self._tail(dp)
-        split = self._partitioner(dp).best(self._partitioner(dp).attain(kinds, num_microbatches, tail))
-        if split is None:
+        cuts, tail = self._cuts_for(dp, tuple([self._kinds[worker] for worker in lane]), num_microbatches), self._tail(dp)
+        if not cuts:
             return math.inf, ()
-        ranges = list(pairwise(split.cuts))
-        stages = self._stages(lane, split.cuts)
-        delays = [costs.boundary_seconds(a, b, cut) for a, b, cut in zip(lane, lane[1:], split.cuts[1:-1], strict=False)]
-        ends = scheduled_times(self._schedule, stages, delays, num_microbatches).stage_end_seconds
-        return max(end + float(tail[b] - tail[a] + tail[0]) for end, (a, b) in zip(ends, ranges, strict=True)), split.cuts
+        boundaries = zip(lane, lane[1:], cuts[1:-1], strict=False)
+        delays = [self._costs.boundary_seconds(a, b, cut) for a, b, cut in boundaries]
+        ends = scheduled_times(self._schedule, self._stages(lane, cuts), delays, num_microbatches).stage_end_seconds
+        return max(end + float(tail[b] - tail[a] + tail[0]) for end, (a, b) in zip(ends, pairwise(cuts), strict=True)), cuts
+
+    def _cuts_for(self, dp: int, kinds: tuple[WorkerKind, ...], num_microbatches: int) -> tuple[int, ...]:
+        """Stage boundaries over the fastest links, whichever links a lane of such workers has; none where no split fits memory."""
+        key = dp, kinds, num_microbatches
+        if key not in self._cuts:
+            partitioner = self._partitioner(dp)
+            split = partitioner.best(partitioner.attain(kinds, num_microbatches, self._tail(dp)))
+            self._cuts[key] = () if split is None else split.cuts
+        return self._cuts[key]
 
     def _tail(self, dp: int) -> Floats:
         if dp not in self._tails:
