@@ -51,7 +51,7 @@ def _is_possible(request: Request) -> bool:
     return len(request.workers) <= MOST_WORKERS and not request.settings.schedule.is_interleaved
 
 
-def refined(request: Request, plan: Plan, goodput: Callable[[Plan], float]) -> Plan:
+def refined(request: Request, plan: Plan, goodput: float, goodput_above: Callable[[Plan, float], float | None]) -> Plan:
     """The plan, changed worker by worker as long as goodput grows by that: exchanged, moved, left out or taken in.
 
     Micro-batches and layers follow. A change that leaves replicas of more layers within one host or failure domain is not made.
@@ -59,14 +59,17 @@ def refined(request: Request, plan: Plan, goodput: Callable[[Plan], float]) -> P
     Args:
         request: what was asked for.
         plan: to start from; its workers hold one stage each.
-        goodput: of a plan, in samples per second.
+        goodput: of that plan, in samples per second.
+        goodput_above: of another plan; None where it is not above the given one.
     """
-    refinery, best, is_better = _Refinery(request, plan), goodput(plan), True
+    refinery, best, is_better = _Refinery(request, plan), goodput, True
     while is_better:
         is_better = False
         for option in refinery.options(plan):
-            if refinery.exposure(option) <= refinery.exposure(plan) and goodput(option) > best * (1 + 1e-9):
-                plan, best, is_better = option, goodput(option), True
+            if refinery.exposure(option) > refinery.exposure(plan):
+                continue
+            if (higher := goodput_above(option, best * (1 + 1e-9))) is not None:
+                plan, best, is_better = option, higher, True
                 break
     return plan
 

@@ -172,8 +172,17 @@ def _refined(request: Request, found: Found, least_seconds: float) -> Found:
     """The plan bettered worker by worker, where that may be worth it; no step is shorter than `least_seconds`."""
     if not is_worth_refining(request, found.estimate.iteration_seconds, least_seconds):
         return found
-    plan = refined(request, found.plan, lambda option: request.worth(_found(request, option).estimate))
+    plan = refined(request, found.plan, _worth(request, found), partial(_worth_above, request))
     return found if plan is found.plan else _found(request, plan)
+
+
+def _worth_above(request: Request, plan: Plan, least: float) -> float | None:
+    """What a plan is worth where that is more than `least`; of a plan whose step alone is not, nobody asks what moves for it."""
+    price = priced(plan, request.costs)
+    if _most_worth(request, price) <= least:
+        return None
+    worth = _worth(request, _reached(request, plan, price))
+    return worth if worth > least else None
 
 
 def _layouts(request: Request) -> tuple[Layout, ...]:
