@@ -14,7 +14,7 @@ from estimator.passes import passes_of
 from estimator.schedule import ORDERS, require_known
 from kintsugi.core.decision import Estimate, Migration, Search
 from kintsugi.core.errors import InfeasibleError
-from kintsugi.core.plan import IdleWorker, Plan, Schedule
+from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Schedule
 from planner.arranging.arrangement import Arrangement
 from planner.arranging.degrees import degrees
 from planner.arranging.pursuit import pursue
@@ -134,23 +134,29 @@ def _placed(request: Request, search: AnySearch) -> tuple[list[Found], int, floa
     worth = partial(_worth, request)
     layouts, least_slack = _layouts(request), 1 - NEAR if is_refined(request) else 1.0
     bests: dict[tuple[Layout, int], Found] = {}
-    priced = 0
+    known: set[tuple[Pipeline, ...]] = set()
+    num_priced = 0
 
     def known_worth() -> float:
         return max([request.least_worth, *map(worth, bests.values())])
 
     for option in frontier.descending():
-        slack = least_slack if priced < MOST_PRICED else 1 + CLEAR
+        slack = least_slack if num_priced < MOST_PRICED else 1 + CLEAR
         if bests and option.most_goodput <= known_worth() * slack:
             break
-        priced += 1
+        num_priced += 1
         for layout in layouts:
-            plan, price = _named(request, option.arrangement, layout)
+            laid = _laid_out(request, option.arrangement, layout)
+            if len(layouts) > 1:
+                if laid.pipelines in known:
+                    continue
+                known.add(laid.pipelines)
+            plan, price = _ordered(request, laid)
             if bests and not is_refined(request) and _most_worth(request, price) < known_worth():
                 continue
             found, key = _reached(request, plan, price), (layout, len(option.arrangement.shapes))
             bests[key] = max(bests.get(key, found), found, key=worth)
-    return list(bests.values()), priced, least
+    return list(bests.values()), num_priced, least
 
 
 def _worth(request: Request, found: Found) -> float:
@@ -192,12 +198,12 @@ def _layouts(request: Request) -> tuple[Layout, ...]:
 
 def realise(request: Request, arrangement: Arrangement) -> Found:
     """An arrangement with named workers, its price, and how it is reached; a first plan has no transition."""
-    return _reached(request, *_named(request, arrangement))
+    return _reached(request, *_ordered(request, _laid_out(request, arrangement)))
 
 
-def _named(request: Request, arrangement: Arrangement, layout: Layout = Layout.HELD) -> tuple[Plan, Estimate]:
-    """An arrangement with named workers, and its price without a transition."""
-    named = place(
+def _laid_out(request: Request, arrangement: Arrangement, layout: Layout = Layout.HELD) -> Plan:
+    """An arrangement with named workers."""
+    return place(
         arrangement,
         request.workers,
         request.holdings,
@@ -207,9 +213,13 @@ def _named(request: Request, arrangement: Arrangement, layout: Layout = Layout.H
         policy=request.policy,
         layout=layout,
     )
-    passes = passes_of(named, request.costs)
-    plan = named.amended(rounds=fastest_rounds(named, request.costs, passes=passes))
-    return plan, priced(plan, request.costs, passes=passes)
+
+
+def _ordered(request: Request, plan: Plan) -> tuple[Plan, Estimate]:
+    """A plan with its reductions in order, and its price without a transition."""
+    passes = passes_of(plan, request.costs)
+    ordered = plan.amended(rounds=fastest_rounds(plan, request.costs, passes=passes))
+    return ordered, priced(ordered, request.costs, passes=passes)
 
 
 def _found(request: Request, plan: Plan) -> Found:
