@@ -48,7 +48,7 @@ class Timing:
         self._alike: list[Lane] = []
         """One lane of each likeness, by number."""
         self._seconds: dict[tuple[int, ...], float] = {}
-        self._split: dict[tuple[int, int, int], tuple[float, tuple[int, ...]]] = {}
+        self._timed: dict[tuple[int, int, int], tuple[Pace, tuple[int, ...]]] = {}
         self._cuts: dict[tuple[int, tuple[WorkerKind, ...], int], tuple[int, ...]] = {}
 
     def seconds(self, lanes: Lanes) -> float:
@@ -66,11 +66,11 @@ class Timing:
         total, least = self._num_microbatches, list[int]()
         if total > MOST_DEALT and (paces := self._paces(lanes)) is not None:
             least = [max(1, share - MOST_DEALT // len(lanes)) for share in together(paces, total)]
-        return distribute(len(lanes), total, lambda k, m: self._time(len(lanes), lanes[k], m)[0], least)
+        return distribute(len(lanes), total, lambda k, m: self._pace(len(lanes), lanes[k], m)[0].seconds, least)
 
     def cuts(self, dp: int, lane: Lane, num_microbatches: int) -> tuple[int, ...]:
         """Stage boundaries of one of `dp` lanes."""
-        return self._time(dp, lane, num_microbatches)[1]
+        return self._pace(dp, lane, num_microbatches)[1]
 
     def likeness(self, lane: Lane) -> int:
         """Equal for lanes that take equally long."""
@@ -84,42 +84,39 @@ class Timing:
         return self._number_of[lane]
 
     def _about(self, lanes: Sequence[Lane]) -> float:
-        if len(self._split) > MOST_TIMED or (paces := self._paces(lanes)) is None:
+        if len(self._timed) > MOST_TIMED or (paces := self._paces(lanes)) is None:
             return math.inf
         shares = together(paces, self._num_microbatches)
         return max(pace.seconds_for(share) for pace, share in zip(paces, shares, strict=True))
 
     def _paces(self, lanes: Sequence[Lane]) -> list[Pace] | None:
         """What is known of lanes from their times with what micro-batches their speed is worth; None where some do not fit."""
-        dp, total = len(lanes), self._num_microbatches
+        dp = len(lanes)
         speeds = [sum(self._kinds[worker].speed_ratio for worker in lane) for lane in lanes]
-        counts = by_speed(speeds, total)
-        timed = [self._time(dp, lane, count) for lane, count in zip(lanes, counts, strict=True)]
-        if any(math.isinf(seconds) for seconds, _ in timed):
-            return None
-        return [
-            Pace(count, seconds, busiest_seconds(self._stages(lane, cuts)), total)
-            for lane, count, (seconds, cuts) in zip(lanes, counts, timed, strict=True)
-        ]
+        counts = by_speed(speeds, self._num_microbatches)
+        paces = [self._pace(dp, lane, count)[0] for lane, count in zip(lanes, counts, strict=True)]
+        return None if any(math.isinf(pace.seconds) for pace in paces) else paces
 
     def _stages(self, lane: Lane, cuts: tuple[int, ...]) -> list[StageTimes]:
         return [self._costs.stage(worker, a, b) for worker, (a, b) in zip(lane, pairwise(cuts), strict=True)]
 
-    def _time(self, dp: int, lane: Lane, num_microbatches: int) -> tuple[float, tuple[int, ...]]:
+    def _pace(self, dp: int, lane: Lane, num_microbatches: int) -> tuple[Pace, tuple[int, ...]]:
         """The objective of one of `dp` pipelines over its own links, and its stage boundaries."""
         key = dp, self.likeness(lane), num_microbatches
-        if key not in self._split:
-            self._split[key] = self._timed(dp, lane, num_microbatches)
-        return self._split[key]
+        if key not in self._timed:
+            self._timed[key] = self._time(dp, lane, num_microbatches)
+        return self._timed[key]
 
-    def _timed(self, dp: int, lane: Lane, num_microbatches: int) -> tuple[float, tuple[int, ...]]:
+    def _time(self, dp: int, lane: Lane, num_microbatches: int) -> tuple[Pace, tuple[int, ...]]:
         cuts, tail = self._cuts_for(dp, tuple([self._kinds[worker] for worker in lane]), num_microbatches), self._tail(dp)
         if not cuts:
-            return math.inf, ()
+            return Pace(num_microbatches, math.inf, math.inf, self._num_microbatches), ()
         boundaries = zip(lane, lane[1:], cuts[1:-1], strict=False)
         delays = [self._costs.boundary_seconds(a, b, cut) for a, b, cut in boundaries]
-        ends = scheduled_times(self._schedule, self._stages(lane, cuts), delays, num_microbatches).stage_end_seconds
-        return max(end + float(tail[b] - tail[a] + tail[0]) for end, (a, b) in zip(ends, pairwise(cuts), strict=True)), cuts
+        stages = self._stages(lane, cuts)
+        ends = scheduled_times(self._schedule, stages, delays, num_microbatches).stage_end_seconds
+        seconds = max(end + float(tail[b] - tail[a] + tail[0]) for end, (a, b) in zip(ends, pairwise(cuts), strict=True))
+        return Pace(num_microbatches, seconds, busiest_seconds(stages), self._num_microbatches), cuts
 
     def _cuts_for(self, dp: int, kinds: tuple[WorkerKind, ...], num_microbatches: int) -> tuple[int, ...]:
         """Stage boundaries over the fastest links, whichever links a lane of such workers has; none where no split fits memory."""
