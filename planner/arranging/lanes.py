@@ -48,7 +48,7 @@ class Timing:
         self._alike: list[Lane] = []
         """One lane of each likeness, by number."""
         self._seconds: dict[tuple[int, ...], float] = {}
-        self._timed: dict[tuple[int, int, int], tuple[Pace, tuple[int, ...]]] = {}
+        self._known: dict[tuple[int, int, int], tuple[Pace, tuple[int, ...]]] = {}
         self._cuts: dict[tuple[int, tuple[WorkerKind, ...], int], tuple[int, ...]] = {}
 
     def seconds(self, lanes: Lanes) -> float:
@@ -84,7 +84,7 @@ class Timing:
         return self._number_of[lane]
 
     def _about(self, lanes: Sequence[Lane]) -> float:
-        if len(self._timed) > MOST_TIMED or (paces := self._paces(lanes)) is None:
+        if len(self._known) > MOST_TIMED or (paces := self._paces(lanes)) is None:
             return math.inf
         shares = together(paces, self._num_microbatches)
         return max(pace.seconds_for(share) for pace, share in zip(paces, shares, strict=True))
@@ -103,11 +103,11 @@ class Timing:
     def _pace(self, dp: int, lane: Lane, num_microbatches: int) -> tuple[Pace, tuple[int, ...]]:
         """The objective of one of `dp` pipelines over its own links, and its stage boundaries."""
         key = dp, self.likeness(lane), num_microbatches
-        if key not in self._timed:
-            self._timed[key] = self._time(dp, lane, num_microbatches)
-        return self._timed[key]
+        if key not in self._known:
+            self._known[key] = self._timed(dp, lane, num_microbatches)
+        return self._known[key]
 
-    def _time(self, dp: int, lane: Lane, num_microbatches: int) -> tuple[Pace, tuple[int, ...]]:
+    def _timed(self, dp: int, lane: Lane, num_microbatches: int) -> tuple[Pace, tuple[int, ...]]:
         cuts, tail = self._cuts_for(dp, tuple([self._kinds[worker] for worker in lane]), num_microbatches), self._tail(dp)
         if not cuts:
             return Pace(num_microbatches, math.inf, math.inf, self._num_microbatches), ()

@@ -65,4 +65,4 @@ def test_very_many_microbatches_are_shared_out_as_one_by_one_without_timing_each
     monkeypatch.setattr(timing, "_timed", lambda *of: times.append(of) or timed(*of))
     found = timing.shares(lanes)
     assert len(times) < 600
-    assert found == distribute(len(lanes), 3_000, lambda k, m: timing._time(len(lanes), lanes[k], m)[0])
+    assert found == distribute(len(lanes), 3_000, lambda k, m: timing._pace(len(lanes), lanes[k], m)[0].seconds)
