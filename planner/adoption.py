@@ -7,13 +7,14 @@ from estimator.estimate import estimate
 from estimator.goodput import charged_goodput
 from estimator.schedule import require_known
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.decision import Alternative, Decision, Migration
-from kintsugi.core.errors import InvalidInputError, told_as
+from kintsugi.core.decision import Alternative, Decision, Migration, Search
+from kintsugi.core.errors import InfeasibleError, InvalidInputError, told_as
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.plan import IdleWorker, Plan
 from kintsugi.core.profile import Profile
+from planner.policies.options import Case
 from planner.policies.policy import survivable
-from planner.replan import replan
+from planner.replan import replan, unsearched
 from restorer.given_rounds import with_rounds
 
 ADOPTED = "the plan that runs already was adopted"
@@ -22,19 +23,17 @@ UNUSED = "has no place in the plan that runs already"
 
 
 def adopt(snapshot: Snapshot) -> Decision:
-    """The decision for the snapshot's plan as it is, of the snapshot's generation.
+    """The decision for the snapshot's plan as it is, of the snapshot's generation, also where the planner would find none.
 
     Raises:
         InvalidInputError: the plan does not fit the job.
-        InfeasibleError: the planner knows of no plan for the job at all.
     """
     assert snapshot.plan is not None
     plan = _completed(fitting(snapshot.plan, snapshot.profile, snapshot.cluster), snapshot)
     _require_microbatches(plan, snapshot.settings)
-    best = replan(replace(snapshot, plan=None))
     mtbf_seconds = snapshot.settings.mtbf_seconds
     price = estimate(plan, snapshot.profile, snapshot.cluster, mtbf_seconds=mtbf_seconds)
-    bound = min(best.search.lower_bound_seconds, price.iteration_seconds)
+    search = _search(snapshot)
     only = Alternative(
         policy=plan.policy,
         feasible=True,
@@ -42,19 +41,27 @@ def adopt(snapshot: Snapshot) -> Decision:
         estimate=price,
         charged_goodput_samples_per_second=charged_goodput(price, mtbf_seconds),
     )
-    return replace(
-        best,
+    return Decision(
         policy=plan.policy,
         reason=ADOPTED,
         plan=plan,
         estimate=price,
-        search=best.search.bounded(bound, price.iteration_seconds),
+        search=search.bounded(min(search.lower_bound_seconds, price.iteration_seconds), price.iteration_seconds),
         migration=Migration(),
         survivable=survivable(plan, snapshot.cluster),
         break_even_mtbf_seconds=None,
         previous_plan=None,
         alternatives=(only,),
+        mtbf_seconds=mtbf_seconds,
     )
+
+
+def _search(snapshot: Snapshot) -> Search:
+    """What a search for the job's best plan came to: what runs is compared with it."""
+    try:
+        return replan(replace(snapshot, plan=None)).search
+    except InfeasibleError:  # memory is an estimate, and later plans may have other ranges than the one that runs
+        return unsearched(Case(snapshot))
 
 
 def fitting(plan: Plan, profile: Profile, cluster: Cluster) -> Plan:

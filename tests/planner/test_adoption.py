@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges
-from kintsugi.core.plan import IdleWorker, Schedule
+from kintsugi.core.plan import IdleWorker, Policy, Schedule
 from planner.adoption import adopt, fitting
 from planner.legality import violations
 from planner.replan import replan
@@ -46,6 +47,21 @@ def test_a_plan_on_workers_of_other_speeds_stays_as_it_is():
     ranges = Ranges(min_dp=2, max_dp=2, min_pp=3, max_pp=3)
     asked = replan(snapshot_of(PROFILE, cluster, 10, ranges=ranges)).plan
     assert adopt(running(asked, cluster)).plan == asked
+
+
+def test_a_plan_that_runs_is_adopted_where_none_would_be_found():
+    """Its memory is an estimate, and the ranges are of later plans; a setting that is wrong is refused all the same."""
+    snapshot = running()
+    tight = replace(snapshot, profile=transformer_profile(6, memory_bytes=1_000_000_000))
+    narrow = replace(snapshot, settings=replace(snapshot.settings, ranges=Ranges(min_pp=7)))
+    for impossible in (tight, narrow):
+        with pytest.raises(InfeasibleError):
+            replan(replace(impossible, plan=None))
+        decision = adopt(impossible)
+        assert decision.plan == adopt(snapshot).plan
+        assert 0 < decision.search.lower_bound_seconds <= decision.estimate.iteration_seconds
+    with refuses("policy", "deferred_parallelism", "has two steps"):
+        adopt(replace(snapshot, settings=replace(snapshot.settings, policy=Policy.DEFERRED_PARALLELISM)))
 
 
 @pytest.mark.parametrize(
