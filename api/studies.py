@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from api.decisions.planning import decide, require_fit
+from api.decisions.planning import decide
 from api.jobs.history import History
 from api.records import JobState
 from api.schemas import EstimateRequest, WhatIf, cluster_of
@@ -16,6 +16,7 @@ from kintsugi.core.errors import InvalidInputError, told_as
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.membership import Event, EventKind, Membership
 from kintsugi.core.profile import Profile
+from planner.adoption import fitting
 
 
 def estimated(request: EstimateRequest) -> Estimate:
@@ -26,9 +27,8 @@ def estimated(request: EstimateRequest) -> Estimate:
         InfeasibleError: a stage does not fit its memory.
     """
     cluster = cluster_of(request.cluster, request.workers, request.workers_per_host)
-    require_fit(request.plan, request.profile, cluster)
     return estimate(
-        request.plan,
+        fitting(request.plan, request.profile, cluster),
         request.profile,
         cluster,
         reconfiguration_seconds=request.reconfiguration_seconds,
@@ -76,8 +76,7 @@ def _present(request: WhatIf, profile: Profile, settings: JobSettings, cluster: 
     present = Snapshot(profile=profile, cluster=cluster, settings=settings, plan=None, alive=alive, generation=0)
     if request.plan is None:
         return replace(present, plan=decide(present).plan)
-    require_fit(request.plan, profile, cluster)
-    return replace(present, plan=request.plan)
+    return replace(present, plan=fitting(request.plan, profile, cluster))
 
 
 def _after(request: WhatIf, history: History) -> History:

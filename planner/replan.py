@@ -149,9 +149,12 @@ def _is_pinned_in_vain(case: Case, candidates: list[Candidate]) -> bool:
 
 
 def _search_of(case: Case, found: list[Found]) -> Search:
-    """What was searched; where nothing was or nothing fits, the bound is the work divided by all speeds."""
-    if found:
-        return found[0].search
+    """What was searched; where nothing was or nothing fits, no more is known than how much work there is."""
+    return found[0].search if found else unsearched(case)
+
+
+def unsearched(case: Case) -> Search:
+    """Of a decision without one: the bound is the work divided by all speeds."""
     speeds = [case.snapshot.cluster.by_id[worker].speed_ratio for worker in case.alive]
     sums = case.costs.sums
     work = float(sums.forward[-1] + sums.backward[-1]) * case.snapshot.settings.num_microbatches

@@ -42,11 +42,12 @@ def page(request: Request, template: str, status: HTTPStatus = HTTPStatus.OK, **
         .get_template(template)
         .render(version=__version__, path=request.url.path, is_signed_in=caller().token is not None, **context)
     )
-    tag = entity_tag(text)
+    body = text.encode(errors="backslashreplace")  # texts of others may have lone surrogates, which JSON can say
+    tag = entity_tag(body)
     headers = {**SECURITY, "ETag": tag, "Cache-Control": "no-cache"}
     if status is HTTPStatus.OK and is_known(request.headers.get("if-none-match", ""), tag):
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
-    return HTMLResponse(text, status, headers)
+    return HTMLResponse(body, status, headers)
 
 
 @cache

@@ -1,23 +1,20 @@
 """From a history to a decision, and both in the form in which they are stored."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from api.storage.legible import loaded
 from api.storage.shelf import Decided
 from api.storage.store import Store
 from api.storage.stored import Document, StoredDecision, StoredJob, cluster_document
 from api.storage.wording import Wording
-from estimator.estimate import estimate
-from estimator.goodput import charged_goodput
 from kintsugi.core.cluster import Cluster
-from kintsugi.core.decision import Alternative, Decision, Migration
-from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.decision import Decision
 from kintsugi.core.job import JobSettings, Snapshot
-from kintsugi.core.plan import Plan, Policy
+from kintsugi.core.plan import Policy
 from kintsugi.core.profile import Profile
 from kintsugi.core.reliability import FailureRecord
 from kintsugi.core.version import __version__
-from planner.policies.policy import survivable
+from planner.adoption import adopt
 from planner.replan import is_kept, replan
 
 
@@ -47,7 +44,7 @@ def decide(snapshot: Snapshot) -> Decision:
         InvalidInputError: the running plan does not fit the job.
     """
     if snapshot.generation == 0 and snapshot.plan is not None:
-        return _adopted(snapshot, snapshot.plan)
+        return adopt(snapshot)
     return replan(snapshot)
 
 
@@ -122,55 +119,3 @@ def restored(store: Store, job: StoredJob, generation: int) -> Snapshot:
         draining=reference.draining,
         speeds_changed=reference.speeds_changed,
     )
-
-
-def require_fit(plan: Plan, profile: Profile, cluster: Cluster) -> None:
-    """Require that a plan holds the profile's layers on the cluster's workers.
-
-    Raises:
-        InvalidInputError: it does not.
-    """
-    plan.require_layers(profile.num_layers)
-    for worker, (slot, *_) in plan.slots_of.items():
-        if worker not in cluster.by_id:
-            field = f"plan.pipelines[{slot.pipeline}].stages[{slot.stage}].worker"
-            raise InvalidInputError("is no worker of the cluster", field=field, value=worker)
-
-
-def _adopted(snapshot: Snapshot, plan: Plan) -> Decision:
-    require_fit(plan, snapshot.profile, snapshot.cluster)
-    _require_microbatches(plan, snapshot.settings)
-    best = replan(replace(snapshot, plan=None))
-    price = estimate(plan, snapshot.profile, snapshot.cluster, mtbf_seconds=snapshot.settings.mtbf_seconds)
-    bound = min(best.search.lower_bound_seconds, price.iteration_seconds)
-    reason = "the plan that runs already was adopted"
-    return replace(
-        best,
-        policy=plan.policy,
-        reason=reason,
-        plan=plan,
-        estimate=price,
-        search=best.search.bounded(bound, price.iteration_seconds),
-        migration=Migration(),
-        survivable=survivable(plan, snapshot.cluster),
-        break_even_mtbf_seconds=None,
-        previous_plan=None,
-        alternatives=(
-            Alternative(
-                policy=plan.policy,
-                feasible=True,
-                reason=reason,
-                estimate=price,
-                charged_goodput_samples_per_second=charged_goodput(price, snapshot.settings.mtbf_seconds),
-            ),
-        ),
-    )
-
-
-def _require_microbatches(plan: Plan, settings: JobSettings) -> None:
-    if plan.num_microbatches != settings.num_microbatches:
-        raise InvalidInputError(
-            f"runs {plan.num_microbatches} micro-batches per step where the settings say {settings.num_microbatches}",
-            field="plan",
-            value=plan.num_microbatches,
-        )

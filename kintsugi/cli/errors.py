@@ -1,5 +1,6 @@
 """How a command says on a terminal that it failed."""
 
+import io
 import os
 import reprlib
 import sys
@@ -21,9 +22,14 @@ def error_line(error: KintsugiError) -> str:
 
 
 def open_output() -> None:
-    """Have a standard output where none is open: one that takes nothing, for `print` drops what it has no file for."""
+    """Have a standard output where none is open: one that takes nothing, for `print` drops what it has no file for.
+
+    One that is open takes every text: characters that it has none for, such as halves of pairs from JSON, are escaped.
+    """
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+    elif isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def flush_output() -> None:

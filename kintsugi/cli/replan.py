@@ -31,6 +31,7 @@ from kintsugi.core.cluster import MOST_WORKERS, Cluster, Worker, host_name, work
 from kintsugi.core.errors import InvalidInputError, some, told_as
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy, Schedule
+from planner.adoption import fitting
 from planner.replan import replan as decide
 
 NUMBER = r"\d{1,18}"
@@ -128,12 +129,12 @@ def _running_snapshot(profile: Path, settings: JobSettings, plan: Path, workers_
     running = load_plan(plan)
     named = (*running.workers, *(idle.worker for idle in running.idle_workers))
     workers = load_cluster(cluster) if cluster else cluster_around(named, workers_per_host)
-    alive = tuple(worker for worker in workers.by_id if worker in set(named))
+    alive, model = tuple(worker for worker in workers.by_id if worker in set(named)), load_profile(profile)
     return Snapshot(
-        profile=load_profile(profile),
+        profile=model,
         cluster=workers,
         settings=settings,
-        plan=running,
+        plan=fitting(running, model, workers),
         alive=alive,
         generation=running.generation + 1,
         speeds_changed=cluster is not None,  # nothing says how fast its workers were when the plan was made

@@ -16,6 +16,7 @@ from kintsugi.cli.terminal import terminal
 from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.records.tracing_files import MeasuredRun, read_run
+from planner.adoption import fitting
 
 
 def register(app: typer.Typer) -> None:
@@ -65,7 +66,8 @@ def _predicted(profile: Path | None, plan: Path | None, cluster: Path | None, wo
     refuse_beside_cluster(workers_per_host, cluster)
     running = load_plan(plan)
     workers = load_cluster(cluster) if cluster else cluster_around(running.workers, workers_per_host)
-    return predicted_group(running, load_profile(profile), workers)
+    model = load_profile(profile)
+    return predicted_group(fitting(running, model, workers), model, workers)
 
 
 def _compare(run: MeasuredRun, generation: int | None, output: Path | None, form: Format) -> None:

@@ -119,6 +119,11 @@ class Plan:
             for worker in workers:
                 if worker not in self.pipeline_of:
                     raise InvalidInputError("is no worker of the plan", field=f"rounds[{r}]", value=worker)
+            for n, reduction in enumerate(reductions):
+                for index, layer in enumerate(reduction.layers):
+                    if not 0 <= layer < self.num_layers:
+                        message = f"is no layer of the plan; they are numbered from 0 to {self.num_layers - 1}"
+                        raise InvalidInputError(message, field=f"rounds[{r}][{n}].layers[{index}]", value=layer)
 
     def amended(
         self,

@@ -92,14 +92,17 @@ def train(
             the agent and the service; "agent" has the agent do so, and ask whoever decides. Null: as the options say.
 
     Raises:
-        InvalidInputError: degrees and workers do not fit each other, workers cannot be given `make_job`, a fault would never
-            strike, the policy would mend none, or the job's device is not there, or not for the transport.
+        InvalidInputError: degrees and workers do not fit each other, workers cannot be given `make_job`, the profile is of other
+            layers, a fault would never strike, the policy would mend none, or the job's device is not there, or not for the
+            transport.
         ConflictError: another life of the run goes on in its folder, or another job's actions are recorded in the one for them.
         InfeasibleError: too much was lost; no plan exists for the workers that are left.
         WorkerError: the job's own code raised.
     """
     job = _job_of(make_job)
     require_device(job.device)
+    if profile is not None:
+        _require_layers(profile, job)
     name, life = name or f"job-{uuid4().hex[:12]}", 1
     cluster = _cluster_of(workers)
     if service is not None:
@@ -178,6 +181,17 @@ def _job_of(make_job: Callable[[], TrainingJob]) -> TrainingJob:
     if job.learning_rate_factor is not None:
         finite_factor(job.learning_rate_factor(0), 0)
     return job
+
+
+def _require_layers(profile: Profile, job: TrainingJob) -> None:
+    """Require a profile of as many layers as the job has.
+
+    Raises:
+        InvalidInputError: it is of another model.
+    """
+    if profile.num_layers != len(job.layers):
+        message = f"has {profile.num_layers} layers where the job has {len(job.layers)}; leave it out to have the job measured"
+        raise InvalidInputError(message, field="profile", value=profile.name)
 
 
 def _options(

@@ -62,6 +62,21 @@ def test_replan_goes_on_from_what_replan_printed(capsys, profile, tmp_path):
     assert known == {"w01", "w02", "w03", "w04", "w05", "w07", "w06"}  # w06 is the one that joins
 
 
+def test_a_plan_is_priced_with_its_reductions_and_refused_with_some_of_them(capsys, profile, tmp_path):
+    common, path = ("--profile", profile, "--num-microbatches", "16"), tmp_path / "plan.json"
+    _, first = run(capsys, "plan", *common, "--workers", "8", "--min-dp", "2", "--max-dp", "2")
+    known = first["plan"]["rounds"]
+    answers = []
+    for rounds in (known, [], known[:1]):
+        first["plan"]["rounds"] = rounds
+        path.write_text(json.dumps(first))
+        answers.append(run(capsys, "replan", *common, "--plan", str(path)))
+    (_, whole), (_, without), (status, part) = answers
+    assert without["estimate"] == whole["estimate"]
+    assert without["plan"]["rounds"]
+    assert (status, part["error"]["field"]) == (2, "plan.rounds")
+
+
 def test_workers_that_are_as_fast_as_the_others_again_are_planned_for(capsys, profile, tmp_path):
     """A plan says nothing of speeds: where the cluster does, it is searched for a better one."""
     common = ("--profile", profile, "--num-microbatches", "16")

@@ -12,8 +12,9 @@ from kintsugi.cli.audit import _print
 from kintsugi.cli.terminal import styled, terminal
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster, Worker
+from kintsugi.core.plan import IdleWorker
 from kintsugi.runtime.records.audit import AuditReport
-from tests.builders import transformer_profile
+from tests.builders import grid_plan, transformer_profile
 
 NAMES = ("[red]w[/blue]", "rack1[gpu]5", "a:smile:b", "[/]")
 
@@ -43,6 +44,17 @@ def test_a_plan_names_its_workers(name, capsys, tmp_path):
     out = capsys.readouterr().out
     assert f"{name} 0-" in out
     assert f"{name}3 is idle" in out
+
+
+def test_what_utf_8_has_no_bytes_for_is_escaped(capfd, tmp_path):
+    profile, plan = tmp_path / "profile.json", tmp_path / "plan.json"
+    profile.write_text(codec.dumps(transformer_profile(6)))
+    idle = (IdleWorker(worker="w02", reason="spare \ud83d"),)
+    plan.write_text(codec.dumps(replace(grid_plan(8, [2], [8]), idle_workers=idle)))
+    with pytest.raises(SystemExit) as left:
+        main(["replan", "--profile", str(profile), "--plan", str(plan), "--num-microbatches", "8"])
+    assert left.value.code == 0
+    assert r"w02 is idle: spare \ud83d" in capfd.readouterr().out
 
 
 def test_an_audit_tells_its_problems(capsys):

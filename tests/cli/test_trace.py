@@ -36,6 +36,7 @@ def test_a_plans_schedule(files, capsys):
     require_valid(document)
     require_paired_flows(document)
     assert document["otherData"] == {"kind": "predicted"}
+    assert {event["cat"] for event in document["traceEvents"] if event["ph"] == "X"} >= {"forward", "reduce"}, "it has no rounds"
 
 
 def test_a_recorded_run(capsys, tmp_path):

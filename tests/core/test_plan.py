@@ -123,6 +123,13 @@ def test_no_worker_takes_part_twice_in_a_round():
         replace(GRID, rounds=((replace(reduction, workers=("w00", "w07")),),))
 
 
+@pytest.mark.parametrize("layer", [-1, GRID.num_layers])
+def test_rounds_reduce_layers_of_the_plan(layer):
+    reduction = Reduction(layers=(0, layer), workers=("w00", "w02"), num_bytes=8)
+    with refuses("rounds[1][0].layers[1]", layer, f"numbered from 0 to {GRID.num_layers - 1}"):
+        replace(GRID, rounds=((), (reduction,)))
+
+
 @pytest.mark.parametrize(("field", "value"), [("layers", ()), ("workers", ()), ("num_bytes", -1)])
 def test_reduction_refuses(field, value):
     with refuses(field):

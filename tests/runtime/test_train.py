@@ -66,6 +66,13 @@ def test_a_service_has_an_address():
         train(tiny_gpt, workers=4, dp=2, pp=2, service="nonsense")
 
 
+@pytest.mark.parametrize("num_blocks", [5, 7])
+def test_a_profile_of_another_model_is_refused(num_blocks):
+    other = profile_for(tiny_gpt(num_blocks=num_blocks))
+    with refuses("profile", other.name, f"has {num_blocks + 2} layers where the job has 8; leave it out"):
+        train(tiny_gpt, workers=4, profile=other)
+
+
 @pytest.mark.parametrize(("degrees", "field"), [({"dp": 20, "pp": 1}, "dp"), ({"dp": 1, "pp": 20}, "pp")])
 def test_degrees_are_refused_by_their_own_names(degrees, field):
     with refuses(field, 20):

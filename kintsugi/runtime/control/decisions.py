@@ -114,6 +114,12 @@ def _planned(snapshot: Snapshot) -> Decision:
     return replan(snapshot)
 
 
+def _first(snapshot: Snapshot) -> Decision:
+    from planner.adoption import adopt
+
+    return _planned(snapshot) if snapshot.plan is None else adopt(snapshot)
+
+
 class LocalDecisions:
     """The planner in this process: no service, nothing stored."""
 
@@ -121,7 +127,7 @@ class LocalDecisions:
         """Search, or adopt the request's plan."""
         self._request = request
         self._membership = Membership.of(request.cluster)
-        decision = _planned(replace(self._snapshot(0, request.plan), settings=replace(request.settings, policy=None)))
+        decision = _first(replace(self._snapshot(0, request.plan), settings=replace(request.settings, policy=None)))
         self._plans = {0: decision.plan}
         self._clusters = {0: self._membership.cluster}
         self._applied = decision.plan

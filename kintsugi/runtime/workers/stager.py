@@ -10,7 +10,7 @@ import torch
 from estimator.message_windows import windows
 from estimator.program import Action, checksum, list_digest, parse_action
 from kintsugi.core.decision import StateKind
-from kintsugi.core.errors import ReconfigurationError
+from kintsugi.core.errors import InvalidInputError, ReconfigurationError
 from kintsugi.core.plan import Plan
 from kintsugi.runtime.checkpoints.bookkeeper import Bookkeeper
 from kintsugi.runtime.likeness import Traits, traits
@@ -58,8 +58,9 @@ class Stager:
         Raises:
             CommunicationError: the attempt was called off, or a peer is gone.
             ReconfigurationError: state is missing, or sources disagree.
-            InvalidInputError: a layer begins with other values than on its other workers.
+            InvalidInputError: the plan is of another job, or a layer begins with other values than on its other workers.
         """
+        _require_plan_of(self.job, message.plan)
         layers = message.plan.layers_of.get(self.worker)
         restore = message.restore
         old = present if not (restore and restore.is_whole) else None
@@ -120,6 +121,16 @@ def checked_actions(worker: str, message: Prepare) -> tuple[Action, ...]:
     if not own_is_right or checksum(message.digests, message.reductions) != message.checksum:
         raise ReconfigurationError("the program does not have the checksum it came with", field="checksum", value=message.checksum)
     return tuple(parse_action(text) for text in message.actions)
+
+
+def _require_plan_of(job: TrainingJob, plan: Plan) -> None:
+    for noun, planned, own in (
+        ("layers", plan.num_layers, len(job.layers)),
+        ("micro-batches", plan.num_microbatches, job.num_microbatches),
+    ):
+        if planned != own:
+            message = f"is of {planned} {noun} where the job has {own}; plan it from the job's own profile and settings"
+            raise InvalidInputError(message, field="plan", value=planned)
 
 
 def _holds_nothing(layer: int, kind: StateKind) -> NoReturn:

@@ -392,3 +392,17 @@ def test_an_adopted_plan_is_shown(client):
     assert client.post("/v1/jobs", json=new_job(profile=profile, plan=plan)).status_code == 201
     assert json.loads(client.get(f"{HOME}/schedule.json").content)["panels"][0]["title"].startswith("Now")
     assert "The plan that runs already was adopted" in text_of(client.get(HOME))
+
+
+def test_texts_that_are_no_whole_characters_are_shown_escaped(client):
+    """JSON can say half of a pair of code units; UTF-8 cannot, and a page of such a job would be an error for ever."""
+    stages = [{"layer_start": 0, "layer_stop": 4, "worker": "w00"}]
+    idle = [{"worker": "w01", "reason": "spare \ud83d"}]
+    plan = {"pipelines": [{"num_microbatches": 8, "stages": stages}], "idle_workers": idle}
+    headers = {"Content-Type": "application/json"}
+    assert client.post("/v1/jobs", content=json.dumps(new_job(plan=plan)), headers=headers).status_code == 201
+    assert r"spare \ud83d" in text_of(client.get(HOME))
+    ending = {"outcome": "failed", "by": "Ada", "reason": "disk \udcff"}
+    assert client.post(f"{JOB}/ending", content=json.dumps(ending), headers=headers).status_code == 200
+    for page in ("", "/schedule", "/why", "/history", "/whatif"):
+        assert r"disk \udcff" in text_of(client.get(f"{HOME}{page}"))

@@ -49,6 +49,8 @@ def test_a_running_plan_is_adopted_as_it_is(client: TestClient):
     assert response.status_code == 201, response.text
     decision = response.json()["decision"]
     assert decision["plan"]["pipelines"] == pipelines
+    assert sorted(layer for own in decision["plan"]["rounds"] for one in own for layer in one["layers"]) == [0, 1, 2, 3]
+    assert decision["estimate"]["reduce_seconds"] > 0
     assert decision["estimate"]["iteration_seconds"] > 0
     assert decision["search"]["gap_ratio"] > 0
     assert decision["survivable"]["workers"] == 1
@@ -61,6 +63,22 @@ def test_a_running_plan_of_strangers_is_refused(client):
     response = client.post("/v1/jobs", json=new_job(plan={"pipelines": pipelines}))
     assert response.status_code == 422
     assert response.json()["error"]["field"] == "plan.pipelines[0].stages[0].worker"
+
+
+def test_a_running_plan_whose_replicas_would_drift_apart_is_refused(client):
+    pipelines = [{"num_microbatches": 4, "stages": [{"layer_start": 0, "layer_stop": 4, "worker": w}]} for w in ("w00", "w01")]
+    rounds = [[{"layers": [0, 1, 3], "workers": ["w00", "w01"], "num_bytes": 300_000_000}]]
+    plan = {"pipelines": pipelines, "rounds": rounds}
+    question = {name: new_job()[name] for name in ("profile", "workers")}
+    for path, body in (
+        ("jobs", new_job(plan=plan)),
+        ("estimates", {**question, "plan": plan}),
+        ("whatif", {**question, "settings": {"num_microbatches": 8}, "plan": plan}),
+    ):
+        response = client.post(f"/v1/{path}", json=body)
+        assert response.status_code == 422, path
+        assert (response.json()["error"]["field"], response.json()["error"]["value"]) == ("plan.rounds", 2)
+    assert client.get(JOB).status_code == 404
 
 
 def test_a_job_that_no_plan_fits_is_not_stored(client):

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from kintsugi.core.errors import InfeasibleError, StateLostError, WorkerError
+from kintsugi.core.cluster import Cluster
+from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostError, WorkerError
+from kintsugi.core.job import JobSettings
 from kintsugi.core.plan import Policy
 from kintsugi.runtime.control.agent import Agent
-from kintsugi.runtime.control.decisions import LocalDecisions
+from kintsugi.runtime.control.decisions import JobRequest, LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
-from tests.runtime.jobs import Leaving, raising_job, tiny_gpt, unbuildable_job
+from tests.builders import grid_plan, uniform_profile
+from tests.runtime.jobs import NUM_MICROBATCHES, Leaving, raising_job, tiny_gpt, unbuildable_job
 from tests.runtime.runs import PATIENCE_SECONDS, children_of, eventually, gpt_request, leaves_nothing, run
 
 pytestmark = pytest.mark.processes
@@ -57,6 +60,21 @@ def test_a_script_that_ends_its_process_is_no_loss():
 def test_a_job_that_cannot_be_made_says_why():
     with pytest.raises(WorkerError, match="no such data set"):
         run(unbuildable_job, gpt_request(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("plan", "told"),
+    [
+        (grid_plan(7, [2], [NUM_MICROBATCHES]), "is of 7 layers where the job has 8"),
+        (grid_plan(9, [1], [NUM_MICROBATCHES]), "is of 9 layers where the job has 8"),
+        (grid_plan(8, [1], [NUM_MICROBATCHES - 1]), f"is of {NUM_MICROBATCHES - 1} micro-batches where the job has 8"),
+    ],
+)
+def test_a_plan_of_another_job_is_refused_by_the_workers(plan, told):
+    profile, settings = uniform_profile(plan.num_layers), JobSettings(num_microbatches=plan.num_microbatches)
+    request = JobRequest(name="job", profile=profile, cluster=Cluster.uniform(2), settings=settings, plan=plan)
+    with pytest.raises(InvalidInputError, match=f"plan: {told}"):
+        run(tiny_gpt, request)
 
 
 def test_a_worker_that_freezes_during_start_is_lost_before_the_first_step():

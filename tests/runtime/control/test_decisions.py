@@ -9,12 +9,12 @@ import pytest
 from kintsugi.client import Client
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.ending import Ending, Outcome
-from kintsugi.core.errors import ConflictError, InfeasibleError
+from kintsugi.core.errors import ConflictError, InfeasibleError, InvalidInputError
 from kintsugi.core.handling import Handling, PlanStatus
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement
 from kintsugi.runtime.control.decisions import JobRequest, LocalDecisions, ServiceDecisions
-from tests.builders import snapshot_of, uniform_profile
+from tests.builders import grid_plan, snapshot_of, uniform_profile
 from tests.services import service
 
 
@@ -75,6 +75,22 @@ def test_service_and_planner_decide_alike_where_a_worker_is_slow_for_a_while(job
         for source in sources:
             source.applied(generation + 1)
     assert mine.estimate.iteration_seconds == pytest.approx(first.estimate.iteration_seconds)
+
+
+@pytest.mark.processes
+def test_service_and_planner_start_from_the_plan_that_is_asked_for(job, client):
+    """Whatever it leaves out, on workers that are not all as fast; and with rounds that miss layers from none."""
+    slow, *others = job.cluster.workers
+    cluster = job.cluster.with_workers((replace(slow, speed_ratio=0.25), *others))
+    asked = replace(job, cluster=cluster, plan=grid_plan(12, [3, 2], [6, 6]))
+    mine, theirs = (source.start(asked) for source in (LocalDecisions(), ServiceDecisions(client)))
+    assert mine.plan == theirs.plan
+    assert mine.plan.pipelines == asked.plan.pipelines
+    assert {layer for own in mine.plan.rounds for reduction in own for layer in reduction.layers} == set(range(12))
+    partial = replace(asked, name=f"{job.name}.partial", plan=replace(mine.plan, rounds=mine.plan.rounds[:1]))
+    for source in (LocalDecisions(), ServiceDecisions(client)):
+        with pytest.raises(InvalidInputError, match=r"plan\.rounds: do not reduce layer .* leave rounds out"):
+            source.start(partial)
 
 
 @pytest.mark.processes
