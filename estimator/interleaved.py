@@ -29,6 +29,9 @@ from estimator.compiled import compiled
 from estimator.schedule import BACKWARD, FORWARD, INPUT, KINDS, WEIGHT, Step, order
 from kintsugi.core.plan import Schedule
 
+GROUPS_AT_ONCE = 5
+"""More than ever have passes that lie between each other's."""
+
 Groups = tuple[int, int, int, int]
 """Number of groups, micro-batches of the smaller ones, how many have one more, and how many places lie between them."""
 
@@ -211,12 +214,29 @@ def worker_order(
     return tuple((stage, Step(KINDS[kind], microbatch)) for kind, stage, microbatch in passes)
 
 
-@lru_cache(maxsize=4096)
 def held_passes(worker: int, num_workers: int, num_virtual: int, num_microbatches: int, *, is_split: bool = False) -> Ints:
     """How many micro-batches each stage of a worker holds whenever it holds most. Shape [moments, num_virtual].
 
     Moments that hold no more of anything than another one are left out for the most part, and those halfway between two others.
     """
+    return _held(worker, num_workers, num_virtual, _telling(num_workers, num_microbatches), is_split)
+
+
+def _telling(num_workers: int, num_microbatches: int) -> int:
+    """The least number of micro-batches with which a worker comes to the same moments.
+
+    What it holds depends on no more groups than have passes that lie between each other's, so more alike ones in a row show
+    nothing new.
+    """
+    count, size, larger, _ = groups_of(num_workers, num_microbatches)
+    if size != num_workers:
+        return num_microbatches
+    fewer = min(larger, GROUPS_AT_ONCE)
+    return (fewer + min(count - larger, GROUPS_AT_ONCE)) * num_workers + fewer
+
+
+@lru_cache(maxsize=4096)
+def _held(worker: int, num_workers: int, num_virtual: int, num_microbatches: int, is_split: bool) -> Ints:
     kinds, stages, _ = _passes(worker, num_workers, num_virtual, num_microbatches, is_split)
     changes = np.zeros((len(stages), num_virtual), dtype=np.int64)
     is_taken, is_let_go = kinds == FORWARD, (kinds == BACKWARD) | (kinds == WEIGHT)

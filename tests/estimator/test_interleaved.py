@@ -1,12 +1,14 @@
 """Orders of interleaved pipelines keep the five invariants, are Megatron's where it has any, and are timed as they run."""
 
 from collections import Counter, defaultdict
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from estimator import interleaved
 from estimator.costs import Costs
 from estimator.estimate import estimate
 from estimator.interleaved import groups_of, held_passes, stage_limit, worker_order
@@ -101,6 +103,23 @@ def test_no_worker_and_no_stage_holds_more_than_its_limit(shape, schedule):
         weights = [3, 5, 2, 7][:num_virtual]
         expected = max(map(sum, moments)), max(int(np.dot(moment, weights)) for moment in moments)
         assert held_activations(schedule, worker, num_workers, count, weights) == expected
+
+
+@pytest.mark.parametrize("num_workers", [2, 3, 5])
+@pytest.mark.parametrize("is_split", [False, True])
+def test_many_groups_alike_show_what_few_do(num_workers, is_split):
+    counts = [*range(1, 4 * num_workers), *(9 * num_workers + rest for rest in range(num_workers)), 14 * num_workers + 1]
+    for worker, num_virtual, count in product(range(num_workers), (2, 3), counts):
+        told = held_passes(worker, num_workers, num_virtual, count, is_split=is_split)
+        every = interleaved._held(worker, num_workers, num_virtual, count, is_split)
+        assert told.tolist() == every.tolist()
+
+
+def test_of_very_many_micro_batches_few_are_looked_at():
+    interleaved._passes.cache_clear()
+    assert held_passes(0, 4, 50, 65_536).shape == (50, 50)
+    assert interleaved._passes.cache_info().misses == 1
+    assert len(interleaved._passes(0, 4, 50, interleaved._telling(4, 65_536), False)[0]) < 5_000
 
 
 def test_moments_halfway_between_others_are_left_out():
