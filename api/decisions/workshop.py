@@ -70,6 +70,9 @@ class Workshop:
         except (EOFError, OSError, TimeoutError, pickle.UnpicklingError) as error:
             self._dismiss(helper, was_ready=True)
             raise UnavailableError("the process that plans ended or does not answer; try again") from error
+        except BaseException:  # what cannot be sent, or read here: nobody else would ever let go of the process
+            self._dismiss(helper, was_ready=True)
+            raise
         self._shelve(helper)
         if isinstance(result, _Problem):
             raise error_from(result.document)

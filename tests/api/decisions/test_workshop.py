@@ -68,6 +68,30 @@ def test_errors_are_told_as_what_they_are(workshop):
     assert workshop.do(planning.decided, AFTER[0]).plan is not None
 
 
+class Foreign:
+    """What is sent and cannot be read where it arrives: as when the package was replaced under a service that runs."""
+
+    def __reduce__(self):
+        return _only_elsewhere, ()
+
+
+def _only_elsewhere():
+    if multiprocessing.parent_process() is None:
+        raise AttributeError("such a class is not here")
+
+
+def test_an_answer_that_cannot_be_read_does_not_keep_the_process_from_the_next(without_collector):
+    with leaves_nothing():
+        shop = Workshop(1)
+        with pytest.raises(AttributeError, match="not here"):
+            shop.do(Foreign)
+        with ThreadPoolExecutor(1) as threads:
+            try:
+                assert threads.submit(shop.do, abs, -3).result(timeout=60.0) == 3
+            finally:
+                shop.close()
+
+
 def test_more_who_ask_than_there_are_processes_take_turns(workshop):
     with ThreadPoolExecutor(8) as threads:
         plans = list(threads.map(lambda snapshot: workshop.do(planning.decided, snapshot).plan, AFTER * 4))
