@@ -2,9 +2,12 @@
 
 import gc
 import multiprocessing
+import os
+import resource
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -134,6 +137,25 @@ def test_who_waits_for_an_answer_when_all_is_closed_is_told(without_collector):
 def test_without_processes_nothing_is_done():
     with pytest.raises(UnavailableError):
         Workshop(0).do(planning.decided, AFTER[0])
+
+
+def test_where_no_process_can_begin_nobody_is_stopped_and_a_later_one_begins(monkeypatch, without_collector):
+    """As in a service that has used up its descriptors."""
+    used_up, of_others = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
+    searched = []
+    monkeypatch.setattr(planning, "decided", searched.append)
+    with leaves_nothing(), closing(Workshop(1)) as shop:
+        decider = Decider(Metrics(), None, shop)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used_up, of_others[1]))
+        try:
+            with decider._searching():
+                decider._searched(AFTER[0])
+            with pytest.raises(UnavailableError, match="no process is there"):
+                shop.do(abs, -3)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, of_others)
+        assert searched == [AFTER[0]]
+        assert shop.do(abs, -3) == 3
 
 
 class Watched(Workshop):
