@@ -10,6 +10,7 @@ from sqlalchemy import create_engine, text
 from starlette.testclient import TestClient
 
 from api.app import create_app
+from api.decisions import ahead as making
 from api.decisions import contingencies
 from api.decisions.contingencies import Contingencies
 from api.settings import Settings
@@ -244,6 +245,27 @@ def test_what_goes_wrong_stops_the_work_on_a_job_not_the_thread(error):
     snapshot = after(base_of(), next(losses(base_of())))
     assert ahead.find("unlucky", snapshot) is None
     assert ahead.find("lucky", snapshot) is not None
+
+
+def test_the_end_of_the_process_that_plans_costs_no_plan():
+    shelf, ended = Memory(), []
+    first = next(losses(base_of()))
+    assert making.make(codec.dumps(base_of()), first) is not None
+
+    def look():
+        for child in making._workshop()._helpers:
+            child._process.kill()
+            child._process.join(PATIENCE)
+            ended.append(child)
+        return base_of()
+
+    maker = Contingencies(shelf, pair_work=0)
+    maker.start()
+    maker.submit("job", look)
+    assert maker.wait_until_idle(PATIENCE)
+    maker.close()
+    assert ended
+    assert all(maker.find("job", after(base_of(), loss)) is not None for loss in losses(base_of(), 0))
 
 
 @pytest.mark.parametrize("what", ["fingerprints", "put"])
