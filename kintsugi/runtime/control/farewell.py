@@ -31,15 +31,19 @@ class Farewells:
 
     def leaving(self) -> list[str]:
         """Workers that go as soon as a plan without them runs."""
-        return [handle.worker for handle in self._announced - self._released]
+        return [handle.worker for handle in self._waiting()]
 
     def release(self, busy: Collection[str]) -> None:
         """Let those go that are not among the `busy` workers, now that their state lies with others."""
-        for handle in self._announced - self._released:
-            if handle.worker not in busy and self.fleet.counts_on(handle):
+        for handle in self._waiting():
+            if handle.worker not in busy:
                 structlog.get_logger("kintsugi.runtime").info("a worker leaves; its state is handed over", worker=handle.worker)
                 self._released.add(handle)
                 handle.send(Stop())
+
+    def _waiting(self) -> list[WorkerHandle]:
+        """Those who were asked to leave, and neither were let go nor lost since."""
+        return [handle for handle in self.fleet.handles.values() if handle in self._announced - self._released]
 
     def has_gone(self, handle: WorkerHandle) -> bool:
         """Whether a process that ended, or does not answer, had been let go: nothing is lost with it, and it is forgotten."""

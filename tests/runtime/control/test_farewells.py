@@ -1,7 +1,8 @@
 """Workers that are told in advance that they have to go hand their state over first; the run stays exact."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,11 @@ from kintsugi.core.membership import EventKind
 from kintsugi.core.plan import IdleWorker
 from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.decisions import JobRequest, LocalDecisions
+from kintsugi.runtime.control.farewell import Farewells
+from kintsugi.runtime.control.fleet import Fleet
+from kintsugi.runtime.control.roster import Roster
 from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
+from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.result import RunResult
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, run, run_slowly, survivors
@@ -97,6 +102,33 @@ def test_a_worker_that_nobody_can_replace_stays(tmp_path):
 def in_pairs(request: JobRequest) -> JobRequest:
     """No pipeline of one worker is wanted."""
     return replace(request, settings=replace(request.settings, ranges=Ranges(min_pp=2)))
+
+
+@dataclass(eq=False)
+class Asked:
+    """A process that was asked to leave."""
+
+    worker: str
+    is_leaving: bool = True
+    told: list[object] = field(default_factory=list)
+
+    def send(self, message: object) -> None:
+        self.told.append(message)
+
+
+def test_who_was_lost_before_its_turn_leaves_no_more():
+    """Nor does another process of its name, with whatever plan comes next."""
+    fleet = Fleet(tiny_gpt, WorkerOptions())
+    fleet.handles = {worker: Asked(worker) for worker in ("w03", "w01", "w02", "w00")}
+    farewells = Farewells(fleet, Roster(gpt_request(2, 2)), SimpleNamespace(submit=lambda _: None))
+    farewells.announce()
+    assert farewells.leaving() == ["w03", "w01", "w02", "w00"]
+    lost = [fleet.handles.pop("w01"), fleet.handles.pop("w02")]
+    fleet.handles["w02"] = Asked("w02", is_leaving=False)
+    assert farewells.leaving() == ["w03", "w00"]
+    farewells.release(busy=["w00"])
+    assert farewells.leaving() == ["w00"]
+    assert [bool(handle.told) for handle in (*fleet.handles.values(), *lost)] == [True, False, False, False, False]
 
 
 def test_only_workers_of_the_job_leave(tmp_path):
