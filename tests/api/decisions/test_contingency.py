@@ -342,3 +342,89 @@ def test_a_job_is_left_alone_before_work_begins_and_the_next_event_takes_its_pla
     assert ahead.wait_until_idle(PATIENCE)
     ahead.close()
     assert looks == [2]
+
+
+class Clock(threading.Condition):
+    """Seconds that pass only where somebody waits for them."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def wait(self, timeout=None):
+        assert timeout is not None
+        assert timeout > 0.0
+        self.now += timeout
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(contingencies, "time", made)
+    return made
+
+
+def at_rest(clock, **options):
+    """One whose thread does not work: what it would do next is asked here."""
+    maker = Contingencies(Memory(), pair_work=0, **options)
+    maker._changed = clock
+    return maker
+
+
+def test_work_rests_after_every_question_of_any_job(clock):
+    ahead = at_rest(clock, settling_seconds=5.0)
+    ahead.submit("llama", base_of)
+    clock.now = 3.0
+    assert ahead.find("other", base_of()) is None
+    assert ahead._next().job == "llama"
+    assert clock.now == 8.0
+    clock.now = 9.0
+    ahead.find("other", base_of())
+    clock.now = 100.0
+    assert ahead._next().job == "llama"
+    assert clock.now == 100.0
+
+
+def test_each_job_is_left_alone_for_itself(clock):
+    ahead = at_rest(clock, settling_seconds=5.0)
+    ahead.submit("older", base_of)
+    clock.now = 2.0
+    ahead.submit("newer", base_of)
+    assert (ahead._next().job, clock.now) == ("older", 5.0)
+    ahead.forget("older")
+    assert (ahead._next().job, clock.now) == ("newer", 7.0)
+    ahead.submit("newest", base_of)
+    assert (ahead._next().job, clock.now) == ("newer", 7.0)
+    assert ahead.num_pending() == 2
+    ahead.forget_all()
+    assert ahead.num_pending() == 0
+
+
+def test_the_longer_the_database_is_away_the_longer_its_work_rests(clock):
+    ahead = at_rest(clock)
+    ahead.submit("llama", base_of)
+    error, rests = UnavailableError("away", field=DATABASE_FIELD), []
+    for _ in range(5):
+        work, began = ahead._next(), clock.now
+        ahead._put_off(work, error)
+        ahead._next()
+        rests.append(clock.now - began)
+    assert rests == [2.0, 4.0, 8.0, 10.0, 10.0]
+
+
+def test_what_a_forgotten_job_had_made_is_not_stored(clock):
+    ahead = at_rest(clock)
+    ahead.submit("llama", base_of)
+    work = ahead._next()
+    ahead._advance(work)
+    ahead._advance(work)
+    assert work.fresh
+    ahead.forget("llama")
+    ahead._store(work)
+    assert ahead._shelf.jobs == []
+    ahead.submit("llama", base_of)
+    ahead._finish(work)
+    assert ahead.num_pending() == 1, "its newer work goes on"
