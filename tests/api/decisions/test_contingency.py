@@ -14,7 +14,7 @@ from api.decisions import ahead as making
 from api.decisions import contingencies
 from api.decisions.contingencies import Contingencies
 from api.settings import Settings
-from api.storage.database import DATABASE_FIELD, Database
+from api.storage.database import DATABASE_FIELD, Database, OvertakenError
 from api.storage.shelf import Decided, Shelf
 from api.storage.store import Store
 from api.storage.wording import Wording
@@ -309,6 +309,27 @@ def test_two_processes_that_made_the_same_plans_both_go_on(database_url):
     assert stored(database_url) == [4]
 
 
+def test_of_what_two_processes_made_each_stores_what_the_other_has_not(monkeypatch):
+    base, shelf, asked = base_of(), Memory(), []
+    put = shelf.put
+
+    def taken_in_part(job, generation, decided):
+        asked.append(set(decided))
+        if len(asked) == 1:
+            put(job, generation, dict(list(decided.items())[:1]))
+            raise OvertakenError("another process was first")
+        put(job, generation, decided)
+
+    monkeypatch.setattr(shelf, "put", taken_in_part)
+    with closing(Contingencies(shelf, pair_work=0)) as maker:
+        maker.start()
+        for _ in range(2):
+            maker.submit("job", lambda: base)
+            assert maker.wait_until_idle(PATIENCE)
+            assert [len(keys) for keys in asked] == [4, 3], "what is stored is not made again"
+    assert all(maker.find("job", after(base, loss)) is not None for loss in losses(base, 0))
+
+
 @pytest.mark.parametrize("other", ["0.0.0+0123456789ab", f"{__version__}+0123456789ab"], ids=["version", "sources"])
 def test_what_another_planner_made_is_not_found(database_url, monkeypatch, other):
     store = Store(database_url)
@@ -383,9 +404,8 @@ def test_work_rests_after_every_question_of_any_job(clock):
     assert clock.now == 8.0
     clock.now = 9.0
     ahead.find("other", base_of())
-    clock.now = 100.0
     assert ahead._next().job == "llama"
-    assert clock.now == 100.0
+    assert clock.now == 14.0
 
 
 def test_each_job_is_left_alone_for_itself(clock):
@@ -422,6 +442,7 @@ def test_what_a_forgotten_job_had_made_is_not_stored(clock):
     ahead._advance(work)
     ahead._advance(work)
     assert work.fresh
+    assert ahead.find("llama", after(base_of(), next(losses(base_of())))) is not None, "before it is stored"
     ahead.forget("llama")
     ahead._store(work)
     assert ahead._shelf.jobs == []

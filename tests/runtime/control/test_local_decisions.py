@@ -14,6 +14,7 @@ from kintsugi.core.handling import Handling
 from kintsugi.core.job import Snapshot
 from kintsugi.core.membership import Event, EventKind, Membership
 from kintsugi.core.messages import Report, ReportStatus
+from kintsugi.core.plan import Plan
 from kintsugi.runtime.control import decisions
 from kintsugi.runtime.control.decisions import LocalDecisions
 from tests.runtime.runs import gpt_request
@@ -23,8 +24,13 @@ FIRST = LocalDecisions().start(REQUEST)
 CLUSTER = REQUEST.cluster
 
 
+def plan_of(generation: int) -> Plan:
+    pipelines = FIRST.plan.pipelines
+    return replace(FIRST.plan, generation=generation, pipelines=pipelines[: 1 + (generation % 2 == 0)], rounds=())
+
+
 class Both:
-    """What was told to the planner here, and the log of a service that was told the same; every plan gives all workers a slot."""
+    """What was told to the planner here, and the log of a service that was told the same; every other plan uses half of all."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(decisions, "_planned", self._plan)
@@ -43,7 +49,7 @@ class Both:
         self.snapshots.append(snapshot)
         if self.is_infeasible:
             raise InfeasibleError("nothing fits")
-        return replace(FIRST, plan=replace(FIRST.plan, generation=snapshot.generation))
+        return replace(FIRST, plan=plan_of(snapshot.generation))
 
     def event(self, kind: EventKind, worker: str) -> Event:
         self.num_events += 1
@@ -58,7 +64,7 @@ class Both:
             self.history = self.history.after(event)
         self.local.after(events)
         told = self.snapshots[-1]
-        applied = replace(FIRST.plan, generation=self.history.applied_generation)
+        applied = plan_of(self.history.applied_generation)
         cluster = self.history.membership.cluster
         assert told.plan == applied
         assert (told.generation, told.alive) == (self.history.generation + 1, self.history.membership.alive)
