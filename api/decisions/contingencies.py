@@ -173,7 +173,12 @@ class Contingencies:
     def _make(self, work: _Work, base: Snapshot, loss: Loss) -> None:
         if fingerprint(after(base, loss)) in work.stored:
             return
-        made = make(work.document, loss)
+        try:
+            made = make(work.document, loss)
+        except UnavailableError:
+            if self._closed:
+                raise
+            made = make(work.document, loss)  # by another process: the one before may have been killed for what others took
         if made is not None:
             with self._changed:
                 work.fresh[made[0]] = made[1]

@@ -12,6 +12,8 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any, ParamSpec, TypeVar
 
+import structlog
+
 from api import garbage
 from kintsugi.core.errors import KintsugiError, UnavailableError, error_from
 from planner.warmup import warm_up
@@ -42,6 +44,7 @@ class Workshop:
         self._num_ready = 0
         self._changed = threading.Condition()
         self._closed = False
+        self._log = structlog.get_logger("kintsugi.api")
 
     @property
     def is_ready(self) -> bool:
@@ -49,10 +52,14 @@ class Workshop:
         return self._num_ready > 0
 
     def start(self) -> None:
-        """Begin the processes that are missing, without waiting for them."""
+        """Begin the processes that are missing, as far as the system lets them begin, without waiting for them."""
         with self._changed:
             while len(self._helpers) < self._size and not self._closed:
-                helper = _Helper(self._niceness)
+                try:
+                    helper = _Helper(self._niceness)
+                except OSError as error:  # no descriptors, no memory: who asked can still search by itself
+                    self._log.warning("cannot begin a process that plans", reason=str(error))
+                    return
                 self._helpers.add(helper)
                 threading.Thread(target=self._welcome, args=(helper,), name="workshop", daemon=True).start()
 
@@ -70,6 +77,9 @@ class Workshop:
         except (EOFError, OSError, TimeoutError, pickle.UnpicklingError) as error:
             self._dismiss(helper, was_ready=True)
             raise UnavailableError("the process that plans ended or does not answer; try again") from error
+        except BaseException:  # what cannot be sent, or read here: nobody else would ever let go of the process
+            self._dismiss(helper, was_ready=True)
+            raise
         self._shelve(helper)
         if isinstance(result, _Problem):
             raise error_from(result.document)

@@ -15,6 +15,7 @@ import structlog
 
 from kintsugi.core.decision import Decision
 from kintsugi.core.errors import KintsugiError, ReconfigurationError, StateLostError, UnavailableError
+from kintsugi.core.membership import EventKind
 from kintsugi.core.plan import Plan
 from kintsugi.runtime.checkpoints.keeper import Keeper
 from kintsugi.runtime.control.attempt import Attempt, Phase
@@ -113,7 +114,7 @@ class Conductor:
         missing = [handle for handle in silent if not self._fleet.dismiss(handle) and self._fleet.counts_on(handle)]
         if lost := [handle for handle in missing if not self._farewells.has_gone(handle)]:
             self._lose(lost)
-        self._farewells.announce()
+        self._farewells.announce(is_training=self.phase is Phase.TRAINING)
         self._check_deadlines()
         self._advance()
         if (every := self.keeper.look()) is not None:
@@ -207,16 +208,10 @@ class Conductor:
         settlement = Settlement.of(self._attempt.statuses.values())
         try:
             planned_at = self._decider.finish()
-        except StateLostError:
-            if self.progress.losses or settlement.start_step > 0:
-                raise
-            self._applied = None
-            self._decider.start_over(self._roster.restart(self._fleet.handles))  # every layer starts from its seed again
-            return
         except UnavailableError:
             raise
         except KintsugiError as error:
-            if not self._refuse_joining(error):
+            if not self._has_other_way(error, settlement):
                 raise
             return
         self.recoveries.note(quiesced_at=time.monotonic(), planned_at=planned_at)
@@ -231,9 +226,29 @@ class Conductor:
         for worker, message in self._preparer.messages(decision, self._attempt, settlement, self._applied).items():
             self._fleet.handles[worker].send(message)
 
+    def _has_other_way(self, error: KintsugiError, settlement: Settlement) -> bool:
+        """Ask for something else where there is no plan; False where nothing is left to ask for."""
+        if self._keep_leaving(error):
+            return True
+        if not isinstance(error, StateLostError):
+            return self._refuse_joining(error)
+        if self.progress.losses or settlement.start_step > 0:
+            return False
+        self._applied = None
+        self._decider.start_over(self._roster.restart(self._fleet.handles))  # every layer starts from its seed again
+        return True
+
+    def _keep_leaving(self, error: KintsugiError) -> bool:
+        """Ask again as if nobody were to leave: who cannot be done without stays; False where nobody was to."""
+        kept = self._decider.take_back(EventKind.WORKER_DRAINING)
+        if kept:
+            self._log.warning("those who were asked to leave stay: no plan without them", workers=kept, error=str(error))
+            self._farewells.keep(kept)
+        return bool(kept)
+
     def _refuse_joining(self, error: KintsugiError) -> bool:
         """Ask again without those who joined since the last decision: they must not end the job; False where nobody did."""
-        refused = self._decider.refuse_joining()
+        refused = self._decider.take_back(EventKind.WORKER_JOINED)
         for worker in refused:
             self._log.warning("refused a worker that joined: no plan with it", worker=worker, error=str(error))
             if (handle := self._fleet.handles.get(worker)) is not None:

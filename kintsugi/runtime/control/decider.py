@@ -66,13 +66,13 @@ class Decider:
         self._unanswered.extend(events)
         self._ask(self._decide_once)
 
-    def refuse_joining(self) -> list[str]:
-        """Take back, of what no decision answered, that workers joined, and ask again without it; their names."""
-        joined = [event for event in self._unanswered if event.kind is EventKind.WORKER_JOINED]
-        if joined:
-            self._unanswered = [event for event in self._unanswered if event not in joined]
+    def take_back(self, kind: EventKind) -> list[str]:
+        """Take back, of what no decision answered, what is of one kind, and ask again without it; its workers."""
+        taken = [event for event in self._unanswered if event.kind is kind]
+        if taken:
+            self._unanswered = [event for event in self._unanswered if event not in taken]
             self._ask(self._decide_once)
-        return [event.worker for event in joined if event.worker is not None]
+        return [event.worker for event in taken if event.worker is not None]
 
     def _ask(self, question: Callable[[], object]) -> None:
         self._pending = self._thread.submit(self._decide, question)

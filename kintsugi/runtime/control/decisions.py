@@ -136,11 +136,16 @@ class LocalDecisions:
         return decision
 
     def after(self, events: Sequence[Event]) -> Decision:
-        """Replan from the plan that was applied last."""
-        for event in events:
-            self._take(event)
+        """Replan from the plan that was applied last. Events without a plan are forgotten: some may be taken back."""
+        before = self._membership, self._lost_after
         generation = max(self._plans) + 1
-        decision = _planned(self._snapshot(generation, self._applied))
+        try:
+            for event in events:
+                self._take(event)
+            decision = _planned(self._snapshot(generation, self._applied))
+        except KintsugiError:
+            self._membership, self._lost_after = before
+            raise
         self._plans[generation] = decision.plan
         self._clusters[generation] = self._membership.cluster
         return decision
@@ -166,7 +171,7 @@ class LocalDecisions:
         before = self._membership.alive
         self._membership = self._membership.after(event)
         gone = set(before) - set(self._membership.alive)
-        self._lost_after |= dict.fromkeys(gone, max(self._plans))
+        self._lost_after = self._lost_after | dict.fromkeys(gone, max(self._plans))
 
     def _stateless(self, plan: Plan) -> tuple[str, ...]:
         """Workers that came back after their loss took the state with it that `plan` gave them."""

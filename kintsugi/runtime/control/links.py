@@ -5,7 +5,7 @@ workers are asked whom they can reach, which disturbs no training; only what the
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kintsugi.core.plan import Plan
@@ -41,9 +41,10 @@ class LinkProbe:
         """Whether all have answered, or could have."""
         return len(self.unreachable) == len(self.handles) or time.monotonic() - self.asked_at > 2 * self.timeout_seconds
 
-    def cut_off(self, plan: Plan | None) -> tuple[str, ...]:
-        """Workers that must go; `plan` says who holds which layers."""
-        return cut_off(self.unreachable, [handle.worker for handle in self.handles], plan)
+    def cut_off(self, plan: Plan | None, is_here: Callable[[WorkerHandle], bool]) -> tuple[WorkerHandle, ...]:
+        """Workers that must go, of those that are here still; `plan` says who holds which layers."""
+        here = {handle.worker: handle for handle in self.handles if is_here(handle)}
+        return tuple(here[worker] for worker in cut_off(self.unreachable, here, plan))
 
 
 def cut_off(unreachable: Mapping[str, Iterable[str]], workers: Iterable[str], plan: Plan | None) -> tuple[str, ...]:

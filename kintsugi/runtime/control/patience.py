@@ -99,8 +99,7 @@ class Patience:
             return None
         attempt.probe = None
         attempt.asked_at = now
-        if cut_off := set(probe.cut_off(applied)):
-            lost = tuple(handle for handle in probe.handles if handle.worker in cut_off)
+        if lost := probe.cut_off(applied, self.fleet.counts_on):
             return Overdue(lost, "cut off from other workers")
         return Overdue(reason=broken[1]) if broken is not None else None
 

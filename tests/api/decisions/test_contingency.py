@@ -10,10 +10,11 @@ from sqlalchemy import create_engine, text
 from starlette.testclient import TestClient
 
 from api.app import create_app
+from api.decisions import ahead as making
 from api.decisions import contingencies
 from api.decisions.contingencies import Contingencies
 from api.settings import Settings
-from api.storage.database import DATABASE_FIELD, Database
+from api.storage.database import DATABASE_FIELD, Database, OvertakenError
 from api.storage.shelf import Decided, Shelf
 from api.storage.store import Store
 from api.storage.wording import Wording
@@ -246,6 +247,27 @@ def test_what_goes_wrong_stops_the_work_on_a_job_not_the_thread(error):
     assert ahead.find("lucky", snapshot) is not None
 
 
+def test_the_end_of_the_process_that_plans_costs_no_plan():
+    shelf, ended = Memory(), []
+    first = next(losses(base_of()))
+    assert making.make(codec.dumps(base_of()), first) is not None
+
+    def look():
+        for child in making._workshop()._helpers:
+            child._process.kill()
+            child._process.join(PATIENCE)
+            ended.append(child)
+        return base_of()
+
+    maker = Contingencies(shelf, pair_work=0)
+    maker.start()
+    maker.submit("job", look)
+    assert maker.wait_until_idle(PATIENCE)
+    maker.close()
+    assert ended
+    assert all(maker.find("job", after(base_of(), loss)) is not None for loss in losses(base_of(), 0))
+
+
 @pytest.mark.parametrize("what", ["fingerprints", "put"])
 def test_work_is_taken_up_again_once_the_database_is_back(what, monkeypatch):
     shelf, refusals = Memory(), [UnavailableError("away", field=DATABASE_FIELD)] * 2
@@ -287,6 +309,27 @@ def test_two_processes_that_made_the_same_plans_both_go_on(database_url):
     assert stored(database_url) == [4]
 
 
+def test_of_what_two_processes_made_each_stores_what_the_other_has_not(monkeypatch):
+    base, shelf, asked = base_of(), Memory(), []
+    put = shelf.put
+
+    def taken_in_part(job, generation, decided):
+        asked.append(set(decided))
+        if len(asked) == 1:
+            put(job, generation, dict(list(decided.items())[:1]))
+            raise OvertakenError("another process was first")
+        put(job, generation, decided)
+
+    monkeypatch.setattr(shelf, "put", taken_in_part)
+    with closing(Contingencies(shelf, pair_work=0)) as maker:
+        maker.start()
+        for _ in range(2):
+            maker.submit("job", lambda: base)
+            assert maker.wait_until_idle(PATIENCE)
+            assert [len(keys) for keys in asked] == [4, 3], "what is stored is not made again"
+    assert all(maker.find("job", after(base, loss)) is not None for loss in losses(base, 0))
+
+
 @pytest.mark.parametrize("other", ["0.0.0+0123456789ab", f"{__version__}+0123456789ab"], ids=["version", "sources"])
 def test_what_another_planner_made_is_not_found(database_url, monkeypatch, other):
     store = Store(database_url)
@@ -320,3 +363,89 @@ def test_a_job_is_left_alone_before_work_begins_and_the_next_event_takes_its_pla
     assert ahead.wait_until_idle(PATIENCE)
     ahead.close()
     assert looks == [2]
+
+
+class Clock(threading.Condition):
+    """Seconds that pass only where somebody waits for them."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def wait(self, timeout=None):
+        assert timeout is not None
+        assert timeout > 0.0
+        self.now += timeout
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(contingencies, "time", made)
+    return made
+
+
+def at_rest(clock, **options):
+    """One whose thread does not work: what it would do next is asked here."""
+    maker = Contingencies(Memory(), pair_work=0, **options)
+    maker._changed = clock
+    return maker
+
+
+def test_work_rests_after_every_question_of_any_job(clock):
+    ahead = at_rest(clock, settling_seconds=5.0)
+    ahead.submit("llama", base_of)
+    clock.now = 3.0
+    assert ahead.find("other", base_of()) is None
+    assert ahead._next().job == "llama"
+    assert clock.now == 8.0
+    clock.now = 9.0
+    ahead.find("other", base_of())
+    assert ahead._next().job == "llama"
+    assert clock.now == 14.0
+
+
+def test_each_job_is_left_alone_for_itself(clock):
+    ahead = at_rest(clock, settling_seconds=5.0)
+    ahead.submit("older", base_of)
+    clock.now = 2.0
+    ahead.submit("newer", base_of)
+    assert (ahead._next().job, clock.now) == ("older", 5.0)
+    ahead.forget("older")
+    assert (ahead._next().job, clock.now) == ("newer", 7.0)
+    ahead.submit("newest", base_of)
+    assert (ahead._next().job, clock.now) == ("newer", 7.0)
+    assert ahead.num_pending() == 2
+    ahead.forget_all()
+    assert ahead.num_pending() == 0
+
+
+def test_the_longer_the_database_is_away_the_longer_its_work_rests(clock):
+    ahead = at_rest(clock)
+    ahead.submit("llama", base_of)
+    error, rests = UnavailableError("away", field=DATABASE_FIELD), []
+    for _ in range(5):
+        work, began = ahead._next(), clock.now
+        ahead._put_off(work, error)
+        ahead._next()
+        rests.append(clock.now - began)
+    assert rests == [2.0, 4.0, 8.0, 10.0, 10.0]
+
+
+def test_what_a_forgotten_job_had_made_is_not_stored(clock):
+    ahead = at_rest(clock)
+    ahead.submit("llama", base_of)
+    work = ahead._next()
+    ahead._advance(work)
+    ahead._advance(work)
+    assert work.fresh
+    assert ahead.find("llama", after(base_of(), next(losses(base_of())))) is not None, "before it is stored"
+    ahead.forget("llama")
+    ahead._store(work)
+    assert ahead._shelf.jobs == []
+    ahead.submit("llama", base_of)
+    ahead._finish(work)
+    assert ahead.num_pending() == 1, "its newer work goes on"

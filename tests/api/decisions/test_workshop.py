@@ -2,9 +2,12 @@
 
 import gc
 import multiprocessing
+import os
+import resource
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -68,6 +71,30 @@ def test_errors_are_told_as_what_they_are(workshop):
     assert workshop.do(planning.decided, AFTER[0]).plan is not None
 
 
+class Foreign:
+    """What is sent and cannot be read where it arrives: as when the package was replaced under a service that runs."""
+
+    def __reduce__(self):
+        return _only_elsewhere, ()
+
+
+def _only_elsewhere():
+    if multiprocessing.parent_process() is None:
+        raise AttributeError("such a class is not here")
+
+
+def test_an_answer_that_cannot_be_read_does_not_keep_the_process_from_the_next(without_collector):
+    with leaves_nothing():
+        shop = Workshop(1)
+        with pytest.raises(AttributeError, match="not here"):
+            shop.do(Foreign)
+        with ThreadPoolExecutor(1) as threads:
+            try:
+                assert threads.submit(shop.do, abs, -3).result(timeout=60.0) == 3
+            finally:
+                shop.close()
+
+
 def test_more_who_ask_than_there_are_processes_take_turns(workshop):
     with ThreadPoolExecutor(8) as threads:
         plans = list(threads.map(lambda snapshot: workshop.do(planning.decided, snapshot).plan, AFTER * 4))
@@ -110,6 +137,25 @@ def test_who_waits_for_an_answer_when_all_is_closed_is_told(without_collector):
 def test_without_processes_nothing_is_done():
     with pytest.raises(UnavailableError):
         Workshop(0).do(planning.decided, AFTER[0])
+
+
+def test_where_no_process_can_begin_nobody_is_stopped_and_a_later_one_begins(monkeypatch, without_collector):
+    """As in a service that has used up its descriptors."""
+    used_up, of_others = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
+    searched = []
+    monkeypatch.setattr(planning, "decided", searched.append)
+    with leaves_nothing(), closing(Workshop(1)) as shop:
+        decider = Decider(Metrics(), None, shop)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used_up, of_others[1]))
+        try:
+            with decider._searching():
+                decider._searched(AFTER[0])
+            with pytest.raises(UnavailableError, match="no process is there"):
+                shop.do(abs, -3)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, of_others)
+        assert searched == [AFTER[0]]
+        assert shop.do(abs, -3) == 3
 
 
 class Watched(Workshop):

@@ -46,6 +46,14 @@ def test_nothing_happens_in_a_job_that_ended(client, job):
     assert len(client.get(EVENTS).json()["events"]) == 1
 
 
+def test_no_plans_are_made_ahead_of_what_happens_in_a_job_that_ended(app, client, job):
+    client.post("/v1/jobs", json=new_job(id="other"))
+    ahead = app.state.desk.service.decider._ahead
+    client.post(ENDING, json=COMPLETED)
+    client.post("/v1/jobs/other/ending", json=COMPLETED)
+    assert ahead.num_pending() == 0
+
+
 def test_nobody_approves_in_a_job_that_ended_and_no_approval_is_waited_for(app, client):
     client.post("/v1/jobs", json=new_job(handling={"requires_approval": True, "approval_timeout_seconds": 60}))
     client.post(EVENTS, json=event("a", 0, "w00"))

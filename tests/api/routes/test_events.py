@@ -1,7 +1,9 @@
 """Events lead to decisions: once each, in order, from where the state lies."""
 
 import pytest
+from starlette.testclient import TestClient
 
+from api.app import create_app
 from tests.api.requests import EVENTS, JOB, REPORTS, event, report, workers_of
 
 pytestmark = pytest.mark.both_databases
@@ -66,6 +68,15 @@ def test_several_failures_at_once_give_one_plan(client, job):
     assert [record["generation"] for record in client.get(EVENTS).json()["events"]] == [1, 1]
     again = client.post(EVENTS, json={"events": [event("b", 0, "w03"), event("a", 0, "w00")]}).json()
     assert again == answer
+
+
+def test_several_failures_at_once_are_one_decision_for_another_process_too(settings, client, job):
+    with TestClient(create_app(settings)) as other:
+        assert other.get(JOB).json()["summary"]["generation"] == 0
+        answer = client.post(EVENTS, json={"events": [event("a", 0, "w00"), event("b", 0, "w03")]}).json()
+        assert other.get(f"{JOB}/plan").json()["generation"] == answer["generation"] == 1
+        assert other.post(EVENTS, json=event("c", 1, "w01")).json()["generation"] == 2
+    assert client.get(f"{JOB}/plan").json()["generation"] == 2
 
 
 def test_a_batch_with_one_new_event_counts_the_new_one_alone(client, job):

@@ -12,7 +12,7 @@ from kintsugi.core import codec
 from kintsugi.core.decision import Decision
 from kintsugi.core.leases import MOST_AGREEMENT_LETTERS
 from planner.contingency import after, fingerprint, losses
-from tests.api.requests import EVENTS, JOB, REPORTS, event, report
+from tests.api.requests import EVENTS, JOB, REPORTS, event, new_job, report
 
 LEASE = f"{JOB}/generations/1/lease"
 
@@ -56,6 +56,16 @@ def test_who_looks_may_ask_for_the_latest(client, job):
     assert client.get(LEASE, params={"latest": True}).json()["agreement"] == "of 5"
     assert client.get(f"{JOB}/generations/2/lease").json()["agreement"] == "of 2"
     assert client.get(f"{JOB}/generations/6/lease", params={"latest": True}).status_code == 404
+
+
+def test_each_job_holds_generations_of_its_own(client, job):
+    client.post("/v1/jobs", json=new_job(id="other"))
+    assert client.post("/v1/jobs/other/generations/3/lease", json=claim("w05", "of the other")).status_code == 201
+    assert client.get(f"{JOB}/generations/3/lease").status_code == 404
+    assert client.get(f"{JOB}/generations/0/lease", params={"latest": True}).status_code == 404
+    assert client.post(f"{JOB}/generations/3/lease", json=claim("w00")).status_code == 201
+    assert client.get("/v1/jobs/other/generations/3/lease").json()["agreement"] == "of the other"
+    assert client.get("/v1/jobs/other/generations/3/lease", params={"latest": True}).json()["holder"] == "w05"
 
 
 @pytest.mark.parametrize("body", [claim(""), claim("w00", ""), {"holder": "w00"}, claim("w00", "x" * MOST_AGREEMENT_LETTERS + "x")])

@@ -21,6 +21,10 @@ def joined(worker: str) -> Event:
     return Event(kind=EventKind.WORKER_JOINED, id=f"joined-{worker}", generation=0, worker=worker)
 
 
+def draining(worker: str) -> Event:
+    return Event(kind=EventKind.WORKER_DRAINING, id=f"draining-{worker}", generation=0, worker=worker)
+
+
 class Flaky(LocalDecisions):
     """Fails as told, and remembers every call."""
 
@@ -89,11 +93,26 @@ def test_who_joined_is_refused_where_no_decision_comes_with_it(request_):
     decider.submit([joined("w09"), lost("w01")])
     with pytest.raises(InfeasibleError):
         wait_for(decider)
-    assert decider.refuse_joining() == ["w09"]
+    assert decider.take_back(EventKind.WORKER_JOINED) == ["w09"]
     assert wait_for(decider) is not None
-    assert decider.refuse_joining() == []
+    assert decider.take_back(EventKind.WORKER_JOINED) == []
     assert source.calls == [["w09", "w01"], ["w01"]]
     assert not {"w01", "w09"} & set(decider.decisions[-1].plan.workers)
+    decider.close()
+
+
+def test_what_is_taken_back_has_not_happened(request_):
+    """Nobody is left where all leave; as if nobody had been asked to, all but the lost one are."""
+    everybody = [worker.id for worker in request_.cluster.workers]
+    decider = started(LocalDecisions(), request_)
+    decider.submit([lost("w01"), *(draining(worker) for worker in everybody if worker != "w01")])
+    with pytest.raises(InfeasibleError):
+        wait_for(decider)
+    assert decider.take_back(EventKind.WORKER_JOINED) == []
+    assert set(decider.take_back(EventKind.WORKER_DRAINING)) == set(everybody) - {"w01"}
+    assert wait_for(decider) is not None
+    plan = decider.decisions[-1].plan
+    assert {*plan.workers, *(idle.worker for idle in plan.idle_workers)} == set(everybody) - {"w01"}
     decider.close()
 
 

@@ -16,11 +16,11 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.attempt import Attempt, Phase
 from kintsugi.runtime.control.decisions import LocalDecisions
-from kintsugi.runtime.control.patience import Patience
+from kintsugi.runtime.control.patience import Overdue, Patience
 from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.faults import Fault, FaultPoint
 from kintsugi.runtime.layer import Layer
-from kintsugi.runtime.messages import StepDone
+from kintsugi.runtime.messages import Reached, StepDone
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from tests.runtime.jobs import tiny_gpt
@@ -86,7 +86,7 @@ def waiting(*workers: str) -> SimpleNamespace:
     for worker in workers:
         told: list = []
         handles[worker] = SimpleNamespace(worker=worker, started_at=0.0, created_at=0.0, address=None, told=told, send=told.append)
-    return SimpleNamespace(handles=handles, arrivals={})
+    return SimpleNamespace(handles=handles, arrivals={}, counts_on=lambda handle: handles.get(handle.worker) is handle)
 
 
 def test_a_holder_that_does_not_tell_what_it_trained_is_gone_on_without():
@@ -113,6 +113,37 @@ def test_late_answers_to_an_earlier_question_do_not_count():
         attempt.probe = None
     first, second = (message.number for message in fleet.handles["w00"].told)
     assert first != second
+
+
+@pytest.mark.parametrize("came_back", [False, True])
+def test_who_was_lost_or_let_go_while_it_was_asked_is_not_lost_again(came_back):
+    """All others tell that they cannot reach it; what broke is to be mended all the same."""
+    decision = LocalDecisions().start(gpt_request(2, 2))
+    fleet, members = waiting(*decision.plan.workers, "w09"), (*decision.plan.workers, "w09")
+    patience = Patience(AgentOptions(), fleet, Progress())
+    attempt = Attempt(2, members=members, broken=(0.0, "w00: a message failed"))
+    assert patience.overdue(Phase.TRAINING, attempt, decision, decision.plan) is None
+    del fleet.handles["w09"]
+    if came_back:
+        fleet.handles["w09"] = waiting("w09").handles["w09"]
+    for member in members:
+        attempt.hear(Reached(attempt.probe.number, () if member == "w09" else ("w09",)), member)
+    assert patience.overdue(Phase.TRAINING, attempt, decision, decision.plan) == Overdue(reason="w00: a message failed")
+
+
+def test_who_is_cut_off_is_gone_on_without():
+    decision = LocalDecisions().start(gpt_request(2, 2))
+    members = decision.plan.workers
+    fleet = waiting(*members)
+    patience = Patience(AgentOptions(), fleet, Progress())
+    attempt = Attempt(2, members=members, broken=(0.0, "w00: a message failed"))
+    assert patience.overdue(Phase.TRAINING, attempt, decision, decision.plan) is None
+    for member in members:
+        attempt.hear(Reached(attempt.probe.number, () if member == "w01" else ("w01",)), member)
+    overdue = patience.overdue(Phase.TRAINING, attempt, decision, decision.plan)
+    assert overdue is not None
+    assert overdue.lost == (fleet.handles["w01"],)
+    assert attempt.probe is None
 
 
 class Counting(nn.Module):
