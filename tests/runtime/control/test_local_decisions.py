@@ -25,8 +25,8 @@ CLUSTER = REQUEST.cluster
 
 
 def plan_of(generation: int) -> Plan:
-    pipelines = FIRST.plan.pipelines
-    return replace(FIRST.plan, generation=generation, pipelines=pipelines[: 1 + (generation % 2 == 0)], rounds=())
+    changes = {"pipelines": FIRST.plan.pipelines[:1], "rounds": ()} if generation % 2 else {}
+    return replace(FIRST.plan, generation=generation, **changes)
 
 
 class Both:
