@@ -60,8 +60,8 @@ class Wires:
         inner = self._network.intra_host.beta_seconds_per_byte
         if self.is_plain:
             return self.intake_betas(0)[1]
-        links = [self._network.inter_host, *(link.cost for link in self._cluster.links)]
-        fastest = min(link.beta_seconds_per_byte for link in links)
+        own = [link.beta_seconds_per_byte for link in self._cluster.links]
+        fastest = min([self._network.inter_host.beta_seconds_per_byte, *own])
         return both_ways(fastest if self.ingress is None else self.degree / self.ingress, inner)
 
     @cached_property

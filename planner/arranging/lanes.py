@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, pairwise
 
 from estimator.arrays import Floats
-from estimator.layers import StageTimes
 from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
@@ -97,9 +96,6 @@ class Timing:
         paces = [self._pace(dp, lane, count)[0] for lane, count in zip(lanes, counts, strict=True)]
         return None if any(math.isinf(pace.seconds) for pace in paces) else paces
 
-    def _stages(self, lane: Lane, cuts: tuple[int, ...]) -> list[StageTimes]:
-        return [self._costs.stage(worker, a, b) for worker, (a, b) in zip(lane, pairwise(cuts), strict=True)]
-
     def _pace(self, dp: int, lane: Lane, num_microbatches: int) -> tuple[Pace, tuple[int, ...]]:
         """The objective of one of `dp` pipelines over its own links, and its stage boundaries."""
         key = dp, self.likeness(lane), num_microbatches
@@ -113,7 +109,7 @@ class Timing:
             return Pace(num_microbatches, math.inf, math.inf, self._num_microbatches), ()
         boundaries = zip(lane, lane[1:], cuts[1:-1], strict=False)
         delays = [self._costs.boundary_seconds(a, b, cut) for a, b, cut in boundaries]
-        stages = self._stages(lane, cuts)
+        stages = [self._costs.stage(worker, a, b) for worker, (a, b) in zip(lane, pairwise(cuts), strict=True)]
         ends = scheduled_times(self._schedule, stages, delays, num_microbatches).stage_end_seconds
         seconds = max(end + float(tail[b] - tail[a] + tail[0]) for end, (a, b) in zip(ends, pairwise(cuts), strict=True))
         return Pace(num_microbatches, seconds, busiest_seconds(stages), self._num_microbatches), cuts
