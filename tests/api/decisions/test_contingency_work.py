@@ -1,0 +1,237 @@
+"""Which plans are made ahead first, when the work rests, and what goes on where something fails."""
+
+import threading
+from contextlib import closing
+
+import pytest
+
+from api.decisions import ahead as making
+from api.decisions import contingencies
+from api.decisions.contingencies import Contingencies
+from api.storage.database import DATABASE_FIELD, OvertakenError
+from kintsugi.core import codec
+from kintsugi.core.errors import UnavailableError
+from planner.contingency import after, losses
+from tests.api.decisions.shelves import PATIENCE, Memory, base_of
+
+
+def test_the_newest_is_made_first_and_superseded_work_is_dropped():
+    shelf, taken, going_on = Memory(), threading.Event(), threading.Event()
+    ahead = Contingencies(shelf, pair_work=0)
+
+    def slow():
+        taken.set()
+        assert going_on.wait(PATIENCE)
+        return base_of(generation=1)
+
+    ahead.start()
+    ahead.submit("old", slow)
+    assert taken.wait(PATIENCE)
+    ahead.submit("middle", lambda: base_of(generation=5))
+    ahead.submit("old", lambda: base_of(generation=2))
+    ahead.submit("new", lambda: base_of(generation=7))
+    going_on.set()
+    assert ahead.wait_until_idle(PATIENCE)
+    ahead.close()
+    assert shelf.jobs == [("new", 7), ("old", 2), ("middle", 5)]
+    for loss in losses(base_of(generation=2), 0):
+        assert ahead.find("old", after(base_of(generation=2), loss)) is not None
+
+
+def test_single_losses_of_every_job_come_before_pairs_of_any():
+    shelf = Memory()
+    ahead = Contingencies(shelf, pair_work=1_000)
+    base = base_of(num_workers=20)
+    ahead.submit("older", lambda: base)
+    ahead.submit("newer", lambda: base)
+    ahead.start()
+    assert ahead.wait_until_idle(PATIENCE)
+    ahead.close()
+    batches = [job for job, _ in shelf.jobs]
+    assert batches.index("older") == 1  # its first batch is single losses, and the newer job has pairs to come
+    assert batches[-1] == "older"
+    assert "newer" in batches[2:]
+
+
+@pytest.mark.parametrize("error", [UnavailableError("no"), RuntimeError("never thought of")])
+def test_what_goes_wrong_stops_the_work_on_a_job_not_the_thread(error):
+    class Broken(Memory):
+        def put(self, job, generation, decided):
+            if job == "unlucky":
+                raise error
+            super().put(job, generation, decided)
+
+    ahead = Contingencies(Broken(), pair_work=0)
+    ahead.start()
+    ahead.submit("unlucky", base_of)
+    assert ahead.wait_until_idle(PATIENCE)
+    ahead.submit("lucky", base_of)
+    assert ahead.wait_until_idle(PATIENCE)
+    ahead.close()
+    snapshot = after(base_of(), next(losses(base_of())))
+    assert ahead.find("unlucky", snapshot) is None
+    assert ahead.find("lucky", snapshot) is not None
+
+
+def test_the_end_of_the_process_that_plans_costs_no_plan():
+    shelf, ended = Memory(), []
+    first = next(losses(base_of()))
+    assert making.make(codec.dumps(base_of()), first) is not None
+
+    def look():
+        for child in making._workshop()._helpers:
+            child._process.kill()
+            child._process.join(PATIENCE)
+            ended.append(child)
+        return base_of()
+
+    maker = Contingencies(shelf, pair_work=0)
+    maker.start()
+    maker.submit("job", look)
+    assert maker.wait_until_idle(PATIENCE)
+    maker.close()
+    assert ended
+    assert all(maker.find("job", after(base_of(), loss)) is not None for loss in losses(base_of(), 0))
+
+
+@pytest.mark.parametrize("what", ["fingerprints", "put"])
+def test_work_is_taken_up_again_once_the_database_is_back(what, monkeypatch):
+    shelf, refusals = Memory(), [UnavailableError("away", field=DATABASE_FIELD)] * 2
+    done = getattr(shelf, what)
+
+    def away(*arguments):
+        if refusals:
+            raise refusals.pop()
+        return done(*arguments)
+
+    monkeypatch.setattr(shelf, what, away)
+    monkeypatch.setattr(contingencies, "AGAIN_SECONDS", 0.01)
+    ahead = Contingencies(shelf, pair_work=0)
+    ahead.start()
+    ahead.submit("job", base_of)
+    assert ahead.wait_until_idle(PATIENCE)
+    ahead.close()
+    assert all(ahead.find("job", after(base_of(), loss)) is not None for loss in losses(base_of(), 0))
+
+
+def test_of_what_two_processes_made_each_stores_what_the_other_has_not(monkeypatch):
+    base, shelf, asked = base_of(), Memory(), []
+    put = shelf.put
+
+    def taken_in_part(job, generation, decided):
+        asked.append(set(decided))
+        if len(asked) == 1:
+            put(job, generation, dict(list(decided.items())[:1]))
+            raise OvertakenError("another process was first")
+        put(job, generation, decided)
+
+    monkeypatch.setattr(shelf, "put", taken_in_part)
+    with closing(Contingencies(shelf, pair_work=0)) as maker:
+        maker.start()
+        for _ in range(2):
+            maker.submit("job", lambda: base)
+            assert maker.wait_until_idle(PATIENCE)
+            assert [len(keys) for keys in asked] == [4, 3], "what is stored is not made again"
+    assert all(maker.find("job", after(base, loss)) is not None for loss in losses(base, 0))
+
+
+def test_a_job_is_left_alone_before_work_begins_and_the_next_event_takes_its_place():
+    looks = []
+    ahead = Contingencies(Memory(), pair_work=0, settling_seconds=0.05)
+
+    def look(generation):
+        looks.append(generation)
+        return base_of(generation=generation)
+
+    ahead.start()
+    ahead.submit("llama", lambda: look(1))
+    ahead.submit("llama", lambda: look(2))
+    assert ahead.wait_until_idle(PATIENCE)
+    ahead.close()
+    assert looks == [2]
+
+
+class Clock(threading.Condition):
+    """Seconds that pass only where somebody waits for them."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def wait(self, timeout=None):
+        assert timeout is not None
+        assert timeout > 0.0
+        self.now += timeout
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(contingencies, "time", made)
+    return made
+
+
+def at_rest(clock, **options):
+    """One whose thread does not work: what it would do next is asked here."""
+    maker = Contingencies(Memory(), pair_work=0, **options)
+    maker._changed = clock
+    return maker
+
+
+def test_work_rests_after_every_question_of_any_job(clock):
+    ahead = at_rest(clock, settling_seconds=5.0)
+    ahead.submit("llama", base_of)
+    clock.now = 3.0
+    assert ahead.find("other", base_of()) is None
+    assert ahead._next().job == "llama"
+    assert clock.now == 8.0
+    clock.now = 9.0
+    ahead.find("other", base_of())
+    assert ahead._next().job == "llama"
+    assert clock.now == 14.0
+
+
+def test_each_job_is_left_alone_for_itself(clock):
+    ahead = at_rest(clock, settling_seconds=5.0)
+    ahead.submit("older", base_of)
+    clock.now = 2.0
+    ahead.submit("newer", base_of)
+    assert (ahead._next().job, clock.now) == ("older", 5.0)
+    ahead.forget("older")
+    assert (ahead._next().job, clock.now) == ("newer", 7.0)
+    ahead.submit("newest", base_of)
+    assert (ahead._next().job, clock.now) == ("newer", 7.0)
+    assert ahead.num_pending() == 2
+    ahead.forget_all()
+    assert ahead.num_pending() == 0
+
+
+def test_the_longer_the_database_is_away_the_longer_its_work_rests(clock):
+    ahead = at_rest(clock)
+    ahead.submit("llama", base_of)
+    error, rests = UnavailableError("away", field=DATABASE_FIELD), []
+    for _ in range(5):
+        work, began = ahead._next(), clock.now
+        ahead._put_off(work, error)
+        ahead._next()
+        rests.append(clock.now - began)
+    assert rests == [2.0, 4.0, 8.0, 10.0, 10.0]
+
+
+def test_what_a_forgotten_job_had_made_is_not_stored(clock):
+    ahead = at_rest(clock)
+    ahead.submit("llama", base_of)
+    work = ahead._next()
+    ahead._advance(work)
+    ahead._advance(work)
+    assert work.fresh
+    assert ahead.find("llama", after(base_of(), next(losses(base_of())))) is not None, "before it is stored"
+    ahead.forget("llama")
+    ahead._store(work)
+    assert ahead._shelf.jobs == []
+    ahead.submit("llama", base_of)
+    ahead._finish(work)
+    assert ahead.num_pending() == 1, "its newer work goes on"
