@@ -8,7 +8,7 @@ from api.jobs.clock import moment_after, seconds_between
 from api.jobs.lifecycle import Lifecycle
 from kintsugi.core.ending import Ending, EndingRecord
 from kintsugi.core.handling import Approval, Deadline, DeadlineKind, Expiry, Handling, PlanStatus, Standing
-from kintsugi.core.membership import LOSSES, Event, EventKind, Membership
+from kintsugi.core.membership import Event, EventKind, Membership
 from kintsugi.core.messages import Report, ReportStatus
 from kintsugi.core.plan import Plan
 from kintsugi.core.reliability import FailureRecord
@@ -199,10 +199,10 @@ class History:
         number = self.number + 1
         if self._is_of_a_past_life(event):
             return replace(self, number=number)
-        reborn = self._is_reborn(event)
         membership = self.membership.after(event)
-        gone = set(self.membership.alive) - set(membership.alive) if event.kind in LOSSES else set()
-        lost = gone | ({event.worker} if reborn and event.worker is not None else set())
+        reborn = {event.worker} if event.worker is not None and self._is_reborn(event) else set()
+        lost = self.membership.bereft_by(event) | reborn
+        leaves = set(self.membership.alive) - set(membership.alive)
         incarnations = self.incarnations
         if event.worker is not None and event.incarnation > incarnations.get(event.worker, 0):
             incarnations = {**incarnations, event.worker: event.incarnation}
@@ -213,13 +213,14 @@ class History:
             membership=membership,
             lost_at=lost_at,
             incarnations=incarnations,
-            has_losses=self.has_losses or bool(lost),
+            has_losses=self.has_losses or bool(leaves | reborn),
             left_out=self.left_out if (membership, lost_at) == self._past() else (),
         )
 
     def _is_reborn(self, event: Event) -> bool:
-        """Whether a worker that nobody missed joins in a new process life or elsewhere: its state went with the old one."""
-        if event.kind is not EventKind.WORKER_JOINED or event.worker not in self.membership.alive:
+        """Whether a worker that is there joins, or stays, in a new process life or elsewhere: its state went with the old one."""
+        serving = {EventKind.WORKER_JOINED: self.membership.alive, EventKind.WORKER_STAYING: self.membership.draining}
+        if event.worker is None or event.worker not in serving.get(event.kind, ()):
             return False
         is_elsewhere = event.host not in (None, self.membership.cluster.by_id[event.worker].host)
         return is_elsewhere or event.incarnation > self.incarnations.get(event.worker, 0)

@@ -18,6 +18,8 @@ class EventKind(StrEnum):
     WORKER_JOINED = "worker_joined"
     HOST_JOINED = "host_joined"
     WORKER_DRAINING = "worker_draining"
+    WORKER_STAYING = "worker_staying"
+    """A worker that was to leave, and still has its state, stays after all."""
     STRAGGLER = "straggler"
     RECOVERED = "recovered"
     LINK_CONNECTED = "link_connected"
@@ -31,6 +33,7 @@ WORKER_EVENTS = frozenset(
         EventKind.DEVICE_FAILED,
         EventKind.WORKER_JOINED,
         EventKind.WORKER_DRAINING,
+        EventKind.WORKER_STAYING,
         EventKind.STRAGGLER,
         EventKind.RECOVERED,
     }
@@ -133,9 +136,22 @@ class Membership:
             )
         if event.kind in RETURNS:
             return self._with(self._joining(event))
+        if event.kind is EventKind.WORKER_STAYING:
+            return self._with(tuple(self.cluster.by_id[worker] for worker in self._subjects(event) if worker in self.draining))
         if event.kind in (EventKind.STRAGGLER, EventKind.RECOVERED):
             return self._at_speed(event, event.speed_ratio or 1.0)
         return self._with_link(event)
+
+    def bereft_by(self, event: Event) -> set[str]:
+        """Workers whose state is gone once `event` happened: those that serve no more, and those that left and come anew.
+
+        Raises:
+            NotFoundError: the event names a worker or host that the cluster does not have.
+        """
+        after = self.after(event)
+        lost = {*self.alive, *self.draining} - {*after.alive, *after.draining}
+        anew = set(self.draining) & set(after.alive) if event.kind in RETURNS else set()
+        return lost | anew
 
     def _without(self, gone: set[str], *, keeps_serving: bool) -> "Membership":
         leaving = set(self.draining) | gone & set(self.alive) if keeps_serving else set(self.draining) - gone

@@ -75,6 +75,26 @@ def test_a_draining_worker_serves_until_it_fails_or_returns():
     assert ALL.after(event(EventKind.WORKER_FAILED, worker="w03")).draining == ()
 
 
+def test_who_leaves_may_stay_after_all():
+    draining = ALL.after(event(EventKind.WORKER_DRAINING, worker="w03"))
+    staying = event(EventKind.WORKER_STAYING, worker="w03")
+    assert draining.after(staying) == ALL == ALL.after(staying)
+    lost = ALL.after(event(EventKind.WORKER_FAILED, worker="w03"))
+    assert lost.after(staying) == lost
+
+
+def test_state_goes_with_those_who_serve_no_more_and_those_who_come_anew():
+    draining = ALL.after(event(EventKind.WORKER_DRAINING, worker="w03"))
+    assert ALL.bereft_by(event(EventKind.WORKER_DRAINING, worker="w03")) == set()
+    assert ALL.bereft_by(event(EventKind.WORKER_DRAINING, worker="w03", deadline_seconds=0.0)) == {"w03"}
+    assert draining.bereft_by(event(EventKind.WORKER_FAILED, worker="w03")) == {"w03"}
+    assert draining.bereft_by(event(EventKind.HOST_FAILED, host="h01")) == {"w02", "w03"}
+    assert draining.bereft_by(event(EventKind.WORKER_JOINED, worker="w03")) == {"w03"}
+    assert draining.bereft_by(event(EventKind.HOST_JOINED, host="h01")) == {"w03"}
+    assert draining.bereft_by(event(EventKind.WORKER_STAYING, worker="w03")) == set()
+    assert draining.bereft_by(event(EventKind.RECOVERED, worker="w03")) == set()
+
+
 def test_a_lost_host_takes_all_its_workers():
     assert ALL.after(event(EventKind.HOST_FAILED, host="h01")).alive == ("w00", "w01", "w04", "w05")
 

@@ -239,11 +239,11 @@ class Conductor:
         return True
 
     def _keep_leaving(self, error: KintsugiError) -> bool:
-        """Ask again as if nobody were to leave: who cannot be done without stays; False where nobody was to."""
-        kept = self._decider.take_back(EventKind.WORKER_DRAINING)
+        """Ask again with those who were to leave: who cannot be done without stays; False where nobody was to."""
+        kept = self._farewells.keep()
         if kept:
             self._log.warning("those who were asked to leave stay: no plan without them", workers=kept, error=str(error))
-            self._farewells.keep(kept)
+            self._decider.take_back(EventKind.WORKER_DRAINING, instead=[self._roster.staying(worker) for worker in kept])
         return bool(kept)
 
     def _refuse_joining(self, error: KintsugiError) -> bool:

@@ -66,11 +66,11 @@ class Decider:
         self._unanswered.extend(events)
         self._ask(self._decide_once)
 
-    def take_back(self, kind: EventKind) -> list[str]:
-        """Take back, of what no decision answered, what is of one kind, and ask again without it; its workers."""
+    def take_back(self, kind: EventKind, instead: Sequence[Event] = ()) -> list[str]:
+        """Take back, of what no decision answered, what is of one kind, and ask again with something else instead; its workers."""
         taken = [event for event in self._unanswered if event.kind is kind]
-        if taken:
-            self._unanswered = [event for event in self._unanswered if event not in taken]
+        if taken or instead:
+            self._unanswered = [*(event for event in self._unanswered if event not in taken), *instead]
             self._ask(self._decide_once)
         return [event.worker for event in taken if event.worker is not None]
 

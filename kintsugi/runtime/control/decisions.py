@@ -168,10 +168,9 @@ class LocalDecisions:
         return nullcontext()
 
     def _take(self, event: Event) -> None:
-        before = self._membership.alive
+        bereft = self._membership.bereft_by(event)
         self._membership = self._membership.after(event)
-        gone = set(before) - set(self._membership.alive)
-        self._lost_after = self._lost_after | dict.fromkeys(gone, max(self._plans))
+        self._lost_after = self._lost_after | dict.fromkeys(bereft, max(self._plans))
 
     def _stateless(self, plan: Plan) -> tuple[str, ...]:
         """Workers that came back after their loss took the state with it that `plan` gave them."""

@@ -35,11 +35,12 @@ class Farewells:
             self._announced.update(asked)
             self.decider.submit([self.roster.draining(handle.worker) for handle in asked])
 
-    def keep(self, workers: Collection[str]) -> None:
-        """Some that were announced have to stay for now."""
-        kept = [handle for handle in self._waiting() if handle.worker in workers]
+    def keep(self) -> list[str]:
+        """Those that were announced and are here stay for now."""
+        kept = self._waiting()
         self._announced.difference_update(kept)
         self._kept.update(kept)
+        return [handle.worker for handle in kept]
 
     def leaving(self) -> list[str]:
         """Workers that go as soon as a plan without them runs."""

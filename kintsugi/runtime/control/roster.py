@@ -36,6 +36,10 @@ class Roster:
         """The event of a worker that leaves once others have its state."""
         return self._event(EventKind.WORKER_DRAINING, worker, detail="asked to leave")
 
+    def staying(self, worker: str) -> Event:
+        """The event of a worker that was asked to leave and cannot be done without."""
+        return self._event(EventKind.WORKER_STAYING, worker, detail="no plan without it")
+
     def live(self, worker: str, host: str | None) -> None:
         """Say where a worker lives that is new to the job; with null it has a host of its own."""
         self._hosts[worker] = host

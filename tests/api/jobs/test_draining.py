@@ -65,3 +65,13 @@ def test_it_may_fail_once_the_next_plan_runs(service):
     service.post_report("llama", Report(generation=entry.generation, status=ReportStatus.APPLIED))
     last = service.post_events("llama", [failed(leaving, entry.generation)])
     assert decision_of(service, last.generation).plan.workers == decision_of(service, entry.generation).plan.workers
+
+
+def test_it_may_stay_with_its_state_after_all(service):
+    """As where no plan without it was found, or its machine is not taken away."""
+    leaving = decision_of(service, 0).plan.workers[1]
+    entry = service.post_events("llama", [draining(leaving)])
+    staying = Event(kind=EventKind.WORKER_STAYING, id="stay", generation=entry.generation, worker=leaving)
+    decision = decision_of(service, service.post_events("llama", [staying]).generation)
+    assert replace(decision.plan, generation=0, policy=None) == replace(decision_of(service, 0).plan, policy=None)
+    assert not decision.migration.transfers

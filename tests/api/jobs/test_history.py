@@ -174,6 +174,31 @@ def test_who_was_lost_after_the_applied_plan_was_decided_is_stateless():
     assert applied.stateless(plan) == ()
 
 
+@pytest.mark.parametrize(
+    ("events", "bereft"),
+    [
+        ([(EventKind.WORKER_DRAINING, 0), (EventKind.WORKER_STAYING, 0)], ()),
+        ([(EventKind.WORKER_DRAINING, 0), (EventKind.WORKER_JOINED, 0)], ("w01",)),
+        ([(EventKind.WORKER_DRAINING, 0), (EventKind.WORKER_STAYING, 1)], ("w01",)),
+        (
+            [
+                (EventKind.WORKER_FAILED, 0),
+                (EventKind.WORKER_JOINED, 1),
+                (EventKind.WORKER_DRAINING, 1),
+                (EventKind.WORKER_STAYING, 1),
+            ],
+            ("w01",),
+        ),
+        ([(EventKind.WORKER_JOINED, 1), (EventKind.WORKER_DRAINING, 1), (EventKind.WORKER_STAYING, 0)], ("w01",)),
+    ],
+    ids=["it stays", "it comes anew", "another life stays", "it had come back without state", "a life that is open"],
+)
+def test_who_leaves_and_stays_has_the_state_that_it_had(events, bereft):
+    told = history_after(*(event(kind, "w01", incarnation=life) for kind, life in events)).decided(AT.format(1))
+    assert (told.membership.alive, told.membership.draining) == (WORKERS[:3], ())
+    assert told.stateless(uniform_plan()) == bereft
+
+
 def test_failures_are_counted_by_the_decisions_they_led_to():
     start = history_after(event(EventKind.WORKER_FAILED, "w00"), event(EventKind.WORKER_FAILED, "w01"))
     assert start.failures(AT.format(0)) == FailureRecord(num_failures=0, observed_seconds=0.0)

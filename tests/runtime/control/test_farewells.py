@@ -1,19 +1,22 @@
 """Workers that are told in advance that they have to go hand their state over first; the run stays exact."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from types import SimpleNamespace
 
 import pytest
 
+from kintsugi.client import Client
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.decision import Decision
 from kintsugi.core.errors import KintsugiError, NotFoundError
 from kintsugi.core.job import Ranges
-from kintsugi.core.membership import EventKind
+from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.plan import IdleWorker
 from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.attempt import Phase
-from kintsugi.runtime.control.decisions import JobRequest, LocalDecisions
+from kintsugi.runtime.control.decisions import Decisions, JobRequest, LocalDecisions, ServiceDecisions
 from kintsugi.runtime.control.farewell import Farewells
 from kintsugi.runtime.control.fleet import Fleet
 from kintsugi.runtime.control.roster import Roster
@@ -22,6 +25,7 @@ from kintsugi.runtime.options import WorkerOptions
 from kintsugi.runtime.result import RunResult
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, run, run_slowly, survivors
+from tests.services import service
 
 pytestmark = pytest.mark.processes
 
@@ -34,8 +38,8 @@ def with_spare(request: JobRequest) -> JobRequest:
     """One worker more than the plan uses."""
     num_workers = len(request.cluster.workers)
     assert request.plan is not None
-    spare = IdleWorker(worker=f"w{num_workers:02d}", reason="spare")
-    return replace(request, cluster=Cluster.uniform(num_workers + 1), plan=replace(request.plan, idle_workers=(spare,)))
+    spares = (*request.plan.idle_workers, IdleWorker(worker=f"w{num_workers:02d}", reason="spare"))
+    return replace(request, cluster=Cluster.uniform(num_workers + 1), plan=replace(request.plan, idle_workers=spares))
 
 
 @cache
@@ -100,6 +104,31 @@ def test_a_worker_that_nobody_can_replace_stays(tmp_path):
     assert kinds == [EventKind.WORKER_DRAINING]
 
 
+@dataclass
+class Refused:
+    """What no plan came of."""
+
+    told: list[list[str | None]] = field(default_factory=list)
+
+    def noted_by(self, source: Decisions) -> Decisions:
+        """The same source, which notes it."""
+        decide = source.after
+
+        def after(events: Sequence[Event]) -> Decision:
+            try:
+                return decide(events)
+            except KintsugiError:
+                self.told.append([event.worker for event in events])
+                raise
+
+        source.after = after
+        return source
+
+
+def has_recovered(agent: Agent) -> bool:
+    return bool(agent.recoveries) and agent.recoveries[-1].committed_at is not None
+
+
 @pytest.mark.parametrize("when", ["before the loss", "during the recovery"])
 def test_those_who_cannot_be_done_without_stay_through_the_loss_of_another(tmp_path, when):
     """Of four workers three are asked to leave, and one dies: the three go on."""
@@ -110,38 +139,73 @@ def test_those_who_cannot_be_done_without_stay_through_the_loss_of_another(tmp_p
             asked.extend(["w00", "w01", "w02"])
             for worker in asked:
                 agent.drain(worker)
-        if bool(refused if when == "before the loss" else agent.losses) and not struck:
+        if bool(refused.told if when == "before the loss" else agent.losses) and not struck:
             struck.append("w03")
             agent.handle("w03").strike()
 
-    class Refusing(LocalDecisions):
-        def after(self, events):
-            try:
-                return super().after(events)
-            except KintsugiError:
-                refused.append([event.worker for event in events])
-                raise
-
     asked: list[str] = []
     struck: list[str] = []
-    refused: list[list[str]] = []
-    result = run_slowly(
-        tmp_path / "gate",
-        NUM_STEPS,
-        in_pairs(gpt_request(2, 2)),
-        ask,
-        is_over=lambda agent: bool(agent.recoveries) and agent.recoveries[-1].committed_at is not None,
-        decisions=Refusing(),
-    )
+    refused = Refused()
+    source = refused.noted_by(LocalDecisions())
+    request = in_pairs(gpt_request(2, 2))
+    result = run_slowly(tmp_path / "gate", NUM_STEPS, request, ask, is_over=has_recovered, decisions=source)
     assert_same(result, reference(2, 2), TOLERANCE)
-    assert set(refused[-1]) >= {"w00", "w01", "w02"}
+    assert set(refused.told[-1]) >= {"w00", "w01", "w02"}
     assert [(recovery.lost, recovery.left) for recovery in result.recoveries] == [(["w03"], [])]
     assert set(survivors(result).workers) == {"w00", "w01", "w02"}
 
 
-def in_pairs(request: JobRequest) -> JobRequest:
-    """No pipeline of one worker is wanted."""
-    return replace(request, settings=replace(request.settings, ranges=Ranges(min_pp=2)))
+def test_a_service_hears_that_they_stay(tmp_path):
+    """It has heard that all but one leave, and forgets nothing: one dies, and another once the others are asked anew."""
+
+    def ask(agent: Agent) -> None:
+        if agent.losses and not asked:
+            asked.extend(["w00", "w01", "w02", "w03", "w04"])
+            for worker in asked:
+                agent.drain(worker)
+        is_asked_anew = agent.phase is Phase.TRAINING and len(refused.told) > (0, 2, 4)[len(struck)]
+        if is_asked_anew and len(struck) == len(agent.recoveries) < 2:
+            struck.append(("w05", "w04")[len(struck)])
+            agent.handle(struck[-1]).strike()
+
+    def is_over(agent: Agent) -> bool:
+        return len(agent.recoveries) == 2 and has_recovered(agent)
+
+    asked: list[str] = []
+    struck: list[str] = []
+    refused = Refused()
+    with service(tmp_path / "kintsugi.sqlite3") as running, Client(running.url) as client:
+        assert not client.jobs().jobs  # over a connection that stays
+        source = refused.noted_by(ServiceDecisions(client))
+        request = in_pairs(gpt_request(2, 3), min_dp=2)
+        result = run_slowly(tmp_path / "gate", NUM_STEPS, request, ask, is_over=is_over, decisions=source)
+        told = [(record.event.kind, record.event.worker) for record in client.events(request.name).events]
+    assert_same(result, reference(2, 3), TOLERANCE)
+    assert [(recovery.lost, recovery.left) for recovery in result.recoveries] == [(["w05"], []), (["w04"], [])]
+    assert set(survivors(result).workers) == {"w00", "w01", "w02", "w03"}
+    assert [worker for kind, worker in told if kind is EventKind.WORKER_STAYING] == [*asked, *asked[:4]]
+
+
+def test_who_is_asked_to_leave_before_the_first_step_leaves_the_job_that_begins_anew(tmp_path):
+    """The only holder of half of the layers dies when nothing was trained yet."""
+
+    def ask(agent: Agent) -> None:
+        if agent.phase is Phase.PREPARING and not asked:
+            asked.append("w00")
+            agent.drain("w00")
+            agent.handle("w01").strike()
+
+    asked: list[str] = []
+    request = with_spare(with_spare(gpt_request(1, 2)))
+    result = run_slowly(tmp_path / "gate", NUM_STEPS, request, ask, is_over=left)
+    assert_same(result, reference(1, 2), TOLERANCE)
+    assert result.recoveries[0].lost == ["w01"]
+    assert not {"w00", "w01"} & set(survivors(result).workers)
+
+
+def in_pairs(request: JobRequest, *, min_dp: int = 1) -> JobRequest:
+    """No pipeline of one worker is wanted, and so many pipelines."""
+    return replace(request, settings=replace(request.settings, ranges=Ranges(min_dp=min_dp, min_pp=2)))
 
 
 @dataclass(eq=False)
@@ -177,11 +241,11 @@ def test_who_had_to_be_kept_is_asked_for_again_while_the_job_trains():
     fleet.handles = {worker: Asked(worker) for worker in ("w00", "w01")}
     farewells = Farewells(fleet, Roster(gpt_request(1, 2)), SimpleNamespace(submit=submitted.append))
     farewells.announce(is_training=False)
-    farewells.keep(["w01"])
-    assert farewells.leaving() == ["w00"]
+    assert farewells.keep() == ["w00", "w01"]
+    assert farewells.leaving() == farewells.keep() == []
     farewells.announce(is_training=False)
     farewells.announce(is_training=True)
-    assert [[event.worker for event in events] for events in submitted] == [["w00", "w01"], ["w01"]]
+    assert [[event.worker for event in events] for events in submitted] == [["w00", "w01"], ["w00", "w01"]]
     assert farewells.leaving() == ["w00", "w01"]
 
 

@@ -82,7 +82,14 @@ class Both:
 
 
 WORKERS = st.sampled_from([worker.id for worker in CLUSTER.workers])
-MOVES = st.tuples(WORKERS, st.sampled_from(["leave", "fail", "slow", "recover"]), st.booleans())
+KINDS = {
+    "leave": EventKind.WORKER_DRAINING,
+    "fail": EventKind.WORKER_FAILED,
+    "stay": EventKind.WORKER_STAYING,
+    "slow": EventKind.STRAGGLER,
+    "recover": EventKind.RECOVERED,
+}
+MOVES = st.tuples(WORKERS, st.sampled_from(list(KINDS)), st.booleans())
 
 
 @given(st.lists(MOVES, max_size=12))
@@ -91,10 +98,10 @@ def test_of_who_holds_what_and_how_fast_all_are(moves):
         both = Both(patch)
         for worker, move, is_applied in moves:
             membership = both.history.membership
-            kind = {"slow": EventKind.STRAGGLER, "recover": EventKind.RECOVERED, "leave": EventKind.WORKER_DRAINING}.get(move)
-            if worker not in membership.alive and (worker not in membership.draining or move != "fail"):
+            kind = KINDS[move]
+            if worker not in membership.alive and (worker not in membership.draining or move not in ("fail", "stay")):
                 kind = EventKind.WORKER_JOINED
-            both.tell(both.event(kind or EventKind.WORKER_FAILED, worker))
+            both.tell(both.event(kind, worker))
             if is_applied:
                 both.apply()
 
