@@ -1,14 +1,13 @@
 """The one entry point: from a snapshot to a decision."""
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 
 from estimator.estimate import estimate
 from estimator.schedule import require_known
 from kintsugi.core.decision import Decision, Migration, Search
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, StateLostError
+from kintsugi.core.garbage import without_collection
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.plan import IdleWorker, Policy, Schedule
 from planner.placing.placement import Holdings
@@ -38,18 +37,6 @@ def replan(snapshot: Snapshot) -> Decision:
 def is_kept(snapshot: Snapshot) -> bool:
     """Whether the plan that runs is decided for again, so that nothing is searched."""
     return snapshot.plan is not None and _is_kept(Case(snapshot))
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """No search for garbage meanwhile: plans are large and have no cycles, so it would find nothing, over and over."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _decided(snapshot: Snapshot) -> Decision:

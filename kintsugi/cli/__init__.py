@@ -14,6 +14,7 @@ from typer.exceptions import TyperException
 
 from kintsugi.cli.errors import error_line, flush_output, is_output_broken, open_output
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, KintsugiError
+from kintsugi.core.garbage import without_collection
 from kintsugi.core.version import __version__
 
 COMMANDS = {
@@ -99,7 +100,8 @@ def load(command: str) -> Any:
         InvalidInputError: it needs torch, which is not installed.
     """
     try:
-        return importlib.import_module(f"kintsugi.cli.{command}")
+        with without_collection():
+            return importlib.import_module(f"kintsugi.cli.{command}")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -3,8 +3,16 @@
 import multiprocessing
 from multiprocessing.context import ForkServerContext
 
-# The last but one is what main modules of jobs import, which every worker imports again; the last readies all of it.
-_PRELOAD = ["torch", "torch._dynamo", "kintsugi.runtime.workers.worker", "kintsugi.runtime.train", "kintsugi.runtime.workers.warm"]
+# Between the first and the last no garbage is looked for; the last but one is what main modules of jobs import, which every worker
+# imports again.
+_PRELOAD = [
+    "kintsugi.runtime.workers.cold",
+    "torch",
+    "torch._dynamo",
+    "kintsugi.runtime.workers.worker",
+    "kintsugi.runtime.train",
+    "kintsugi.runtime.workers.warm",
+]
 
 PLANNER = "kintsugi.runtime.selfgoverned.warm"
 """For fork servers to load: what workers that plan by themselves need, with the planner's compiled loops."""

@@ -13,6 +13,7 @@ from multiprocessing import active_children, get_context
 from typing import Any
 
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.garbage import without_collection
 from kintsugi.simulator.adviser import Adviser
 from kintsugi.simulator.job import incidents_of, job_of
 from kintsugi.simulator.outcome import Outcome
@@ -20,7 +21,6 @@ from kintsugi.simulator.policies import ALL
 from kintsugi.simulator.rows import Value
 from kintsugi.simulator.scenario import Scenario, varied
 from kintsugi.simulator.simulate import simulate
-from planner.replan import without_collection
 
 SEEDS_AT_ONCE = 25
 """A task simulates so many seeds of one policy, so that they share answers."""

@@ -15,3 +15,4 @@ with torch.device("meta"):
     torch.nn.Linear(1, 1)(torch.empty(1, 1)).sum()
 gc.collect()
 gc.freeze()
+gc.enable()
