@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from operator import attrgetter
 
@@ -98,6 +98,9 @@ class Partitioner:
         self._held_by: dict[tuple[int, int], Ints] = {}
         self._descended: dict[tuple[WorkerKind, ...], Ints] = {}
         """Where the last descent for these workers ended: a good split for other micro-batch counts too."""
+        self._bounded: dict[tuple[object, ...], Attained] = {}
+        self._solved: dict[tuple[object, ...], tuple[Chain, Split]] = {}
+        """What was asked last of each pipeline, but for what follows its passes, and the split."""
 
     def attain(
         self,
@@ -122,8 +125,17 @@ class Partitioner:
         if self._schedule is not Schedule.ZB_H1 and math.comb(self._sums.profile.num_layers - 1, len(kinds) - 1) <= MOST_SPLITS:
             seconds, cuts = self._first(self._all_splits(len(kinds)), chain)
             return Attained(tuple(kinds), chain, seconds, np.stack([cuts]))
+        asked = tuple(kinds), chain.rest, chain.most_first, chain.common
+        if asked in self._bounded:
+            known = self._bounded[asked]
+            if math.isinf(known.seconds):
+                return known
+            shift = self._most_shift(chain, known.chain, known.seconds)
+            if shift <= self.tolerance / 20 * known.seconds:
+                return replace(known, chain=chain, seconds=known.seconds - shift)
         bound, starts = minimax(self._model, chain)
-        return Attained(tuple(kinds), chain, float(bound), starts)
+        self._bounded[asked] = Attained(tuple(kinds), chain, float(bound), starts)
+        return self._bounded[asked]
 
     def _all_splits(self, num_stages: int) -> Ints:
         if num_stages not in self._splits:
@@ -136,10 +148,24 @@ class Partitioner:
         """The fastest split that was found for what was asked; None where no split fits memory.
 
         The recurrence prices the splits that attain the bound, one that was good for another number of micro-batches, and,
-        while the bound is not met, their neighbours; and where that is not close, those whose bounds are least.
+        while the bound is not met, their neighbours; and where that is not close, those whose bounds are least. What was found
+        for the same pipeline holds, less the difference, where what follows its passes hardly differs.
         """
         if math.isinf(attained.seconds):
             return None
+        chain = attained.chain
+        asked = attained.kinds, chain.rest, chain.most_first, chain.common
+        if asked in self._solved:
+            other, split = self._solved[asked]
+            shift = self._most_shift(chain, other, split.seconds)
+            if shift <= self.tolerance / 2 * split.seconds:
+                seconds, cuts = self._first(np.vstack((attained.starts, [split.cuts])), chain)
+                return Split(tuple(cuts.tolist()), seconds, max(attained.seconds, split.least_seconds - shift))
+        split = self._descend(attained)
+        self._solved[asked] = chain, split
+        return split
+
+    def _descend(self, attained: Attained) -> Split:
         known, chain, bound = self._descended.get(attained.kinds), attained.chain, attained.seconds
         starts = attained.starts if known is None else np.vstack((attained.starts, [known]))
         seconds, cuts = self._first(starts, chain)
@@ -152,6 +178,17 @@ class Partitioner:
             bound, seconds, cuts = explore(self._priced_model, chain, bound, cuts, CLOSE)
         self._descended[attained.kinds] = cuts
         return Split(tuple(cuts.tolist()), seconds, bound)
+
+    def _most_shift(self, one: Chain, other: Chain, within: float) -> float:
+        """By how much objectives up to `within` may differ for chains that differ in what follows the passes; in seconds.
+
+        A stage whose passes alone take longer has a longer objective, so what it reduces does not matter.
+        """
+        tails = one.tail - other.tail
+        added = np.concatenate(([0.0], np.abs(np.diff(tails)).cumsum()))
+        furthest = np.searchsorted(self._both, self._both + within * one.speeds.max() / (one.rest + 1), side="right") - 1
+        apart = max(float((added[furthest] - added).max() + abs(tails[0])), float(np.abs(tails[: one.common + 1]).max()))
+        return apart + (0.0 if one.least_update == other.least_update else abs(one.least_update - other.least_update))
 
     def nearby(self, attained: Attained, cuts: Sequence[int], below: float) -> list[tuple[int, ...]]:
         """Splits one layer away from another one that have a shorter objective than `below`, the shortest first."""

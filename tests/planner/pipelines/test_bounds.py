@@ -11,6 +11,7 @@ from estimator.layers import LayerSums
 from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
+from planner.pipelines import partition
 from planner.pipelines.kinds import WorkerKind
 from planner.pipelines.partition import CLOSE
 from planner.pipelines.zero_bubble import partitioner_for
@@ -61,3 +62,22 @@ def test_no_split_is_faster_than_its_bounds_and_close_ones_are_found(chain):
     assert attained.seconds <= split.least_seconds <= least * (1 + 1e-9)
     assert split.seconds == pytest.approx(objective(chain, split.cuts), rel=1e-9)
     assert split.seconds <= least * (1 + CLOSE)
+
+
+@given(chains(), st.floats(0.0, 1e-4), st.floats(0.0, 1e-4))
+@settings(max_examples=200, deadline=None)
+def test_what_was_found_for_other_reductions_is_close_for_these_and_bounds_stay_bounds(chain, less_seconds, later_seconds):
+    profile, workers, microbatches, tail, schedule = chain
+    partitioner = partitioner_for(schedule)(LayerSums(profile), schedule, profile.network.inter_host, 1)
+    kinds, later = [WorkerKind(speed, 10**12) for speed in workers], tail * (1 - less_seconds) + later_seconds
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition, "MOST_SPLITS", 0)
+        partitioner.best(partitioner.attain(kinds, microbatches, tail, 0.0))
+        attained = partitioner.attain(kinds, microbatches, later, 0.0)
+    split = partitioner.best(attained)
+    least = min(
+        objective((profile, workers, microbatches, later, schedule), cuts) for cuts in splits(profile.num_layers, len(workers))
+    )
+    assert attained.seconds <= split.least_seconds <= least * (1 + 1e-9)
+    assert split.seconds == pytest.approx(objective((profile, workers, microbatches, later, schedule), split.cuts), rel=1e-9)
+    assert split.seconds <= least * (1 + 2 * CLOSE)
