@@ -21,8 +21,9 @@ SLOWEST_SECONDS_PER_BYTE = 1e-2
 """A hundred bytes per second: a larger beta is a rate (bytes per second) in the place of its inverse."""
 SMALLEST_DEVICE_BYTES = 1_000_000
 """A device memory below this is a number of gigabytes in the place of bytes."""
-MOST_MICROBATCHES = 65_536
-"""Most micro-batches of a step; more are a number of samples or tokens, and nobody has the time to plan for them."""
+MOST_MICROBATCHES, MOST_PER_WORKER, MOST_ANYWHERE = 65_536, 64, 2**20
+"""Most micro-batches of a step, at least and by the number of workers, and of any job; more are a number of samples or tokens,
+and nobody has the time to plan for them."""
 LEAST_SPEED_RATIO, MOST_SPEED_RATIO = 1e-6, 1e6
 """A worker's credible speed beside that of the profile's device."""
 LONGEST_NAME = 200
@@ -132,12 +133,13 @@ def rate(field: str, value: float) -> None:
         )
 
 
-def microbatches(field: str, value: int) -> None:
-    """Require a credible number of micro-batches in a step, at least one."""
+def microbatches(field: str, value: int, num_workers: int | None = 1) -> None:
+    """Require a credible number of micro-batches in a step of so many workers (null: of any job), at least one."""
     positive(field, value)
-    if value > MOST_MICROBATCHES:
+    most = MOST_ANYWHERE if num_workers is None else max(MOST_MICROBATCHES, MOST_PER_WORKER * num_workers)
+    if value > most:
         raise InvalidInputError(
-            f"{value} micro-batches in one step are not credible (over {MOST_MICROBATCHES}); "
+            f"{value} micro-batches in one step are not credible (over {most}); "
             "give micro-batches, not samples or tokens, or profile larger ones",
             field=field,
             value=value,

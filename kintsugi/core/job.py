@@ -54,7 +54,7 @@ class JobSettings:
     """Workers that send the service no heartbeat for so long count as failed; null: nobody listens."""
 
     def __post_init__(self) -> None:
-        checks.microbatches("num_microbatches", self.num_microbatches)
+        checks.microbatches("num_microbatches", self.num_microbatches, None)
         checks.positive("mtbf_seconds", self.mtbf_seconds)
         if self.mtbf_prior_failures is not None:
             checks.positive("mtbf_prior_failures", self.mtbf_prior_failures)
@@ -94,6 +94,7 @@ class Snapshot:
 
     def __post_init__(self) -> None:
         checks.non_negative("generation", self.generation)
+        checks.microbatches("settings.num_microbatches", self.settings.num_microbatches, len(self.cluster.workers))
         checks.unique("alive", self.alive)
         for field_name in ("alive", "stateless", "draining"):
             for index, worker in enumerate(getattr(self, field_name)):

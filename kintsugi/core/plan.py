@@ -33,7 +33,7 @@ class Plan:
         checks.non_negative("generation", self.generation)
         checks.not_empty("pipelines", self.pipelines)
         self._check_pipelines()
-        checks.microbatches("pipelines", self.num_microbatches)
+        checks.microbatches("pipelines", self.num_microbatches, len(self.pipeline_of))
         self._check_routes()
         self._check_rounds()
         self._check_idle()

@@ -31,7 +31,7 @@ def test_ranges_refuse(changes, field):
     ("changes", "field"),
     [
         ({"num_microbatches": 0}, "num_microbatches"),
-        ({"num_microbatches": 65_537}, "num_microbatches"),
+        ({"num_microbatches": 2**20 + 1}, "num_microbatches"),
         ({"mtbf_seconds": 0}, "mtbf_seconds"),
         ({"mtbf_seconds": -1}, "mtbf_seconds"),
         ({"mtbf_prior_failures": 0}, "mtbf_prior_failures"),
@@ -70,11 +70,20 @@ def snapshot(**changes):
         ({"draining": ("w02", "w07")}, "draining[1]", "w07"),
         ({"draining": ("w02", "w01")}, "draining", ["w01"]),
         ({"profile": uniform_profile(3)}, "plan", 4),
+        ({"settings": JobSettings(num_microbatches=65_537)}, "settings.num_microbatches", 65_537),
     ],
 )
 def test_snapshot_refuses(changes, field, value):
     with refuses(field, value):
         snapshot(**changes)
+
+
+def test_large_jobs_have_as_many_microbatches_for_each_worker():
+    cluster, most = Cluster.uniform(2000), JobSettings(num_microbatches=128_000)
+    changes = {"cluster": cluster, "plan": None, "alive": tuple(cluster.by_id)}
+    assert snapshot(settings=most, **changes).settings.num_microbatches == 128_000
+    with refuses("settings.num_microbatches", 128_001, "over 128000"):
+        snapshot(settings=JobSettings(num_microbatches=128_001), **changes)
 
 
 def test_equal_snapshots_have_equal_digests():

@@ -56,6 +56,10 @@ def test_plan_refuses_pipelines_that_do_not_fit_together():
         replace(GRID, generation=-1)
     with refuses("pipelines", 65_537, "not credible"):
         Plan(pipelines=(pipeline(stage(0, 1, "w00"), num_microbatches=65_536), pipeline(stage(0, 1, "w01"))))
+    many = [pipeline(stage(0, 1, f"w{n:04d}"), num_microbatches=64) for n in range(1025)]
+    assert Plan(pipelines=tuple(many)).num_microbatches == 65_600
+    with refuses("pipelines", 65_601, "not credible"):
+        Plan(pipelines=(*many[1:], pipeline(stage(0, 1, "w"), num_microbatches=65)))
     with refuses("pipelines[1]", 3, "holds 3 layers where pipelines[0] holds 4"):
         Plan(pipelines=(pipeline(stage(0, 4, "w00")), pipeline(stage(0, 3, "w01"))))
 

@@ -103,6 +103,7 @@ async def test_a_huge_body_is_not_taken_in(app, declared):
         ({"workers": None}, "workers"),
         ({"settings": {"num_microbatches": 0}}, "settings.num_microbatches"),
         ({"settings": {"num_microbatches": 100_000_000_000}}, "settings.num_microbatches"),
+        ({"settings": {"num_microbatches": 65_537}}, "settings.num_microbatches"),
         ({"settings": {"num_microbatches": 8, "policy": "prayer"}}, "settings.policy"),
         ({"settings": {"num_microbatches": 8, "allows_follow_up": True}}, "settings.allows_follow_up"),
         ({"settings": {"num_microbatches": 8, "ranges": {"min_dp": 3, "max_dp": 2}}}, "settings.ranges.max_dp"),
