@@ -9,6 +9,7 @@ import numpy as np
 from estimator.arrays import Ints
 from planner.arranging.arrangement import Arrangement, PipelineShape
 from planner.arranging.ceilings import Ceilings
+from planner.arranging.degrees import turning_points_first
 from planner.arranging.filling import Filling
 from planner.arranging.knapsack import lengths_worth, most_worth
 from planner.arranging.polishing import polished
@@ -76,7 +77,10 @@ class EqualSearch:
         return UNKNOWN if cluster.links else UNEVEN
 
     def by_promise(self) -> list[int]:
-        """Numbers of pipelines, the most promising first: as if micro-batches and pipelines could be divided."""
+        """Numbers of pipelines, the most promising first: as if micro-batches and pipelines could be divided.
+
+        Where not all are pursued, some from everywhere come before the others.
+        """
         problem, lengths = self._problem, self._problem.allowed.pp
         widest = self._outline.fitting[lengths.start : lengths.stop]
         held = np.minimum(np.searchsorted(self._outline.both, widest), problem.costs.profile.num_layers)
@@ -85,7 +89,10 @@ class EqualSearch:
         numbers = np.array(problem.allowed.dp)
         offers = lengths.start, self._most_of(numbers), tails
         seconds = promises(self._outline, offers, numbers, (problem.num_workers, problem.num_microbatches))
-        return [int(dp) for dp in numbers[np.argsort(seconds, kind="stable")]]
+        promising: list[int] = numbers[np.argsort(seconds, kind="stable")].tolist()
+        if len(promising) <= SMALL:
+            return promising
+        return turning_points_first(promising, problem.num_workers, problem.num_microbatches)
 
     def could_win(self, degrees: Sequence[int], limit_seconds: float) -> list[int]:
         """Those numbers of pipelines for which a step below the limit is not ruled out by closed-form bounds."""
