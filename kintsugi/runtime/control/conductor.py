@@ -243,16 +243,21 @@ class Conductor:
         kept = self._farewells.keep()
         if kept:
             self._log.warning("those who were asked to leave stay: no plan without them", workers=kept, error=str(error))
-            self._decider.take_back(EventKind.WORKER_DRAINING, instead=[self._roster.staying(worker) for worker in kept])
+            self._decider.submit([self._roster.staying(worker) for worker in kept])
         return bool(kept)
 
     def _refuse_joining(self, error: KintsugiError) -> bool:
-        """Ask again without those who joined since the last decision: they must not end the job; False where nobody did."""
-        refused = self._decider.take_back(EventKind.WORKER_JOINED)
+        """Ask again without those who joined since the last decision: they must not end the job; False where nobody did.
+
+        That they joined stays told, for a service forgets nothing, and so are they told to be gone.
+        """
+        joined = dict.fromkeys(self._decider.unanswered(EventKind.WORKER_JOINED))
+        refused = [worker for worker in joined if worker in self._fleet.handles]
         for worker in refused:
             self._log.warning("refused a worker that joined: no plan with it", worker=worker, error=str(error))
-            if (handle := self._fleet.handles.get(worker)) is not None:
-                self._fleet.remove(handle)
+            self._fleet.remove(self._fleet.handles[worker])
+        if refused:
+            self._decider.submit([self._roster.failed(worker, "refused: no plan with it") for worker in refused])
         return bool(refused)
 
     def _go(self) -> None:

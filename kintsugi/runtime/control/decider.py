@@ -66,13 +66,9 @@ class Decider:
         self._unanswered.extend(events)
         self._ask(self._decide_once)
 
-    def take_back(self, kind: EventKind, instead: Sequence[Event] = ()) -> list[str]:
-        """Take back, of what no decision answered, what is of one kind, and ask again with something else instead; its workers."""
-        taken = [event for event in self._unanswered if event.kind is kind]
-        if taken or instead:
-            self._unanswered = [*(event for event in self._unanswered if event not in taken), *instead]
-            self._ask(self._decide_once)
-        return [event.worker for event in taken if event.worker is not None]
+    def unanswered(self, kind: EventKind) -> list[str]:
+        """Workers of whom events of one kind were told that no decision answered yet; once nothing is being asked."""
+        return [event.worker for event in self._unanswered if event.kind is kind and event.worker is not None]
 
     def _ask(self, question: Callable[[], object]) -> None:
         self._pending = self._thread.submit(self._decide, question)

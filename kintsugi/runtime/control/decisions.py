@@ -136,7 +136,7 @@ class LocalDecisions:
         return decision
 
     def after(self, events: Sequence[Event]) -> Decision:
-        """Replan from the plan that was applied last. Events without a plan are forgotten: some may be taken back."""
+        """Replan from the plan that was applied last. Events without a plan are forgotten: they are told again with others."""
         before = self._membership, self._lost_after
         generation = max(self._plans) + 1
         try:
