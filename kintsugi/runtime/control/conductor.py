@@ -22,7 +22,7 @@ from kintsugi.runtime.control.attempt import Attempt, Phase
 from kintsugi.runtime.control.decider import Decider
 from kintsugi.runtime.control.decisions import JobRequest
 from kintsugi.runtime.control.farewell import Farewells
-from kintsugi.runtime.control.fleet import Fleet
+from kintsugi.runtime.control.fleet import ENDED, Fleet
 from kintsugi.runtime.control.hearing import Hearing
 from kintsugi.runtime.control.patience import Patience
 from kintsugi.runtime.control.preparation import Settlement, is_same_work
@@ -111,7 +111,7 @@ class Conductor:
         if self.phase is Phase.TRAINING:
             self._note_resumed()
         silent = dict.fromkeys([*news.ended, *self._fleet.frozen(self._options)])
-        missing = [handle for handle in silent if not self._fleet.dismiss(handle) and self._fleet.counts_on(handle)]
+        missing = [handle for handle in silent if not self._fleet.dismiss(handle, ENDED) and self._fleet.counts_on(handle)]
         if lost := [handle for handle in missing if not self._farewells.has_gone(handle)]:
             self._lose(lost)
         self._farewells.announce(is_training=self.phase is Phase.TRAINING)

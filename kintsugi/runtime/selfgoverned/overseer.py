@@ -14,7 +14,7 @@ from kintsugi.runtime.checkpoints.keeper import Keeper
 from kintsugi.runtime.control.attempt import Attempt, Phase
 from kintsugi.runtime.control.decider import Decider
 from kintsugi.runtime.control.decisions import JobRequest
-from kintsugi.runtime.control.fleet import Fleet
+from kintsugi.runtime.control.fleet import ENDED, Fleet
 from kintsugi.runtime.control.hearing import Hearing
 from kintsugi.runtime.control.preparation import is_same_work
 from kintsugi.runtime.control.progress import Progress
@@ -168,7 +168,7 @@ class Overseer:
 
     def _bury(self, handle: WorkerHandle) -> None:
         """A process ended, or is stopped and has to; who goes on without it finds that out by itself."""
-        if not self._fleet.dismiss(handle) and self._fleet.counts_on(handle):
+        if not self._fleet.dismiss(handle, ENDED) and self._fleet.counts_on(handle):
             self._account.buried(handle)
             self._fleet.remove(handle)
             if self._course is None:

@@ -5,6 +5,7 @@ from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
+from types import SimpleNamespace
 
 from kintsugi.core.errors import ConflictError
 from kintsugi.runtime.control.attempt import Phase
@@ -43,6 +44,13 @@ class Seat:
 
     def fence(self) -> None:
         self.is_fenced = True
+
+    strike = fence
+
+    @property
+    def process(self) -> SimpleNamespace:
+        """It ends at once."""
+        return SimpleNamespace(join=lambda _: None)
 
     @singledispatchmethod
     def _on(self, message: object) -> None:
@@ -85,6 +93,9 @@ class Crew(Fleet):
     def frozen(self, options) -> list:
         return []
 
+    def hear_running(self, options) -> None:
+        """All are heard."""
+
     def listen(self, wake, timeout_seconds: float) -> News:
         said = [(seat, seat.answers.popleft()) for seat in self.handles.values() for _ in tuple(seat.answers)]
         ended, self.ended = self.ended, []
@@ -101,9 +112,10 @@ class Ensemble:
         self.decider = Decider(source, timeout_seconds=0.0)
         self.conductor = Conductor(request, self.crew, self.decider, options or AgentOptions())
         self._open = ExitStack()
+        self._open.callback(self.crew.close)
+        self._open.callback(self.decider.close)
 
     def __enter__(self) -> "Ensemble":
-        self._open.callback(self.decider.close)
         self.conductor.start()
         self.until(self.trains)
         return self

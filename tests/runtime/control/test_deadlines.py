@@ -33,6 +33,7 @@ class Process:
     started_at: float | None = LONG_AGO
     created_at: float = LONG_AGO
     address: None = None
+    exit_code: None = None
     told: list[object] = field(default_factory=list)
     is_fenced: bool = False
 
