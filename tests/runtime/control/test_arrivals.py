@@ -1,13 +1,16 @@
 """Whoever was to join and did not is told of, with the reason."""
 
+import time
 from collections.abc import Callable
 
 import pytest
 from structlog.testing import capture_logs
 
+from kintsugi.runtime.control.decider import Decider
 from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.options import AgentOptions
-from tests.runtime.control.crews import Ensemble
+from kintsugi.runtime.selfgoverned.overseer import Overseer
+from tests.runtime.control.crews import Crew, Ensemble
 from tests.runtime.runs import gpt_request
 
 REQUEST = gpt_request(2, 2)
@@ -48,3 +51,19 @@ def test_who_comes_too_late_is_named():
             ensemble.conductor.invite(worker, None)
             ensemble.crew.arrivals[worker].started_at = None
     assert told_of(logs, TOO_LATE) == [(["w04", "w05"], None)]
+
+
+def test_workers_that_govern_themselves_do_not_wait_for_one_that_never_starts():
+    decider = Decider(LocalDecisions(), timeout_seconds=0.0)
+    crew = Crew()
+    overseer = Overseer(REQUEST, crew, decider, AgentOptions())
+    with capture_logs() as logs:
+        overseer.start()
+        overseer.invite("w04", None)
+        crew.arrivals["w04"].started_at = None
+        crew.arrivals["w04"].created_at = time.monotonic() - AgentOptions().start_timeout_seconds - 1.0
+        overseer.poll()
+        overseer.close()
+        decider.close()
+    assert crew.arrivals == {}
+    assert told_of(logs, LET_GO) == [("w04", "did not start within 120 s")]
