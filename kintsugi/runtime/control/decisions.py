@@ -12,7 +12,7 @@ import structlog
 from kintsugi.client import Client
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision
-from kintsugi.core.ending import Ending
+from kintsugi.core.ending import Ending, Outcome
 from kintsugi.core.errors import (
     ConflictError,
     InfeasibleError,
@@ -200,10 +200,11 @@ class ServiceDecisions:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._log = structlog.get_logger("kintsugi.runtime")
+        self._job = ""
+        """Empty before there is one."""
 
     def start(self, request: JobRequest) -> Decision:
-        """Create the job, or get it again."""
-        self._job = request.name
+        """Create the job, or get it again; one that was started before is over."""
         self._told: deque[Event] = deque(maxlen=_RETOLD_EVENTS)
         view = self._client.create_job(
             job=request.name,
@@ -219,7 +220,16 @@ class ServiceDecisions:
             )
         if view.summary.generation != 0:
             raise ConflictError("has run before, and workers were lost; choose another name", field="name", value=request.name)
+        before, self._job = self._job, request.name
+        if before:
+            self._end(before, f"begins anew as {request.name}")
         return view.decision
+
+    def _end(self, job: str, reason: str) -> None:
+        try:
+            self._client.end(job, Outcome.CANCELLED, reason=reason, by="agent")
+        except KintsugiError as error:
+            self._log.warning("the service does not know that a job is over", job=job, reason=reason, error=str(error))
 
     def after(self, events: Sequence[Event]) -> Decision:
         """Report the events; the answer is durable. Where others reported too, they count from the latest generation.
