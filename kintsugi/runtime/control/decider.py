@@ -16,7 +16,7 @@ from kintsugi.core.ending import Ending
 from kintsugi.core.errors import KintsugiError, UnavailableError
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement, Report, ReportStatus
-from kintsugi.runtime.control.decisions import Ahead, Decisions, JobRequest
+from kintsugi.runtime.control.decisions import Ahead, Awaiting, Decisions, JobRequest
 
 _REPEAT_SECONDS = 0.5
 """Between two times that a source which does not answer is asked."""
@@ -28,12 +28,16 @@ class Decider:
     def __init__(self, decisions: Decisions, timeout_seconds: float) -> None:
         """`timeout_seconds`: how long a decision may take that the source cannot give at once, as while it restarts."""
         self._source = decisions
+        if isinstance(decisions, Awaiting):
+            decisions.is_overtaken = self._has_more
         self._timeout_seconds = timeout_seconds
         self._is_closing = threading.Event()
         self._log = structlog.get_logger("kintsugi.runtime")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decider")
         self._pending: Future[float] | None = None
         self._unanswered: list[Event] = []
+        self._num_asked = 0
+        """Of these, about how many the source was asked last."""
         self._untold: list[Report] = []
         self._unheld: deque[tuple[int, str]] = deque()
         self.wake, self._wake_sender = Pipe(duplex=False)
@@ -142,10 +146,14 @@ class Decider:
     def _decide_once(self) -> None:
         self._tell_all()
         events = tuple(self._unanswered)
+        self._num_asked = len(events)
         if events:
             generation = self.decisions[-1].plan.generation
             self.decisions.append(self._source.after([replace(event, generation=generation) for event in events]))
             del self._unanswered[: len(events)]
+
+    def _has_more(self) -> bool:
+        return len(self._unanswered) > self._num_asked
 
     def _tell_measured(self, generation: int, measured: Measurement) -> None:
         with suppress(KintsugiError):

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, runtime_checkable
@@ -108,6 +108,14 @@ class Ahead(Protocol):
         """
 
 
+@runtime_checkable
+class Awaiting(Protocol):
+    """A source of decisions that may wait for somebody's word on a plan, and does not once the plan is out of date."""
+
+    is_overtaken: Callable[[], bool]
+    """Whether more has happened than it was asked about."""
+
+
 def _planned(snapshot: Snapshot) -> Decision:
     from planner.replan import replan  # here, for workers and plain scripts load this module, and do not plan
 
@@ -202,6 +210,7 @@ class ServiceDecisions:
         self._log = structlog.get_logger("kintsugi.runtime")
         self._job = ""
         """Empty before there is one."""
+        self.is_overtaken: Callable[[], bool] = lambda: False
 
     def start(self, request: JobRequest) -> Decision:
         """Create the job, or get it again; one that was started before is over."""
@@ -271,9 +280,12 @@ class ServiceDecisions:
 
         Raises:
             InfeasibleError: its plan was refused.
+            UnavailableError: nobody said anything before more happened.
         """
         deadline = time.monotonic() + _APPROVAL_SECONDS
         while answer.status is PlanStatus.PROPOSED and time.monotonic() < deadline and not self._client.is_hurried:
+            if self.is_overtaken():
+                raise UnavailableError("more happened before its plan was approved", field="generation", value=answer.generation)
             newer = self._client.plan_after(self._job, answer.generation - 1, wait_seconds=_LOOK_SECONDS, brief=True)
             answer = newer or self._client.plan_at(self._job, answer.generation, brief=True)
         if answer.status in (PlanStatus.PROPOSED, PlanStatus.REFUSED):

@@ -1,4 +1,4 @@
-"""Who joins and is refused a plan ends no job, whoever decides."""
+"""Who joins ends no job and holds no recovery up, also where somebody has to approve every plan."""
 
 from dataclasses import replace
 
@@ -34,14 +34,14 @@ class Operator:
         self._client, self._ensemble = client, ensemble
 
     def refuse(self, generation: int) -> None:
-        self._await(generation)
+        self.await_proposal(generation)
         self._client.refuse(REQUEST.name, generation, by="Ada", reason="not with w04")
 
     def approve(self, generation: int) -> None:
-        self._await(generation)
+        self.await_proposal(generation)
         self._client.approve(REQUEST.name, generation, by="Ada")
 
-    def _await(self, generation: int) -> None:
+    def await_proposal(self, generation: int) -> None:
         def is_proposed() -> bool:
             is_there = self._client.job(REQUEST.name).summary.generation >= generation
             return is_there and self._client.plan_at(REQUEST.name, generation).status is PlanStatus.PROPOSED
@@ -71,6 +71,21 @@ def test_a_service_hears_that_who_joined_is_gone_again(client, monkeypatch):
     ]
     plan = ensemble.conductor.decision.plan
     assert {*plan.workers, *(idle.worker for idle in plan.idle_workers)} == {"w00", "w02", "w03"}
+
+
+def test_a_loss_does_not_wait_for_a_word_on_the_plan_before_it(client, monkeypatch):
+    """Nobody has said yet whether w04 is to join when w01 is lost: the service learns of it, and proposes a plan for both."""
+    monkeypatch.setattr("kintsugi.runtime.control.decisions._LOOK_SECONDS", 0.05)
+    request = replace(REQUEST, handling=Handling(requires_approval=True))
+    with Ensemble(request, ServiceDecisions(client)) as ensemble:
+        operator = Operator(client, ensemble)
+        ensemble.conductor.invite("w04", None)
+        operator.await_proposal(1)
+        ensemble.lose("w01")
+        operator.approve(2)
+        ensemble.until(lambda: ensemble.generation == 2 and ensemble.trains())
+        assert client.plan_at(request.name, 1).status is PlanStatus.SUPERSEDED
+        assert ensemble.here == {"w00", "w02", "w03", "w04"}
 
 
 def test_a_plan_that_is_refused_though_nobody_joined_ends_the_job(client, monkeypatch):
