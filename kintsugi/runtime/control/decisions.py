@@ -52,6 +52,8 @@ _LOOK_SECONDS = 5.0
 """How often it is looked whether a plan that waits for approval was refused."""
 _HURRIED_SECONDS = 6.0
 """For all that a job has to ask and tell at its end; what is under way has half of it."""
+_UNSETTLED = (PlanStatus.PROPOSED, PlanStatus.SUPERSEDED)
+"""Of a plan that is not to be carried out: what becomes of it, or of the one in its place, is to be seen."""
 _APPROVAL_SECONDS = 86_400.0
 """How long an approval is waited for; jobs set shorter times (`Handling.approval_timeout_seconds`)."""
 
@@ -283,15 +285,22 @@ class ServiceDecisions:
             UnavailableError: nobody said anything before more happened.
         """
         deadline = time.monotonic() + _APPROVAL_SECONDS
-        while answer.status is PlanStatus.PROPOSED and time.monotonic() < deadline and not self._client.is_hurried:
+        while answer.status in _UNSETTLED and time.monotonic() < deadline and not self._client.is_hurried:
             if self.is_overtaken():
                 raise UnavailableError("more happened before its plan was approved", field="generation", value=answer.generation)
             newer = self._client.plan_after(self._job, answer.generation - 1, wait_seconds=_LOOK_SECONDS, brief=True)
-            answer = newer or self._client.plan_at(self._job, answer.generation, brief=True)
-        if answer.status in (PlanStatus.PROPOSED, PlanStatus.REFUSED):
+            answer = newer or self._latest(answer.generation)
+        if answer.status in (*_UNSETTLED, PlanStatus.REFUSED):
             reason = answer.standing.reason if answer.standing is not None else ""
             raise InfeasibleError(f"the plan was not approved: {reason or 'nobody did in time'}")
         return answer
+
+    def _latest(self, generation: int) -> Answer:
+        """How the plan of a generation stands, or the latest one that was decided in its place."""
+        answer = self._client.plan_at(self._job, generation, brief=True)
+        if answer.status is not PlanStatus.SUPERSEDED:
+            return answer
+        return self._client.plan_at(self._job, self._client.job(self._job).summary.generation, brief=True)
 
     def applied(self, generation: int) -> None:
         """Tell the service where the state lies."""
