@@ -114,18 +114,23 @@ class Decider:
 
         A source that does not answer gets a few seconds for all of it.
         """
+        is_asking = not self.is_done()
         self._is_closing.set()
         with self._source.hurried():
             self._thread.shutdown(wait=True, cancel_futures=True)
             self._have_kept()
             self._tell()
-            if self._pending is not None and self._pending.cancelled():
+            if self._unanswered and not (is_asking and self._has_asked()):
                 with suppress(KintsugiError):
                     self._decide_once()
             if ending is not None and self.decisions:  # without decisions it never began, or its name is another job's
                 self._tell_ended(ending)
         self.wake.close()
         self._wake_sender.close()
+
+    def _has_asked(self) -> bool:
+        """Whether the question that came last was asked, for once the thread is at its end."""
+        return self._pending is not None and not self._pending.cancelled()
 
     def _decide(self, question: Callable[[], object]) -> float:
         """The decision's instant, on the monotonic clock.

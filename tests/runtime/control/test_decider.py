@@ -118,6 +118,17 @@ def test_who_leaves_and_stays_is_planned_with(request_):
     decider.close()
 
 
+def test_events_that_nobody_answered_are_told_at_last_when_the_job_ends(request_):
+    source = Flaky([UnavailableError("gone", field="url")])
+    decider = started(source, request_)
+    decider.submit([lost("w01")])
+    with pytest.raises(UnavailableError):
+        wait_for(decider)
+    decider.close()
+    decider.close()
+    assert source.calls == [["w01"], ["w01"]]
+
+
 def test_a_source_that_returns_in_time_is_waited_for(request_):
     source = Flaky([UnavailableError("restarting", field="url"), None])
     decider = Decider(source, timeout_seconds=30.0)
