@@ -23,6 +23,11 @@ class _Pending:
     expected: frozenset[str]
     parts: dict[str, PartWritten] = field(default_factory=dict)
 
+    @property
+    def missing(self) -> frozenset[str]:
+        """Whose parts are not there yet."""
+        return self.expected - self.parts.keys()
+
 
 class Keeper:
     """Keeps the checkpoints of one job; does nothing where it has no folder. All but the commits is done by one thread."""
@@ -32,6 +37,8 @@ class Keeper:
         self._progress = progress
         self._log = structlog.get_logger("kintsugi.runtime")
         self._writers: dict[int, frozenset[str]] = {}
+        self._lost: dict[int, set[str]] = {}
+        """By attempt, who of its writers writes no more."""
         self._pending: dict[tuple[int, int], _Pending] = {}
         self._over: set[tuple[int, int]] = set()
         """Attempt and step of checkpoints that are complete, or never will be."""
@@ -92,30 +99,40 @@ class Keeper:
         self._writers[attempt] = frozenset(workers)
 
     def written(self, worker: str, message: PartWritten) -> None:
-        """A part is on the disk; the last one completes its checkpoint."""
+        """A part is on the disk; the last one completes its checkpoint. One that no checkpoint comes of is removed."""
         key = (message.attempt, message.step)
-        if self._thread is None or message.attempt not in self._writers or key in self._over:
+        if self._thread is None:
+            return
+        if message.attempt not in self._writers or key in self._over:
+            self._discard(*key)
             return
         pending = self._pending.setdefault(key, _Pending(self._writers[message.attempt]))
         pending.parts[worker] = message
-        if pending.parts.keys() >= pending.expected:
+        if not pending.missing.isdisjoint(self._lost.get(message.attempt, ())):
+            self._discard(*key)
+        elif not pending.missing:
             del self._pending[key]
             self._over.add(key)
             self._commits.append(self._thread.submit(self._commit, message, pending.parts))
 
     def failed(self, worker: str, message: PartFailed) -> None:
         """A part could not be written: that checkpoint will not be; the previous one stays."""
-        if (message.attempt, message.step) in self._over:  # it was given up, and removed while this part was written
-            return
-        self._log.warning(
-            "a checkpoint could not be written; the previous one stays", worker=worker, step=message.step, reason=message.reason
-        )
+        if (message.attempt, message.step) not in self._over:  # else it was given up, and removed while this part was written
+            self._log.warning(
+                "a checkpoint could not be written; the previous one stays",
+                worker=worker,
+                step=message.step,
+                reason=message.reason,
+            )
         self._discard(message.attempt, message.step)
 
     def lost(self, worker: str) -> None:
         """A worker's parts that are not written will never be."""
+        for attempt, expected in self._writers.items():
+            if worker in expected:
+                self._lost.setdefault(attempt, set()).add(worker)
         for (attempt, step), pending in list(self._pending.items()):
-            if worker in pending.expected and worker not in pending.parts:
+            if worker in pending.missing:
                 self._discard(attempt, step)
 
     def forget(self) -> None:
@@ -123,6 +140,7 @@ class Keeper:
         for attempt, step in list(self._pending):
             self._discard(attempt, step)
         self._writers.clear()
+        self._lost.clear()
 
     def look(self) -> int | None:
         """Take in commits that are done; an interval that is to be told to the workers, if there is a new one."""

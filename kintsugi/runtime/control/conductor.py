@@ -22,7 +22,7 @@ from kintsugi.runtime.control.attempt import Attempt, Phase
 from kintsugi.runtime.control.decider import Decider
 from kintsugi.runtime.control.decisions import JobRequest
 from kintsugi.runtime.control.farewell import Farewells
-from kintsugi.runtime.control.fleet import Fleet
+from kintsugi.runtime.control.fleet import ENDED, Fleet
 from kintsugi.runtime.control.hearing import Hearing
 from kintsugi.runtime.control.patience import Patience
 from kintsugi.runtime.control.preparation import Settlement, is_same_work
@@ -111,7 +111,7 @@ class Conductor:
         if self.phase is Phase.TRAINING:
             self._note_resumed()
         silent = dict.fromkeys([*news.ended, *self._fleet.frozen(self._options)])
-        missing = [handle for handle in silent if not self._fleet.dismiss(handle) and self._fleet.counts_on(handle)]
+        missing = [handle for handle in silent if not self._fleet.dismiss(handle, ENDED) and self._fleet.counts_on(handle)]
         if lost := [handle for handle in missing if not self._farewells.has_gone(handle)]:
             self._lose(lost)
         self._farewells.announce(is_training=self.phase is Phase.TRAINING)
@@ -243,16 +243,21 @@ class Conductor:
         kept = self._farewells.keep()
         if kept:
             self._log.warning("those who were asked to leave stay: no plan without them", workers=kept, error=str(error))
-            self._decider.take_back(EventKind.WORKER_DRAINING, instead=[self._roster.staying(worker) for worker in kept])
+            self._decider.submit([self._roster.staying(worker) for worker in kept])
         return bool(kept)
 
     def _refuse_joining(self, error: KintsugiError) -> bool:
-        """Ask again without those who joined since the last decision: they must not end the job; False where nobody did."""
-        refused = self._decider.take_back(EventKind.WORKER_JOINED)
+        """Ask again without those who joined since the last decision: they must not end the job; False where nobody did.
+
+        That they joined stays told, for a service forgets nothing, and so are they told to be gone.
+        """
+        joined = dict.fromkeys(self._decider.unanswered(EventKind.WORKER_JOINED))
+        refused = [worker for worker in joined if worker in self._fleet.handles]
         for worker in refused:
             self._log.warning("refused a worker that joined: no plan with it", worker=worker, error=str(error))
-            if (handle := self._fleet.handles.get(worker)) is not None:
-                self._fleet.remove(handle)
+            self._fleet.remove(self._fleet.handles[worker])
+        if refused:
+            self._decider.submit([self._roster.failed(worker, "refused: no plan with it") for worker in refused])
         return bool(refused)
 
     def _go(self) -> None:

@@ -16,7 +16,7 @@ from kintsugi.core.ending import Ending
 from kintsugi.core.errors import KintsugiError, UnavailableError
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Measurement, Report, ReportStatus
-from kintsugi.runtime.control.decisions import Ahead, Decisions, JobRequest
+from kintsugi.runtime.control.decisions import Ahead, Awaiting, Decisions, JobRequest
 
 _REPEAT_SECONDS = 0.5
 """Between two times that a source which does not answer is asked."""
@@ -28,12 +28,16 @@ class Decider:
     def __init__(self, decisions: Decisions, timeout_seconds: float) -> None:
         """`timeout_seconds`: how long a decision may take that the source cannot give at once, as while it restarts."""
         self._source = decisions
+        if isinstance(decisions, Awaiting):
+            decisions.is_overtaken = self._has_more
         self._timeout_seconds = timeout_seconds
         self._is_closing = threading.Event()
         self._log = structlog.get_logger("kintsugi.runtime")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decider")
         self._pending: Future[float] | None = None
         self._unanswered: list[Event] = []
+        self._num_asked = 0
+        """Of these, about how many the source was asked last."""
         self._untold: list[Report] = []
         self._unheld: deque[tuple[int, str]] = deque()
         self.wake, self._wake_sender = Pipe(duplex=False)
@@ -66,13 +70,9 @@ class Decider:
         self._unanswered.extend(events)
         self._ask(self._decide_once)
 
-    def take_back(self, kind: EventKind, instead: Sequence[Event] = ()) -> list[str]:
-        """Take back, of what no decision answered, what is of one kind, and ask again with something else instead; its workers."""
-        taken = [event for event in self._unanswered if event.kind is kind]
-        if taken or instead:
-            self._unanswered = [*(event for event in self._unanswered if event not in taken), *instead]
-            self._ask(self._decide_once)
-        return [event.worker for event in taken if event.worker is not None]
+    def unanswered(self, kind: EventKind) -> list[str]:
+        """Workers of whom events of one kind were told that no decision answered yet; once nothing is being asked."""
+        return [event.worker for event in self._unanswered if event.kind is kind and event.worker is not None]
 
     def _ask(self, question: Callable[[], object]) -> None:
         self._pending = self._thread.submit(self._decide, question)
@@ -114,18 +114,23 @@ class Decider:
 
         A source that does not answer gets a few seconds for all of it.
         """
+        is_asking = not self.is_done()
         self._is_closing.set()
         with self._source.hurried():
             self._thread.shutdown(wait=True, cancel_futures=True)
             self._have_kept()
             self._tell()
-            if self._pending is not None and self._pending.cancelled():
+            if self._unanswered and not (is_asking and self._has_asked()):
                 with suppress(KintsugiError):
                     self._decide_once()
             if ending is not None and self.decisions:  # without decisions it never began, or its name is another job's
                 self._tell_ended(ending)
         self.wake.close()
         self._wake_sender.close()
+
+    def _has_asked(self) -> bool:
+        """Whether the question that came last was asked, for once the thread is at its end."""
+        return self._pending is not None and not self._pending.cancelled()
 
     def _decide(self, question: Callable[[], object]) -> float:
         """The decision's instant, on the monotonic clock.
@@ -146,10 +151,14 @@ class Decider:
     def _decide_once(self) -> None:
         self._tell_all()
         events = tuple(self._unanswered)
+        self._num_asked = len(events)
         if events:
             generation = self.decisions[-1].plan.generation
             self.decisions.append(self._source.after([replace(event, generation=generation) for event in events]))
             del self._unanswered[: len(events)]
+
+    def _has_more(self) -> bool:
+        return len(self._unanswered) > self._num_asked
 
     def _tell_measured(self, generation: int, measured: Measurement) -> None:
         with suppress(KintsugiError):

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, runtime_checkable
@@ -12,7 +12,7 @@ import structlog
 from kintsugi.client import Client
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision
-from kintsugi.core.ending import Ending
+from kintsugi.core.ending import Ending, Outcome
 from kintsugi.core.errors import (
     ConflictError,
     InfeasibleError,
@@ -52,6 +52,8 @@ _LOOK_SECONDS = 5.0
 """How often it is looked whether a plan that waits for approval was refused."""
 _HURRIED_SECONDS = 6.0
 """For all that a job has to ask and tell at its end; what is under way has half of it."""
+_UNSETTLED = (PlanStatus.PROPOSED, PlanStatus.SUPERSEDED)
+"""Of a plan that is not to be carried out: what becomes of it, or of the one in its place, is to be seen."""
 _APPROVAL_SECONDS = 86_400.0
 """How long an approval is waited for; jobs set shorter times (`Handling.approval_timeout_seconds`)."""
 
@@ -108,6 +110,14 @@ class Ahead(Protocol):
         """
 
 
+@runtime_checkable
+class Awaiting(Protocol):
+    """A source of decisions that may wait for somebody's word on a plan, and does not once the plan is out of date."""
+
+    is_overtaken: Callable[[], bool]
+    """Whether more has happened than it was asked about."""
+
+
 def _planned(snapshot: Snapshot) -> Decision:
     from planner.replan import replan  # here, for workers and plain scripts load this module, and do not plan
 
@@ -136,7 +146,7 @@ class LocalDecisions:
         return decision
 
     def after(self, events: Sequence[Event]) -> Decision:
-        """Replan from the plan that was applied last. Events without a plan are forgotten: some may be taken back."""
+        """Replan from the plan that was applied last. Events without a plan are forgotten: they are told again with others."""
         before = self._membership, self._lost_after
         generation = max(self._plans) + 1
         try:
@@ -200,10 +210,12 @@ class ServiceDecisions:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._log = structlog.get_logger("kintsugi.runtime")
+        self._job = ""
+        """Empty before there is one."""
+        self.is_overtaken: Callable[[], bool] = lambda: False
 
     def start(self, request: JobRequest) -> Decision:
-        """Create the job, or get it again."""
-        self._job = request.name
+        """Create the job, or get it again; one that was started before is over."""
         self._told: deque[Event] = deque(maxlen=_RETOLD_EVENTS)
         view = self._client.create_job(
             job=request.name,
@@ -219,7 +231,16 @@ class ServiceDecisions:
             )
         if view.summary.generation != 0:
             raise ConflictError("has run before, and workers were lost; choose another name", field="name", value=request.name)
+        before, self._job = self._job, request.name
+        if before:
+            self._end(before, f"begins anew as {request.name}")
         return view.decision
+
+    def _end(self, job: str, reason: str) -> None:
+        try:
+            self._client.end(job, Outcome.CANCELLED, reason=reason, by="agent")
+        except KintsugiError as error:
+            self._log.warning("the service does not know that a job is over", job=job, reason=reason, error=str(error))
 
     def after(self, events: Sequence[Event]) -> Decision:
         """Report the events; the answer is durable. Where others reported too, they count from the latest generation.
@@ -261,15 +282,25 @@ class ServiceDecisions:
 
         Raises:
             InfeasibleError: its plan was refused.
+            UnavailableError: nobody said anything before more happened.
         """
         deadline = time.monotonic() + _APPROVAL_SECONDS
-        while answer.status is PlanStatus.PROPOSED and time.monotonic() < deadline and not self._client.is_hurried:
+        while answer.status in _UNSETTLED and time.monotonic() < deadline and not self._client.is_hurried:
+            if self.is_overtaken():
+                raise UnavailableError("more happened before its plan was approved", field="generation", value=answer.generation)
             newer = self._client.plan_after(self._job, answer.generation - 1, wait_seconds=_LOOK_SECONDS, brief=True)
-            answer = newer or self._client.plan_at(self._job, answer.generation, brief=True)
-        if answer.status in (PlanStatus.PROPOSED, PlanStatus.REFUSED):
+            answer = newer or self._latest(answer.generation)
+        if answer.status in (*_UNSETTLED, PlanStatus.REFUSED):
             reason = answer.standing.reason if answer.standing is not None else ""
             raise InfeasibleError(f"the plan was not approved: {reason or 'nobody did in time'}")
         return answer
+
+    def _latest(self, generation: int) -> Answer:
+        """How the plan of a generation stands, or the latest one that was decided in its place."""
+        answer = self._client.plan_at(self._job, generation, brief=True)
+        if answer.status is not PlanStatus.SUPERSEDED:
+            return answer
+        return self._client.plan_at(self._job, self._client.job(self._job).summary.generation, brief=True)
 
     def applied(self, generation: int) -> None:
         """Tell the service where the state lies."""

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 
+import structlog
+
 from kintsugi.core.errors import ConflictError, ReconfigurationError, WorkerError
 from kintsugi.runtime.forking import forkserver
 from kintsugi.runtime.messages import FromWorker, Stop
@@ -13,6 +15,8 @@ from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.processes import WorkerHandle, WorkerMain
 from kintsugi.runtime.workers.entry import worker_main
 
+ENDED = "its process ended or stopped before it was taken in"
+"""Of a worker that was to join."""
 _AWAY_SECONDS = 1.0
 """Longer than this between two looks at the workers, and the agent itself was away."""
 
@@ -33,6 +37,7 @@ class Fleet:
         self._make_job = make_job
         self._main = main
         self._options = options
+        self._log = structlog.get_logger("kintsugi.runtime")
         self._listened_at = time.monotonic()
         self._num_unable = 0
         """Processes that ended with an error of their own before they knew their model."""
@@ -66,12 +71,14 @@ class Fleet:
         self.handles[worker] = self.arrivals.pop(worker)
         return self.handles[worker]
 
-    def dismiss(self, handle: WorkerHandle) -> bool:
-        """Fence an arrival; False where it is none."""
+    def dismiss(self, handle: WorkerHandle, why: str = "") -> bool:
+        """Fence an arrival, and log why where that is given; False where it is none."""
         if self.arrivals.get(handle.worker) is not handle:
             return False
         del self.arrivals[handle.worker]
         handle.fence()
+        if why:
+            self._log.warning("let a worker go that was to join", worker=handle.worker, reason=why, exit_code=handle.exit_code)
         return True
 
     def counts_on(self, handle: WorkerHandle) -> bool:
@@ -145,6 +152,8 @@ class Fleet:
         Raises:
             ReconfigurationError: the operating system could not end some of them; all were tried.
         """
+        if self.arrivals:
+            self._log.warning("the job is over before these could join", workers=list(self.arrivals))
         self.handles |= self.arrivals
         self.arrivals.clear()
         for handle in self.handles.values():

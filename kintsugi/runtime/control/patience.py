@@ -67,8 +67,7 @@ class Patience:
         limit = self.options.start_timeout_seconds
         if late := [handle.worker for handle in _unstarted(self.fleet.handles.values(), now - limit)]:
             raise UnavailableError(f"{some(late)} did not start within {limit:g} s", field="workers", value=late)
-        for handle in _unstarted(self.fleet.arrivals.values(), now - limit):
-            self.fleet.dismiss(handle)
+        dismiss_unstarted(self.fleet, limit, now)
 
     def _silent(self, attempt: Attempt, decision: Decision, now: float) -> tuple[WorkerHandle, ...]:
         """Workers that could long have left the step that was called off."""
@@ -108,6 +107,12 @@ class Patience:
         step = max(self.progress.longest_seconds, decision.estimate.iteration_seconds)
         limit = self.options.stall_timeout_seconds + _STEPS * step + 2 * decision.migration.makespan_seconds
         return now - max(self.progress.moved_at, attempt.phase_began_at, attempt.asked_at) > limit
+
+
+def dismiss_unstarted(fleet: Fleet, limit_seconds: float, now: float) -> None:
+    """Let arrivals go that do not know their model after so long."""
+    for handle in _unstarted(fleet.arrivals.values(), now - limit_seconds):
+        fleet.dismiss(handle, f"did not start within {limit_seconds:g} s")
 
 
 def _unstarted(handles: Iterable[WorkerHandle], created_before: float) -> list[WorkerHandle]:

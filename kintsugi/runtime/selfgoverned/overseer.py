@@ -14,8 +14,9 @@ from kintsugi.runtime.checkpoints.keeper import Keeper
 from kintsugi.runtime.control.attempt import Attempt, Phase
 from kintsugi.runtime.control.decider import Decider
 from kintsugi.runtime.control.decisions import JobRequest
-from kintsugi.runtime.control.fleet import Fleet
+from kintsugi.runtime.control.fleet import ENDED, Fleet
 from kintsugi.runtime.control.hearing import Hearing
+from kintsugi.runtime.control.patience import dismiss_unstarted
 from kintsugi.runtime.control.preparation import is_same_work
 from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.control.recovery import Recoveries
@@ -168,7 +169,7 @@ class Overseer:
 
     def _bury(self, handle: WorkerHandle) -> None:
         """A process ended, or is stopped and has to; who goes on without it finds that out by itself."""
-        if not self._fleet.dismiss(handle) and self._fleet.counts_on(handle):
+        if not self._fleet.dismiss(handle, ENDED) and self._fleet.counts_on(handle):
             self._account.buried(handle)
             self._fleet.remove(handle)
             if self._course is None:
@@ -188,6 +189,7 @@ class Overseer:
             raise ReconfigurationError("no worker is left", field="workers", value=[])
         late = [h.worker for h in self._fleet.handles.values() if h.worker not in self._reachable]
         limit = options.start_timeout_seconds
+        dismiss_unstarted(self._fleet, limit, now)
         if self._course is None and late and now - self._moved_at > limit:
             raise UnavailableError(f"{some(late)} did not start within {limit:g} s", field="workers", value=late)
         limit = options.prepare_timeout_seconds + _STEPS * self.progress.longest_seconds

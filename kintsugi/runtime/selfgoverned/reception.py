@@ -53,7 +53,7 @@ class Reception:
             if worker in course.membership.alive:
                 self.fleet.take_in(worker).send(Begin(course, addresses))
             else:
-                self.fleet.dismiss(self.fleet.arrivals[worker])
+                self.fleet.dismiss(self.fleet.arrivals[worker], "the others went on without it")
 
     def refuse(self, refused: Refused) -> None:
         """There is no plan with an arrival: let it go."""

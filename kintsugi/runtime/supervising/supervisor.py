@@ -170,7 +170,12 @@ class Supervisor:
             time.sleep(min(left, _LOOK_SECONDS))
 
     def _write(self, record: SupervisorRecord) -> None:
-        replace_whole(self.file, dumps(record))
+        """Bring the record to the disk. A full one costs what it says until the next time, not the command."""
+        try:
+            replace_whole(self.file, dumps(record))
+        except OSError as error:
+            log = structlog.get_logger("kintsugi.supervisor")
+            log.warning("the record of attempts could not be written", file=str(self.file), reason=str(error))
 
 
 def latest_step(run: Path) -> int | None:

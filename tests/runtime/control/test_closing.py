@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import Future
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -12,7 +13,9 @@ from api.settings import Settings
 from kintsugi.client import Client, Patience
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.ending import Ending, Outcome
+from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.handling import Handling
+from kintsugi.core.job import Ranges
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import ReportStatus
 from kintsugi.runtime.control.decider import Decider
@@ -136,3 +139,25 @@ def test_a_job_that_ends_does_not_wait_for_further_events(client):
     done.result(LONG_SECONDS)
     assert [record.event for record in client.events("job").events] == [LOST]
     assert client.job("job").ended.ending == ENDED
+
+
+@pytest.mark.parametrize("may_begin", [True, False])
+def test_a_job_that_begins_anew_under_another_name_is_over(client, may_begin):
+    request = request_of()
+    decider = Decider(ServiceDecisions(client), timeout_seconds=LONG_SECONDS)
+    decider.start(request)
+    cluster = request.cluster.with_workers(request.cluster.workers[1:])
+    settings = request.settings if may_begin else replace(request.settings, ranges=Ranges(min_dp=6))
+    decider.start_over(replace(request, name="job.restart1", cluster=cluster, settings=settings))
+    if may_begin:
+        decider.finish()
+    else:
+        with pytest.raises(InfeasibleError):
+            decider.finish()
+    decider.close(ENDED)
+    before = client.job("job").ended.ending
+    if may_begin:
+        assert (before.outcome, before.reason) == (Outcome.CANCELLED, "begins anew as job.restart1")
+        assert client.job("job.restart1").ended.ending == ENDED
+    else:
+        assert before == ENDED

@@ -33,6 +33,7 @@ class Process:
     started_at: float | None = LONG_AGO
     created_at: float = LONG_AGO
     address: None = None
+    exit_code: None = None
     told: list[object] = field(default_factory=list)
     is_fenced: bool = False
 
@@ -60,8 +61,11 @@ class Watch:
 
     def after(self, seconds: float, phase: Phase) -> Overdue | None:
         """What is overdue so many seconds after the phase began."""
-        self.now = BEGAN_AT + seconds
-        return self.patience.overdue(phase, self.attempt, self.decision, self.decision.plan)
+        self.now, before = BEGAN_AT + seconds, self.attempt.probe
+        overdue = self.patience.overdue(phase, self.attempt, self.decision, self.decision.plan)
+        if (asked := self.attempt.probe) is not None and asked is not before:
+            asked.asked_at = self.now  # not by the machine's own clock, on which it is earlier or later
+        return overdue
 
     def saw_step(self, seconds: float) -> None:
         self.progress.take(StepDone(attempt=1, step=0, loss=0.0, seconds=seconds, at=0.0, microbatches=(1,)))
@@ -153,7 +157,6 @@ def test_an_answer_is_not_waited_for_without_end(watch):
     watch.attempt.broken = (BEGAN_AT, "w00: a message failed")
     asked_at = OPTIONS.link_grace_seconds + MOMENT
     assert watch.after(asked_at, Phase.TRAINING) is None
-    watch.attempt.probe.asked_at = BEGAN_AT + asked_at
     assert watch.after(asked_at + 2 * OPTIONS.probe_timeout_seconds - MOMENT, Phase.TRAINING) is None
     assert watch.after(asked_at + 2 * OPTIONS.probe_timeout_seconds + MOMENT, Phase.TRAINING) is not None
 

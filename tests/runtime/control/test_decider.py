@@ -86,35 +86,47 @@ def test_events_that_nobody_answered_are_told_again_with_the_next_ones(request_)
     decider.close()
 
 
-def test_who_joined_is_refused_where_no_decision_comes_with_it(request_):
-    """A loss that is told together with it is answered all the same."""
+def test_who_was_told_of_in_vain_is_known_until_a_decision_answers(request_):
+    """Who joined is told to be gone again, once there is no decision with it; a loss that is told together with it is answered."""
     source = Flaky([InfeasibleError("no room", field="worker", value="w09")])
     decider = started(source, request_)
     decider.submit([joined("w09"), lost("w01")])
     with pytest.raises(InfeasibleError):
         wait_for(decider)
-    assert decider.take_back(EventKind.WORKER_JOINED) == ["w09"]
+    assert decider.unanswered(EventKind.WORKER_JOINED) == ["w09"]
+    assert decider.unanswered(EventKind.WORKER_DRAINING) == []
+    decider.submit([lost("w09")])
     assert wait_for(decider) is not None
-    assert decider.take_back(EventKind.WORKER_JOINED) == []
-    assert source.calls == [["w09", "w01"], ["w01"]]
+    assert decider.unanswered(EventKind.WORKER_JOINED) == decider.unanswered(EventKind.WORKER_FAILED) == []
+    assert source.calls == [["w09", "w01"], ["w09", "w01", "w09"]]
     assert not {"w01", "w09"} & set(decider.decisions[-1].plan.workers)
     decider.close()
 
 
-def test_what_is_taken_back_has_not_happened(request_):
-    """Nobody is left where all leave; as if nobody had been asked to, all but the lost one are."""
+def test_who_leaves_and_stays_is_planned_with(request_):
+    """Nobody is left where all leave; once they are told to stay, all but the lost one are."""
     everybody = [worker.id for worker in request_.cluster.workers]
+    others = [worker for worker in everybody if worker != "w01"]
     decider = started(LocalDecisions(), request_)
-    decider.submit([lost("w01"), *(draining(worker) for worker in everybody if worker != "w01")])
+    decider.submit([lost("w01"), *(draining(worker) for worker in others)])
     with pytest.raises(InfeasibleError):
         wait_for(decider)
-    assert decider.take_back(EventKind.WORKER_JOINED) == []
-    staying = Event(kind=EventKind.WORKER_STAYING, id="staying", generation=0, worker="w02")
-    assert set(decider.take_back(EventKind.WORKER_DRAINING, instead=[staying])) == set(everybody) - {"w01"}
+    decider.submit([Event(kind=EventKind.WORKER_STAYING, id=f"staying-{worker}", generation=0, worker=worker) for worker in others])
     assert wait_for(decider) is not None
     plan = decider.decisions[-1].plan
-    assert {*plan.workers, *(idle.worker for idle in plan.idle_workers)} == set(everybody) - {"w01"}
+    assert {*plan.workers, *(idle.worker for idle in plan.idle_workers)} == set(others)
     decider.close()
+
+
+def test_events_that_nobody_answered_are_told_at_last_when_the_job_ends(request_):
+    source = Flaky([UnavailableError("gone", field="url")])
+    decider = started(source, request_)
+    decider.submit([lost("w01")])
+    with pytest.raises(UnavailableError):
+        wait_for(decider)
+    decider.close()
+    decider.close()
+    assert source.calls == [["w01"], ["w01"]]
 
 
 def test_a_source_that_returns_in_time_is_waited_for(request_):

@@ -147,10 +147,11 @@ def test_a_joining_that_the_pinned_policy_refuses_stops_nothing(run_with):
 
 
 class Unwelcoming(LocalDecisions):
-    """Answers nothing that somebody joined in."""
+    """Answers nothing as long as somebody is there who joined."""
 
     def after(self, events):
-        if any(event.kind is EventKind.WORKER_JOINED for event in events):
+        last = {event.worker: event.kind for event in events}
+        if EventKind.WORKER_JOINED in last.values():
             raise InfeasibleError("no room", field="worker")
         return super().after(events)
 

@@ -1,5 +1,6 @@
 """Commands that fail in every way, and what the supervisor makes of it."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -9,10 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from kintsugi.core.codec import dumps
+from kintsugi.core.codec import dumps, loads
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.runtime.layout import SUPERVISOR
+from kintsugi.runtime.supervising import supervisor
 from kintsugi.runtime.supervising.supervision import (
     TOLD_TO_END,
     EndReason,
@@ -99,6 +102,23 @@ def test_the_record_is_on_the_disk_before_it_has_its_name(monkeypatch):
     one_write = [f"{SUPERVISOR}.new", "renamed", Path().absolute().name]
     assert done == one_write * (len(done) // 3)
     assert done
+
+
+@pytest.mark.parametrize("when", [SupervisorState.LAUNCHING, SupervisorState.RUNNING, SupervisorState.WAITING])
+def test_a_record_that_a_full_disk_does_not_take_ends_no_command(monkeypatch, when):
+    def replace_whole(path: Path, text: str) -> None:
+        if loads(SupervisorRecord, text).state is when:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, text)
+
+    write = supervisor.replace_whole
+    monkeypatch.setattr(supervisor, "replace_whole", replace_whole)
+    with capture_logs() as logs:
+        record = supervised("sys.exit(n == 0)")
+    assert [attempt.reason for attempt in record.attempts] == [EndReason.EXITED, EndReason.COMPLETED]
+    assert read_record(Path()) == record
+    refused = [log for log in logs if log["event"] == "the record of attempts could not be written"]
+    assert "No space left on device" in refused[0]["reason"]
 
 
 @pytest.mark.parametrize(
