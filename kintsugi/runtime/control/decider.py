@@ -38,6 +38,8 @@ class Decider:
         self._unanswered: list[Event] = []
         self._num_asked = 0
         """Of these, about how many the source was asked last."""
+        self._num_refused = 0
+        """Of these, to how many the source said that there is no plan."""
         self._untold: list[Report] = []
         self._unheld: deque[tuple[int, str]] = deque()
         self.wake, self._wake_sender = Pipe(duplex=False)
@@ -62,6 +64,7 @@ class Decider:
     def start_over(self, request: JobRequest) -> None:
         """Ask for the first decision of a job that begins anew; what was to be told about the old one is over."""
         self._unanswered.clear()
+        self._num_refused = 0
         self._untold.clear()
         self._ask(lambda: self.start(request))
 
@@ -120,7 +123,7 @@ class Decider:
             self._thread.shutdown(wait=True, cancel_futures=True)
             self._have_kept()
             self._tell()
-            if self._unanswered and not (is_asking and self._has_asked()):
+            if len(self._unanswered) > self._num_refused and not (is_asking and self._has_asked()):
                 with suppress(KintsugiError):
                     self._decide_once()
             if ending is not None and self.decisions:  # without decisions it never began, or its name is another job's
@@ -154,8 +157,15 @@ class Decider:
         self._num_asked = len(events)
         if events:
             generation = self.decisions[-1].plan.generation
-            self.decisions.append(self._source.after([replace(event, generation=generation) for event in events]))
+            try:
+                self.decisions.append(self._source.after([replace(event, generation=generation) for event in events]))
+            except UnavailableError:
+                raise
+            except KintsugiError:
+                self._num_refused = len(events)
+                raise
             del self._unanswered[: len(events)]
+            self._num_refused = 0
 
     def _has_more(self) -> bool:
         return len(self._unanswered) > self._num_asked

@@ -129,6 +129,21 @@ def test_events_that_nobody_answered_are_told_at_last_when_the_job_ends(request_
     assert source.calls == [["w01"], ["w01"]]
 
 
+def test_events_without_a_plan_are_not_told_again_when_the_job_ends(request_):
+    source = Flaky([InfeasibleError("no plan", field="workers"), None, InfeasibleError("no plan", field="workers")])
+    decider = started(source, request_)
+    decider.submit([lost("w01")])
+    with pytest.raises(InfeasibleError):
+        wait_for(decider)
+    decider.submit([lost("w02")])
+    wait_for(decider)
+    decider.submit([lost("w03")])
+    with pytest.raises(InfeasibleError):
+        wait_for(decider)
+    decider.close()
+    assert source.calls == [["w01"], ["w01", "w02"], ["w03"]]
+
+
 def test_a_source_that_returns_in_time_is_waited_for(request_):
     source = Flaky([UnavailableError("restarting", field="url"), None])
     decider = Decider(source, timeout_seconds=30.0)
