@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from api.jobs.history import History
 from api.records import JobState
 from kintsugi.core.errors import NotFoundError, StaleIncarnationError
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
-from kintsugi.core.membership import Event, EventKind
+from kintsugi.core.membership import Event, EventKind, Membership
 
 PATIENCE_RATIO = 1.25
 """Of its timeout: how long a silent worker waits for others that fell silent with it, so that all get one decision."""
@@ -24,6 +25,8 @@ class Listened:
     generation: int = -1
     host_of: Mapping[str, str] = field(default_factory=dict)
     """Of every worker of the cluster."""
+    membership: Membership | None = None
+    """As it was looked at last."""
     incarnations: Mapping[str, int] = field(default_factory=dict)
     heard: dict[str, float] = field(default_factory=dict)
     """When each living worker was heard last, or when it was first listened for, in seconds."""
@@ -34,12 +37,17 @@ class Listened:
 
     def look(self, state: JobState, now: float) -> None:
         """Take over who lives by the job's log; whoever is new, or on another host, has the whole timeout."""
-        membership = state.history.membership
-        self.generation = state.history.generation
-        self.incarnations = state.history.incarnations
+        history, membership = state.history, state.history.membership
+        self.generation, self.membership = history.generation, membership
+        self.incarnations = history.incarnations
         before, self.host_of = self.host_of, {worker.id: worker.host for worker in membership.cluster.workers}
         moved = {worker for worker, host in before.items() if self.host_of.get(worker) != host}
         self.heard = {worker: now if worker in moved else self.heard.get(worker, now) for worker in membership.alive}
+
+    def is_behind(self, history: History) -> bool:
+        """Whether something was logged since the last look that may change who is listened to, with or without a new plan."""
+        is_of_now = self.membership is history.membership and self.incarnations is history.incarnations
+        return not is_of_now or self.generation != history.generation
 
     def knows(self, heartbeats: Heartbeats) -> bool:
         """Whether these are living workers in lives that are known: nothing need be looked up."""

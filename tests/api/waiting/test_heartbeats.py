@@ -312,6 +312,26 @@ def test_a_worker_that_joins_again_is_heard_again(client):
     assert client.post(HEARTBEATS, json={**body, "incarnations": {"w01": 1}}).json()["generation"] == 2
 
 
+def test_who_is_lost_is_refused_also_while_there_is_no_plan_and_who_joins_then_is_listened_for(client, app):
+    pinned = {"num_microbatches": 8, "heartbeat_timeout_seconds": 60.0, "policy": "dynamic_parallelism", "ranges": {"min_pp": 2}}
+    assert client.post("/v1/jobs", json=new_job(workers=2, workers_per_host=1, settings=pinned)).status_code == 201
+    body = {"host": "h01", "workers": ["w01"], "observed_at": NOW}
+    assert client.post(HEARTBEATS, json=body).status_code == 200
+    assert client.post(EVENTS, json=event("a", 0, "w01")).status_code == 409
+    assert client.post(HEARTBEATS, json=body).json()["error"]["code"] == "stale_incarnation"
+    assert client.post(EVENTS, json=event("b", 0, "w01", kind="worker_joined", incarnation=1)).status_code == 409
+    assert app.state.desk.heartbeats.num_workers() == 2
+
+
+def test_who_is_lost_is_refused_also_while_it_is_waited_for_further_events(client):
+    settings = {"num_microbatches": 8, "heartbeat_timeout_seconds": 60.0}
+    client.post("/v1/jobs", json=new_job(settings=settings, handling={"coalesce_seconds": 60.0}))
+    body = {"host": "h00", "workers": ["w00", "w01"], "observed_at": NOW}
+    assert client.post(HEARTBEATS, json=body).status_code == 200
+    assert client.post(EVENTS, json=event("a", 0, "w01"), params={"wait_seconds": 0}).status_code == 202
+    assert client.post(HEARTBEATS, json=body).json()["error"]["code"] == "stale_incarnation"
+
+
 def test_a_worker_that_comes_back_elsewhere_is_heard_from_there(client):
     client.post("/v1/jobs", json=new_job(settings={"num_microbatches": 8, "heartbeat_timeout_seconds": 60.0}))
     client.post(EVENTS, json=event("a", 0, "w01"))
