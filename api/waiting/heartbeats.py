@@ -28,6 +28,8 @@ class Listened:
     membership: Membership | None = None
     """As it was looked at last."""
     incarnations: Mapping[str, int] = field(default_factory=dict)
+    lost_at: Mapping[str, int] = field(default_factory=dict)
+    """Number of the log entry that told of each worker's last loss."""
     heard: dict[str, float] = field(default_factory=dict)
     """When each living worker was heard last, or when it was first listened for, in seconds."""
     beats: dict[str, float] = field(default_factory=dict)
@@ -39,7 +41,7 @@ class Listened:
         """Take over who lives by the job's log; whoever is new, or on another host, has the whole timeout."""
         history, membership = state.history, state.history.membership
         self.generation, self.membership = history.generation, membership
-        self.incarnations = history.incarnations
+        self.incarnations, self.lost_at = history.incarnations, history.lost_at
         before, self.host_of = self.host_of, {worker.id: worker.host for worker in membership.cluster.workers}
         moved = {worker for worker, host in before.items() if self.host_of.get(worker) != host}
         self.heard = {worker: now if worker in moved else self.heard.get(worker, now) for worker in membership.alive}
@@ -95,7 +97,8 @@ class Listened:
     def events(self, lost: Sequence[str], now: float, observed_at: str) -> tuple[Event, ...]:
         """The loss of workers as it is logged: by host where nobody of it is left.
 
-        The ids depend on who is lost and on the generation alone, so that what two processes see is logged once.
+        The ids depend on who is lost, on the generation and on their last loss alone, so that what two processes see is logged
+        once, and who came back while there was no plan is lost again.
         """
         found: list[Event] = []
         by_host = self.host_of.__getitem__
@@ -126,10 +129,11 @@ class Listened:
 
     def _event(self, kind: EventKind, subject: str, workers: Sequence[str], now: float, observed_at: str) -> Event:
         silence = now - max(self.heard[worker] for worker in workers)
+        last_loss = max(self.lost_at.get(worker, 0) for worker in workers)
         is_host = kind is EventKind.HOST_FAILED
         return Event(
             kind=kind,
-            id=f"silent {subject} {self.generation}",
+            id=f"silent {subject} {self.generation}{f' since {last_loss}' if last_loss else ''}",
             generation=self.generation,
             worker=None if is_host else subject,
             host=subject if is_host else None,

@@ -358,3 +358,18 @@ def test_a_decision_in_between_is_no_doubt_about_who_lives():
     assert [loss.id for loss in first] == [loss.id for loss in job.events(job.lost(12.0), 12.0, NOW)]
     job.look(replace(state_of(beginning()), history=beginning().decided(NOW)), 12.0)
     assert {loss.generation for loss in job.events(job.lost(12.0), 12.0, NOW)} == {1}
+
+
+@pytest.mark.parametrize("workers_per_host", [1, 2])
+def test_who_comes_back_while_there_is_no_plan_and_falls_silent_again_is_another_loss(workers_per_host):
+    history = beginning(workers=2, workers_per_host=workers_per_host)
+    job = listened(history)
+    losses = job.events(job.lost(11.0), 11.0, NOW)
+    for number, happened in enumerate(losses):
+        history = history.after(happened)
+        returned = replace(happened, kind=EventKind(happened.kind.replace("failed", "joined")), id=f"back {number}")
+        history = history.after(returned).undecided({"code": "infeasible"})
+    job.look(state_of(history), 12.0)
+    again = job.events(job.lost(30.0), 30.0, NOW)
+    assert [loss.kind for loss in again] == [loss.kind for loss in losses]
+    assert not {loss.id for loss in again} & {loss.id for loss in losses}
