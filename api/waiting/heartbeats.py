@@ -6,6 +6,7 @@ from itertools import groupby
 
 from api.jobs.history import History
 from api.records import JobState
+from api.texts import as_name
 from kintsugi.core.errors import NotFoundError, StaleIncarnationError
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
 from kintsugi.core.membership import Event, EventKind, Membership
@@ -133,7 +134,7 @@ class Listened:
         is_host = kind is EventKind.HOST_FAILED
         return Event(
             kind=kind,
-            id=f"silent {subject} {self.generation}{f' since {last_loss}' if last_loss else ''}",
+            id=as_name(f"silent {subject} {self.generation}{f' since {last_loss}' if last_loss else ''}"),
             generation=self.generation,
             worker=None if is_host else subject,
             host=subject if is_host else None,

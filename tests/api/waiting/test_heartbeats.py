@@ -11,7 +11,7 @@ from api.records import JobState
 from api.storage.stored import StoredJob
 from api.waiting.heartbeats import PATIENCE_RATIO, Listened
 from api.waiting.heartbeats_watch import HeartbeatWatch
-from kintsugi.core.cluster import Cluster
+from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.ending import Ending, Outcome
 from kintsugi.core.errors import ConflictError, NotFoundError, StaleIncarnationError, UnavailableError
 from kintsugi.core.heartbeats import Heartbeats
@@ -373,3 +373,12 @@ def test_who_comes_back_while_there_is_no_plan_and_falls_silent_again_is_another
     again = job.events(job.lost(30.0), 30.0, NOW)
     assert [loss.kind for loss in again] == [loss.kind for loss in losses]
     assert not {loss.id for loss in again} & {loss.id for loss in losses}
+
+
+def test_the_loss_of_workers_with_the_longest_names_can_be_logged():
+    names = [f"{'w' * 198}{number}" for number in (10, 11)]
+    cluster = Cluster(name="long", workers=tuple(Worker(id=name, host=name) for name in names))
+    job = listened(History(membership=Membership.of(cluster)))
+    losses = job.events(job.lost(11.0), 11.0, NOW)
+    assert [loss.worker for loss in losses] == names
+    assert len({loss.id for loss in losses}) == 2
