@@ -53,6 +53,7 @@ class Deadlines:
                 self._next_at = await run_sync(self._agenda.next_at) if all(are_logged) else None
                 outage.is_over()
             except UnavailableError as error:
+                self._next_at = None  # it may have passed, and would be looked for again without a pause
                 outage.goes_on(error)
             with anyio.move_on_after(self._pause_seconds()):
                 await self._earlier.wait()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, ParamSpec, Protocol, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
@@ -28,19 +28,8 @@ from kintsugi.core.checks import LARGEST_INTEGER
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.handling import PlanStatus
 
-
-class Written(Protocol):
-    """What a write leads to."""
-
-    @property
-    def generation(self) -> int:
-        """Of the latest decision."""
-        ...
-
-
 P = ParamSpec("P")
 T = TypeVar("T")
-W = TypeVar("W", bound=Written)
 
 LARGEST_GENERATION = 2**31 - 1
 
@@ -92,26 +81,27 @@ class Desk:
         """Run work that may plan in one of the threads kept for planning."""
         return await run_sync(lambda: work(*args, **kwargs), limiter=self.planners)
 
-    async def write(self, job: str, work: Callable[P, W], *args: P.args, **kwargs: P.kwargs) -> W:
+    async def write(self, job: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run work that writes to `job`, one at a time, and wake those who wait for its outcome."""
-        async with self.turns.of(job):
-            result = await self.plan(work, *args, **kwargs)
-        self._wrote(job, result)
-        return result
+        try:
+            async with self.turns.of(job):
+                return await self.plan(work, *args, **kwargs)
+        finally:  # what leaves a job without a plan is an error, and logged all the same
+            self._wrote(job)
 
     async def expire(self, job: str) -> None:
         """Log what a job's deadlines lead to that have passed; of all who wait for one, the first does so."""
         async with self.turns.of(job):
             if not self.service.may_be_due(job):
                 return
-            result = await self.plan(self.service.expire, job)
-        self._wrote(job, result)
+            await self.plan(self.service.expire, job)
+        self._wrote(job)
 
-    def _wrote(self, job: str, result: Written) -> None:
+    def _wrote(self, job: str) -> None:
         """Wake those who wait for what was written."""
         self._tell(job)
         self.streams.tail.poke()
-        self.heartbeats.moved(job, result.generation)
+        self.heartbeats.moved(job)
 
     def _tell(self, job: str) -> None:
         history = self.service.kept_history(job)

@@ -69,7 +69,7 @@ class Service(Ledger):
     def post_events(
         self, job: str, events: Sequence[Event], idempotency_key: str | None = None, *, room: Room = _boundless
     ) -> Entry:
-        """The log entry of the last of the events, durable; events whose id was seen change nothing.
+        """The latest log entry that any of the events has, durable; events whose id was seen change nothing.
 
         Its generation is that of the decision that answers them; in a job that coalesces events, `answering` tells whether and
         where it is decided about a deferred entry.
@@ -90,7 +90,7 @@ class Service(Ledger):
             if new:
                 require_going_on(state.history)
             refuse_other_generations(new, state.history)
-            return new or seen[events[-1].id]
+            return new or max(seen.values(), key=lambda entry: entry.number)
 
         return _told(self.write(job, _key(job, idempotency_key, codec.digest(events)), accept))
 

@@ -1,5 +1,9 @@
 """Texts of others on their way to people: fit to be shown wherever they are shown."""
 
+import hashlib
+
+from kintsugi.core.checks import LONGEST_NAME
+
 LONGEST_TEXT = 4_000
 """Characters of one text that problem documents and the log tell; a body may hold millions."""
 
@@ -7,6 +11,12 @@ LONGEST_TEXT = 4_000
 def shortened(text: str) -> str:
     """`text`, where it is too long its beginning and how long it is."""
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}... ({len(text):,} characters)"
+
+
+def as_name(text: str) -> str:
+    """`text`, where it is too long for a name its beginning and its digest, so that others have other names."""
+    digest = hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
+    return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - len(digest) - 1]} {digest}"
 
 
 def escaped(text: str) -> str:

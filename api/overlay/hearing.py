@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from api.texts import as_name
 from kintsugi.core.errors import NotFoundError
 from kintsugi.core.overlay import LinkState, Overlay, OverlayWorker, WorkerState
 from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind, OverlayHeartbeat, OverlaySign, OverlaySigns
@@ -79,7 +80,7 @@ class Hearing:
         life = self.lives[worker]
         return OverlayEvent(
             kind=OverlayEventKind.WORKER_FAILED,
-            id=f"silent {life} {worker}"[:200],
+            id=as_name(f"silent {life} {worker}"),
             worker=worker,
             incarnation=life,
             detail=f"no heartbeat for {now - self.heard[worker]:.1f} s",
@@ -99,7 +100,7 @@ def require_life(worker: OverlayWorker, incarnation: int) -> None:
 def _unconnected(between: tuple[str, str], since: int, patience_seconds: float) -> OverlayEvent:
     return OverlayEvent(
         kind=OverlayEventKind.LINK_DISCONNECTED,
-        id=f"unconnected {since} {' '.join(between)}"[:200],
+        id=as_name(f"unconnected {since} {' '.join(between)}"),
         link=between,
         generation=since,
         detail=f"was not connected within {patience_seconds:g} s",

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from api.jobs.history import History
 from api.records import JobState
+from api.texts import as_name
 from kintsugi.core.errors import NotFoundError, StaleIncarnationError
 from kintsugi.core.heartbeats import HeartbeatAnswer, Heartbeats
-from kintsugi.core.membership import Event, EventKind
+from kintsugi.core.membership import Event, EventKind, Membership
 
 PATIENCE_RATIO = 1.25
 """Of its timeout: how long a silent worker waits for others that fell silent with it, so that all get one decision."""
@@ -24,7 +26,11 @@ class Listened:
     generation: int = -1
     host_of: Mapping[str, str] = field(default_factory=dict)
     """Of every worker of the cluster."""
+    membership: Membership | None = None
+    """As it was looked at last."""
     incarnations: Mapping[str, int] = field(default_factory=dict)
+    lost_at: Mapping[str, int] = field(default_factory=dict)
+    """Number of the log entry that told of each worker's last loss."""
     heard: dict[str, float] = field(default_factory=dict)
     """When each living worker was heard last, or when it was first listened for, in seconds."""
     beats: dict[str, float] = field(default_factory=dict)
@@ -34,12 +40,17 @@ class Listened:
 
     def look(self, state: JobState, now: float) -> None:
         """Take over who lives by the job's log; whoever is new, or on another host, has the whole timeout."""
-        membership = state.history.membership
-        self.generation = state.history.generation
-        self.incarnations = state.history.incarnations
+        history, membership = state.history, state.history.membership
+        self.generation, self.membership = history.generation, membership
+        self.incarnations, self.lost_at = history.incarnations, history.lost_at
         before, self.host_of = self.host_of, {worker.id: worker.host for worker in membership.cluster.workers}
         moved = {worker for worker, host in before.items() if self.host_of.get(worker) != host}
         self.heard = {worker: now if worker in moved else self.heard.get(worker, now) for worker in membership.alive}
+
+    def is_behind(self, history: History) -> bool:
+        """Whether something was logged since the last look that may change who is listened to, with or without a new plan."""
+        is_of_now = self.membership is history.membership and self.incarnations is history.incarnations
+        return not is_of_now or self.generation != history.generation
 
     def knows(self, heartbeats: Heartbeats) -> bool:
         """Whether these are living workers in lives that are known: nothing need be looked up."""
@@ -87,7 +98,8 @@ class Listened:
     def events(self, lost: Sequence[str], now: float, observed_at: str) -> tuple[Event, ...]:
         """The loss of workers as it is logged: by host where nobody of it is left.
 
-        The ids depend on who is lost and on the generation alone, so that what two processes see is logged once.
+        The ids depend on who is lost, on the generation and on their last loss alone, so that what two processes see is logged
+        once, and who came back while there was no plan is lost again.
         """
         found: list[Event] = []
         by_host = self.host_of.__getitem__
@@ -118,10 +130,11 @@ class Listened:
 
     def _event(self, kind: EventKind, subject: str, workers: Sequence[str], now: float, observed_at: str) -> Event:
         silence = now - max(self.heard[worker] for worker in workers)
+        last_loss = max(self.lost_at.get(worker, 0) for worker in workers)
         is_host = kind is EventKind.HOST_FAILED
         return Event(
             kind=kind,
-            id=f"silent {subject} {self.generation}",
+            id=as_name(f"silent {subject} {self.generation}{f' since {last_loss}' if last_loss else ''}"),
             generation=self.generation,
             worker=None if is_host else subject,
             host=subject if is_host else None,

@@ -56,14 +56,14 @@ class HeartbeatWatch(Patrol[Listened]):
             if listened.beats and job not in self._heard:
                 self._begin(job, listened)
 
-    def moved(self, job: str, generation: int) -> None:
+    def moved(self, job: str) -> None:
         """Something was written: take over who lives before anybody else is declared lost; nobody is missed in a job that ended."""
         listened, state = self._heard.get(job), self._records.known_state(job)
         if listened is None or state is None:
             return
         if state.history.ended is not None:
             del self._heard[job]
-        elif generation != listened.generation:
+        elif listened.is_behind(state.history):
             listened.look(state, self._clock())
 
     async def _look(self, job: str) -> Listened:

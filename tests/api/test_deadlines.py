@@ -5,6 +5,7 @@ import pytest
 
 from api import deadlines
 from api.storage.legible import IllegibleError
+from kintsugi.core.errors import UnavailableError
 
 
 class Agenda:
@@ -38,6 +39,31 @@ async def test_a_job_that_cannot_be_read_keeps_no_deadline_of_others_and_is_not_
     assert agenda.logged
     assert set(agenda.logged) == {"other"}
     assert agenda.num_looks <= 6
+
+
+@pytest.mark.anyio
+async def test_a_deadline_that_passes_while_the_database_is_away_is_not_looked_for_without_a_pause(monkeypatch):
+    pauses, pause_seconds = [], deadlines.Deadlines._pause_seconds
+
+    class Away(Agenda):
+        def due(self, now):
+            self.num_looks += 1
+            if self.num_looks == 3:
+                looking.close()
+            if self.num_looks > 1:
+                raise UnavailableError("away")
+            return []
+
+    def recorded(looking):
+        pauses.append(pause_seconds(looking))
+        return 0.0
+
+    monkeypatch.setattr(deadlines.Deadlines, "_pause_seconds", recorded)
+    agenda = Away()
+    looking = deadlines.Deadlines(agenda, lambda: "2027-01-01T00:00:00.000000Z", agenda.expire)
+    with anyio.fail_after(30):
+        await looking.run()
+    assert pauses == [0.0, deadlines.LOOK_SECONDS, deadlines.LOOK_SECONDS]
 
 
 @pytest.mark.anyio

@@ -42,6 +42,12 @@ def test_silence_beyond_the_timeout_is_a_loss():
     assert "10.5 s" in event.detail
 
 
+def test_losses_of_workers_with_the_longest_names_have_ids_of_their_own():
+    names = [f"{'w' * 198}{number}" for number in (10, 11)]
+    hearing = heard(mesh(*names))
+    assert len({event.id for event in hearing.lost(10.5, TIMEOUT)}) == 2
+
+
 def test_a_new_life_has_the_whole_timeout():
     world = mesh("w00", "w01")
     hearing = heard(world)

@@ -86,6 +86,14 @@ def test_a_batch_with_one_new_event_counts_the_new_one_alone(client, job):
     assert [record["event"]["id"] for record in client.get(EVENTS).json()["events"]] == ["a", "b"]
 
 
+def test_a_batch_that_is_repeated_gets_the_same_answer_in_whichever_order_its_events_were_first_told(client, job):
+    client.post(EVENTS, json=event("a", 0, "w00"))
+    batch = {"events": [event("b", 1, "w03"), event("a", 0, "w00")]}
+    first = client.post(EVENTS, json=batch)
+    assert first.json()["generation"] == 2
+    assert client.post(EVENTS, json=batch).content == first.content
+
+
 def test_a_host_takes_its_workers_along(client, job):
     answer = client.post(EVENTS, json=event("a", 0, kind="host_failed", host="h01")).json()
     assert not workers_of(answer["decision"]) & {"w02", "w03"}

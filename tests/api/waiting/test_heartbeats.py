@@ -11,7 +11,7 @@ from api.records import JobState
 from api.storage.stored import StoredJob
 from api.waiting.heartbeats import PATIENCE_RATIO, Listened
 from api.waiting.heartbeats_watch import HeartbeatWatch
-from kintsugi.core.cluster import Cluster
+from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.ending import Ending, Outcome
 from kintsugi.core.errors import ConflictError, NotFoundError, StaleIncarnationError, UnavailableError
 from kintsugi.core.heartbeats import Heartbeats
@@ -312,6 +312,26 @@ def test_a_worker_that_joins_again_is_heard_again(client):
     assert client.post(HEARTBEATS, json={**body, "incarnations": {"w01": 1}}).json()["generation"] == 2
 
 
+def test_who_is_lost_is_refused_also_while_there_is_no_plan_and_who_joins_then_is_listened_for(client, app):
+    pinned = {"num_microbatches": 8, "heartbeat_timeout_seconds": 60.0, "policy": "dynamic_parallelism", "ranges": {"min_pp": 2}}
+    assert client.post("/v1/jobs", json=new_job(workers=2, workers_per_host=1, settings=pinned)).status_code == 201
+    body = {"host": "h01", "workers": ["w01"], "observed_at": NOW}
+    assert client.post(HEARTBEATS, json=body).status_code == 200
+    assert client.post(EVENTS, json=event("a", 0, "w01")).status_code == 409
+    assert client.post(HEARTBEATS, json=body).json()["error"]["code"] == "stale_incarnation"
+    assert client.post(EVENTS, json=event("b", 0, "w01", kind="worker_joined", incarnation=1)).status_code == 409
+    assert app.state.desk.heartbeats.num_workers() == 2
+
+
+def test_who_is_lost_is_refused_also_while_it_is_waited_for_further_events(client):
+    settings = {"num_microbatches": 8, "heartbeat_timeout_seconds": 60.0}
+    client.post("/v1/jobs", json=new_job(settings=settings, handling={"coalesce_seconds": 60.0}))
+    body = {"host": "h00", "workers": ["w00", "w01"], "observed_at": NOW}
+    assert client.post(HEARTBEATS, json=body).status_code == 200
+    assert client.post(EVENTS, json=event("a", 0, "w01"), params={"wait_seconds": 0}).status_code == 202
+    assert client.post(HEARTBEATS, json=body).json()["error"]["code"] == "stale_incarnation"
+
+
 def test_a_worker_that_comes_back_elsewhere_is_heard_from_there(client):
     client.post("/v1/jobs", json=new_job(settings={"num_microbatches": 8, "heartbeat_timeout_seconds": 60.0}))
     client.post(EVENTS, json=event("a", 0, "w01"))
@@ -338,3 +358,27 @@ def test_a_decision_in_between_is_no_doubt_about_who_lives():
     assert [loss.id for loss in first] == [loss.id for loss in job.events(job.lost(12.0), 12.0, NOW)]
     job.look(replace(state_of(beginning()), history=beginning().decided(NOW)), 12.0)
     assert {loss.generation for loss in job.events(job.lost(12.0), 12.0, NOW)} == {1}
+
+
+@pytest.mark.parametrize("workers_per_host", [1, 2])
+def test_who_comes_back_while_there_is_no_plan_and_falls_silent_again_is_another_loss(workers_per_host):
+    history = beginning(workers=2, workers_per_host=workers_per_host)
+    job = listened(history)
+    losses = job.events(job.lost(11.0), 11.0, NOW)
+    for number, happened in enumerate(losses):
+        history = history.after(happened)
+        returned = replace(happened, kind=EventKind(happened.kind.replace("failed", "joined")), id=f"back {number}")
+        history = history.after(returned).undecided({"code": "infeasible"})
+    job.look(state_of(history), 12.0)
+    again = job.events(job.lost(30.0), 30.0, NOW)
+    assert [loss.kind for loss in again] == [loss.kind for loss in losses]
+    assert not {loss.id for loss in again} & {loss.id for loss in losses}
+
+
+def test_the_loss_of_workers_with_the_longest_names_can_be_logged():
+    names = [f"{'w' * 198}{number}" for number in (10, 11)]
+    cluster = Cluster(name="long", workers=tuple(Worker(id=name, host=name) for name in names))
+    job = listened(History(membership=Membership.of(cluster)))
+    losses = job.events(job.lost(11.0), 11.0, NOW)
+    assert [loss.worker for loss in losses] == names
+    assert len({loss.id for loss in losses}) == 2
