@@ -34,7 +34,7 @@ from kintsugi.runtime.selfgoverned.reception import Reception
 from kintsugi.runtime.selfgoverned.words import Adopted, Agreed, Asked, Begin, FromGovernor, Here, Leave, Refused, Stays
 
 _STEPS = 10
-"""Of the longest step, beyond which a job in which nothing happens counts as stuck."""
+"""Of the longest step that was seen or estimated, beyond which a job in which nothing happens counts as stuck."""
 
 
 class Overseer:
@@ -192,7 +192,8 @@ class Overseer:
         dismiss_unstarted(self._fleet, limit, now)
         if self._course is None and late and now - self._moved_at > limit:
             raise UnavailableError(f"{some(late)} did not start within {limit:g} s", field="workers", value=late)
-        limit = options.prepare_timeout_seconds + _STEPS * self.progress.longest_seconds
+        step = max(self.progress.longest_seconds, self.decision.estimate.iteration_seconds)
+        limit = options.prepare_timeout_seconds + _STEPS * step + 2 * self.decision.migration.makespan_seconds
         if now - self._moved_at > limit:
             raise ReconfigurationError(f"nothing has happened for {limit:g} s", field="generation", value=self._generation)
 

@@ -1,16 +1,21 @@
 """What the agent makes of the parts of checkpoints that its workers write: whole ones, and nothing that stays of others."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from kintsugi.core.codec import loads
+from kintsugi.runtime.checkpoints.advice import CheckpointRecord
+from kintsugi.runtime.checkpoints.checkpoint import MANIFEST, Checkpoint
 from kintsugi.runtime.checkpoints.keeper import Keeper
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions
 from kintsugi.runtime.checkpoints.snapshots import worker_part, write_part
 from kintsugi.runtime.control.progress import Progress
-from kintsugi.runtime.layout import CHECKPOINTS
-from kintsugi.runtime.messages import PartFailed, PartWritten
+from kintsugi.runtime.layout import CHECKPOINTS, RECORDS
+from kintsugi.runtime.messages import PartFailed, PartWritten, StepDone
 from tests.runtime.jobs import odd_job
 
 ATTEMPT, STEP = 1, 4
@@ -20,29 +25,29 @@ WORKERS = ("w00", "w01", "w02")
 class Run:
     """A folder, the agent's keeper of it, and workers that write there."""
 
-    def __init__(self, folder: Path) -> None:
-        self.options = RunOptions.of(odd_job(), folder, mtbf_seconds=1.0, checkpoints=CheckpointOptions())
-        self.keeper = Keeper(self.options, Progress())
-        self.keeper.begin()
-        self.keeper.expect(ATTEMPT, WORKERS)
+    def __init__(self, folder: Path, **checkpoints: int | None) -> None:
+        self.options = RunOptions.of(odd_job(), folder, mtbf_seconds=1_000.0, checkpoints=CheckpointOptions(**checkpoints))
+        self.progress = Progress()
+        self.keeper = Keeper(self.options, self.progress)
 
-    def write(self, worker: str, *, is_told: bool = True) -> None:
+    def begin(self) -> Checkpoint | None:
+        found = self.keeper.begin()
+        self.keeper.expect(ATTEMPT, WORKERS)
+        return found
+
+    def write(self, worker: str, *, attempt: int = ATTEMPT, step: int = STEP, is_told: bool = True) -> None:
         """A worker writes its part, and tells so unless it is lost in between."""
-        temporary = self.options.store.temporary(STEP, self.options.tag(ATTEMPT))
-        files = write_part(temporary, worker_part(worker), {"worker": worker})
+        files = write_part(self.temporary(attempt, step), worker_part(worker), {"worker": worker})
+        seconds = dict.fromkeys(("snapshot_seconds", "backpressure_seconds", "write_seconds", "stall_seconds"), 0.1)
         if is_told:
-            self.keeper.written(
-                worker,
-                PartWritten(
-                    attempt=ATTEMPT,
-                    step=STEP,
-                    files=files,
-                    snapshot_seconds=0.0,
-                    backpressure_seconds=0.0,
-                    write_seconds=0.0,
-                    stall_seconds=0.0,
-                ),
-            )
+            self.keeper.written(worker, PartWritten(attempt=attempt, step=step, files=files, **seconds))
+
+    def write_all(self, **place: int) -> None:
+        for worker in WORKERS:
+            self.write(worker, **place)
+
+    def temporary(self, attempt: int = ATTEMPT, step: int = STEP) -> Path:
+        return self.options.store.temporary(step, self.options.tag(attempt))
 
     def on_disk(self) -> list[str]:
         folder = self.options.folder / CHECKPOINTS
@@ -52,6 +57,7 @@ class Run:
 @pytest.fixture
 def run(tmp_path):
     made = Run(tmp_path)
+    made.begin()
     yield made
     made.keeper.close()
 
@@ -98,18 +104,23 @@ def test_so_are_those_of_steps_that_are_undone_or_that_one_could_not_write(run):
     run.keeper.failed("w02", PartFailed(ATTEMPT, STEP, "no such file"))
     assert run.on_disk() == []
     run.keeper.forget()
-    run.write("w00")
+    run.write("w00", step=STEP + 1)
     assert run.on_disk() == []
 
 
 def test_a_loss_in_one_attempt_is_none_in_the_next(run):
     run.keeper.lost("w02")
     run.keeper.expect(ATTEMPT + 1, WORKERS)
-    temporary = run.options.store.temporary(STEP, run.options.tag(ATTEMPT + 1))
-    for worker in WORKERS:
-        files = write_part(temporary, worker_part(worker), {"worker": worker})
-        seconds = dict.fromkeys(("snapshot_seconds", "backpressure_seconds", "write_seconds", "stall_seconds"), 0.0)
-        run.keeper.written(worker, PartWritten(attempt=ATTEMPT + 1, step=STEP, files=files, **seconds))
+    run.write_all(attempt=ATTEMPT + 1)
+    assert run.keeper.newest().step == STEP
+
+
+def test_who_was_no_writer_is_not_missed(run):
+    run.keeper.lost("w03")
+    run.write("w00")
+    run.keeper.lost("w04")
+    run.write("w01")
+    run.write("w02")
     assert run.keeper.newest().step == STEP
 
 
@@ -120,9 +131,106 @@ def test_a_checkpoint_is_hoped_for_while_every_part_is_there_or_on_its_way(run):
     assert not run.keeper.is_hopeful({"w01": on_its_way, "w02": [(ATTEMPT, STEP + 1)]})
     assert not run.keeper.is_hopeful({"w01": on_its_way})
     run.keeper.failed("w01", PartFailed(ATTEMPT, STEP, "no space"))
-    assert not run.keeper.is_hopeful({"w01": on_its_way, "w02": on_its_way})
+    assert not run.keeper.is_hopeful(dict.fromkeys(WORKERS, tuple(on_its_way)))
     later, another = (((ATTEMPT, STEP + 1),), ((ATTEMPT + 1, STEP),))
     assert run.keeper.is_hopeful(dict.fromkeys(WORKERS, later))
     assert not run.keeper.is_hopeful(dict.fromkeys(WORKERS, another))
     run.keeper.forget()
     assert not run.keeper.is_hopeful(dict.fromkeys(WORKERS, later))
+
+
+def test_a_complete_checkpoint_is_hoped_for_no_more(run):
+    run.write_all()
+    assert not run.keeper.is_hopeful(dict.fromkeys(WORKERS, ((ATTEMPT, STEP),)))
+
+
+def test_a_checkpoint_holds_the_files_of_all_its_parts(run):
+    run.write_all()
+    newest = run.keeper.newest()
+    newest.verify()
+    assert {Path(name).parts[0] for name in newest.manifest.files} == {worker_part(worker) for worker in WORKERS}
+
+
+def test_what_a_checkpoint_cost_is_written_down_and_says_how_often_they_are_best_written(run):
+    run.progress.take(StepDone(attempt=ATTEMPT, step=0, loss=0.0, seconds=0.5, at=0.0, microbatches=(1,)))
+    assert run.keeper.look() is None
+    assert run.keeper.every_steps is None
+    run.write_all()
+    run.keeper.newest()
+    assert [record.step for record in run.keeper.costs.records] == [STEP]
+    assert loads(CheckpointRecord, (run.options.folder / RECORDS).read_text()) == run.keeper.costs.records[0]
+    best = run.keeper.costs.advice.every_steps
+    assert run.keeper.every_steps == best > 1
+    assert run.keeper.look() == best
+    assert run.keeper.look() is None, "it is told once"
+    run.write_all(step=STEP + 1)
+    run.keeper.close()
+    assert [record.step for record in run.keeper.costs.records] == [STEP, STEP + 1]
+
+
+def test_commits_are_taken_in_once_they_are_done(run):
+    run.write_all()
+    run.keeper._commits[0].result(30.0)
+    run.keeper.look()
+    run.keeper.look()
+    assert [record.step for record in run.keeper.costs.records] == [STEP]
+    assert run.keeper._commits == []
+
+
+def test_an_interval_that_was_asked_for_is_kept_to(tmp_path):
+    run = Run(tmp_path, every_steps=7)
+    run.begin()
+    run.write_all()
+    run.keeper.newest()
+    assert run.keeper.every_steps == 7
+    assert run.keeper.look() is None
+    run.keeper.close()
+
+
+def test_a_checkpoint_that_cannot_be_committed_is_removed_and_told_of(run):
+    run.write_all(step=STEP - 1)
+    (run.temporary() / MANIFEST).mkdir(parents=True)
+    with capture_logs() as logs:
+        run.write_all()
+        assert run.keeper.newest().step == STEP - 1
+    [told] = [log for log in logs if log["log_level"] == "warning"]
+    assert (told["event"], told["step"]) == ("a checkpoint could not be committed; the previous one stays", STEP)
+    assert "Is a directory" in told["reason"]
+    assert run.on_disk() == ["latest.json", f"step-{STEP - 1:08d}"]
+    assert [record.step for record in run.keeper.costs.records] == [STEP - 1]
+
+
+def test_what_is_left_at_the_end_is_committed_or_removed(run):
+    run.write_all()
+    run.write("w00", step=STEP + 1)
+    run.keeper.close()
+    assert run.on_disk() == ["latest.json", f"step-{STEP:08d}"]
+    assert [record.step for record in run.keeper.costs.records] == [STEP]
+    assert not any(thread.name.startswith("keeper") for thread in threading.enumerate())
+
+
+def test_the_next_life_goes_on_from_the_newest_checkpoint_and_clears_what_was_being_written(run):
+    journal = run.options.journal("w00")
+    for step in range(STEP + 1):
+        journal.passed(ATTEMPT, step, (), epoch=0, cursor=0)
+        journal.committed(ATTEMPT, step, loss=10.0 + step, microbatches=(1, 1))
+    journal.close()
+    run.write_all()
+    run.keeper.close()
+    run.write("w00", step=STEP + 1, is_told=False)
+    later = Run(run.options.folder)
+    assert later.begin().step == STEP
+    assert later.on_disk() == ["latest.json", f"step-{STEP:08d}"]
+    assert later.progress.losses == {step: 10.0 + step for step in range(STEP)}
+    assert later.progress.microbatches == dict.fromkeys(range(STEP), (1, 1))
+    later.keeper.close()
+
+
+def test_without_a_folder_nothing_is_kept():
+    keeper = Keeper(None, Progress())
+    assert not keeper.is_on
+    assert (keeper.begin(), keeper.newest(), keeper.look(), keeper.every_steps) == (None, None, None, None)
+    keeper.expect(ATTEMPT, WORKERS)
+    keeper.lost("w00")
+    assert not keeper.is_hopeful({})
+    keeper.close()

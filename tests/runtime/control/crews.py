@@ -13,7 +13,19 @@ from kintsugi.runtime.control.conductor import Conductor
 from kintsugi.runtime.control.decider import Decider
 from kintsugi.runtime.control.decisions import Decisions, JobRequest
 from kintsugi.runtime.control.fleet import Fleet, News
-from kintsugi.runtime.messages import CallOff, FromWorker, Go, Prepare, Quiesced, Ready, Resumed, StepDone
+from kintsugi.runtime.messages import (
+    CallOff,
+    Collect,
+    Collected,
+    Finished,
+    FromWorker,
+    Go,
+    Prepare,
+    Quiesced,
+    Ready,
+    Resumed,
+    StepDone,
+)
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.workers.commit import StepStatus
 from tests.runtime.jobs import tiny_gpt
@@ -33,6 +45,8 @@ class Seat:
     exit_code: int | None = None
     is_leaving: bool = False
     is_fenced: bool = False
+    is_willing: bool = True
+    """Whether it gets ready and tells what it trained."""
     status: StepStatus | None = None
     told: list[object] = field(default_factory=list)
     answers: deque[FromWorker] = field(default_factory=deque)
@@ -63,7 +77,13 @@ class Seat:
     @_on.register
     def _(self, message: Prepare) -> None:
         self._plan = message
-        self.answers.append(Ready(message.attempt, 0.0, 0.0))
+        if self.is_willing:
+            self.answers.append(Ready(message.attempt, 0.0, 0.0))
+
+    @_on.register
+    def _(self, message: Collect) -> None:
+        if self.is_willing:
+            self.answers.append(Collected(message.attempt, {}, {}))
 
     @_on.register
     def _(self, message: Go) -> None:
@@ -73,6 +93,15 @@ class Seat:
             self.answers.append(Resumed(message.attempt, 0.0))
             self.answers.append(StepDone(message.attempt, self.status.step, 0.0, 0.0, 0.0, (1,)))
             self.status = StepStatus(self.status.step + 1)
+
+    def finish(self) -> None:
+        """It has done all steps."""
+        assert self._plan is not None
+        self.answers.append(Finished(self._plan.attempt))
+
+    def heard(self, kind: type) -> int:
+        """How often it was told a kind of message."""
+        return sum(isinstance(message, kind) for message in self.told)
 
 
 class Crew(Fleet):
@@ -132,7 +161,8 @@ class Ensemble:
 
     def trains(self) -> bool:
         """Whether all that have a slot train, and nothing is decided."""
-        return self.conductor.phase is Phase.TRAINING and self.decider.is_done() and not self.decider.has_answer()
+        resumed = self.conductor._attempt.resumed.keys() >= set(self.conductor.decision.plan.workers)
+        return self.conductor.phase is Phase.TRAINING and resumed and self.decider.is_done() and not self.decider.has_answer()
 
     def lose(self, *workers: str) -> None:
         """Processes end."""

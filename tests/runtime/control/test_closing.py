@@ -34,7 +34,9 @@ def request_of(handling: Handling | None = None) -> JobRequest:
 
 @pytest.fixture
 def app(tmp_path):
-    with TestClient(create_app(Settings(database_url=f"sqlite:///{tmp_path}/kintsugi.sqlite3"))) as served:
+    with TestClient(
+        create_app(Settings(database_url=f"sqlite:///{tmp_path}/kintsugi.sqlite3", planning_processes=0, plans_ahead=False))
+    ) as served:
         yield served
 
 

@@ -22,7 +22,9 @@ REQUEST = gpt_request(2, 2)
 @pytest.fixture
 def client(tmp_path):
     with (
-        TestClient(create_app(Settings(database_url=f"sqlite:///{tmp_path}/kintsugi.sqlite3"))) as served,
+        TestClient(
+            create_app(Settings(database_url=f"sqlite:///{tmp_path}/kintsugi.sqlite3", planning_processes=0, plans_ahead=False))
+        ) as served,
         Client("http://testserver", transport=served._transport) as client,
     ):
         yield client

@@ -2,21 +2,26 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
 
-from kintsugi.core.errors import UnavailableError
+from kintsugi.core.decision import Migration
+from kintsugi.core.errors import ReconfigurationError, UnavailableError
 from kintsugi.runtime.control.decider import Decider
 from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.control.fleet import Fleet
 from kintsugi.runtime.control.patience import Patience
 from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.control.roster import Roster
+from kintsugi.runtime.messages import StepDone
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
+from kintsugi.runtime.selfgoverned.course import first_course
 from kintsugi.runtime.selfgoverned.overseer import Overseer
+from tests.runtime.control.crews import Crew
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import gpt_request
 
@@ -43,6 +48,30 @@ def test_who_does_not_start_is_named(decider):
     for require in (overseer._require_life, partial(Patience(options, fleet, Progress())._require_started, time.monotonic())):
         with pytest.raises(UnavailableError, match="workers: w01 did not start within 0 s"):
             require()
+    overseer.close()
+
+
+@pytest.mark.parametrize("decider", [LocalDecisions], indirect=True)
+@pytest.mark.parametrize(
+    ("step_seconds", "makespan_seconds", "seen_seconds"), [(100.0, 0.0, 0.0), (0.1, 500.0, 0.0), (0.1, 0.0, 100.0)]
+)
+def test_a_job_is_not_given_up_while_it_may_be_in_a_step_or_move_its_state(decider, step_seconds, makespan_seconds, seen_seconds):
+    overseer = Overseer(gpt_request(1, 1), Crew(), decider, AgentOptions())
+    overseer.start()
+    decision = decider.decisions[-1]
+    decider.decisions[-1] = replace(
+        decision,
+        estimate=replace(decision.estimate, iteration_seconds=step_seconds),
+        migration=Migration(makespan_seconds=makespan_seconds),
+    )
+    overseer.progress.take(StepDone(attempt=1, step=0, loss=0.0, seconds=seen_seconds, at=0.0, microbatches=(1,)))
+    overseer._course = first_course(gpt_request(1, 1), ("w00",), decider.decisions[-1])
+    limit = AgentOptions().prepare_timeout_seconds + 1_000.0
+    overseer._moved_at = time.monotonic() - limit + 60.0
+    overseer._require_life()
+    overseer._moved_at = time.monotonic() - limit - 60.0
+    with pytest.raises(ReconfigurationError, match="generation: nothing has happened for 130"):
+        overseer._require_life()
     overseer.close()
 
 
