@@ -7,8 +7,10 @@ lies behind it is found again after any crash.
 from collections.abc import Sequence
 from datetime import timedelta
 
+from api.outages import Outages
 from api.pages import ending_record
 from api.storage.database import OvertakenError
+from api.storage.legible import IllegibleError
 from api.storage.store import Store
 from api.webhooks.hooks import HookKind
 from api.webhooks.moments import text_of, utc_now
@@ -27,6 +29,7 @@ class Collector:
         self._store = store
         self._outbox = outbox
         self._retrying = timedelta(seconds=retry_seconds)
+        self._illegible = Outages("tell webhooks of a job")
 
     def collect(self) -> None:
         """Bring all webhooks up to date.
@@ -35,7 +38,12 @@ class Collector:
             UnavailableError: the database does not answer.
         """
         for place in self._outbox.behind():
-            after, news = self._news(place)
+            try:
+                after, news = self._news(place)
+            except IllegibleError as error:  # one job's misfortune is not the others'
+                self._illegible.goes_on(place.job, error)
+                continue
+            self._illegible.is_over(place.job)
             now = utc_now()
             try:
                 self._outbox.put(place, after, news, now=text_of(now), retry_until=text_of(now + self._retrying))
