@@ -5,8 +5,9 @@ import pytest
 from api.metrics import Metrics
 from api.schemas import NewJob
 from api.service import Service
+from api.storage.legible import IllegibleError
 from api.storage.store import Store
-from kintsugi.core.errors import ConflictError, InfeasibleError, InvalidInputError
+from kintsugi.core.errors import ConflictError, InfeasibleError, InvalidInputError, NotFoundError
 from kintsugi.core.handling import Handling, PlanStatus, Verdict
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind
@@ -219,3 +220,26 @@ def test_a_report_on_a_plan_that_was_never_approved_is_refused(make):
     lose(service, "w00", 0)
     with pytest.raises(ConflictError, match="never approved"):
         service.post_report("job", applied(1))
+
+
+@pytest.mark.parametrize("error", [IllegibleError("holds what this version does not understand"), NotFoundError("is gone")])
+def test_a_job_that_cannot_be_read_keeps_no_plan_of_others_from_being_found(make, monkeypatch, error):
+    service = make(Handling(requires_approval=True))
+    of_other = NewJob(
+        id="other",
+        profile=uniform_profile(3),
+        workers=5,
+        settings=JobSettings(num_microbatches=6),
+        handling=Handling(requires_approval=True),
+    )
+    service.create_job(of_other)
+    lose(service, "w00", 0)
+    read = service.state
+
+    def state(job):
+        if job == "job":
+            raise error
+        return read(job)
+
+    monkeypatch.setattr(service, "state", state)
+    assert service.latest_generations(["job", "other"]) == {"other": 0}
