@@ -6,7 +6,9 @@ lies behind it is found again after any crash.
 
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import zip_longest
 
+from api.jobs.history import Entry
 from api.outages import Outages
 from api.pages import ending_record
 from api.storage.database import OvertakenError
@@ -63,10 +65,15 @@ class Collector:
         if HookKind.PLAN_MISSING in place.kinds:
             news += [
                 plan_missing(job, entry.number, entry.received_at, entry.generation, entry.problem)
-                for entry in entries
+                for entry in _last_of_each_write(entries)
                 if entry.problem is not None
             ]
         if HookKind.JOB_ENDED in place.kinds:
             news += [job_ended(job, ending_record(entry)) for entry in entries if isinstance(entry.content, Ending)]
         generation = generations[-1] if generations else place.generation
         return moved(place, generation=generation, number=entries[-1].number if entries else place.number), news
+
+
+def _last_of_each_write(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Events that were told together have one moment, and one answer: that of the last of them."""
+    return [entry for entry, later in zip_longest(entries, entries[1:]) if later is None or later.received_at != entry.received_at]
