@@ -8,7 +8,7 @@ from api.service import Service
 from api.storage.legible import IllegibleError
 from api.storage.store import Store
 from kintsugi.core.errors import ConflictError, InfeasibleError, InvalidInputError, NotFoundError
-from kintsugi.core.handling import Handling, PlanStatus, Verdict
+from kintsugi.core.handling import Approval, Handling, PlanStatus, Verdict
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Report, ReportStatus
@@ -243,3 +243,14 @@ def test_a_job_that_cannot_be_read_keeps_no_plan_of_others_from_being_found(make
 
     monkeypatch.setattr(service, "state", state)
     assert service.latest_generations(["job", "other"]) == {"other": 0}
+
+
+def test_a_plan_that_is_reported_late_leaves_the_latest_approved_one_to_go_on_with(make):
+    service = make(Handling(requires_approval=True))
+    for generation, worker in enumerate(("w00", "w01")):
+        lose(service, worker, generation)
+        service.post_approval("job", Approval(generation=generation + 1, decision=Verdict.APPROVE, by="Ada"))
+    service.post_report("job", applied(1))
+    lifecycle = service.state("job").history.lifecycle
+    assert (lifecycle.applied, lifecycle.current, lifecycle.generation) == (1, 2, 3)
+    assert previous(service, 3) == 1
