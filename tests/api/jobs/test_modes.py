@@ -254,3 +254,13 @@ def test_a_plan_that_is_reported_late_leaves_the_latest_approved_one_to_go_on_wi
     lifecycle = service.state("job").history.lifecycle
     assert (lifecycle.applied, lifecycle.current, lifecycle.generation) == (1, 2, 3)
     assert previous(service, 3) == 1
+
+
+def test_a_refusal_that_leaves_no_plan_is_logged_once_however_often_it_is_said(make):
+    service = make(Handling(requires_approval=True), policy=Policy.DYNAMIC_PARALLELISM)
+    lose(service, "w00", 0)
+    refusal = Approval(generation=1, decision=Verdict.REFUSE, by="Ada", reason="too slow", replan=True)
+    for _ in range(2):
+        with pytest.raises(InfeasibleError):
+            service.post_approval("job", refusal)
+    assert service.store.num_entries("job") == 2
