@@ -1,7 +1,7 @@
 """What the routes work with: the application's parts, and the forms that answers take."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Annotated, Any, ParamSpec, TypeVar
 
@@ -50,9 +50,12 @@ class Desk:
     webhooks: Registry
     access: Access
     overlays: OverlayDesk
+    leaving: anyio.Event = field(default_factory=anyio.Event)
+    """Set once nobody is to wait any more."""
 
     def send_away(self) -> None:
         """Answer everybody who waits or listens, and let nobody wait any more."""
+        self.leaving.set()
         self.watch.close()
         self.streams.tail.close()
         self.overlays.close()

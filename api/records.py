@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Lock
 
@@ -10,7 +11,7 @@ from api.decisions.planning import StoredSnapshot
 from api.jobs.history import Entry, History
 from api.jobs.lifecycle import NONE, Lifecycle
 from api.storage.continuity import Head
-from api.storage.legible import loaded
+from api.storage.legible import IllegibleError, loaded
 from api.storage.recent import Recent
 from api.storage.rows import EXPIRY
 from api.storage.store import Store
@@ -167,12 +168,14 @@ class Records:
         return kept.entry if kept is not None and kept.after < entry.number < kept.entry.number else None
 
     def latest_generations(self, jobs: Sequence[str]) -> Mapping[str, int]:
-        """Generation of each job's plan to go on with; jobs that are not there are left out."""
+        """Generation of each job's plan to go on with; jobs that are not there, or cannot be read, are left out."""
         found = dict(self.store.latest_generations(jobs))
         for job in jobs:
             history = self.kept_history(job)
             if history is not None and history.lifecycle.handling.requires_approval:
-                found[job] = self.state(job).history.lifecycle.current
+                found.pop(job, None)
+                with suppress(NotFoundError, IllegibleError):  # one job's misfortune is not the others'
+                    found[job] = self.state(job).history.lifecycle.current
         return found
 
     def snapshot(self, state: JobState, history: History) -> Snapshot:

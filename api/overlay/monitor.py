@@ -74,9 +74,13 @@ class Monitor(Patrol[Hearing]):
         hearing.look(overlay, self._clock())
         return hearing
 
+    def _is_silent(self, job: str) -> bool:
+        hearing = self._heard.get(job)
+        return hearing is not None and bool(hearing.lost(self._clock(), self._timeout))
+
     async def _tell(self, job: str) -> None:
         hearing = self._heard.get(job)
-        if hearing is None or not hearing.lost(self._clock(), self._timeout):
+        if hearing is None:
             return
         hearing.look((await run_sync(self._scheduler.page, job)).overlay, self._clock())
         for event in hearing.lost(self._clock(), self._timeout):

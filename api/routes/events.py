@@ -95,13 +95,18 @@ async def list_events(
 
 
 async def _waited(desk: Desk, job: str, longest: float | None) -> bool:
-    """Wait until it is to be decided about the events that wait; whether that moment came within `longest` seconds."""
+    """Wait until it is to be decided about the events that wait; whether that moment came within `longest` seconds.
+
+    A service that stops lets nobody wait: it is decided when it is back, or by another one.
+    """
     history = desk.service.kept_history(job)
     if history is None:
         return True
     with anyio.move_on_after(longest):
         while (seconds := history.gathering_seconds(desk.service.now())) > 0:
-            await anyio.sleep(seconds)
+            with anyio.move_on_after(seconds):
+                await desk.leaving.wait()
+                return False
         return True
     return False
 

@@ -80,10 +80,13 @@ class HeartbeatWatch(Patrol[Listened]):
         timeouts = (listened.timeout_seconds for listened in self._heard.values())
         return min((timeout for timeout in timeouts if timeout is not None), default=None)
 
+    def _is_silent(self, job: str) -> bool:
+        heard = self._heard.get(job)
+        return heard is not None and bool(heard.lost(self._clock()))
+
     async def _tell(self, job: str) -> None:
         """Log the losses of a job, once the log itself still knows these workers as alive."""
-        heard = self._heard.get(job)
-        if heard is None or not heard.lost(self._clock()):
+        if not self._is_silent(job):
             return
         lost: list[str | None] = []
         try:

@@ -7,6 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 import anyio
 import structlog
+from anyio.abc import TaskGroup
 
 from api.outages import Outages
 
@@ -35,10 +36,16 @@ class Patrol(ABC, Generic[ListeningT]):
         self._changed = anyio.Event()
         self._closed = False
         self._untold = Outages("tell who fell silent")
+        self._being_told: set[str] = set()
+        """Jobs about which the log is told right now: what is planned for one keeps no loss of another."""
 
     @abstractmethod
     def _timeout_seconds(self) -> float | None:
         """The shortest silence that is a loss; None where none is."""
+
+    @abstractmethod
+    def _is_silent(self, job: str) -> bool:
+        """Whether there may be something to tell."""
 
     @abstractmethod
     async def _tell(self, job: str) -> None:
@@ -59,10 +66,19 @@ class Patrol(ABC, Generic[ListeningT]):
 
     async def run(self) -> None:
         """Declare who fell silent, until the service stops."""
-        while not self._closed:
-            await self._tick()
-            for job in list(self._heard):
-                await self._declare(job)
+        async with anyio.create_task_group() as tasks:
+            while not self._closed:
+                await self._tick()
+                self._go_round(tasks)
+
+    def _go_round(self, tasks: TaskGroup) -> None:
+        at_rest = [] if self._closed else [job for job in self._heard if job not in self._being_told]
+        for job in at_rest:
+            if self._is_silent(job):
+                self._being_told.add(job)
+                tasks.start_soon(self._declare, job)
+            else:
+                self._untold.is_over(job)
 
     async def _declare(self, job: str) -> None:
         """Tell the log who fell silent, or whoever reads the service's why not."""
@@ -72,6 +88,8 @@ class Patrol(ABC, Generic[ListeningT]):
             self._untold.goes_on(job, error)
         else:
             self._untold.is_over(job)
+        finally:
+            self._being_told.discard(job)
 
     def _begin(self, job: str, listening: ListeningT) -> ListeningT:
         """Listen to a job from now on."""

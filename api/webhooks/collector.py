@@ -6,9 +6,13 @@ lies behind it is found again after any crash.
 
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import zip_longest
 
+from api.jobs.history import Entry
+from api.outages import Outages
 from api.pages import ending_record
 from api.storage.database import OvertakenError
+from api.storage.legible import IllegibleError
 from api.storage.store import Store
 from api.webhooks.hooks import HookKind
 from api.webhooks.moments import text_of, utc_now
@@ -27,6 +31,7 @@ class Collector:
         self._store = store
         self._outbox = outbox
         self._retrying = timedelta(seconds=retry_seconds)
+        self._illegible = Outages("tell webhooks of a job")
 
     def collect(self) -> None:
         """Bring all webhooks up to date.
@@ -35,7 +40,12 @@ class Collector:
             UnavailableError: the database does not answer.
         """
         for place in self._outbox.behind():
-            after, news = self._news(place)
+            try:
+                after, news = self._news(place)
+            except IllegibleError as error:  # one job's misfortune is not the others'
+                self._illegible.goes_on(place.job, error)
+                continue
+            self._illegible.is_over(place.job)
             now = utc_now()
             try:
                 self._outbox.put(place, after, news, now=text_of(now), retry_until=text_of(now + self._retrying))
@@ -55,10 +65,15 @@ class Collector:
         if HookKind.PLAN_MISSING in place.kinds:
             news += [
                 plan_missing(job, entry.number, entry.received_at, entry.generation, entry.problem)
-                for entry in entries
+                for entry in _last_of_each_write(entries)
                 if entry.problem is not None
             ]
         if HookKind.JOB_ENDED in place.kinds:
             news += [job_ended(job, ending_record(entry)) for entry in entries if isinstance(entry.content, Ending)]
         generation = generations[-1] if generations else place.generation
         return moved(place, generation=generation, number=entries[-1].number if entries else place.number), news
+
+
+def _last_of_each_write(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Events that were told together have one moment, and one answer: that of the last of them."""
+    return [entry for entry, later in zip_longest(entries, entries[1:]) if later is None or later.received_at != entry.received_at]

@@ -1,6 +1,7 @@
 """Events within a job's `coalesce_seconds` are answered with one plan, also by a service that was not there when they came."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -34,6 +35,17 @@ def test_who_does_not_wait_is_told_where_to_look(client):
     assert (answer.status_code, answer.json()["generation"]) == (202, 0)
     plan = client.get(answer.headers["Location"], params={"wait_seconds": 20, "after_generation": 0})
     assert (plan.status_code, plan.json()["generation"]) == (200, 1)
+
+
+def test_who_waits_for_further_events_is_told_where_to_look_once_the_service_stops(client, app):
+    client.post("/v1/jobs", json=new_job(handling={"coalesce_seconds": 600.0}))
+    with ThreadPoolExecutor(1) as asking:
+        asked = asking.submit(client.post, EVENTS, json=event("a", 0, "w00"), params={"wait_seconds": 40})
+        assert client.get(EVENTS, params={"after": 0, "wait_seconds": 20}).json()["events"]
+        assert not asked.done()
+        client.portal.call(app.state.desk.send_away)
+        answer = asked.result(timeout=20)
+    assert (answer.status_code, answer.json()["generation"]) == (202, 0)
 
 
 @pytest.mark.both_databases

@@ -232,3 +232,20 @@ def uniform_plan():
         Decision.__annotations__["plan"],
         {"pipelines": [{"num_microbatches": 1, "stages": [{"layer_start": 0, "layer_stop": 1, "worker": w}]} for w in WORKERS[:3]]},
     )
+
+
+def test_where_there_is_no_plan_one_is_looked_for_once_another_plan_runs():
+    first, second = (Event(kind=EventKind.WORKER_FAILED, id=worker, generation=0, worker=worker) for worker in WORKERS[:2])
+    history = History(membership=Membership.of(Cluster.uniform(5))).after(first).decided(AT.format(1))
+    reports = (Report(generation=1, status=ReportStatus.APPLIED),)
+    assert not history.after(*reports).calls_for_a_plan(history, reports)
+    unplanned = history.after(second).undecided({"code": "state_lost"})
+    assert unplanned.after(*reports).calls_for_a_plan(unplanned, reports)
+
+
+def test_a_policy_is_left_out_no_longer_once_another_plan_runs():
+    lost = Event(kind=EventKind.WORKER_FAILED, id="lost", generation=0, worker="w00")
+    history = History(membership=Membership.of(Cluster.uniform(5))).after(lost).decided(AT.format(1))
+    history = history.after(Report(generation=1, status=ReportStatus.REJECTED, reason="no memory", replan=True))
+    assert history.left_out == (1,)
+    assert history.decided(AT.format(2)).after(Report(generation=1, status=ReportStatus.APPLIED)).left_out == ()

@@ -5,9 +5,10 @@ import pytest
 from api.metrics import Metrics
 from api.schemas import NewJob
 from api.service import Service
+from api.storage.legible import IllegibleError
 from api.storage.store import Store
-from kintsugi.core.errors import ConflictError, InfeasibleError, InvalidInputError
-from kintsugi.core.handling import Handling, PlanStatus, Verdict
+from kintsugi.core.errors import ConflictError, InfeasibleError, InvalidInputError, NotFoundError
+from kintsugi.core.handling import Approval, Handling, PlanStatus, Verdict
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.messages import Report, ReportStatus
@@ -219,3 +220,47 @@ def test_a_report_on_a_plan_that_was_never_approved_is_refused(make):
     lose(service, "w00", 0)
     with pytest.raises(ConflictError, match="never approved"):
         service.post_report("job", applied(1))
+
+
+@pytest.mark.parametrize("error", [IllegibleError("holds what this version does not understand"), NotFoundError("is gone")])
+def test_a_job_that_cannot_be_read_keeps_no_plan_of_others_from_being_found(make, monkeypatch, error):
+    service = make(Handling(requires_approval=True))
+    of_other = NewJob(
+        id="other",
+        profile=uniform_profile(3),
+        workers=5,
+        settings=JobSettings(num_microbatches=6),
+        handling=Handling(requires_approval=True),
+    )
+    service.create_job(of_other)
+    lose(service, "w00", 0)
+    read = service.state
+
+    def state(job):
+        if job == "job":
+            raise error
+        return read(job)
+
+    monkeypatch.setattr(service, "state", state)
+    assert service.latest_generations(["job", "other"]) == {"other": 0}
+
+
+def test_a_plan_that_is_reported_late_leaves_the_latest_approved_one_to_go_on_with(make):
+    service = make(Handling(requires_approval=True))
+    for generation, worker in enumerate(("w00", "w01")):
+        lose(service, worker, generation)
+        service.post_approval("job", Approval(generation=generation + 1, decision=Verdict.APPROVE, by="Ada"))
+    service.post_report("job", applied(1))
+    lifecycle = service.state("job").history.lifecycle
+    assert (lifecycle.applied, lifecycle.current, lifecycle.generation) == (1, 2, 3)
+    assert previous(service, 3) == 1
+
+
+def test_a_refusal_that_leaves_no_plan_is_logged_once_however_often_it_is_said(make):
+    service = make(Handling(requires_approval=True), policy=Policy.DYNAMIC_PARALLELISM)
+    lose(service, "w00", 0)
+    refusal = Approval(generation=1, decision=Verdict.REFUSE, by="Ada", reason="too slow", replan=True)
+    for _ in range(2):
+        with pytest.raises(InfeasibleError):
+            service.post_approval("job", refusal)
+    assert service.store.num_entries("job") == 2

@@ -1,6 +1,7 @@
 """Heartbeats: silence becomes one loss; who was declared lost is told so; pauses of the service are nobody's silence."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -235,6 +236,37 @@ async def test_a_mistake_of_ours_in_one_job_leaves_others_their_losses():
     for job in ("broken", "llama"):
         await watch._declare(job)
     assert records.logged == [{"h00", "h01", "h02"}]
+
+
+@pytest.mark.anyio
+async def test_a_job_that_is_planned_for_at_length_keeps_no_loss_of_another_and_is_asked_about_once():
+    jobs = {job: Records(timeout=0.4) for job in ("slow", "llama")}
+    records = SimpleNamespace(state=lambda job: jobs[job].state(job), known_state=lambda job: jobs[job].state(job))
+    readings, asked, told, rounds_are_over = [0.0], [], anyio.Event(), anyio.Event()
+
+    def clock():
+        readings.append(1.0)
+        if len(readings) > 40 and told.is_set():
+            rounds_are_over.set()
+        return readings[0]
+
+    async def post(job, events):
+        asked.append(job)
+        if job == "slow":
+            await rounds_are_over.wait()
+        await jobs[job].post(job, events)
+        told.set()
+
+    watch = HeartbeatWatch(records, post, clock=clock)
+    for job in jobs:
+        await watch.hear(job, beats("h00", "w00", "w01"))
+    readings[0] = 1.0
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch.run)
+            await rounds_are_over.wait()
+            watch.close()
+    assert sorted(asked) == ["llama", "slow"]
 
 
 @pytest.mark.anyio

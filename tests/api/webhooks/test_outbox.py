@@ -8,6 +8,7 @@ from api.metrics import Metrics
 from api.schemas import NewJob
 from api.service import Service
 from api.storage.database import Database
+from api.storage.legible import IllegibleError
 from api.storage.store import Store
 from api.webhooks.collector import Collector
 from api.webhooks.guard import Guard
@@ -19,6 +20,7 @@ from api.webhooks.outbox import Outbox, Settlement, moved
 from api.webhooks.registry import Registry
 from api.webhooks.sender import Attempt
 from kintsugi.core import codec
+from kintsugi.core.errors import KintsugiError
 from kintsugi.core.membership import Event, EventKind
 from tests.api.requests import new_job
 from tests.api.webhooks.test_webhooks import SECRET
@@ -58,6 +60,35 @@ def test_news_are_put_down_once_whoever_looks_and_however_often(store, outbox):
     assert len(outbox.lease(NOW, SOON, "a", most=9)) == 1
     page = Registry(store.database, Guard(loopback=True), retry_seconds=60).deliveries("llama", "site", None, None, 10)
     assert [delivery.id for delivery in page.deliveries] == ["plan_decided.1", "plan_decided.2"]
+
+
+def test_events_told_together_that_leave_no_plan_are_one_piece_of_news(store, outbox):
+    left = ("w01", "w03", "w04", "w05")
+    events = [Event(kind=EventKind.WORKER_FAILED, id=worker, generation=2, worker=worker) for worker in left]
+    with pytest.raises(KintsugiError):
+        Service(store, Metrics()).post_events("llama", events)
+    Collector(store, outbox, retry_seconds=60).collect()
+    page = Registry(store.database, Guard(loopback=True), retry_seconds=60).deliveries("llama", "site", None, None, 10)
+    assert [delivery.id for delivery in page.deliveries] == ["plan_decided.1", "plan_decided.2", "plan_missing.6"]
+
+
+def test_a_job_that_cannot_be_read_keeps_no_news_of_others(store, outbox, monkeypatch):
+    service, entries = Service(store, Metrics()), store.entries
+    service.create_job(codec.decode(NewJob, new_job(id="gemma")))
+    hook = NewWebhook(id="site", url="http://127.0.0.1:9", secret=SECRET)
+    Registry(store.database, Guard(loopback=True), retry_seconds=60).add("gemma", hook)
+    for job, generation in (("llama", 2), ("gemma", 0)):
+        service.post_events(job, [Event(kind=EventKind.WORKER_FAILED, id="w01", generation=generation, worker="w01")])
+
+    def illegible(job, **asked):
+        if job == "llama":
+            raise IllegibleError("holds what this version does not understand")
+        return entries(job, **asked)
+
+    monkeypatch.setattr(store, "entries", illegible)
+    Collector(store, outbox, retry_seconds=60).collect()
+    assert [place.job for place in outbox.behind()] == ["llama"]
+    assert {parcel.job for parcel in outbox.lease(NOW, SOON, "a", most=9)} == {"gemma", "llama"}
 
 
 def test_two_that_saw_the_same_place_put_its_news_down_once(store, outbox):
