@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from estimator.arrays import Ints
-from estimator.schedule import KINDS, Pass
+from estimator.schedule import KINDS, Pass, most_in_flight
 from estimator.simulation import DESK, HALT, KEY, OP, PLACED, Records, simulate
 from kintsugi.core.plan import Schedule
 
@@ -29,7 +29,7 @@ class Hop:
     activation_bytes: int = 0
     """Held from the forward pass to the last backward pass."""
     limit: int | None = None
-    """Most micro-batches between forward and backward pass; None for as many as there are stages to go."""
+    """Most micro-batches between forward and backward pass; None for what the schedule has with so many stages to go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class ListScheduler:
     """Event-driven list scheduling of micro-batches whose ways share workers (rerouted pipelines).
 
     The order is read off one simulated execution, so it admits an execution. What a worker serves has a limit on the
-    micro-batches between forward and backward pass: its stage's own or its number of stages to go, for each pipeline apart
+    micro-batches between forward and backward pass: its stage's own or what its schedule has there, for each pipeline apart
     or, where memory is tight, shared by all pipelines, so that rerouting needs no more activation memory than the plan it
     departs from. Either way what has as many stages to go drains once what has fewer does, and last stages always drain.
 
@@ -126,7 +126,7 @@ class ListScheduler:
             budget_bytes: of activations, by worker; weight parts are not put off beyond it. None is no limit.
         """
         self._journeys = journeys
-        self._is_limited = schedule is not Schedule.GPIPE
+        self._is_limited, self._lag = schedule is not Schedule.GPIPE, schedule.lag
         self._is_limit_shared = is_limit_shared
         self._workers = sorted({hop.worker for journey in journeys for hop in journey.hops})
         budgets: Mapping[str, float] = budget_bytes or {}
@@ -223,7 +223,7 @@ class ListScheduler:
         for journey, stage, hop in self._hops():
             left = len(journey.hops) - stage
             key = index_of[hop.worker], left, -1 if self._is_limit_shared else journey.pipeline
-            limit = left if hop.limit is None else hop.limit
+            limit = most_in_flight(left, self._lag) if hop.limit is None else hop.limit
             limits[key] = min(limits.get(key, unlimited), limit if self._is_limited else unlimited)
             counted.append(key)
         return counted, limits

@@ -77,7 +77,7 @@ def all_held_moments(schedule: Schedule, num_workers: int, num_microbatches: int
 
 def holds_all(schedule: Schedule, in_flight: int, num_microbatches: int) -> bool:
     """Whether all micro-batches are in flight at once: then there are no gradients yet when activations are most."""
-    return in_flight == num_microbatches and schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
+    return in_flight == num_microbatches and schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B)
 
 
 def stage_peak_bytes(sums: LayerSums, start: int, stop: int, *, num_in_flight: int, num_replicas: int, is_all: bool = False) -> int:

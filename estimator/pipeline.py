@@ -95,7 +95,7 @@ def pipeline_times(
     delay_seconds: Sequence[float],
     num_microbatches: int,
 ) -> PipelineTimes:
-    """Equation 11 for any stage times, micro-batch count and link delays, with a worker for every stage: under GPipe, or 1F1B.
+    """Equation 11 for any stage times, micro-batch count and link delays, with a worker for every stage: GPipe, 1F1B, eager 1F1B.
 
     Args:
         schedule: order of passes within a stage; interleaved stages with a worker each keep to 1F1B.
@@ -107,8 +107,13 @@ def pipeline_times(
     Complexity O(stages * (stages + num_microbatches)).
     """
     forward, backward, delays = (np.array(part, dtype=np.float64) for part in (forward_seconds, backward_seconds, delay_seconds))
-    ends_of = all_forward_all_backward_ends if schedule is Schedule.GPIPE else one_forward_one_backward_ends
-    ends = ends_of(forward, backward, delays, num_microbatches)
+    match schedule:
+        case Schedule.GPIPE:
+            ends = all_forward_all_backward_ends(forward, backward, delays, num_microbatches)
+        case Schedule.EAGER_1F1B:
+            ends = eager_ends(forward, backward, delays, num_microbatches)
+        case _:
+            ends = one_forward_one_backward_ends(forward, backward, delays, num_microbatches)
     return PipelineTimes(float(ends.max()), tuple(ends.tolist()))
 
 
@@ -136,6 +141,31 @@ def one_forward_one_backward_ends(forward: Floats, backward: Floats, delays: Flo
                 if stage > 0:
                     start = max(start, passed[stage - 1] + delays[stage - 1])
                 free[stage] = passed[stage] = start + forward[stage]
+    return free
+
+
+@compiled
+def eager_ends(forward: Floats, backward: Floats, delays: Floats, num_microbatches: int) -> Floats:
+    """Eager 1F1B turn by turn: in turn t, stage i passes t - i forward, and then t - 2 (P - 1) + i backward. Shape [stages].
+
+    Every pass waits for a neighbour's in the turn before. Stages are gone through so that this is still the neighbour's latest.
+    """
+    num_stages = len(forward)
+    last = num_stages - 1
+    free = np.zeros(num_stages)
+    passed = np.zeros(num_stages)
+    returned = np.zeros(num_stages)
+    for turn in range(num_microbatches + 2 * last):
+        for stage in range(min(last, turn), max(-1, turn - num_microbatches), -1):
+            start = free[stage]
+            if stage > 0:
+                start = max(start, passed[stage - 1] + delays[stage - 1])
+            free[stage] = passed[stage] = start + forward[stage]
+        for stage in range(max(0, 2 * last - turn), min(num_stages, 2 * last - turn + num_microbatches)):
+            start = free[stage]
+            if stage < last:
+                start = max(start, returned[stage + 1] + delays[stage])
+            free[stage] = returned[stage] = start + backward[stage]
     return free
 
 

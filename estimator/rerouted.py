@@ -110,7 +110,7 @@ def _hops(plan: Plan, costs: Costs, pipeline: int, workers: tuple[str, ...]) -> 
 
 
 def _limits(plan: Plan, pipeline: int) -> tuple[int | None, ...]:
-    """Most micro-batches in flight in every stage of a pipeline, where it is not the number of stages to go."""
+    """Most micro-batches in flight in every stage of a pipeline, where that does not follow from the number of stages to go."""
     own = plan.pipelines[pipeline]
     num_workers, num_stages = own.num_workers, len(own.stages)
     if num_workers == num_stages:

@@ -59,19 +59,38 @@ def parse(text: str) -> tuple[int, Step]:
     return int(match[1]), Step(Pass(match[2]), int(match[3]))
 
 
-def num_in_flight(stage: int, num_stages: int, num_microbatches: int) -> int:
-    """Most micro-batches that 1F1B holds in flight at a stage: min(N_pp - i, N_m)."""
-    return min(num_stages - stage, num_microbatches)
+def most_in_flight(num_to_go: int, lag: int = 1) -> int:
+    """Most micro-batches that 1F1B holds in flight at a stage, however many there are: one at the last, `lag` more at each before.
+
+    Args:
+        num_to_go: stages from this one on.
+        lag: of the schedule.
+    """
+    return lag * (num_to_go - 1) + 1
 
 
-def one_forward_one_backward(stage: int, num_stages: int, num_microbatches: int) -> tuple[Step, ...]:
+def num_in_flight(stage: int, num_stages: int, num_microbatches: int, lag: int = 1) -> int:
+    """Most micro-batches that 1F1B holds in flight at a stage: min(N_pp - i, N_m) where `lag` is 1."""
+    return min(most_in_flight(num_stages - stage, lag), num_microbatches)
+
+
+def one_forward_one_backward(stage: int, num_stages: int, num_microbatches: int, lag: int = 1) -> tuple[Step, ...]:
     """1F1B: warmup forwards, then one forward and one backward in turn, then the cooldown. 2 * M steps."""
-    warmup = num_in_flight(stage, num_stages, num_microbatches) - 1
+    warmup = num_in_flight(stage, num_stages, num_microbatches, lag) - 1
     steps = [Step(Pass.FORWARD, m) for m in range(warmup)]
     for m in range(warmup, num_microbatches):
         steps += [Step(Pass.FORWARD, m), Step(Pass.BACKWARD, m - warmup)]
     steps += [Step(Pass.BACKWARD, m) for m in range(num_microbatches - warmup, num_microbatches)]
     return tuple(steps)
+
+
+def eager_one_forward_one_backward(stage: int, num_stages: int, num_microbatches: int) -> tuple[Step, ...]:
+    """Eager 1F1B (Zhuang et al., *On Optimizing the Communication of Model Parallelism*, 2023): about twice the warmup of 1F1B.
+
+    Stages pass forward and backward in turn with two micro-batches more in flight than the next one: while a message is under way
+    in either direction there is another pass to compute. 2 * M steps.
+    """
+    return one_forward_one_backward(stage, num_stages, num_microbatches, Schedule.EAGER_1F1B.lag)
 
 
 def gpipe(stage: int, num_stages: int, num_microbatches: int) -> tuple[Step, ...]:  # noqa: ARG001  # one signature for all
@@ -103,6 +122,7 @@ def zero_bubble_h1(stage: int, num_stages: int, num_microbatches: int) -> tuple[
 
 ORDERS: dict[Schedule, Callable[[int, int, int], tuple[Step, ...]]] = {
     Schedule.ONE_F_ONE_B: one_forward_one_backward,
+    Schedule.EAGER_1F1B: eager_one_forward_one_backward,
     Schedule.GPIPE: gpipe,
     Schedule.ZB_H1: zero_bubble_h1,
     Schedule.INTERLEAVED: one_forward_one_backward,
@@ -140,4 +160,4 @@ def scheduled_in_flight(schedule: Schedule, stage: int, num_stages: int, num_mic
         case Schedule.ZB_H1 | Schedule.INTERLEAVED_ZB:
             return num_in_flight(0, num_stages, num_microbatches)
         case _:
-            return num_in_flight(stage, num_stages, num_microbatches)
+            return num_in_flight(stage, num_stages, num_microbatches, schedule.lag)

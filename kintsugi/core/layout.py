@@ -24,6 +24,7 @@ class Schedule(StrEnum):
     """Order of forward and backward passes within one pipeline."""
 
     ONE_F_ONE_B = "1f1b"
+    EAGER_1F1B = "eager-1f1b"
     GPIPE = "gpipe"
     ZB_H1 = "zb-h1"
     INTERLEAVED = "interleaved"
@@ -34,6 +35,14 @@ class Schedule(StrEnum):
     def is_interleaved(self) -> bool:
         """Whether workers may hold several stages of their pipeline, which go round them."""
         return self in (Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB)
+
+    @property
+    def lag(self) -> int:
+        """How many more micro-batches a stage has in flight than the next one, where it passes forward and backward in turn.
+
+        With 2 a message may be under way while the stages at its ends go on.
+        """
+        return 2 if self is Schedule.EAGER_1F1B else 1
 
     @property
     def is_split(self) -> bool:

@@ -56,6 +56,8 @@ class Chain(NamedTuple):
     """Whether those are all, so that there are no gradients yet when they are held, shape [stages]."""
     rest: int
     """Micro-batches but one."""
+    lag: int
+    """How many more micro-batches a stage has in flight than the next one (`Schedule.lag`)."""
     all_forward: bool
     """Whether all forward passes come first (GPipe)."""
     tail: Floats
@@ -188,6 +190,12 @@ def together_seconds(chain: Chain, start: int, stop: int) -> float:
 
 
 @borrowing
+def flight_of(chain: Chain, stage: int) -> int:
+    """Micro-batches that a stage passes forward before its first backward pass, if there are as many."""
+    return int(chain.lag * (len(chain.speeds) - 1 - stage) + 1)
+
+
+@borrowing
 def late_weights(chain: Chain, stage: int) -> int:
     """Micro-batches whose weight parts a stage passes after its last input part, where they are put off."""
     return int(chain.rest >= stage) + min(stage, chain.rest + 1)
@@ -253,7 +261,7 @@ def waiting_seconds(chain: Chain, stage: int, own: tuple[float, float, float], l
         lower: one micro-batch's way through the stages below and back.
     """
     forward, backward, weight = own
-    both, rest, flight = forward + backward, chain.rest, len(chain.speeds) - stage
+    both, rest, flight = forward + backward, chain.rest, flight_of(chain, stage)
     if chain.all_forward:
         return rest * both
     done = max(0, rest - stage) * weight

@@ -12,7 +12,7 @@ import numpy as np
 from estimator.arrays import Floats, Ints
 from estimator.layers import LayerSums
 from estimator.memory import holds_all
-from estimator.schedule import scheduled_in_flight
+from estimator.schedule import most_in_flight, scheduled_in_flight
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LayerProfile, LinkCost
 from planner.pipelines.bounds import Chain, Model, fill_peaks, fits_somehow, widest_that_fits
@@ -211,6 +211,7 @@ class Partitioner:
             held=(held := self._held(num_stages, num_microbatches)),
             is_all=(held == num_microbatches) & (self._schedule is not Schedule.ZB_H1),
             rest=num_microbatches - 1,
+            lag=self._schedule.lag,
             all_forward=self._schedule is Schedule.GPIPE,
             tail=tail,
             least_update=least_update,
@@ -243,9 +244,8 @@ class Partitioner:
         widest = widest_stages(both)
         fitting = widest.copy()
         for length in lengths if self._schedule is not Schedule.GPIPE else ():
-            greatest = widest_that_fits(
-                self._model, self._chain((kind,) * length, length + 1, self._model.forward), both, widest[length]
-            )
+            chain = self._chain((kind,) * length, most_in_flight(length, self._schedule.lag) + 1, self._model.forward)
+            greatest = widest_that_fits(self._model, chain, both, widest[length])
             fitting[length] = widest[length] if math.isinf(greatest) else greatest
         return Outline(
             both=both,
@@ -253,17 +253,18 @@ class Partitioner:
             delay=self._model.least_delay,
             widest=widest,
             fitting=fitting,
+            lag=self._schedule.lag,
             all_forward=self._schedule is Schedule.GPIPE,
         )
 
     def most_microbatches(self, num_stages: int, kind: WorkerKind, at_most: int) -> int:
         """Most micro-batches, up to `at_most`, with which some split fits the memory of such workers; 0 where none does."""
-        low, high = 0, at_most + 1
+        low, high, most = 0, at_most + 1, most_in_flight(num_stages, self._schedule.lag)
         while high - low > 1:
-            probe = min(high - 1, num_stages + 1) if (low, high) == (0, at_most + 1) else (low + high) // 2
+            probe = min(high - 1, most + 1) if (low, high) == (0, at_most + 1) else (low + high) // 2
             if not self.fits((kind,) * num_stages, probe):
                 high = probe
-            elif probe > num_stages and self._schedule is not Schedule.GPIPE:
+            elif probe > most and self._schedule is not Schedule.GPIPE:
                 return at_most
             else:
                 low = probe

@@ -4,7 +4,7 @@ import numpy as np
 
 from estimator.arrays import Floats, Ints
 from estimator.compiled import compiled
-from estimator.pipeline import all_forward_all_backward_ends, one_forward_one_backward_ends
+from estimator.pipeline import all_forward_all_backward_ends, eager_ends, one_forward_one_backward_ends
 from estimator.split import zero_bubble_ends
 from planner.pipelines.bounds import Chain, Model, greatest_bound, late_weights, reduction_seconds, together_seconds, update_seconds
 
@@ -35,6 +35,8 @@ def split_seconds(model: Model, chain: Chain, cuts: Ints) -> float:
         ends = all_forward_all_backward_ends(forward, backward, delays, chain.rest + 1)
     elif model.weight[-1] > 0.0:
         ends = zero_bubble_ends(forward, backward, weight, delays, chain.rest + 1)
+    elif chain.lag > 1:
+        ends = eager_ends(forward, backward, delays, chain.rest + 1)
     else:
         ends = one_forward_one_backward_ends(forward, backward, delays, chain.rest + 1)
     reduced, update = 0.0, 0.0

@@ -22,7 +22,9 @@ class Outline(NamedTuple):
     widest: Floats
     """Least possible time of the greatest of n stages, shape [layers + 1]."""
     fitting: Floats
-    """The same over splits that fit memory with more than n micro-batches, shape [layers + 1]."""
+    """The same over splits that fit memory with more micro-batches than are ever in flight, shape [layers + 1]."""
+    lag: int
+    """How many more micro-batches a stage has in flight than the next one (`Schedule.lag`)."""
     all_forward: bool
     """Whether all forward passes come first (GPipe)."""
 
@@ -62,19 +64,21 @@ def least_seconds(outline: Outline, num_stages: int, num_microbatches: int, tail
     """No split of the layers over so many equal workers has a shorter objective, in seconds. O(layers).
 
     The greatest stage takes at least `widest`, more where the first stage holds few layers; the path through it waits for
-    it once per micro-batch that is not in flight, and for the stages below it twice.
+    it once per micro-batch that is not in flight, and for the stages below it twice; or for half of its passes; or it does all of
+    its own between its first and its last.
     """
     both, rest, count = outline.both, num_microbatches - 1, len(outline.both) - 1
-    total, result = both[-1], np.inf
-    least = outline.fitting[num_stages] if num_microbatches > num_stages else outline.widest[num_stages]
+    total, result, flight = both[-1], np.inf, outline.lag * (num_stages - 1) + 1
+    least = outline.fitting[num_stages] if num_microbatches > flight else outline.widest[num_stages]
     chain = total + 2 * (num_stages - 1) * outline.delay
     for first in range(1 if num_stages > 1 else count, count - num_stages + 2):
         widest = max(both[first], (total - both[first]) / max(1, num_stages - 1), least)
         if outline.all_forward:
             waits = rest * widest
         else:
-            waits = total + (rest - num_stages) * widest if rest >= num_stages else min(rest * widest / 2, widest)
-            waits = max(waits, (rest // num_stages) * chain)
+            waits = max(rest * widest / 2, num_microbatches * widest - chain, (rest // flight) * chain)
+            if rest >= flight:
+                waits = max(waits, total + (rest - flight) * widest)
         result = min(result, chain + waits + tail[first])
         if both[first] > least and both[first] * (num_stages - 1) > total - both[first]:
             break

@@ -6,7 +6,7 @@ import numpy as np
 
 from estimator.arrays import Floats, Ints
 from estimator.compiled import borrowing, compiled
-from planner.pipelines.bounds import Chain, Model, fits, stage_parts
+from planner.pipelines.bounds import Chain, Model, fits, flight_of, stage_parts
 
 
 class Stages(NamedTuple):
@@ -105,7 +105,7 @@ def _widest(model: Model, chain: Chain, ceiling: float) -> Floats:
     way = (model.forward[-1] + model.backward[-1]) / chain.speeds.max() + 2.0 * (num_stages - 1) * model.least_delay
     result = np.full(num_stages, np.inf)
     for stage in range(num_stages):
-        flight = num_stages - stage
+        flight = flight_of(chain, stage)
         if chain.all_forward:
             times = 1.0 * rest
         elif rest >= flight:

@@ -16,7 +16,7 @@ from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Schedule
 from tests.estimator.orders import ordered_times
 
-SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE)
+SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE)
 seconds = st.floats(0.001, 1.0)
 
 
@@ -64,3 +64,37 @@ def test_equation_12_is_equation_13_with_one_failure():
 def test_a_stage_without_a_living_replica_cannot_be_rerouted():
     with pytest.raises(InfeasibleError, match="all 3 replicas of stage 1"):
         rerouted_seconds([0, 3], 8, 3, 1.0, 2.0)
+
+
+@given(st.integers(1, 8), st.integers(1, 20), seconds, seconds)
+def test_equal_stages_without_delays_take_as_long_under_eager_1f1b(stages, microbatches, forward, backward):
+    times = pipeline_times(Schedule.EAGER_1F1B, [forward] * stages, [backward] * stages, [0.0] * (stages - 1), microbatches)
+    assert times.pipeline_seconds == pytest.approx(symmetric_seconds(stages, microbatches, forward, backward))
+
+
+@given(st.integers(1, 8), st.integers(1, 30), seconds, seconds, st.floats(0.0, 3.0))
+def test_with_equal_stages_eager_1f1b_is_never_slower_than_1f1b(stages, microbatches, forward, backward, delay):
+    eager, plain = (
+        pipeline_times(schedule, [forward] * stages, [backward] * stages, [delay] * (stages - 1), microbatches).pipeline_seconds
+        for schedule in (Schedule.EAGER_1F1B, Schedule.ONE_F_ONE_B)
+    )
+    assert eager <= plain * (1 + 1e-12)
+
+
+@given(st.integers(2, 8), st.integers(1, 40), seconds, seconds, st.floats(0.0, 0.5))
+def test_messages_that_take_half_a_micro_batch_each_way_are_hidden_by_eager_1f1b(stages, microbatches, forward, backward, share):
+    delay = share * (forward + backward)
+    times = pipeline_times(Schedule.EAGER_1F1B, [forward] * stages, [backward] * stages, [delay] * (stages - 1), microbatches)
+    hidden = symmetric_seconds(stages, microbatches, forward, backward) + 2 * (stages - 1) * delay
+    assert times.pipeline_seconds == pytest.approx(hidden)
+
+
+@given(st.integers(2, 6), st.integers(0, 20), seconds, seconds, st.floats(0.0, 3.0))
+def test_as_many_micro_batches_as_are_in_flight_take_their_passes_or_one_round_trip(stages, more, forward, backward, delay):
+    both, round_trip = forward + backward, stages * (forward + backward) + 2 * (stages - 1) * delay
+    for schedule, flight in ((Schedule.ONE_F_ONE_B, stages), (Schedule.EAGER_1F1B, 2 * stages - 1)):
+        times = [
+            pipeline_times(schedule, [forward] * stages, [backward] * stages, [delay] * (stages - 1), count).pipeline_seconds
+            for count in (10 * flight + more, 11 * flight + more)
+        ]
+        assert times[1] - times[0] == pytest.approx(max(flight * both, round_trip))

@@ -22,7 +22,7 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Schedule
 
 GOLDEN = Path(__file__).parent / "golden"
-KNOWN = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZB_H1)
+KNOWN = (Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1)
 WHOLE = [Pass.FORWARD, Pass.BACKWARD]
 SPLIT = [Pass.FORWARD, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT]
 SHAPES = [(stages, microbatches) for stages in range(1, 7) for microbatches in range(1, 9)]
@@ -69,6 +69,7 @@ def test_no_stage_holds_more_than_its_limit(schedule, shape):
         assert in_flight_peak(steps) == scheduled_in_flight(schedule, stage, *shape)
     most = {
         Schedule.ONE_F_ONE_B: [min(num_stages - s, num_microbatches) for s in range(num_stages)],
+        Schedule.EAGER_1F1B: [min(2 * (num_stages - s) - 1, num_microbatches) for s in range(num_stages)],
         Schedule.GPIPE: [num_microbatches] * num_stages,
         Schedule.ZB_H1: [num_in_flight(0, *shape)] * num_stages,
     }

@@ -69,7 +69,9 @@ def require_paired_flows(document):
     return ends
 
 
-@pytest.mark.parametrize("schedule", [Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.INTERLEAVED])
+@pytest.mark.parametrize(
+    "schedule", [Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.INTERLEAVED]
+)
 def test_a_trace_is_the_estimators_timetable(schedule):
     virtual = 2 if schedule is Schedule.INTERLEAVED else 1
     plan = with_rounds(grid_plan(8, [2, 2], [4, 4], schedule=schedule, stages_per_worker=virtual), PROFILE)

@@ -25,6 +25,7 @@ from tests.builders import grid_plan, snapshot_of, uniform_profile
 CASES = [
     (Schedule.ONE_F_ONE_B, 2, 1, 4),
     (Schedule.ONE_F_ONE_B, 4, 1, 3),
+    (Schedule.EAGER_1F1B, 4, 1, 9),
     (Schedule.GPIPE, 3, 1, 5),
     (Schedule.ZB_H1, 4, 1, 8),
     (Schedule.ZB_H1, 3, 1, 2),

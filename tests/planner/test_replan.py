@@ -268,7 +268,11 @@ def test_too_little_memory_says_what_would_do():
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.sampled_from((Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.ZB_H1)), st.integers(2, 12), st.integers(9, 20))
+@given(
+    st.sampled_from((Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.ZB_H1)),
+    st.integers(2, 12),
+    st.integers(9, 20),
+)
 def test_the_number_of_workers_that_would_do_is_the_smallest(schedule, microbatches, tenths):
     profile = uniform_profile(6, memory_bytes=tenths * 100_000_000, layer_changes={"activation_bytes": 250_000_000})
 

@@ -63,7 +63,7 @@ def test_equal_layers_are_split_best(num_layers, stages, microbatches, delay, me
     st.lists(st.tuples(times, times), min_size=3, max_size=7),
     st.integers(1, 4),
     st.integers(1, 8),
-    st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.GPIPE]),
+    st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE]),
 )
 def test_bounds_hold_for_unequal_layers(layers, stages, microbatches, schedule):
     assume(stages <= len(layers))
@@ -86,7 +86,7 @@ def test_bounds_hold_for_unequal_layers(layers, stages, microbatches, schedule):
     st.integers(2, 5),
     st.integers(1, 9),
     st.integers(400, 2_400),
-    st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.GPIPE]),
+    st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE]),
 )
 def test_bounds_that_know_of_memory_hold(layers, stages, microbatches, usable, schedule):
     assume(stages <= len(layers))
@@ -207,7 +207,9 @@ def test_no_multiset_is_worth_more_than_the_relaxation(first, kinds, pipelines, 
     assert relaxed_worth(worth, first, workers, pipelines) >= exact * (1 - 1e-12) or exact < 0
 
 
-@pytest.mark.parametrize("schedule", [Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.INTERLEAVED])
+@pytest.mark.parametrize(
+    "schedule", [Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.INTERLEAVED]
+)
 @pytest.mark.parametrize("seconds", [0.01, 1e-12, 1e-300])
 def test_weight_parts_alone_take_time(schedule, seconds):
     """However little: a search that begins at no time at all, and doubles it, would never end."""

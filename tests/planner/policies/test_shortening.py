@@ -26,7 +26,9 @@ def snapshot(profile, num_workers, microbatches, *, workers_per_host, schedule=S
     return replace(asked, settings=replace(asked.settings, schedule=schedule))
 
 
-@pytest.mark.parametrize("schedule", [Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.INTERLEAVED])
+@pytest.mark.parametrize(
+    "schedule", [Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.INTERLEAVED]
+)
 @pytest.mark.parametrize(("num_workers", "per_host", "microbatches"), [(4, 2, 8), (8, 4, 2), (6, 2, 1)])
 def test_a_slow_network_confines_pipelines_to_a_host(schedule, num_workers, per_host, microbatches):
     profile = uniform_profile(16, inter_host=ETHERNET_OF_A_GIGABIT)

@@ -19,7 +19,7 @@ def reference() -> RunResult:
     return run(tiny_gpt, gpt_request(2, 3))
 
 
-@pytest.mark.parametrize("schedule", [Schedule.GPIPE, Schedule.ZB_H1])
+@pytest.mark.parametrize("schedule", [Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1])
 def test_schedules_train_as_1f1b_does(schedule):
     request = under(schedule, gpt_request(2, 3))
     result = run(tiny_gpt, request)
@@ -27,12 +27,19 @@ def test_schedules_train_as_1f1b_does(schedule):
     assert (ActionKind.BACKWARD_WEIGHT in kinds(result, request)) == (schedule is Schedule.ZB_H1)
 
 
-@pytest.mark.parametrize("policy", [Policy.DATA_REROUTING, Policy.DYNAMIC_PARALLELISM])
-def test_a_job_under_zb_h1_is_mended(policy):
-    request = under(Schedule.ZB_H1, gpt_request(2, 3, policy))
+@pytest.mark.parametrize(
+    ("schedule", "policy"),
+    [
+        (Schedule.ZB_H1, Policy.DATA_REROUTING),
+        (Schedule.ZB_H1, Policy.DYNAMIC_PARALLELISM),
+        (Schedule.EAGER_1F1B, Policy.DATA_REROUTING),
+    ],
+)
+def test_a_job_is_mended_under_its_schedule(schedule, policy):
+    request = under(schedule, gpt_request(2, 3, policy))
     result = run(tiny_gpt, request, fail_at(2, "w04", "backward"))
     assert_same(result, reference())
-    assert survivors(result).schedule is Schedule.ZB_H1
+    assert survivors(result).schedule is schedule
 
 
 def test_a_rerouted_job_under_1f1b_splits_its_backward_passes():
