@@ -124,7 +124,8 @@ class Streams:
                 yield _begin(place)
                 if place.plan_missing:
                     for begun in await self._page(job, place.number - 1, 1):
-                        yield _wire(begun, frozenset((NewsKind.PLAN,)) & selection.kinds, selection.detail)
+                        if selection.is_visible(begun.job):
+                            yield _wire(begun, frozenset((NewsKind.PLAN,)) & selection.kinds, selection.detail)
                 async for line in self._lines(job, place.number, window):
                     if line is None:
                         yield b": alive\n\n"
