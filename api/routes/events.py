@@ -61,7 +61,8 @@ async def post_events(
     """Log one event, or several that happened together, and answer with the one plan to go on with.
 
     The events are durable before the answer. An event whose id was seen changes nothing and gets the same answer. Where no
-    plan is left the events are logged all the same, and the answer is a problem of code `infeasible` or `state_lost`.
+    plan is left the events are logged all the same, and the answer is a problem of code `infeasible` or `state_lost`; so they
+    are, with `planning_failed`, where the search for one failed again and again.
 
     In a job that coalesces events the answer comes once its `coalesce_seconds` are over; who waits less gets 202 and is told
     where to look. In a job that requires approval the plan is `proposed`: it is not to be carried out yet.
