@@ -31,6 +31,10 @@ class WorkLostError(UnavailableError):
     """The process that was to do the work ended over it, by nobody's wish, or gave no answer in time."""
 
 
+class TakesTooLongError(WorkLostError):
+    """It gave no answer in time: another process would take as long."""
+
+
 class Workshop:
     """Up to `size` processes; they are begun when they are wanted, and ready once they have read the planner's compiled loops."""
 
@@ -110,10 +114,10 @@ class Workshop:
 
     def _loss(self, helper: "_Helper", error: Exception) -> UnavailableError:
         """What it means that a process gave no answer: the work is not to blame where the process was asked to end."""
-        if isinstance(error, TimeoutError | pickle.UnpicklingError):
-            return WorkLostError(
-                f"the process that plans gave no answer within {LONGEST_SECONDS:g} s, or none that can be read; try again"
-            )
+        if isinstance(error, TimeoutError):
+            return TakesTooLongError(f"the process that plans gave no answer within {LONGEST_SECONDS:g} s; try again")
+        if isinstance(error, pickle.UnpicklingError):
+            return WorkLostError("the process that plans gave no answer that can be read; try again")
         status = helper.exit_status()
         if self._closed or status == -signal.SIGTERM:
             return UnavailableError("the process that plans was ended; try again")
