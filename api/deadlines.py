@@ -8,7 +8,7 @@ from anyio.to_thread import run_sync
 from api.jobs.clock import seconds_between
 from api.outages import Outage, Outages
 from api.storage.agenda import Agenda
-from api.storage.legible import IllegibleError
+from api.storage.engines import DATABASE_FIELD
 from kintsugi.core.errors import UnavailableError
 
 END_OF_TIME = "9999"
@@ -68,7 +68,7 @@ class Deadlines:
         try:
             await self._expire(job)
         except Exception as error:  # one job's misfortune is not the others'
-            if isinstance(error, UnavailableError) and not isinstance(error, IllegibleError):
+            if isinstance(error, UnavailableError) and error.field == DATABASE_FIELD:  # which is everybody's
                 raise
             self._refused.goes_on(job, error)
             return False

@@ -50,7 +50,11 @@ class Metrics:
             registry=self.registry,
         )
         self.pending = Gauge("kintsugi_pending_jobs", "Jobs for which plans are still being made ahead.", registry=self.registry)
-        self.waiting = Gauge("kintsugi_waiting_clients", "Clients that wait for a newer plan.", registry=self.registry)
+        self.waiting = Gauge(
+            "kintsugi_waiting_clients",
+            "Clients that wait for a newer plan, or for further events.",
+            registry=self.registry,
+        )
         self.streams = Gauge("kintsugi_stream_clients", "Clients that listen to a stream.", registry=self.registry)
         self.watched = Gauge("kintsugi_watched_workers", "Living workers whose heartbeats are awaited.", registry=self.registry)
         self.deliveries = Counter(

@@ -17,7 +17,7 @@ from api.storage.stored import StoredDecision
 from api.storage.wording import Wording
 from kintsugi.core import codec
 from kintsugi.core.ending import Ending
-from kintsugi.core.errors import KintsugiError, NotFoundError
+from kintsugi.core.errors import KintsugiError, NotFoundError, PlanningFailedError
 from kintsugi.core.handling import Approval
 from kintsugi.core.membership import Event
 from kintsugi.core.messages import Report
@@ -143,7 +143,9 @@ class Replay:
         return again
 
     def _problem_compared(self, history: History, stored: Mapping[str, Any]) -> Iterator[Difference]:
-        """Whether there still is no plan, for the same reason."""
+        """Whether there still is no plan, for the same reason; that a search failed follows from no snapshot."""
+        if stored["code"] == PlanningFailedError.code:
+            return
         try:
             decision = planning.decide(self._records.snapshot(self._state, history))
         except KintsugiError as error:

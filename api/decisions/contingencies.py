@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from api.decisions.ahead import make
+from api.decisions.ahead import Made, make
+from api.decisions.workshop import TakesTooLongError, WorkLostError
 from api.outages import Outage
 from api.storage.database import OvertakenError
 from api.storage.engines import DATABASE_FIELD
+from api.storage.recent import Recent
 from api.storage.shelf import Decided, Shelf
 from kintsugi.core import codec
 from kintsugi.core.errors import KintsugiError, UnavailableError
@@ -24,6 +26,10 @@ IDLE_SECONDS = 60.0
 """How long the thread sleeps at a time while there is nothing to do."""
 AGAIN_SECONDS, LONGEST_AGAIN_SECONDS = 1.0, 10.0
 """Before work that the database did not let be done is taken up again; each time twice as long, up to the second."""
+MOST_TRIES = 2
+"""Processes that may end over one plan: the first may have been killed for what others took."""
+REMEMBERED = 256
+"""Snapshots whose plan was given up, those of which it was last."""
 CLOSING_SECONDS = 5.0
 """How long a stopping service waits for the plan that is being made."""
 
@@ -74,6 +80,8 @@ class Contingencies:
         self._thread = threading.Thread(target=self._run, name="contingencies", daemon=True)
         self._log = structlog.get_logger("kintsugi.api")
         self._outage = Outage("plan ahead")
+        self._given_up: Recent[str, bool] = Recent(REMEMBERED)
+        """By fingerprint."""
 
     def start(self) -> None:
         """Begin to work."""
@@ -162,26 +170,44 @@ class Contingencies:
             work.document = codec.dumps(work.base)
             work.todo = losses(work.base, self._pair_work)
             self._outage.is_over()
-        elif work.following is not None:
-            self._make(work, work.base, work.following)
+        elif work.following is not None and not self._make(work, work.base, work.following):
+            work.todo = iter(())  # what is like it would take as long
         work.following = next(work.todo, None)
         if work.following is None or len(work.fresh) >= BATCH:
             self._store(work)
         if work.following is None:
             self._finish(work)
 
-    def _make(self, work: _Work, base: Snapshot, loss: Loss) -> None:
-        if fingerprint(after(base, loss)) in work.stored:
-            return
+    def _make(self, work: _Work, base: Snapshot, loss: Loss) -> bool:
+        """Make one plan, unless it is there; False where it is given up, for this snapshot once and for all."""
+        key = fingerprint(after(base, loss))
+        if key in work.stored:
+            return True
+        if self._given_up.get(key):
+            return False
         try:
-            made = make(work.document, loss)
-        except UnavailableError:
+            made = self._made(work.document, loss)
+        except WorkLostError as error:
             if self._closed:
                 raise
-            made = make(work.document, loss)  # by another process: the one before may have been killed for what others took
+            self._given_up.put(key, True)
+            self._log.warning("no further plans ahead: one is given up", job=work.job, lost=loss.subjects, error=error.as_dict())
+            return False
         if made is not None:
             with self._changed:
                 work.fresh[made[0]] = made[1]
+        return True
+
+    def _made(self, document: str, loss: Loss) -> Made | None:
+        for _ in range(MOST_TRIES - 1):
+            try:
+                return make(document, loss)
+            except TakesTooLongError:
+                raise
+            except UnavailableError:
+                if self._closed:
+                    raise
+        return make(document, loss)
 
     def _store(self, work: _Work) -> None:
         """Store what was made, unless newer work has taken its place."""

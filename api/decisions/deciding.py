@@ -11,6 +11,7 @@ import structlog
 
 from api.decisions import planning
 from api.decisions.contingencies import Contingencies
+from api.decisions.tries import Tries
 from api.decisions.workshop import Workshop
 from api.metrics import Metrics
 from api.spans import span
@@ -40,6 +41,7 @@ class Decider:
         self._metrics = metrics
         self._ahead = ahead
         self._workshop = workshop
+        self._tries = Tries()
         self._num_searching = 0
         self._lock = Lock()
         self._log = structlog.get_logger("kintsugi.api")
@@ -60,9 +62,10 @@ class Decider:
 
         Raises:
             KintsugiError: there is none.
+            PlanningFailedError: the search for it failed too often.
             UnavailableError: the process that searched ended.
         """
-        with self._timing(snapshot):
+        with self._timing(snapshot), self._tries.of(snapshot):
             decided = planning.decided(snapshot) if planning.is_quick(snapshot) else self._searched(snapshot)
         self._tell(snapshot, job, decided.policy, decided.reason)
         return decided

@@ -27,6 +27,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class WorkLostError(UnavailableError):
+    """The process that was to do the work ended over it, by nobody's wish, or gave no answer in time."""
+
+
+class TakesTooLongError(WorkLostError):
+    """It gave no answer in time: another process would take as long."""
+
+
 class Workshop:
     """Up to `size` processes; they are begun when they are wanted, and ready once they have read the planner's compiled loops."""
 
@@ -68,15 +76,17 @@ class Workshop:
 
         Raises:
             KintsugiError: that `work` raised.
-            UnavailableError: there is no process, or it ended (it may have been killed for memory); the next call begins another.
+            WorkLostError: the process ended (it may have been killed for memory), or is silent; the next call begins another.
+            UnavailableError: there is no process, or somebody ended it.
         """
         self.start()
         helper = self._free()
         try:
             result = helper.ask(work, args, kwargs)
         except (EOFError, OSError, TimeoutError, pickle.UnpicklingError) as error:
+            loss = self._loss(helper, error)
             self._dismiss(helper, was_ready=True)
-            raise UnavailableError("the process that plans ended or does not answer; try again") from error
+            raise loss from error
         except BaseException:  # what cannot be sent, or read here: nobody else would ever let go of the process
             self._dismiss(helper, was_ready=True)
             raise
@@ -101,6 +111,18 @@ class Workshop:
             self._dismiss(helper, was_ready=True)
         with self._changed:
             self._changed.wait_for(lambda: not self._helpers, CLOSING_SECONDS)
+
+    def _loss(self, helper: "_Helper", error: Exception) -> UnavailableError:
+        """What it means that a process gave no answer: the work is not to blame where the process was asked to end."""
+        if isinstance(error, TimeoutError):
+            return TakesTooLongError(f"the process that plans gave no answer within {LONGEST_SECONDS:g} s; try again")
+        if isinstance(error, pickle.UnpicklingError):
+            return WorkLostError("the process that plans gave no answer that can be read; try again")
+        status = helper.exit_status()
+        if self._closed or status == -signal.SIGTERM:
+            return UnavailableError("the process that plans was ended; try again")
+        how = "killed, as where memory runs out" if status == -signal.SIGKILL else f"exit status {status}"
+        return WorkLostError(f"the process that plans ended ({how}); try again")
 
     def _free(self) -> "_Helper":
         with self._changed:
@@ -162,6 +184,14 @@ class _Helper:
         if not self._connection.poll(LONGEST_SECONDS):
             raise TimeoutError
         return self._connection.recv()
+
+    def exit_status(self) -> int | None:
+        """Of a process that has ended, or does so now; a signal that ended it is below 0. None where it goes on."""
+        with self._ending:
+            if self._connection.closed:
+                return None
+            self._process.join(CLOSING_SECONDS)
+            return self._process.exitcode
 
     def end(self) -> None:
         """End the process, whatever it does; who waits for its answer is told."""

@@ -39,7 +39,8 @@ class Lifecycle:
     generation: int = 0
     """Of the latest decision."""
     current: int = 0
-    """Of the plan to go on with: the latest that is approved; in an advise-only job the latest advice."""
+    """Of the plan to go on with: the latest that is approved, or what runs, once approved ones do not start from it; in an
+    advise-only job the latest advice."""
     applied: int = 0
     """Of the plan that runs; -1 where no trainer of an advise-only job said so of any."""
     standings: tuple[Standing, ...] = ()
@@ -121,6 +122,8 @@ class Lifecycle:
             return self
         earlier = [other.generation for other in self.standings if other.generation < report.generation]
         applied = replace(standing, status=S.APPLIED, number=number, since=at, reason="")
+        if self.handling.requires_approval:  # whatever was decided later starts from what ran before: it waits for nobody's word
+            return replace(self, applied=report.generation, current=report.generation, standings=(applied,))
         current = max(self.current, report.generation)
         return replace(self._without(earlier), applied=report.generation, current=current)._with(applied)
 

@@ -43,6 +43,7 @@ class Wording:
         account = f'{{"alternatives":{codec.dumps(decision.alternatives)},"previous_plan":{_plan_text(decision.previous_plan)}}}'
         return cls(brief=_packed(codec.dumps(brief)), account=_packed(account))
 
+    @legible
     def text(self, detail: Detail = Detail.FULL) -> str:
         """The decision as one JSON object."""
         account = NO_ACCOUNT if detail is Detail.BRIEF else _unpacked(self.account)

@@ -1,8 +1,8 @@
 """Server-sent events: what the logs say as it is written, behind the last thing that a client took in."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -16,8 +16,9 @@ from api.access.limits import Places
 from api.answers import answer_body
 from api.jobs.history import Entry
 from api.pages import ending_record, event_record, report_record
+from api.storage.legible import IllegibleError
 from api.storage.wording import Detail
-from api.waiting.feed import Feed, Line
+from api.waiting.feed import Feed, Illegible, Line
 from api.waiting.tail import PAGE, Tail, Window
 from kintsugi.core import codec
 from kintsugi.core.checks import LARGEST_INTEGER
@@ -76,6 +77,17 @@ class Selection:
     is_visible: Callable[[str], bool]
     """Whether the client may hear of a job."""
 
+    def text_of(self, line: Line | Illegible) -> bytes:
+        """A line as the client is told it; empty where there is nothing for it."""
+        if not self.is_visible(line.job):
+            return b""
+        if isinstance(line, Illegible):
+            return _left_out(line)
+        try:
+            return _wire(line, self.kinds, self.detail)
+        except IllegibleError:
+            return _left_out(line)
+
 
 class EventStream(EventSourceResponse):
     """Server-sent events to one client, until there are no more or the client is gone or stuck."""
@@ -117,34 +129,43 @@ class Streams:
     async def messages(self, job: str | None, place: Place, selection: Selection) -> AsyncGenerator[bytes, None]:
         """Everything behind `place`, of one job or of all, and then what comes, until the service stops.
 
-        Who is behind while the database is away is sent away, too: it is too late for a refusal, and nothing is lost.
+        Who is behind while the database is away is sent away, too: it is too late for a refusal, and nothing is lost. So is
+        who listens to a job that this version of the program does not understand any more; who listens to all hears the others.
         """
         with suppress(UnavailableError):
             async with self.tail.listening(job) as window:
                 yield _begin(place)
                 if place.plan_missing:
+                    plan_alone = replace(selection, kinds=frozenset((NewsKind.PLAN,)) & selection.kinds)
                     for begun in await self._page(job, place.number - 1, 1):
-                        yield _wire(begun, frozenset((NewsKind.PLAN,)) & selection.kinds, selection.detail)
+                        yield plan_alone.text_of(begun)
                 async for line in self._lines(job, place.number, window):
                     if line is None:
                         yield b": alive\n\n"
-                    elif selection.is_visible(line.job) and (text := _wire(line, selection.kinds, selection.detail)):
+                    elif text := selection.text_of(line):
                         yield text
 
     async def awaited(self, job: str, kind: type[Event] | type[Report], after: int, limit: int, seconds: float) -> list[Entry]:
-        """Up to `limit` entries of a kind behind log number `after` as soon as there are any; none after `seconds`."""
+        """Up to `limit` entries of a kind behind log number `after` as soon as there are any; none after `seconds`.
+
+        Raises:
+            UnavailableError: the database does not answer, or not what this version of the program understands.
+        """
         with anyio.move_on_after(seconds):
             async with self.tail.listening(job) as window, aclosing(self._lines(job, after, window)) as lines:
                 async for line in lines:
-                    if line is not None and isinstance(line.entry.content, kind):
-                        more = window.after(line.number) or ()
+                    if isinstance(line, Line) and isinstance(line.entry.content, kind):
+                        more = _until_illegible(window.after(line.number) or ())
                         return [at.entry for at in (line, *more) if isinstance(at.entry.content, kind)][:limit]
         return []
 
-    async def _lines(self, job: str | None, number: int, window: Window) -> AsyncGenerator[Line | None, None]:
+    async def _lines(self, job: str | None, number: int, window: Window) -> AsyncGenerator[Line | Illegible | None, None]:
         """Every line behind `number`; None for every `heartbeat_seconds` without any. A stopping service ends with a page.
 
         They end as well once the database was set back: what the client was told is not there any more.
+
+        Raises:
+            IllegibleError: of the lines of one job one is not understood.
         """
         caught_up = False
         while True:
@@ -156,6 +177,8 @@ class Streams:
             if window.is_over:
                 return
             for line in lines:
+                if job is not None and isinstance(line, Illegible):
+                    raise line.error
                 number = line.number
                 yield line
             if self.tail.is_closed:
@@ -163,7 +186,7 @@ class Streams:
             if not lines and not await _happens(changed, self.heartbeat_seconds):
                 yield None
 
-    async def _page(self, job: str | None, number: int, limit: int) -> Sequence[Line]:
+    async def _page(self, job: str | None, number: int, limit: int) -> Sequence[Line | Illegible]:
         if job is None:
             return await run_sync(self.feed.after, number, limit)
         return await run_sync(self.feed.of_job, job, number, limit)
@@ -174,6 +197,20 @@ async def _happens(event: anyio.Event, seconds: float) -> bool:
     with anyio.move_on_after(seconds) as scope:
         await event.wait()
     return not scope.cancelled_caught
+
+
+def _until_illegible(lines: Iterable[Line | Illegible]) -> Iterator[Line]:
+    """Who waits for them hears the others first."""
+    for line in lines:
+        if isinstance(line, Illegible):
+            return
+        yield line
+
+
+def _left_out(line: Line | Illegible) -> bytes:
+    """A comment, which programs pass over; the number stays that of the last line that was told."""
+    told = f"this version of the service does not understand all of entry {line.number_in_job} of job {codec.dumps(line.job)}"
+    return f": left out: {told}\n\n".encode()
 
 
 def _begin(place: Place) -> bytes:

@@ -6,11 +6,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import anyio
+import structlog
 from anyio.to_thread import run_sync
 
 from api.outages import Outage
 from api.storage.continuity import Mark, SetBackError
-from api.waiting.feed import Feed, Line
+from api.waiting.feed import Feed, Illegible, Line
 from kintsugi.core.errors import UnavailableError
 
 POLL_SECONDS = 0.1
@@ -33,9 +34,9 @@ class Window:
         """Whether nothing comes any more: what was told is not in the database any more."""
         self.changed = anyio.Event()
         """Set with the next line; another one takes its place."""
-        self._lines: deque[Line] = deque(maxlen=WINDOW_LINES)
+        self._lines: deque[Line | Illegible] = deque(maxlen=WINDOW_LINES)
 
-    def add(self, line: Line) -> None:
+    def add(self, line: Line | Illegible) -> None:
         """Keep a line and wake everybody."""
         self._lines.append(line)
         self.wake()
@@ -45,7 +46,7 @@ class Window:
         self.changed.set()
         self.changed = anyio.Event()
 
-    def after(self, number: int) -> Sequence[Line] | None:
+    def after(self, number: int) -> Sequence[Line | Illegible] | None:
         """The lines behind `number`; None where older ones than are kept belong to them."""
         lines = [line for line in self._lines if line.number > number] if self._lines and self._lines[-1].number > number else []
         return None if lines and lines[0].number > number + 1 else lines
@@ -66,6 +67,7 @@ class Tail:
         self._poked = anyio.Event()
         self._closed = False
         self._outage = Outage("look for new entries")
+        self._log = structlog.get_logger("kintsugi.api")
 
     @property
     def is_closed(self) -> bool:
@@ -147,9 +149,11 @@ class Tail:
         if len(lines) == PAGE:
             self._poked.set()
 
-    def _hand_out(self, line: Line) -> None:
+    def _hand_out(self, line: Line | Illegible) -> None:
+        if isinstance(line, Illegible):
+            self._log.warning("cannot tell of an entry", job=line.job, number=line.number_in_job, reason=line.error.message)
         of_job, of_all = self._windows.get(line.job), self._windows.get(ALL_JOBS)
         if of_job is not None:
-            of_job.add(replace(line, number=line.entry.number))
+            of_job.add(replace(line, number=line.number_in_job))
         if of_all is not None:
             of_all.add(line)

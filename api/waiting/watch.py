@@ -70,7 +70,14 @@ class Watch:
                 self._watched.pop(job, None)
 
     def tell(self, job: str, generation: int) -> None:
-        """Wake those who wait for a generation of `job` below `generation`."""
+        """Wake those who wait for a generation of `job` below `generation`, that to go on with; it may be an earlier one again."""
+        watched = self._watched.get(job)
+        if watched is not None and generation < watched.generation:
+            watched.generation = generation
+        self._found(job, generation)
+
+    def _found(self, job: str, generation: int) -> None:
+        """The same of one that was read a moment ago: what was told since is newer."""
         watched = self._watched.get(job)
         if watched is not None and generation > watched.generation:
             watched.generation = generation
@@ -107,4 +114,4 @@ class Watch:
                 continue
             outage.is_over()
             for job, generation in latest.items():
-                self.tell(job, generation)
+                self._found(job, generation)

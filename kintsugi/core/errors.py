@@ -8,7 +8,8 @@ KintsugiError
 │   ├── StaleIncarnationError    speaks for a process life that is over; carries the last known one of each worker
 │   └── StaleTermError           the scheduler that was asked is deposed: another one took over; carries its term
 ├── InfeasibleError              no plan exists: memory, too few workers, contradictory ranges
-│   └── StateLostError           no survivor holds some layer
+│   ├── StateLostError           no survivor holds some layer
+│   └── PlanningFailedError      whether there is one nobody knows: the search kills its process, or fails by a mistake of ours
 ├── ReconfigurationError         the survivors could not move to the decided plan
 ├── AccessError                  the service does not do that for whoever asks
 │   ├── UnauthenticatedError     no usable token came with the request
@@ -143,6 +144,12 @@ class StateLostError(InfeasibleError):
     @classmethod
     def _rebuilt(cls, document: Mapping[str, Any]) -> Self:
         return cls(str(document["message"]), layers=tuple(int(layer) for layer in document["value"]))
+
+
+class PlanningFailedError(InfeasibleError):
+    """The search for a plan was tried again and came to no end; it says nothing of whether there is one."""
+
+    code = "planning_failed"
 
 
 class ReconfigurationError(KintsugiError):

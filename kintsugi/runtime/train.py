@@ -1,7 +1,7 @@
 """`kintsugi.train`: a whole job on this machine in one call."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -13,7 +13,7 @@ from kintsugi.client.connection import checked_address
 from kintsugi.core import checks
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.ending import Outcome
-from kintsugi.core.errors import InvalidInputError, KintsugiError, told_as
+from kintsugi.core.errors import ConflictError, InvalidInputError, KintsugiError, NotFoundError, told_as
 from kintsugi.core.handling import Handling
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS, JobSettings, Ranges, Snapshot
 from kintsugi.core.plan import Plan, Policy
@@ -21,6 +21,7 @@ from kintsugi.core.profile import Profile
 from kintsugi.runtime.brought import finite_factor, require_importable
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions, expected_recovery
 from kintsugi.runtime.control.agent import Agent, Observer
+from kintsugi.runtime.control.begun import BegunJobs
 from kintsugi.runtime.control.decisions import Decisions, JobRequest, LocalDecisions, ServiceDecisions
 from kintsugi.runtime.devices import require_device
 from kintsugi.runtime.disk import make_folder
@@ -74,7 +75,8 @@ def train(
         dp: data-parallel degree to start with; null leaves it to the planner.
         pp: pipeline-parallel degree to start with; null leaves it to the planner.
         ranges: degrees that later plans may have; as wide as workers and layers allow by default.
-        name: of the job at the service; a new one by default. The n-th life of a run is `NAME.lifeN` there.
+        name: of the job at the service; a new one by default. The n-th life of a run is `NAME.lifeN` there,
+            with `.restartK` behind it where its agent was killed before it trained anything.
         profile: what the layers cost; measured on this machine where none is given.
         service: URL of a Kintsugi service that decides; null plans in this process.
         handling: what has to happen before a plan of the service counts, as approval; null asks for nothing.
@@ -143,9 +145,11 @@ def train(
         if service is None:
             return _run(make_job, request, LocalDecisions(), options, observer)
         client = held.enter_context(Client(service, patience=Patience(timeout_seconds=10.0, attempts=3)))
-        if life > 1:
-            _bury(client, _name_in(name, life - 1), request.name)
-        return _run(make_job, request, ServiceDecisions(client), options, observer)
+        begun = None if run is None else BegunJobs(Path(run))
+        if begun is not None:
+            request = replace(request, name=begun.unused(request.name))
+            _bury(client, begun, _name_in(name, life - 1) if life > 1 else None, request.name)
+        return _run(make_job, request, ServiceDecisions(client, begun), options, observer)
 
 
 def _name_in(name: str, life: int) -> str:
@@ -161,10 +165,24 @@ def _recording(options: WorkerOptions, run: RunOptions) -> WorkerOptions:
     return replace(options, run=run, trace=trace)
 
 
-def _bury(client: Client, job: str, successor: str) -> None:
-    """Say of the life before that it is over: an agent that was killed could not. It need not be known there."""
-    with suppress(KintsugiError):
-        client.end(job, Outcome.FAILED, reason=f"its agent is gone; {successor} goes on", by="agent")
+def _bury(client: Client, begun: BegunJobs, before: str | None, successor: str) -> None:
+    """Say of the lives before that they are over: an agent that was killed could not. They need not be known there.
+
+    Args:
+        client: of the service.
+        begun: the jobs of the run's lives.
+        before: what the job of the life before would be called.
+        successor: the job that goes on.
+    """
+    for job in dict.fromkeys([*begun.going_on, *([] if before is None else [before])]):
+        try:
+            client.end(job, Outcome.FAILED, reason=f"its agent is gone; {successor} goes on", by="agent")
+        except (ConflictError, NotFoundError):
+            pass  # it has ended, or was never there
+        except KintsugiError:  # the next life says so
+            return
+        if job in begun.going_on:
+            begun.over(job)
 
 
 def _job_of(make_job: Callable[[], TrainingJob]) -> TrainingJob:

@@ -29,7 +29,7 @@ class Agenda:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("error", [None, OverflowError("a mistake of ours")])
+@pytest.mark.parametrize("error", [None, UnavailableError("its plan cannot be made"), OverflowError("a mistake of ours")])
 async def test_a_job_that_cannot_be_read_keeps_no_deadline_of_others_and_is_not_tried_without_a_pause(error, monkeypatch):
     monkeypatch.setattr(deadlines, "LOOK_SECONDS", 0.1)
     agenda = Agenda(error)

@@ -24,9 +24,10 @@ from kintsugi.core.errors import (
 from kintsugi.core.handling import Handling, PlanStatus
 from kintsugi.core.job import JobSettings, Snapshot
 from kintsugi.core.membership import Event, Membership
-from kintsugi.core.messages import Answer, Measurement, Report, ReportStatus
+from kintsugi.core.messages import Answer, JobView, Measurement, Report, ReportStatus
 from kintsugi.core.plan import Plan
 from kintsugi.core.profile import Profile
+from kintsugi.runtime.control.begun import BegunJobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,8 +208,10 @@ class LocalDecisions:
 class ServiceDecisions:
     """The service, over HTTP: every event and decision is stored before it is acted on."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, begun: BegunJobs | None = None) -> None:
+        """`begun`: where it is kept, for another life, which jobs go on at the service; null keeps it nowhere."""
         self._client = client
+        self._begun = begun
         self._log = structlog.get_logger("kintsugi.runtime")
         self._job = ""
         """Empty before there is one."""
@@ -217,6 +220,21 @@ class ServiceDecisions:
     def start(self, request: JobRequest) -> Decision:
         """Create the job, or get it again; one that was started before is over."""
         self._told: deque[Event] = deque(maxlen=_RETOLD_EVENTS)
+        with nullcontext() if self._begun is None else self._begun.beginning(request.name, self._is_there):
+            view = self._created(request)
+        before, self._job = self._job, request.name
+        if before:
+            self._end(before, f"begins anew as {request.name}")
+        return view.decision
+
+    def _is_there(self, job: str) -> bool:
+        try:
+            self._client.job(job)
+        except NotFoundError:
+            return False
+        return True
+
+    def _created(self, request: JobRequest) -> JobView:
         view = self._client.create_job(
             job=request.name,
             profile=request.profile,
@@ -231,14 +249,12 @@ class ServiceDecisions:
             )
         if view.summary.generation != 0:
             raise ConflictError("has run before, and workers were lost; choose another name", field="name", value=request.name)
-        before, self._job = self._job, request.name
-        if before:
-            self._end(before, f"begins anew as {request.name}")
-        return view.decision
+        return view
 
     def _end(self, job: str, reason: str) -> None:
         try:
             self._client.end(job, Outcome.CANCELLED, reason=reason, by="agent")
+            self._note_over(job)
         except KintsugiError as error:
             self._log.warning("the service does not know that a job is over", job=job, reason=reason, error=str(error))
 
@@ -325,6 +341,11 @@ class ServiceDecisions:
     def ended(self, ending: Ending) -> None:
         """Tell the service that nothing is to be planned or waited for any more."""
         self._client.end(self._job, ending.outcome, reason=ending.reason, by=ending.by)
+        self._note_over(self._job)
+
+    def _note_over(self, job: str) -> None:
+        if self._begun is not None:
+            self._begun.over(job)
 
     def hurried(self) -> AbstractContextManager[None]:
         """No approval is waited for, and the service only so long."""

@@ -21,23 +21,34 @@ class Account:
     _struck_at: dict[str, float | None] = field(default_factory=dict)
     _untold: list[Event] = field(default_factory=list)
     """What the workers found out, and whoever decides does not know."""
+    _let_go: set[str] = field(default_factory=set)
+    """Workers that leave in good order: nobody has anything of them any more."""
 
     def buried(self, handle: WorkerHandle) -> None:
         """A process has ended that was counted on."""
         self._struck_at[handle.worker] = handle.struck_at
 
+    def let_go(self, worker: str) -> None:
+        """A worker that leaves is told to end, for others train with its state: its end is no loss."""
+        self._let_go.add(worker)
+
     def note(self, before: Course, adopted: Adopted) -> None:
-        """A generation follows another one: who was lost, who came, and who leaves."""
-        course, known = adopted.course, before.membership.alive
-        lost = [worker for worker in known if worker not in course.members]
-        leaving = [worker for worker in course.membership.draining if worker in known]
+        """A generation follows another one: who was lost, who came, who leaves, and who was to leave and is needed after all."""
+        course = adopted.course
+        stays, stayed = course.staying, before.staying
+        lost = [worker for worker in before.members if worker not in course.members and worker not in self._let_go]
+        known = (*before.membership.alive, *stayed)
+        leaving = [worker for worker in course.membership.draining if worker in known and worker not in stays]
+        staying = [worker for worker in stays if worker not in known]
         joined = [worker for worker in course.membership.alive if worker not in before.members]
+        self._let_go.intersection_update(set(course.members).difference(stays))
         if joined or leaving:
             self.recoveries.changed(joined, leaving, adopted.noticed_at, adopted.agreed_at)
         for worker in lost:
             self.recoveries.lost(worker, self._struck_when(worker), adopted.noticed_at)
         self._untold.extend(self.roster.failed(worker) for worker in lost)
         self._untold.extend(self.roster.draining(worker) for worker in leaving)
+        self._untold.extend(self.roster.staying(worker) for worker in staying)
         self._untold.extend(self.roster.joined(worker) for worker in joined)
         self.recoveries.note(planned_at=adopted.agreed_at, generation=course.generation, policy=course.decision.plan.policy.value)
 

@@ -45,6 +45,11 @@ class Course:
         return (*self.membership.alive, *self.membership.draining)
 
     @property
+    def staying(self) -> tuple[str, ...]:
+        """Who was to leave and trains on, for no plan can do without."""
+        return tuple(worker for worker in self.membership.draining if worker in self.decision.plan.workers)
+
+    @property
     def generation(self) -> int:
         """Of the membership."""
         return self.decision.plan.generation

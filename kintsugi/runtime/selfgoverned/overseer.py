@@ -255,6 +255,7 @@ class Overseer:
         leaving = self._course.membership.draining if self._course is not None else ()
         for worker in leaving:
             if worker in self._fleet.handles and worker not in self.decision.plan.workers:
+                self._account.let_go(worker)
                 self._fleet.handles[worker].send(Stop())
 
     def _compare(self) -> None:

@@ -4,14 +4,16 @@ import threading
 from contextlib import closing
 
 import pytest
+from structlog.testing import capture_logs
 
 from api.decisions import ahead as making
 from api.decisions import contingencies
 from api.decisions.contingencies import Contingencies
+from api.decisions.workshop import TakesTooLongError, WorkLostError
 from api.storage.database import DATABASE_FIELD, OvertakenError
 from kintsugi.core import codec
 from kintsugi.core.errors import UnavailableError
-from planner.contingency import after, losses
+from planner.contingency import after, fingerprint, losses
 from tests.api.decisions.shelves import PATIENCE, Memory, base_of
 
 
@@ -92,6 +94,32 @@ def test_the_end_of_the_process_that_plans_costs_no_plan():
     maker.close()
     assert ended
     assert all(maker.find("job", after(base_of(), loss)) is not None for loss in losses(base_of(), 0))
+
+
+@pytest.mark.usefixtures("talkative")
+@pytest.mark.parametrize(("error", "tries"), [(TakesTooLongError("too long"), 1), (WorkLostError("killed"), 2)])
+def test_a_plan_that_cannot_be_made_is_given_up_once_and_for_all_and_what_was_made_is_kept(monkeypatch, error, tries):
+    shelf, base, asked = Memory(), base_of(), []
+    first, second, *_ = losses(base, 0)
+
+    def made(document, loss):
+        asked.append(loss)
+        if loss == second:
+            raise error
+        return making.make(document, loss)
+
+    monkeypatch.setattr(contingencies, "make", made)
+    with closing(Contingencies(shelf, pair_work=0)) as maker, capture_logs() as logs:
+        maker.start()
+        for _ in range(2):
+            maker.submit("job", lambda: base)
+            assert maker.wait_until_idle(PATIENCE)
+        maker.submit("job", lambda: base_of(generation=2))  # another snapshot is tried
+        assert maker.wait_until_idle(PATIENCE)
+    assert asked == [first, *([second] * tries)] * 2
+    assert shelf.find("job", fingerprint(after(base, first))) is not None
+    told = [line for line in logs if line["event"] == "no further plans ahead: one is given up"]
+    assert [(line["job"], line["lost"], line["log_level"]) for line in told] == [("job", second.subjects, "warning")] * 2
 
 
 @pytest.mark.parametrize("what", ["fingerprints", "put"])

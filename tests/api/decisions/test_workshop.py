@@ -12,8 +12,9 @@ from contextlib import closing
 import pytest
 
 from api.decisions import planning
+from api.decisions import workshop as workshops
 from api.decisions.deciding import Decider
-from api.decisions.workshop import Workshop
+from api.decisions.workshop import TakesTooLongError, Workshop
 from api.metrics import Metrics
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InfeasibleError, UnavailableError
@@ -132,6 +133,16 @@ def test_who_waits_for_an_answer_when_all_is_closed_is_told(without_collector):
         shop.close()
         with pytest.raises(UnavailableError, match="try again"):
             waiting.result(timeout=30.0)
+
+
+def test_work_that_takes_too_long_is_ended_with_its_process(monkeypatch, without_collector):
+    with leaves_nothing(), closing(Workshop(1)) as shop:
+        assert shop.do(abs, -3) == 3
+        monkeypatch.setattr(workshops, "LONGEST_SECONDS", 0.1)
+        with pytest.raises(TakesTooLongError, match=r"within 0\.1 s"):
+            shop.do(time.sleep, 60.0)
+        monkeypatch.undo()
+        assert shop.do(abs, -3) == 3
 
 
 def test_without_processes_nothing_is_done():

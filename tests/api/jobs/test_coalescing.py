@@ -1,13 +1,24 @@
 """Events within a job's `coalesce_seconds` are answered with one plan, also by a service that was not there when they came."""
 
+import json
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx2
 import pytest
+from starlette.testclient import TestClient
 
+from api.app import create_app
+from api.settings import Settings
+from kintsugi.client import Client
+from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind
 from tests.api.jobs.test_modes import Handling, Metrics, Service, applied, clock, lose, make  # noqa: F401  (fixtures)
 from tests.api.requests import EVENTS, JOB, event, new_job
+from tests.builders import uniform_profile
+from tests.runtime.runs import eventually
+from tests.services import service as running_service
 
 
 def test_events_in_one_window_get_one_plan_and_everybody_the_same_answer(client):
@@ -46,6 +57,47 @@ def test_who_waits_for_further_events_is_told_where_to_look_once_the_service_sto
         client.portal.call(app.state.desk.send_away)
         answer = asked.result(timeout=20)
     assert (answer.status_code, answer.json()["generation"]) == (202, 0)
+
+
+def test_who_waits_for_further_events_takes_a_place_and_gives_it_back(database_url):
+    settings = Settings(database_url=database_url, plans_ahead=False, max_waiting_clients=1)
+    with TestClient(create_app(settings)) as client, ThreadPoolExecutor(1) as asking:
+        client.post("/v1/jobs", json=new_job(handling={"coalesce_seconds": 600.0}))
+        asked = asking.submit(client.post, EVENTS, json=event("a", 0, "w00"))
+        waiting = client.app.state.desk.metrics.waiting
+        assert eventually(waiting._value.get, lambda count: count == 1) == 1
+        refused = client.post(EVENTS, json=event("b", 0, "w01"))
+        assert (refused.status_code, refused.json()["error"]["field"]) == (429, "KINTSUGI_MAX_WAITING_CLIENTS")
+        assert [record["event"]["id"] for record in client.get(EVENTS).json()["events"]] == ["a", "b"]
+        assert client.post(EVENTS, json=event("b", 0, "w01"), params={"wait_seconds": 0}).status_code == 202
+        client.portal.call(client.app.state.desk.send_away)
+        assert asked.result(timeout=20).status_code == 202
+        assert waiting._value.get() == 0
+        with client.app.state.desk.access.places.one():
+            pass
+
+
+@pytest.mark.processes
+def test_a_client_that_is_gone_waits_for_no_further_events(tmp_path):
+    with running_service(tmp_path / "kintsugi.sqlite3") as running, Client(running.url) as client:
+        client.create_job(
+            job="llama",
+            profile=uniform_profile(4),
+            workers=6,
+            settings=JobSettings(num_microbatches=8),
+            handling=Handling(coalesce_seconds=600.0),
+        )
+        address, body = running.url.removeprefix("http://"), json.dumps(event("a", 0, "w00"))
+        with socket.create_connection(address.split(":"), timeout=30.0) as connection:
+            head = f"Host: {address}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+            connection.sendall(f"POST {EVENTS} HTTP/1.1\r\n{head}\r\n\r\n{body}".encode())
+            assert eventually(lambda: waiting(running.url), lambda count: count == 1) == 1
+        assert eventually(lambda: waiting(running.url), lambda count: count == 0) == 0
+
+
+def waiting(url):
+    lines = httpx2.get(f"{url}/metrics", timeout=30.0).text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("kintsugi_waiting_clients "))
 
 
 @pytest.mark.both_databases

@@ -245,15 +245,36 @@ def test_a_job_that_cannot_be_read_keeps_no_plan_of_others_from_being_found(make
     assert service.latest_generations(["job", "other"]) == {"other": 0}
 
 
-def test_a_plan_that_is_reported_late_leaves_the_latest_approved_one_to_go_on_with(make):
+def test_of_plans_that_start_from_another_one_than_runs_none_is_to_go_on_with(make):
     service = make(Handling(requires_approval=True))
     for generation, worker in enumerate(("w00", "w01")):
         lose(service, worker, generation)
         service.post_approval("job", Approval(generation=generation + 1, decision=Verdict.APPROVE, by="Ada"))
-    service.post_report("job", applied(1))
+    service.post_report("job", applied(1))  # the second one moves state from where the first plan of all had it
     lifecycle = service.state("job").history.lifecycle
-    assert (lifecycle.applied, lifecycle.current, lifecycle.generation) == (1, 2, 3)
-    assert previous(service, 3) == 1
+    assert (lifecycle.applied, lifecycle.current, lifecycle.generation) == (1, 1, 3)
+    assert (previous(service, 2), previous(service, 3)) == (0, 1)
+    assert [status(service, g) for g in range(1, 4)] == [PlanStatus.APPLIED, PlanStatus.SUPERSEDED, PlanStatus.PROPOSED]
+    assert service.told("job").decision.generation == 1
+    lose(service, "w02", 1)  # and what runs may be spoken of
+    service.post_report("job", applied(2))  # a trainer had it in hand
+    assert previous(service, 5) == 2
+
+
+def test_where_no_plan_starts_from_what_runs_one_that_waits_for_approval_does_not_either(make):
+    service = make(Handling(requires_approval=True, coalesce_seconds=2.0))
+    lose(service, "w00", 0)
+    service.now.second = 2
+    service.expire("job")
+    service.post_approval("job", Approval(generation=1, decision=Verdict.APPROVE, by="Ada"))
+    lose(service, "w01", 1)
+    service.now.second = 4
+    service.expire("job")
+    lose(service, "w02", 1)  # further events are waited for, and a decision with them
+    service.post_report("job", applied(1))
+    assert [status(service, g) for g in range(1, 3)] == [PlanStatus.APPLIED, PlanStatus.SUPERSEDED]
+    with pytest.raises(ConflictError, match="superseded"):
+        service.post_approval("job", Approval(generation=2, decision=Verdict.APPROVE, by="Ada"))
 
 
 def test_a_refusal_that_leaves_no_plan_is_logged_once_however_often_it_is_said(make):

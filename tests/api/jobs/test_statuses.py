@@ -39,7 +39,7 @@ class Plans(RuleBasedStateMachine):
         self.first = History(membership=Membership.of(Cluster.uniform(4)), lifecycle=first)
         self.history, self.entries, self.second, self.window = self.first, [], 0, None
         self.model = {0: "advised" if kind == "advice" else "applied"}
-        self.approved, self.runs = {0}, -1 if kind == "advice" else 0
+        self.approved, self.current, self.runs = {0}, 0, -1 if kind == "advice" else 0
 
     def log(self, content):
         """Append as the service does; every plan that is called for is found."""
@@ -68,12 +68,12 @@ class Plans(RuleBasedStateMachine):
         latest = max(self.model)
         counts = self.kind != "approval"
         for generation, status in self.model.items():
-            is_current = generation == max(self.approved, default=0)
-            if status != "applied" and (counts or not is_current or generation not in self.approved):
+            if status != "applied" and (counts or generation != self.current):
                 self.model[generation] = "superseded"
         self.model[latest + 1] = {"advice": "advised", "approval": "proposed"}.get(self.kind, "approved")
         if counts:
             self.approved.add(latest + 1)
+            self.current = latest + 1
 
     @rule(seconds=st.integers(1, 5))
     def wait(self, seconds):
@@ -104,8 +104,10 @@ class Plans(RuleBasedStateMachine):
         if status is ReportStatus.REJECTED and self.model[generation] in ("approved", "advised", "timed_out"):
             self.model[generation] = "rejected"
         if status is ReportStatus.APPLIED and generation > self.runs:
-            self.model = {g: "superseded" if g < generation else s for g, s in self.model.items()}
+            starts_anew = self.kind == "approval"
+            self.model = {g: "superseded" if g < generation or starts_anew else s for g, s in self.model.items()}
             self.model[generation], self.runs = "applied", generation
+            self.current = generation if starts_anew else max(self.current, generation)
         self.log(report)
 
     @rule(data=st.data(), verdict=st.sampled_from(Verdict))
@@ -132,6 +134,7 @@ class Plans(RuleBasedStateMachine):
         self.model[latest] = "approved" if verdict is Verdict.APPROVE else "refused"
         if verdict is Verdict.APPROVE:
             self.approved.add(latest)
+            self.current = latest
             for generation, status in self.model.items():
                 if generation < latest and status != "applied":
                     self.model[generation] = "superseded"
@@ -162,7 +165,7 @@ class Plans(RuleBasedStateMachine):
     def plans_stand_as_the_model_says(self):
         lifecycle = self.history.lifecycle
         assert {g: lifecycle.standing(g).status.value for g in range(lifecycle.generation + 1)} == self.model
-        assert (lifecycle.applied, lifecycle.current) == (self.runs, max(self.approved))
+        assert (lifecycle.applied, lifecycle.current) == (self.runs, self.current)
         assert len(lifecycle.standings) <= 3
         assert (self.history.decides_at is None) == (self.window is None)
         waits = {"proposed": self.handling.approval_timeout_seconds, "approved": self.handling.answer_timeout_seconds}

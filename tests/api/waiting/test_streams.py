@@ -282,6 +282,15 @@ def test_the_real_log(client, job, app):
     ]  # fmt: skip
 
 
+def test_an_id_that_anybody_may_send_tells_nothing_of_another_job(client, job, app):
+    client.post(EVENTS, json=event("a", 0, "w01"))
+    client.post("/v1/jobs", json=new_job(id="other"))
+    client.post("/v1/jobs/other/events", json=event("a", 0, "w01"))
+    chosen = Selection(kinds=frozenset(NewsKind), detail=Detail.BRIEF, is_visible=lambda name: name == "other")
+    told = client.portal.call(gathered, app.state.desk.streams, None, Place(number=1, plan_missing=True), chosen, 3)
+    assert [data.get("job") for _, _, data in told] == [None, "other", "other"]
+
+
 def test_the_end_of_a_job_is_told(client, job, app):
     record = client.post(f"{JOB}/ending", json={"outcome": "completed"}).json()
     chosen = Selection(kinds=frozenset([NewsKind.ENDING]), detail=Detail.BRIEF, is_visible=lambda _: True)

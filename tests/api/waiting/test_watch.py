@@ -39,6 +39,18 @@ async def test_only_a_newer_generation_wakes():
     assert sorted(woken) == [0, 1, 2]
 
 
+async def test_a_generation_that_is_not_to_go_on_with_any_more_wakes_nobody_who_comes_later():
+    watch = Watch(nothing_new)
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch.wait, "job", 2, LONG)
+            await anyio.wait_all_tasks_blocked()
+            watch.tell("job", 2)
+            watch.tell("job", 1)
+            assert await watch.wait("job", 1, 0.01) == -1
+            watch.tell("job", 3)
+
+
 async def test_nobody_waits_beyond_the_time():
     watch = Watch(nothing_new)
     with anyio.fail_after(20):

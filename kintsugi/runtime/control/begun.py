@@ -1,0 +1,91 @@
+"""The jobs that a run's lives began at a service, in the run's folder: one whose agent was killed is found there, and ended."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import structlog
+
+from kintsugi.core.errors import KintsugiError, UnavailableError
+from kintsugi.runtime.disk import replace_whole
+
+FILE = "jobs.json"
+
+
+class BegunJobs:
+    """What a run calls its jobs at a service, on the disk before any of them is there, and whether they are over.
+
+    Args:
+        folder: of the run. What is damaged there counts as nothing, and what cannot be written is told: both with a warning.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self._log = structlog.get_logger("kintsugi.runtime")
+        self._is_over = self._read()
+
+    @property
+    def going_on(self) -> tuple[str, ...]:
+        """Those that go on as far as is known, the earliest first."""
+        return tuple(job for job, is_over in self._is_over.items() if not is_over)
+
+    def unused(self, name: str) -> str:
+        """`name`, or where the run has used it already what a job is called that begins anew."""
+        names = (name if number == 0 else f"{name}.restart{number}" for number in count())
+        return next(job for job in names if job not in self._is_over)
+
+    @contextmanager
+    def beginning(self, job: str, is_there: Callable[[str], bool]) -> Iterator[None]:
+        """Within this a job is created, or found: one that is there before and refused is somebody else's.
+
+        Args:
+            job: what it is called.
+            is_there: whether the service has a job of a name.
+
+        Raises:
+            KintsugiError: that came within.
+        """
+        is_new = not is_there(job)
+        if is_new:
+            self._note(job, is_over=False)
+        try:
+            yield
+        except UnavailableError:  # it may have been created
+            raise
+        except KintsugiError:
+            if is_new:
+                self._forget(job)
+            raise
+        if not is_new:
+            self._note(job, is_over=False)
+
+    def over(self, job: str) -> None:
+        """The service knows that a job has ended, or knows no such job."""
+        self._note(job, is_over=True)
+
+    def _note(self, job: str, *, is_over: bool) -> None:
+        if self._is_over.get(job) is not is_over:
+            self._is_over[job] = is_over
+            self._write()
+
+    def _forget(self, job: str) -> None:
+        del self._is_over[job]
+        self._write()
+
+    def _read(self) -> dict[str, bool]:
+        try:
+            stored = json.loads(self._path.read_text())
+            return {str(job): bool(is_over) for job, is_over in stored["is_over"].items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+            self._log.warning("it is not known which jobs this run began before", file=str(self._path), reason=str(error))
+            return {}
+
+    def _write(self) -> None:
+        try:
+            replace_whole(self._path, json.dumps({"is_over": self._is_over}))
+        except OSError as error:
+            self._log.warning("another life will not know which jobs this run began", file=str(self._path), reason=str(error))
