@@ -3,12 +3,12 @@
 A demand may be split over its columns; a whole demand in column c loads up to three machines (a source, the hosts' limits). The
 longest load is approached by sharpening soft maxima, `sum exp(sharpness * load)`: its gradient gives every machine a price, and
 part of a demand moves from its dearest column in use to its cheapest until their prices meet. Prices also prove a bound: by
-the time T machine m has worked at most `max(0, T - base)`, so for any prices w
+the time T every machine has worked for T at most, so for any prices w
 
-    sum over demands of  min over its columns of  sum (w * load)  <=  sum over machines of  w * max(0, T - base)
+    sum over demands of  min over its columns of  sum (w * load)  <=  T * sum over machines of  w
 
-and the least such T is a water level (linear programming duality; the prices of a soft maximum with sharpness s are within
-`log(machines) / s` of the best). Bad prices give a worse bound, never a wrong one.
+(linear programming duality; the prices of a soft maximum with sharpness s are within `log(machines) / s` of the best). Bad
+prices give a worse bound, never a wrong one.
 """
 
 from typing import NamedTuple
@@ -70,25 +70,25 @@ class _Scale(NamedTuple):
 
 
 @compiled
-def balance(columns: Columns, base: Floats, bound: float, tolerance: float) -> tuple[Floats, float]:
+def balance(columns: Columns, num_machines: int, bound: float, tolerance: float) -> tuple[Floats, float]:
     """Shares of the demands in their columns, and a bound below which no sharing gets the longest load.
 
     Args:
         columns: of all demands.
-        base: when each machine can begin, in seconds, shape [machines].
+        num_machines: of which the columns load some.
         bound: that is known already, in seconds.
         tolerance: relative distance from the bound that is good enough.
     """
-    state = _start(columns, base)
-    is_loaded = np.zeros(len(base))
+    state = _start(columns, num_machines)
+    is_loaded = np.zeros(num_machines)
     for m in columns.machine.ravel():
         if m >= 0:
             is_loaded[m] = 1.0
     for sharpness in SHARPNESS:
         for _ in range(MOST_SWEEPS):
-            top = _longest(state.ends, base)
+            top = max(state.ends.max(), 1e-300)
             state.price[:] = is_loaded * np.exp(np.minimum((state.ends / top - 1) * sharpness, _STEEPEST))
-            bound = max(bound, _bound(columns, base, state.price))
+            bound = max(bound, _bound(columns, state.price))
             if top <= bound * (1 + tolerance):
                 return state.share, bound
             if _sweep(columns, state, _Scale(sharpness / top, top)) < LEAST_PART:
@@ -97,9 +97,9 @@ def balance(columns: Columns, base: Floats, bound: float, tolerance: float) -> t
 
 
 @compiled
-def _start(columns: Columns, base: Floats) -> _State:
+def _start(columns: Columns, num_machines: int) -> _State:
     """Every demand, in order, whole in the column where it ends first."""
-    state = _State(np.zeros(len(columns.machine)), base.copy(), np.zeros(len(base)))
+    state = _State(np.zeros(len(columns.machine)), np.zeros(num_machines), np.zeros(num_machines))
     for demand in range(len(columns.first) - 1):
         best, soonest = columns.first[demand], np.inf
         for column in range(columns.first[demand], columns.first[demand + 1]):
@@ -121,16 +121,6 @@ def _add(columns: Columns, state: _State, column: int, part: float) -> None:
         m = columns.machine[column, k]
         if m >= 0:
             state.ends[m] += part * columns.load[column, k]
-
-
-@compiled
-def _longest(ends: Floats, base: Floats) -> float:
-    """When the last machine that does anything is through."""
-    top = 1e-300
-    for m in range(len(ends)):
-        if ends[m] > base[m] * (1 + 1e-12):
-            top = max(top, ends[m])
-    return top
 
 
 @compiled
@@ -212,7 +202,7 @@ def _slope(columns: Columns, state: _State, pair: tuple[int, int], part: float, 
 
 
 @compiled
-def _bound(columns: Columns, base: Floats, price: Floats) -> float:
+def _bound(columns: Columns, price: Floats) -> float:
     """The bound that prices prove."""
     volume = 0.0
     for demand in range(len(columns.first) - 1):
@@ -220,7 +210,7 @@ def _bound(columns: Columns, base: Floats, price: Floats) -> float:
         for column in range(columns.first[demand], columns.first[demand + 1]):
             least = min(least, _price(columns, price, column))
         volume += least
-    return water_level(base, price, volume)
+    return float(volume / price.sum())
 
 
 @compiled

@@ -3,7 +3,7 @@
 Bytes of a transfer count all devices of a worker; its time is that of one device, for they send side by side.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import CheckpointRead, Migration, Transfer
@@ -43,7 +43,6 @@ def plan_migration(
     cluster: Cluster,
     survivors: Collection[str],
     *,
-    ready_seconds: Mapping[str, float] | None = None,
     elsewhere: Collection[int] = (),
 ) -> Migration:
     """Everything that must move from `previous` to `following`, each part from a survivor that holds it.
@@ -56,7 +55,6 @@ def plan_migration(
         profile: of the job.
         cluster: links.
         survivors: workers that are alive with their state.
-        ready_seconds: when a source is free to send; those that are not named are at once.
         elsewhere: layers that may be lost: whoever needs one takes it from somewhere else.
 
     Raises:
@@ -67,10 +65,10 @@ def plan_migration(
     moving = [need for need in needs if need.sources]
     if not moving and not reads:
         return Migration()
-    pieces, bound = assign_sources(moving, Wires(profile, cluster), ready_seconds or {}) if moving else ([], 0.0)
+    pieces, bound = assign_sources(moving, Wires(profile, cluster)) if moving else ([], 0.0)
     transfers = _transfers(pieces, profile, cluster)
     seconds = _read_seconds(reads, profile)
-    makespan = max(makespan_seconds(transfers, profile, cluster, ready_seconds), seconds)
+    makespan = max(makespan_seconds(transfers, profile, cluster), seconds)
     return Migration(
         total_bytes=sum(transfer.num_bytes for transfer in transfers),
         makespan_seconds=makespan,

@@ -31,7 +31,8 @@ from torch._C._distributed_c10d import PrefixStore
 from kintsugi.core.errors import InvalidInputError
 from restorer.gloo import GlooGroup, Store
 from restorer.nccl_requirements import may_share_devices, numbered, require_nccl, require_own_device
-from restorer.transport import Movement, TensorSpec, contiguous
+from restorer.packing import contiguous
+from restorer.transport import Movement, TensorSpec
 from restorer.waiter import Operation, Waiter
 
 MOST_GROUPS = 32

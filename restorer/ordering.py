@@ -24,14 +24,6 @@ MOST_SEARCHED = 32
 MOST_LOOKS = 3000
 """Buckets that the search for short rounds looks at, at most; it ends for about ten of them."""
 
-Conflicts = Sequence[frozenset[int]]
-"""The buckets that share a worker with each bucket."""
-
-
-def conflicts_of(buckets: Sequence[Bucket]) -> tuple[frozenset[int], ...]:
-    """The buckets that share a worker with each bucket. Shape [buckets]."""
-    return tuple(frozenset(np.flatnonzero(row).tolist()) for row in _conflicts(_stages(buckets)))
-
 
 def few_rounds(buckets: Sequence[Bucket], num_bytes: Sequence[int]) -> Rounds:
     """The fewest rounds in which no worker is in two reductions, and of those the least total bytes; last layers first.
@@ -138,16 +130,6 @@ def _few(buckets: Sequence[Bucket], conflicts: Mask, num_bytes: Sequence[int]) -
     if len(found):
         known[order] = found
     return _last_first(known, buckets)
-
-
-def reduced_seconds(rounds: Rounds, conflicts: Conflicts, seconds: Sequence[float], ready_seconds: Sequence[float]) -> float:
-    """End of the last reduction, each beginning as soon as its workers are through with its layers and their reductions before."""
-    start, done = list(ready_seconds), set()
-    for index in (index for own in rounds for index in own):
-        done.add(index)
-        for other in conflicts[index] - done:
-            start[other] = max(start[other], start[index] + seconds[index])
-    return max((begin + own for begin, own in zip(start, seconds, strict=True)), default=0.0)
 
 
 def _last_first(colours: Ints, buckets: Sequence[Bucket]) -> Rounds:

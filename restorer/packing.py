@@ -22,7 +22,7 @@ class PackedState:
     """Entries seen as a header and one range of bytes: their tensors, one after the other."""
 
     def __init__(self, entries: StateEntries) -> None:
-        """Tensors stay where they are; those that are not contiguous are copied."""
+        """Tensors stay where they are; those that do not lie there as they are, one number after the other, are copied."""
         self.entries = entries
         self.header = json.dumps([_described(owner, key, value) for (owner, key), value in entries.items()]).encode()
         self._flats = [_flat(value) for value in entries.values() if isinstance(value, Tensor)]
@@ -84,6 +84,14 @@ def unpack(header: bytes, payload: Tensor) -> StateEntries:
     return packed.entries
 
 
+def contiguous(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy, whose numbers lie in memory one after the other, as they are.
+
+    Of some views torch only notes that they are the conjugate, or the negative, of what lies there.
+    """
+    return tensor.detach().contiguous().resolve_conj().resolve_neg()
+
+
 def type_name(dtype: torch.dtype) -> str:
     """As torch has it, without the module: `float32`."""
     return str(dtype).removeprefix("torch.")
@@ -96,7 +104,7 @@ def _described(owner: str, key: str, value: Any) -> Sequence[Any]:
 
 
 def _flat(value: Tensor) -> Tensor:
-    return value.detach().contiguous().reshape(-1).view(torch.uint8)
+    return contiguous(value).reshape(-1).view(torch.uint8)
 
 
 def _memory(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:

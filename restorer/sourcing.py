@@ -3,9 +3,9 @@
 A source sends one piece at a time over all its links together; a piece takes the link's latency and its bytes at the link's
 rate. A worker takes in from all its sources side by side, but no faster than over its fastest link, or than the profile states
 for its host; nor does a host give out more than that states.
-Sources that hold the same, live on one host and are free at the same time are one kind; needs that the same workers can
-serve over the same links are one demand. Demands are shared between kinds (`restorer.balance`), and each kind's share is cut
-among its workers. A cut costs a latency, so nothing is cut to pieces that take longer to announce than to send.
+Sources that hold the same and live on one host are one kind; needs that the same workers can serve over the same links are one
+demand. Demands are shared between kinds (`restorer.balance`), and each kind's share is cut among its workers. A cut costs a
+latency, so nothing is cut to pieces that take longer to announce than to send.
 """
 
 from collections import defaultdict
@@ -42,7 +42,6 @@ class _Kind:
     """Sources that can stand in for each other."""
 
     host: int
-    ready_seconds: float
     workers: list[str] = field(default_factory=list)
     lines: dict[int, Line] = field(default_factory=dict)
     """What they send, by the host that it goes to."""
@@ -72,18 +71,17 @@ class _Demand:
         return float(np.divide(self.alpha, self.beta, out=np.full(len(self.beta), np.inf), where=self.beta > 0).min())
 
 
-def assign_sources(needs: Sequence[Need], wires: Wires, ready_seconds: Mapping[str, float]) -> tuple[list[Piece], float]:
+def assign_sources(needs: Sequence[Need], wires: Wires) -> tuple[list[Piece], float]:
     """All pieces, and a time in seconds before which no choice of sources is through.
 
     Args:
         needs: with at least one source each.
         wires: links between hosts.
-        ready_seconds: when a source is free to send; those that are not named are at once.
     """
-    kinds, kinds_of = _kinds(needs, wires, ready_seconds)
+    kinds, kinds_of = _kinds(needs, wires)
     demands = _demands(needs, kinds, kinds_of, wires)
-    columns, base = _problem(demands, kinds, wires)
-    shares, bound = balance(columns, base, _intake_seconds(needs, wires), TOLERANCE)
+    columns, num_machines = _problem(demands, kinds, wires)
+    shares, bound = balance(columns, num_machines, _intake_seconds(needs, wires), TOLERANCE)
     for demand, own in zip(demands, np.split(shares, columns.first[1:-1]), strict=True):
         _share_out(demand, own, kinds)
     pieces = [piece for kind in kinds for piece in _pieces(kind, wires, bound)]
@@ -103,23 +101,20 @@ def _intake_seconds(needs: Sequence[Need], wires: Wires) -> float:
     return seconds
 
 
-def _kinds(
-    needs: Sequence[Need], wires: Wires, ready_seconds: Mapping[str, float]
-) -> tuple[list[_Kind], dict[tuple[str, ...], Ints]]:
+def _kinds(needs: Sequence[Need], wires: Wires) -> tuple[list[_Kind], dict[tuple[str, ...], Ints]]:
     """The kinds of sources, and those among the sources of each need."""
     member_of: dict[str, list[int]] = defaultdict(list)
     for number, sources in enumerate(dict.fromkeys(need.sources for need in needs)):
         for worker in sources:
             member_of[worker].append(number)
-    kinds: dict[tuple[int, float, tuple[int, ...]], _Kind] = {}
+    kinds: dict[tuple[int, tuple[int, ...]], _Kind] = {}
     numbers: dict[int, list[int]] = defaultdict(list)
     for worker, member in member_of.items():
-        host, ready = wires.host_of(worker), ready_seconds.get(worker, 0.0)
-        key = host, ready, tuple(member)
+        key = wires.host_of(worker), tuple(member)
         if key not in kinds:
             for number in member:
                 numbers[number].append(len(kinds))
-            kinds[key] = _Kind(host, ready)
+            kinds[key] = _Kind(key[0])
         kinds[key].workers.append(worker)
     sets = dict.fromkeys(need.sources for need in needs)
     return list(kinds.values()), {sources: np.array(numbers[number]) for number, sources in enumerate(sets)}
@@ -140,8 +135,8 @@ def _demands(
     return sorted(result, key=lambda demand: -demand.num_bytes)
 
 
-def _problem(demands: Sequence[_Demand], kinds: Sequence[_Kind], wires: Wires) -> tuple[Columns, Floats]:
-    """The demands as columns that load machines: kinds, what hosts give out, what hosts take in, and what workers take in."""
+def _problem(demands: Sequence[_Demand], kinds: Sequence[_Kind], wires: Wires) -> tuple[Columns, int]:
+    """The demands as columns that load machines (kinds, what hosts give out and take in, what workers take in), and how many."""
     hosts, counts = np.array([kind.host for kind in kinds]), np.array([len(kind.workers) for kind in kinds])
     first_host, first_intake = len(kinds), len(kinds) + 2 * wires.num_hosts
     targets = {target: 2 * number for number, target in enumerate(dict.fromkeys(demand.target for demand in demands))}
@@ -164,20 +159,17 @@ def _problem(demands: Sequence[_Demand], kinds: Sequence[_Kind], wires: Wires) -
         machines.append(machine)
         loads.append(load)
     first = np.cumsum([0, *(len(demand.kinds) for demand in demands)])
-    ready = [kind.ready_seconds for kind in kinds]
-    base = np.array([*ready, *[min(ready)] * (2 * wires.num_hosts + 2 * len(targets))])
-    return Columns(first, np.concatenate(machines), np.concatenate(loads)), base
+    return Columns(first, np.concatenate(machines), np.concatenate(loads)), first_intake + 2 * len(targets)
 
 
 def _lone_bound(demand: _Demand, kinds: Sequence[_Kind]) -> float:
     """When the largest need of a demand could be served if there were no other, in seconds."""
     num_bytes = max(need.device_bytes for need in demand.needs)
-    begin = np.array([kinds[kind].ready_seconds for kind in demand.kinds]) + demand.alpha
     if num_bytes < 2 * demand.least_bytes or not demand.beta.all():
-        return float((begin + num_bytes * demand.beta).min())
+        return float((demand.alpha + num_bytes * demand.beta).min())
     most = max(1, int(num_bytes / demand.least_bytes)) if demand.least_bytes else None
     counts = [len(kinds[kind].workers) for kind in demand.kinds]
-    begins, betas = np.sort(np.repeat(begin, counts))[:most], np.sort(np.repeat(demand.beta, counts))[:most]
+    begins, betas = np.sort(np.repeat(demand.alpha, counts))[:most], np.sort(np.repeat(demand.beta, counts))[:most]
     return float(water_level(begins, 1 / betas, float(num_bytes)))
 
 
@@ -208,7 +200,7 @@ def _pieces(kind: _Kind, wires: Wires, bound: float) -> list[Piece]:
         most = len(rooms) if knife.least_bytes == 0.0 else max(1, min(len(rooms), int(num_bytes / knife.least_bytes)))
         order = np.argsort(rooms, kind="stable")[:most]
         seconds = alpha * (len(line) - 1) + beta * num_bytes
-        level = max(bound - kind.ready_seconds, float(water_level(rooms[order] + alpha, np.ones(most), seconds)))
+        level = max(bound, float(water_level(rooms[order] + alpha, np.ones(most), seconds)))
         for part in cut(line, np.maximum(0.0, level - rooms[order]).tolist(), knife):
             rooms[order[part.bin]] += alpha + beta * part.num_bytes
             result.append(Piece(part.item, kind.workers[order[part.bin]], part.num_bytes))

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from kintsugi.core.errors import CommunicationError
 from restorer.gloo import GlooGroup
+from restorer.packing import contiguous
 from restorer.waiter import Operation, Waiter
 
 
@@ -97,14 +98,6 @@ def communication() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise CommunicationError(str(error).partition("\n")[0]) from None
-
-
-def contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy, whose numbers lie in memory one after the other, as they are.
-
-    Of some views torch only notes that they are the conjugate, or the negative, of what lies there.
-    """
-    return tensor.detach().contiguous().resolve_conj().resolve_neg()
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:

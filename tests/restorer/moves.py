@@ -100,9 +100,9 @@ def best_seconds(needs, profile: Profile, cluster: Cluster) -> float:
     return float(result.fun)
 
 
-def last_arrival(transfers, profile: Profile, cluster: Cluster, ready_seconds=None) -> float:
-    """Every source sends its transfers one after the other, from when it is free; receivers take in whatever comes."""
-    clock = dict.fromkeys(cluster.by_id, 0.0) | (ready_seconds or {})
+def last_arrival(transfers, profile: Profile, cluster: Cluster) -> float:
+    """Every source sends its transfers one after the other; receivers take in whatever comes."""
+    clock = dict.fromkeys(cluster.by_id, 0.0)
     arrivals = []
     for transfer in transfers:
         link = cluster.link(transfer.source, transfer.target, profile.network)
@@ -111,33 +111,23 @@ def last_arrival(transfers, profile: Profile, cluster: Cluster, ready_seconds=No
     return max(arrivals, default=0.0)
 
 
-def overloads(transfers, makespan: float, profile: Profile, cluster: Cluster, ready_seconds=None) -> list[str]:
-    """What is asked too much of when all transfers run side by side at constant rates and end together; at any moment."""
-    ready = ready_seconds or {}
-    moments = sorted({0.0, *ready.values()})
-    found = []
-    for moment in moments:
-        busy, out, into, intake = {}, {}, {}, {}
-        for transfer in transfers:
-            start = ready.get(transfer.source, 0.0)
-            if start > moment:
-                continue
-            hosts = cluster.by_id[transfer.source].host, cluster.by_id[transfer.target].host
-            seconds = cluster.host_link(*hosts, profile.network).transfer_seconds(
-                transfer.num_bytes / profile.tensor_parallel_degree
-            )
-            busy[transfer.source] = busy.get(transfer.source, 0.0) + seconds / (makespan - start)
-            key, device_bytes = (transfer.target, hosts[0] != hosts[1]), transfer.num_bytes / profile.tensor_parallel_degree
-            taking = device_bytes * fastest_beta(*key, profile, cluster)
-            intake[key] = intake.get(key, 0.0) + taking / (makespan - start)
-            if hosts[0] != hosts[1]:
-                out[hosts[0]] = out.get(hosts[0], 0.0) + transfer.num_bytes / (makespan - start)
-                into[hosts[1]] = into.get(hosts[1], 0.0) + transfer.num_bytes / (makespan - start)
-        limits = (
-            (busy, 1.0),
-            (intake, 1.0),
-            (out, profile.network.host_egress_bytes_per_second),
-            (into, profile.network.host_ingress_bytes_per_second),
-        )
-        found += [key for loads, limit in limits if limit for key, load in loads.items() if load > limit * (1 + 1e-9)]
-    return found
+def overloads(transfers, makespan: float, profile: Profile, cluster: Cluster) -> list[str]:
+    """What is asked too much of when all transfers run side by side at constant rates from the beginning to the end."""
+    busy, out, into, intake = {}, {}, {}, {}
+    for transfer in transfers:
+        hosts = cluster.by_id[transfer.source].host, cluster.by_id[transfer.target].host
+        device_bytes = transfer.num_bytes / profile.tensor_parallel_degree
+        seconds = cluster.host_link(*hosts, profile.network).transfer_seconds(device_bytes)
+        busy[transfer.source] = busy.get(transfer.source, 0.0) + seconds / makespan
+        key = transfer.target, hosts[0] != hosts[1]
+        intake[key] = intake.get(key, 0.0) + device_bytes * fastest_beta(*key, profile, cluster) / makespan
+        if hosts[0] != hosts[1]:
+            out[hosts[0]] = out.get(hosts[0], 0.0) + transfer.num_bytes / makespan
+            into[hosts[1]] = into.get(hosts[1], 0.0) + transfer.num_bytes / makespan
+    limits = (
+        (busy, 1.0),
+        (intake, 1.0),
+        (out, profile.network.host_egress_bytes_per_second),
+        (into, profile.network.host_ingress_bytes_per_second),
+    )
+    return [key for loads, limit in limits if limit for key, load in loads.items() if load > limit * (1 + 1e-9)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
 from restorer.buckets import buckets_of
-from restorer.ordering import conflicts_of, few_rounds, reduced_seconds, short_rounds
+from restorer.ordering import few_rounds, short_rounds
 from tests.builders import even_cuts, transformer_profile
 
 TICK = 1e6
@@ -27,6 +27,22 @@ def cases(draw, most_layers: int = 24, most_shapes: int = 4):
     sizes = draw(st.lists(numbers, min_size=len(buckets), max_size=len(buckets)))
     ready = draw(st.lists(st.integers(0, 2000), min_size=len(buckets), max_size=len(buckets)))
     return buckets, sizes, ready
+
+
+def conflicts_of(buckets) -> list[frozenset[int]]:
+    """The buckets that share a worker with each bucket."""
+    stages = [{(shape, stage) for shape, own in enumerate(bucket.stages) for stage in own} for bucket in buckets]
+    return [frozenset(j for j, other in enumerate(stages) if j != i and not own.isdisjoint(other)) for i, own in enumerate(stages)]
+
+
+def reduced_seconds(rounds, conflicts, seconds, ready) -> float:
+    """End of the last reduction, each beginning as soon as its workers are through with its layers and their reductions before."""
+    start, done = list(ready), set()
+    for index in itertools.chain(*rounds):
+        done.add(index)
+        for other in conflicts[index] - done:
+            start[other] = max(start[other], start[index] + seconds[index])
+    return max((begin + own for begin, own in zip(start, seconds, strict=True)), default=0.0)
 
 
 def weight(rounds, sizes) -> tuple[int, int]:

@@ -32,6 +32,13 @@ def test_views_and_tensors_with_history_are_packed_as_they_look():
     assert_same_bits({key: value.detach().contiguous() for key, value in entries.items()}, unpack(*pack(entries)))
 
 
+def test_conjugates_and_negatives_are_packed_as_they_look():
+    matrix = torch.arange(6.0).reshape(2, 3)
+    entries = {("t", "conjugate"): torch.complex(matrix, matrix).conj(), ("t", "negative"): torch._neg_view(matrix)}
+    looks = {key: value.resolve_conj().resolve_neg() for key, value in entries.items()}
+    assert_same_bits(looks, unpack(*pack(entries)))
+
+
 def test_what_was_unpacked_is_its_own():
     source = torch.zeros(3)
     header, payload = pack({("p", "k"): source})

@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from kintsugi.client import Client
+from kintsugi.core.cluster import Cluster, Worker
+from kintsugi.core.ending import Outcome
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.membership import Event, EventKind
@@ -170,6 +172,23 @@ def test_no_page_is_wider_than_a_phone(visit):
     for path in (*PAGES, LARGE, f"{LARGE}/schedule", STRANDED):
         visitor.go(path)
         assert visitor.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
+
+
+def test_no_page_is_wider_than_a_phone_whatever_people_call_things(visit, site):
+    _, client = site
+    job, names, reason = "j" * 100, [letter * 200 for letter in "stuv"], "because" * 100
+    profile = replace(uniform_profile(16), name="p" * 200)
+    cluster = Cluster(name="n" * 200, workers=tuple(Worker(id=name, host=name) for name in names))
+    client.create_job(job=job, profile=profile, cluster=cluster, settings=grid_of(8, 4, 1))
+    client.post_event(job, Event(kind=EventKind.WORKER_FAILED, id="e" * 200, generation=0, worker=names[2]))
+    client.end(job, Outcome.FAILED, reason=reason, by="b" * 200)
+    visitor = visit(viewport={"width": 320, "height": 640})
+    home = f"/dashboard/jobs/{job}"
+    pages = (f"{home}/{page}" for page in ("schedule", "why", "history", f"whatif?fail={names[0]}"))
+    for path in ("/dashboard?ended=true", home, *pages):
+        visitor.go(path)
+        assert visitor.page.evaluate("document.documentElement.scrollWidth") <= 320, path
+    assert reason in visitor.page.locator("#ended").inner_text()
 
 
 CUT = "(elements) => elements.filter((each) => each.scrollWidth > each.clientWidth + 1).map((each) => each.textContent)"
