@@ -196,6 +196,10 @@ class Bench:
     meter: LayerMeter
     model: Model
     num_steps: int
+    say: Callable[[str], None]
+    """Takes a line once a stage or a pipeline is through."""
+    keep: Callable[[Findings], None]
+    """Takes what is known so far, once a pipeline is through."""
     findings: Findings = field(default_factory=Findings)
 
     def run(self, progress: Progress) -> None:
@@ -212,6 +216,7 @@ class Bench:
                     self._compare(pipeline, partial(progress.advance, task))
                 except torch.OutOfMemoryError:
                     self.findings.left_out.append(f"{name}: out of memory, where the model says {most / 1e9:.1f} GB")
+            self.keep(self.findings)
             progress.update(task, completed=sum(len(earlier.places) for earlier in wanted[:done]))
 
     def _compare(self, pipeline: Pipeline, advance: Callable[[], None]) -> None:
@@ -220,14 +225,16 @@ class Bench:
         for place in pipeline.places:
             self.meter.forget()
             with LoneStage(self.job, place) as stage:
-                self.findings.memory.append(memory_row(place, stage.memory, self.model))
+                self.findings.memory.append(row := memory_row(place, stage.memory, self.model))
+                self.say(f"{row[0]}: {row[1]:,.1f} MB, model {row[4]:,.1f} MB ({row[5]:+.2f} %)")
                 runs.append(stage.times(self.num_steps, self.meter.sweep))
             meanwhile = self.meter.measured()
             layers += meanwhile.profiles[place.layer_start : place.layer_stop]
             self.findings.detail = meanwhile.detail
             self.findings.sweep_seconds.append(sum(map(whole_seconds, meanwhile.profiles)))
             advance()
-        self.findings.time.append(time_row(pipeline, runs, Model(self.job, tuple(layers), self.model.detail)))
+        self.findings.time.append(row := time_row(pipeline, runs, Model(self.job, tuple(layers), self.model.detail)))
+        self.say(f"{row[0]} stages, {row[1]} micro-batches: {row[2]:,.2f} ms, estimate {row[3]:,.2f} ms ({row[4]:+.2f} %)")
 
 
 def whole_seconds(layer: LayerProfile) -> float:
@@ -280,6 +287,13 @@ def tables(findings: Findings, note: str) -> list[Table]:
     ]
 
 
+def write_tables(folder: Path | None, findings: Findings) -> None:
+    """As CSV, where a folder is given: whoever cuts the benchmark off has the tables of all pipelines before."""
+    if folder is not None:
+        for table in tables(findings, ""):
+            table.write_csv(folder)
+
+
 def errors(rows: Sequence[tuple[Value, ...]]) -> str:
     """The largest of the last column, either way."""
     found = [value for *_, value in rows if isinstance(value, float)]
@@ -296,7 +310,7 @@ def main() -> None:
     parser.add_argument("--recompute", action="store_true", help="recompute activations in the backward pass")
     parser.add_argument("--steps", type=at_least(1), default=11, help="of every stage, each after sweeps over the layers")
     parser.add_argument("--threads", type=at_least(1), default=1, help="of torch's own arithmetic on processors")
-    parser.add_argument("--output", type=Path, help="a folder for the tables as CSV")
+    parser.add_argument("--output", type=Path, help="a folder for the tables as CSV, written anew after every pipeline")
     given = parser.parse_args()
     console = Console(stderr=True)
     try:
@@ -307,11 +321,15 @@ def main() -> None:
     except InvalidInputError as error:
         parser.error(str(error))
     torch.set_num_threads(given.threads)
+    if given.output is not None:
+        given.output.mkdir(parents=True, exist_ok=True)
     with Progress(console=console, transient=True) as progress:
         meter = LayerMeter(job, is_distinct=given.distinct)
         meter.sweep()
         layers = meter.measured()
-        bench = Bench(job, meter, Model(job, layers.profiles, layers.detail), given.steps)
+        model = Model(job, layers.profiles, layers.detail)
+        say = partial(progress.console.print, markup=False, highlight=False, soft_wrap=True)
+        bench = Bench(job, meter, model, given.steps, say, partial(write_tables, given.output))
         bench.run(progress)
     findings = bench.findings
     note = (
@@ -320,9 +338,6 @@ def main() -> None:
     )
     for table in tables(findings, note):
         print(table.markdown())
-        if given.output is not None:
-            given.output.mkdir(parents=True, exist_ok=True)
-            table.write_csv(given.output)
     for line in findings.left_out:
         print(f"left out: {line}")
     print(f"errors: memory {errors(findings.memory)}, time {errors(findings.time)}")

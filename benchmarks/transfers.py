@@ -8,6 +8,7 @@ each copied from the device's memory before it is sent and into it when it was r
 memory is new, and nobody could give the messages up.
 
     python -m benchmarks.transfers [--device cpu|cuda] [--largest-mebibytes N] [--state-mebibytes N] [--repeats N]
+        [--output DIR]
 """
 
 import argparse
@@ -15,7 +16,9 @@ import os
 import statistics
 import time
 from collections import deque
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import torch
 
@@ -217,12 +220,21 @@ def main() -> None:
     parser.add_argument("--largest-mebibytes", type=at_least(SIZES[0]), default=SIZES[-1], help="of the copies")
     parser.add_argument("--state-mebibytes", type=at_least(MESSAGE_BYTES[-1]), default=512, help="that migrate")
     parser.add_argument("--repeats", type=at_least(1), default=9, help="of messages and migrations")
+    parser.add_argument("--output", type=Path, help="a folder for the tables as CSV, each written once it is there")
     arguments = parser.parse_args()
     require_device(arguments.device)
+    if arguments.output is not None:
+        arguments.output.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     sizes = [size * MEBIBYTE for size in SIZES if size <= arguments.largest_mebibytes]
-    print(copy_table(sizes, torch.device(arguments.device)).markdown(), flush=True)
-    print(migration_table(arguments.state_mebibytes * MEBIBYTE, arguments.device, arguments.repeats).markdown())
+    for made in (
+        partial(copy_table, sizes, torch.device(arguments.device)),
+        partial(migration_table, arguments.state_mebibytes * MEBIBYTE, arguments.device, arguments.repeats),
+    ):
+        table = made()
+        print(table.markdown(), flush=True)
+        if arguments.output is not None:
+            table.write_csv(arguments.output)
     print(f"{description(arguments.device)}; load at the end {os.getloadavg()[0]:.1f}.")
 
 

@@ -1,5 +1,6 @@
 """A pipeline put together from stages that ran alone takes what the recurrence says where their times are even."""
 
+import csv
 import sys
 
 import pytest
@@ -52,3 +53,24 @@ def test_what_is_not_there_is_refused(monkeypatch, capsys, options, message):
         lone_stages.main()
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_who_cuts_it_off_has_the_pipelines_before(monkeypatch, capsys, tmp_path):
+    compare, compared = lone_stages.Bench._compare, []
+
+    def cut_off(bench, pipeline, advance):
+        if compared:
+            raise KeyboardInterrupt
+        compared.append(pipeline)
+        compare(bench, pipeline, advance)
+
+    monkeypatch.setattr(lone_stages.Bench, "_compare", cut_off)
+    options = ["--job", "tests.runtime.jobs:tiny_gpt", "--distinct", "--steps", "1", "--output", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["lone_stages", *options])
+    with pytest.raises(KeyboardInterrupt):
+        lone_stages.main()
+    lines = capsys.readouterr().err.splitlines()
+    for name, begin in (("memory", "layers 0-7, stage 1 of 1"), ("time", "1 stages, 1 micro-batches")):
+        with (tmp_path / f"{name}.csv").open() as file:
+            assert len(list(csv.DictReader(file))) == 1
+        assert sum(line.startswith(begin) for line in lines) == 1

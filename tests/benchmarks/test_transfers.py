@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 
+from benchmarks import transfers
 from benchmarks.transfers import MEBIBYTE, copy_table, entries_of, main, seconds_of
 from kintsugi.core.errors import InvalidInputError
 from restorer import streams
@@ -35,3 +36,15 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_measured(monke
     with pytest.raises(InvalidInputError, match="device: is no device"):
         main()
     assert capsys.readouterr().out == ""
+
+
+def test_the_first_table_is_written_before_the_second_is_measured(monkeypatch, capsys, tmp_path):
+    def cut_off(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(transfers, "migration_table", cut_off)
+    monkeypatch.setattr(sys, "argv", ["transfers", "--largest-mebibytes", "4", "--output", str(tmp_path / "made")])
+    with pytest.raises(KeyboardInterrupt):
+        main()
+    assert "host to host" in (tmp_path / "made" / "copies.csv").read_text()
+    assert "host to host" in capsys.readouterr().out

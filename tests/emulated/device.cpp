@@ -1,4 +1,4 @@
-// One CUDA device for builds of torch without CUDA: its memory and its kernels are the host's.
+// One CUDA device for machines without any: its memory and its kernels are the host's, also where torch is built for CUDA.
 //
 // It is stricter than a fast device happens to be. Copies between the device and pinned memory that are not awaited are put off until
 // their stream is, so that who reads too early reads rubbish; memory that is given back while another stream still uses it is lost
@@ -166,6 +166,8 @@ struct Hooks final : at::CUDAHooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasCUDA() const override { return true; }
+  long versionCuDNN() const override { return 0; }
+  long versionRuntimeCuDNN() const override { return 0; }
   bool hasPrimaryContext(DeviceIndex) const override { return true; }
   DeviceIndex current_device() const override { return 0; }
   DeviceIndex deviceCount() const override { return 1; }
@@ -209,7 +211,6 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeEvent(void* event) const override { finish_event(event); }
   void synchronizeDevice(DeviceIndex) const override { finish_all(); }
 };
-C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 
 // Operations ---------------------------------------------------------------------------------------------------------------------
 
@@ -403,7 +404,7 @@ void on_host(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
 
 TORCH_LIBRARY_IMPL(_, CUDA, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&on_host>()); }
 
-TORCH_LIBRARY_IMPL(aten, CUDA, library) {
+void implement_own(torch::Library& library) {
   library.impl("empty.memory_format", &empty);
   library.impl("empty_strided", &empty_strided);
   library.impl("as_strided", &as_strided);
@@ -422,6 +423,15 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("mse_loss", torch::CppFunction::makeFromBoxedFunction<&on_host>());  // else it is made of one that resizes its output
 }
 
+// What a build of torch for CUDA has of its own for the key: kernels of a device that is not there.
+void put_off_kernels(std::vector<c10::RegistrationHandleRAII>& registered) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (auto& name : dispatcher.getAllOpNamesForDispatchKey(c10::DispatchKey::CUDA)) {
+    auto kernel = c10::KernelFunction::makeFromBoxedFunction<&on_host>();
+    registered.push_back(dispatcher.registerImpl(name, c10::DispatchKey::CUDA, std::move(kernel), std::nullopt, nullptr, "emulated"));
+  }
+}
+
 const bool is_registered = [] {
   c10::SetAllocator(DeviceType::CUDA, &device_memory, 100);
   at::setHostAllocator(DeviceType::CUDA, &pinned_memory, 100);
@@ -431,10 +441,23 @@ const bool is_registered = [] {
 }  // namespace
 
 namespace at {
-C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, Hooks)
+C10_REGISTER_CLASS_WITH_PRIORITY(CUDAHooksRegistry, CUDAHooks, c10::REGISTRY_PREFERRED, Hooks)
 }
 
 extern "C" {
+// Called once all of torch is loaded: who registers last, counts.
+void take_over() {
+  static Guard guard;
+  static c10::impl::DeviceGuardImplRegistrar registrar(DeviceType::CUDA, &guard);
+  static struct : c10::WarningHandler {
+    void process(const c10::Warning&) override {}
+  } silence;
+  c10::WarningUtils::WarningHandlerGuard none_of_kernels_replaced(&silence);
+  static std::vector<c10::RegistrationHandleRAII> replaced;
+  put_off_kernels(replaced);
+  static torch::Library own(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+  implement_own(own);
+}
 int64_t held_bytes() { return held; }
 int64_t most_bytes() { return most; }
 void reset_most() { most = held; }

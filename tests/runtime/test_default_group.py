@@ -48,8 +48,9 @@ def test_a_group_of_devices_alone_is_refused_before_anything_is_written(tmp_path
 
 @pytest.mark.parametrize("backends", ["nccl", "undefined", "cpu:gloo,cuda:nccl"])
 def test_what_torch_makes_of_a_backend_is_judged(monkeypatch, backends):
-    """On a machine with CUDA devices, where "undefined" stands for none given."""
-    monkeypatch.setattr("torch._C._get_accelerator", lambda: torch.device("cuda"))
+    """On a machine with CUDA devices, where "undefined" stands for none given; up to torch 2.13 it is asked for the first way."""
+    for asked in ("torch._C._get_accelerator", "torch.accelerator.current_accelerator"):
+        monkeypatch.setattr(asked, lambda **_: torch.device("cuda"))
     config = str(dist.distributed_c10d.BackendConfig(dist.Backend(backends)))
     monkeypatch.setattr(dist, "get_backend_config", lambda: config)
     if "cpu" in backends:

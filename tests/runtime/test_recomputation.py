@@ -160,7 +160,7 @@ class Scripted(nn.Module):
         return self.inner(self.outer(hidden).relu_())
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # as a DeprecationWarning, or a FutureWarning in torch 2.14
 def test_what_is_compiled_to_torchscript_is_computed_again():
     """Its interpreter finds faster ways as it goes, whose last bits differ."""
     module = Scripted().double()

@@ -116,6 +116,7 @@ STREAMS = {
     "default_stream": answering(lambda: Stream(stream_id=0)),
     "synchronize": answering(_library.finish_streams),
     "_sleep": answering(nothing),
+    "is_current_stream_capturing": answering(lambda: False),
 }
 MEMORY = {
     "memory_allocated": answering(_library.held_bytes),
@@ -151,7 +152,12 @@ RANDOMNESS = {  # the host draws
 
 
 def install():
-    """Give torch.cuda all of this."""
+    """Give torch.cuda all of this; NCCL, where torch is built with it, has no device."""
+    _library.take_over()
     for name, value in (STREAMS | MEMORY | PRESENCE | RANDOMNESS).items():
         setattr(torch.cuda, name, value)
     torch.version.cuda = "emulated"
+    if torch.backends.cuda.is_built():
+        torch.distributed.distributed_c10d._NCCL_AVAILABLE = False
+        for kernels in ("cudnn", "flash", "mem_efficient"):  # of attention
+            getattr(torch.backends.cuda, f"enable_{kernels}_sdp")(False)
