@@ -4,27 +4,37 @@ The command itself, by an interpreter of its own, is `tests.processes.service`.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from kintsugi import cli
 from kintsugi.runtime.forking import PLANNER, forkserver, preload
-from tests.processes import STOP_SECONDS, ServiceProcess, announced
+from tests.processes import START_SECONDS, STOP_SECONDS, ServiceProcess, announced
 
 for module in ("kintsugi.cli.serve", PLANNER):
     preload(module)
 
 
+def nothing() -> None: ...
+
+
 class Fork:
     """`kintsugi` in a fork; signals and status as `subprocess` has them."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, alter: Callable[[], None] = nothing) -> None:
+        """Begin.
+
+        Args:
+            arguments: of the command.
+            alter: called in the fork before the command: what is to be otherwise there.
+        """
         context = forkserver()
         self._said, theirs = context.Pipe(duplex=False)
         here = (dict(os.environ), os.getcwd())
-        self._process = context.Process(target=kintsugi, args=(arguments, *here, theirs))
+        self._process = context.Process(target=kintsugi, args=(arguments, alter, *here, theirs))
         self._process.start()
         theirs.close()
 
@@ -37,6 +47,11 @@ class Fork:
     def errors(self) -> int:
         """Descriptor of what it writes to standard error."""
         return self._said.fileno()
+
+    def told(self) -> str:
+        """What it wrote to standard error and nobody has read; of one that ended."""
+        with open(os.dup(self.errors), encoding="utf-8") as errors:
+            return errors.read()
 
     def send_signal(self, number: int) -> None:
         if self._process.is_alive():
@@ -57,7 +72,9 @@ class Fork:
         self._said.close()
 
 
-def kintsugi(arguments: Sequence[str], environment: Mapping[str, str], folder: str, errors: Connection) -> None:
+def kintsugi(
+    arguments: Sequence[str], alter: Callable[[], None], environment: Mapping[str, str], folder: str, errors: Connection
+) -> None:
     """As the command line has it: in this environment and folder, nothing to read, and only errors are told."""
     os.environ.clear()
     os.environ.update(environment)
@@ -66,7 +83,18 @@ def kintsugi(arguments: Sequence[str], environment: Mapping[str, str], folder: s
     for descriptor, standard in ((nothing, 0), (nothing, 1), (errors.fileno(), 2)):
         os.dup2(descriptor, standard)
     errors.close()
+    alter()
     cli.main(list(arguments))
+
+
+def outcome_of(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """What came of `kintsugi` in a fork: its exit status and what it wrote to standard error, which has to be short."""
+    process = Fork(*arguments)
+    try:
+        status = process.wait(START_SECONDS)
+        return subprocess.CompletedProcess(arguments, status, "", process.told())
+    finally:
+        process.close()
 
 
 @contextmanager

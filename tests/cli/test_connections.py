@@ -3,51 +3,46 @@
 import json
 import os
 import resource
+import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx2
 import pytest
 
+from api.http import connections
 from kintsugi.client import Client, Patience
 from kintsugi.core.job import JobSettings
-from tests import processes
 from tests.builders import uniform_profile
+from tests.processes import STOP_SECONDS, announced
+from tests.services import Fork
 
 pytestmark = pytest.mark.processes
-
-HOLDING = """
-import resource, sys
-from api.http import connections
-from kintsugi.cli import main
-seconds, *limits = sys.argv.pop(1).split()
-connections.HEAD_SECONDS = connections.BODY_SECONDS = connections.UNREAD_SECONDS = float(seconds)
-if limits:
-    resource.setrlimit(resource.RLIMIT_NOFILE, tuple(map(int, limits)))
-main()
-"""
-
 
 LONG_REQUEST = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
 """Its head."""
 
 
+def hold(seconds: float, *limits: int) -> None:
+    """Have this process's service wait so many seconds for heads, parts of bodies and readers, with so many descriptors at most."""
+    connections.HEAD_SECONDS = connections.BODY_SECONDS = connections.UNREAD_SECONDS = seconds
+    os.environ["KINTSUGI_PLANS_AHEAD"] = "false"
+    if limits:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 @contextmanager
-def holding(folder: Path, bounds: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """The service with other bounds: seconds for heads, parts of bodies and readers, then descriptors at first and at most."""
+def holding(folder: Path, *bounds: float) -> Iterator[tuple[Fork, str]]:
+    """The service with the bounds of `hold`."""
     arguments = ["serve", "--port", "0", "--database-url", f"sqlite:///{folder}/held.sqlite3", "--log-format", "json"]
-    environment = {**os.environ, "KINTSUGI_PLANS_AHEAD": "false"}
-    program = [sys.executable, "-c", HOLDING, bounds, *arguments]
-    with subprocess.Popen(program, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-        try:
-            assert process.stderr is not None
-            yield process, processes.announced(process.stderr.fileno())
-        finally:
-            process.kill()
+    process = Fork(*arguments, alter=partial(hold, *bounds))
+    try:
+        yield process, announced(process.errors)
+    finally:
+        process.close()
 
 
 def connected(url: str) -> socket.socket:
@@ -57,7 +52,7 @@ def connected(url: str) -> socket.socket:
 
 def test_a_request_that_never_comes_to_its_end_holds_no_connection(tmp_path: Path):
     question, half = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /v1/jobs HTTP/1.1\r\nHost: loc"
-    with holding(tmp_path, "0.2") as (_, url):
+    with holding(tmp_path, 0.2) as (_, url):
         for first in (b"", half):
             with connected(url) as silent:
                 silent.sendall(first)
@@ -72,7 +67,7 @@ def test_a_request_that_never_comes_to_its_end_holds_no_connection(tmp_path: Pat
 
 
 def test_who_falls_silent_within_a_body_holds_no_connection(tmp_path: Path):
-    with holding(tmp_path, "0.2") as (_, url):
+    with holding(tmp_path, 0.2) as (_, url):
         for begun in (b"", b" " * 100_000):
             with connected(url) as silent:
                 silent.sendall(LONG_REQUEST + begun)
@@ -88,7 +83,7 @@ def is_held(pid: int, client: socket.socket) -> bool:
 
 def test_who_reads_nothing_of_what_was_asked_for_holds_no_connection(tmp_path: Path):
     question = b"GET /v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with holding(tmp_path, "0.2") as (process, url), connected(url) as stuck:
+    with holding(tmp_path, 0.2) as (process, url), connected(url) as stuck:
         stuck.sendall(question * 100)  # whose answers are more than the system keeps for anybody
         assert stuck.recv(1) == b"H"
         while is_held(process.pid, stuck):
@@ -96,30 +91,30 @@ def test_who_reads_nothing_of_what_was_asked_for_holds_no_connection(tmp_path: P
 
 
 def test_who_goes_away_within_a_body_is_no_error_of_the_service(tmp_path: Path):
-    with holding(tmp_path, "600") as (process, url):
+    with holding(tmp_path, 600) as (process, url):
         with connected(url) as leaving:
             leaving.sendall(LONG_REQUEST + b"{")
         count = 'kintsugi_http_requests_total{method="POST",route="/v1/jobs",status="499"} 1.0'
         while count not in (told := httpx2.get(f"{url}/metrics", timeout=60).text):
             assert 'status="500"' not in told
-        process.terminate()
-        assert process.stderr is not None
-        assert b"Traceback" not in process.stderr.read()
+        process.send_signal(signal.SIGTERM)
+        process.wait(STOP_SECONDS)
+        assert "Traceback" not in process.told()
 
 
 def test_who_waits_for_an_answer_keeps_the_connection(tmp_path: Path):
-    with holding(tmp_path, "0.2") as (_, url), Client(url, patience=Patience(attempts=1)) as client:
+    with holding(tmp_path, 0.2) as (_, url), Client(url, patience=Patience(attempts=1)) as client:
         client.create_job(job="a", profile=uniform_profile(4), workers=6, settings=JobSettings(num_microbatches=8))
         assert client.plan_after("a", 0, wait_seconds=1) is None
 
 
 def test_as_many_connections_are_taken_as_the_system_allows_and_then_it_is_told(tmp_path: Path):
-    with holding(tmp_path, "600 100 150") as (process, url), ExitStack() as held:
+    with holding(tmp_path, 600, 100, 150) as (process, url), ExitStack() as held:
         assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (150, 150)
         for _ in range(200):
             held.enter_context(connected(url))
-        assert process.stderr is not None
-        told = next(line for line in process.stderr if b"no descriptor is left" in line)
+        with open(process.errors, "rb", closefd=False) as errors:
+            told = next(line for line in errors if b"no descriptor is left" in line)
         assert json.loads(told)["limit"] == 150
         held.close()
         with httpx2.Client(transport=httpx2.HTTPTransport(retries=10)) as http:

@@ -23,7 +23,7 @@ from kintsugi.core.messages import Report, ReportStatus
 from tests import processes
 from tests.builders import uniform_profile
 from tests.processes import ServiceProcess
-from tests.services import service
+from tests.services import outcome_of, service
 
 pytestmark = pytest.mark.processes
 
@@ -83,10 +83,10 @@ main()
 
 def test_a_service_that_would_hear_nobody_any_more_ends(tmp_path: Path):
     serving = [sys.executable, "-c", BREAKING, "serve", "--port", "0", "--database-url", f"sqlite:///{tmp_path}/one.sqlite3"]
-    ended = subprocess.run(serving, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 1
-    assert "a mistake of ours" in ended.stderr
-    assert "a part of it ended by the error above" in ended.stderr
+    result = subprocess.run(serving, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 1
+    assert "a mistake of ours" in result.stderr
+    assert "a part of it ended by the error above" in result.stderr
 
 
 def test_after_a_kill_everything_is_there_and_the_next_event_is_answered(tmp_path: Path):
@@ -237,7 +237,7 @@ def test_each_line_of_a_stop_is_an_object_and_a_request_that_is_called_off_shows
 def test_a_port_that_is_taken_is_told(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        result = run("serve", "--port", str(port), "--database-url", f"sqlite:///{tmp_path / 'kintsugi.sqlite3'}")
+        result = outcome_of("serve", "--port", str(port), "--database-url", f"sqlite:///{tmp_path / 'kintsugi.sqlite3'}")
     assert result.returncode == 2
     assert f"cannot listen on 127.0.0.1 port {port}" in result.stderr
     assert "Traceback" not in result.stderr
@@ -245,7 +245,8 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path):
 
 def test_a_host_that_cannot_be_one_is_told(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("KINTSUGI_REQUIRE_TOKENS", "never")
-    result = run("serve", "--host", "no..host", "--port", "0", "--database-url", f"sqlite:///{tmp_path / 'kintsugi.sqlite3'}")
+    where = f"sqlite:///{tmp_path / 'kintsugi.sqlite3'}"
+    result = outcome_of("serve", "--host", "no..host", "--port", "0", "--database-url", where)
     assert result.returncode == 2
     assert "cannot listen on no..host port 0" in result.stderr
     assert "Traceback" not in result.stderr

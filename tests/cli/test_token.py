@@ -3,8 +3,6 @@
 import json
 import re
 import ssl
-import subprocess
-import sys
 from functools import partial
 
 import httpx2
@@ -19,7 +17,7 @@ from kintsugi.core.errors import ForbiddenError, UnauthenticatedError, Unavailab
 from kintsugi.runtime.train import train
 from tests.api.access.world import issued
 from tests.runtime.jobs import profile_for, tiny_gpt
-from tests.services import service
+from tests.services import outcome_of, service
 
 JSON = ("--format", "json")
 
@@ -99,14 +97,8 @@ def test_a_token_for_a_job_that_is_not_there_is_made_with_a_word(capsys, url):
 
 @pytest.mark.processes
 def test_nothing_listens_beyond_this_machine_without_a_token(tmp_path):
-    command = [sys.executable, "-m", "kintsugi.cli", "serve", "--host", "0.0.0.0", "--port", "0"]
-    result = subprocess.run(
-        [*command, "--database-url", f"sqlite:///{tmp_path}/empty.sqlite3"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    where = f"sqlite:///{tmp_path}/empty.sqlite3"
+    result = outcome_of("serve", "--host", "0.0.0.0", "--port", "0", "--database-url", where)
     assert result.returncode == 2
     assert re.search(r"require_tokens: .*listens on 0\.0\.0\.0.*`kintsugi token create .*127\.0\.0\.1", result.stderr)
     assert "listening on http" not in result.stderr
