@@ -18,13 +18,13 @@ for module in ("kintsugi.cli.serve", PLANNER):
     preload(module)
 
 
-def nothing() -> None: ...
+def as_it_is() -> None: ...
 
 
 class Fork:
     """`kintsugi` in a fork; signals and status as `subprocess` has them."""
 
-    def __init__(self, *arguments: str, alter: Callable[[], None] = nothing) -> None:
+    def __init__(self, *arguments: str, alter: Callable[[], None] = as_it_is) -> None:
         """Begin.
 
         Args:
