@@ -77,5 +77,5 @@ def test_without_a_device_it_says_what_was_left_out(python):
     python.with_name("python3.missing").write_text("1")
     result, calls = run(python)
     assert result.returncode == 0
-    assert calls == ["compiled", "-m pytest -vv -rs tests/gpu"]
+    assert calls == ["-m pytest -vv -rs tests/gpu"]
     assert result.stdout.count("left out: python -m ") == 10

@@ -8,10 +8,12 @@ from contextlib import closing
 import pytest
 from starlette.testclient import TestClient
 
+from api.app import create_app
 from api.decisions import planning
 from api.decisions.tries import MOST_TRIES, Tries
 from api.decisions.workshop import WorkLostError, Workshop
 from api.replay import Replay
+from api.settings import Settings
 from api.storage.store import Store
 from kintsugi.client.answers import require_answer
 from kintsugi.core.cluster import Cluster
@@ -23,8 +25,9 @@ SNAPSHOTS = [snapshot_of(uniform_profile(4), Cluster.uniform(6), num_microbatche
 
 
 @pytest.fixture
-def patient(app):
-    """A client that is told of the service's mistakes as others are."""
+def patient(database_url):
+    """A client that is told of the service's mistakes as others are; no plan is made ahead, which would spare a search."""
+    app = create_app(Settings(database_url=database_url, plans_ahead=False))
     with TestClient(app, raise_server_exceptions=False) as client:
         assert client.post("/v1/jobs", json=new_job()).status_code == 201
         yield client
