@@ -19,12 +19,12 @@ def reference() -> RunResult:
     return run(tiny_gpt, gpt_request(2, 3))
 
 
-@pytest.mark.parametrize("schedule", [Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1])
+@pytest.mark.parametrize("schedule", [Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2])
 def test_schedules_train_as_1f1b_does(schedule):
     request = under(schedule, gpt_request(2, 3))
     result = run(tiny_gpt, request)
     assert_same(result, reference())
-    assert (ActionKind.BACKWARD_WEIGHT in kinds(result, request)) == (schedule is Schedule.ZB_H1)
+    assert (ActionKind.BACKWARD_WEIGHT in kinds(result, request)) == schedule.is_split
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,8 @@ def test_schedules_train_as_1f1b_does(schedule):
         (Schedule.ZB_H1, Policy.DATA_REROUTING),
         (Schedule.ZB_H1, Policy.DYNAMIC_PARALLELISM),
         (Schedule.EAGER_1F1B, Policy.DATA_REROUTING),
+        (Schedule.ZB_H2, Policy.DATA_REROUTING),
+        (Schedule.ZB_H2, Policy.DYNAMIC_PARALLELISM),
     ],
 )
 def test_a_job_is_mended_under_its_schedule(schedule, policy):
