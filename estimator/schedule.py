@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from estimator.compiled import shared
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Schedule
 
@@ -59,6 +60,7 @@ def parse(text: str) -> tuple[int, Step]:
     return int(match[1]), Step(Pass(match[2]), int(match[3]))
 
 
+@shared
 def most_in_flight(num_to_go: int, lag: int = 1) -> int:
     """Most micro-batches that 1F1B holds in flight at a stage, however many there are: one at the last, `lag` more at each before.
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from estimator.arrays import Floats, Ints, Mask
 from estimator.compiled import borrowing, compiled
+from estimator.schedule import most_in_flight
 
 WIDER = 1.25
 """How much longer stages may take where none of the splits within a time fits memory."""
@@ -192,7 +193,7 @@ def together_seconds(chain: Chain, start: int, stop: int) -> float:
 @borrowing
 def flight_of(chain: Chain, stage: int) -> int:
     """Micro-batches that a stage passes forward before its first backward pass, if there are as many."""
-    return int(chain.lag * (len(chain.speeds) - 1 - stage) + 1)
+    return most_in_flight(len(chain.speeds) - stage, chain.lag)
 
 
 @borrowing
