@@ -21,7 +21,14 @@ from kintsugi.core.job import Snapshot
 from kintsugi.core.plan import Schedule
 from planner.replan import replan
 
-SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.ZB_H1, Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB)
+SCHEDULES = (
+    Schedule.ONE_F_ONE_B,
+    Schedule.EAGER_1F1B,
+    Schedule.ZB_H1,
+    Schedule.ZB_H2,
+    Schedule.INTERLEAVED,
+    Schedule.INTERLEAVED_ZB,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+import numba.extending
 from numba.core import event
 from numba.core.caching import FunctionCache, InTreeCacheLocator, UserProvidedCacheLocator, UserWideCacheLocator
 
@@ -45,6 +46,11 @@ def borrowing(function: Function) -> Function:
     A function that makes an array after all does not compile.
     """
     return _kept(function, **_UNCOUNTED)
+
+
+def shared(function: Function) -> Function:
+    """`function` as it is, which compiled functions may call, too: it becomes part of their machine code."""
+    return numba.extending.register_jitable(function)
 
 
 def _kept(function: Function, **options: Any) -> Function:

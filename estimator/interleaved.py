@@ -26,6 +26,7 @@ import numpy as np
 
 from estimator.arrays import Floats, Ints
 from estimator.compiled import compiled
+from estimator.pipeline import PassTimes
 from estimator.schedule import BACKWARD, FORWARD, INPUT, KINDS, WEIGHT, Step, order
 from kintsugi.core.plan import Schedule
 
@@ -59,16 +60,6 @@ def unit(place: int, num_virtual: int, groups: Groups) -> tuple[int, int]:
 def lag(num_workers: int, num_virtual: int, groups: Groups) -> int:
     """L: how many clocks after its first forward pass the first worker would begin its first backward pass."""
     return (num_virtual - 1) * groups[3] + 2 * (num_workers - 1)
-
-
-class PassTimes(NamedTuple):
-    """Of one micro-batch in each stage, in seconds. Shape [stages] each."""
-
-    forward: Floats
-    backward: Floats
-    """What the stage before waits for: the whole backward pass, or its input part where the weight part is put off."""
-    weight: Floats
-    """What is put off; zeros where nothing is."""
 
 
 class _State(NamedTuple):

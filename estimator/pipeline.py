@@ -5,6 +5,7 @@ N_m is per pipeline here, as in the paper's equations.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,16 @@ class PipelineTimes:
     pipeline_seconds: float
     stage_end_seconds: tuple[float, ...]
     """Shape [stages]."""
+
+
+class PassTimes(NamedTuple):
+    """Of one micro-batch in each stage, in seconds. Shape [stages] each."""
+
+    forward: Floats
+    backward: Floats
+    """What the stage before waits for: the whole backward pass, or its input part where the weight part is put off."""
+    weight: Floats
+    """What is put off; zeros where nothing is."""
 
 
 def symmetric_seconds(num_stages: int, num_microbatches: int, forward_seconds: float, backward_seconds: float) -> float:
@@ -107,65 +118,78 @@ def pipeline_times(
     Complexity O(stages * (stages + num_microbatches)).
     """
     forward, backward, delays = (np.array(part, dtype=np.float64) for part in (forward_seconds, backward_seconds, delay_seconds))
-    match schedule:
-        case Schedule.GPIPE:
-            ends = all_forward_all_backward_ends(forward, backward, delays, num_microbatches)
-        case Schedule.EAGER_1F1B:
-            ends = eager_ends(forward, backward, delays, num_microbatches)
-        case _:
-            ends = one_forward_one_backward_ends(forward, backward, delays, num_microbatches)
+    if schedule is Schedule.GPIPE:
+        ends = all_forward_all_backward_ends(forward, backward, delays, num_microbatches)
+    else:
+        ends = alternating_ends(PassTimes(forward, backward, np.zeros_like(backward)), delays, num_microbatches, schedule.lag)
     return PipelineTimes(float(ends.max()), tuple(ends.tolist()))
 
 
 @compiled
-def one_forward_one_backward_ends(forward: Floats, backward: Floats, delays: Floats, num_microbatches: int) -> Floats:
-    """1F1B clock by clock: at clock t, stage i passes (t - i) / 2 forward, or (t + i + 1) / 2 - P backward. Shape [stages].
+def alternating_ends(times: PassTimes, delays: Floats, num_microbatches: int, lag: int) -> Floats:
+    """When each stage is through under 1F1B and ZB-H1, or with a lag of 2 under eager 1F1B and ZB-H2. Shape [stages].
 
-    Every pass depends only on its own stage's last pass and on a neighbour's pass one clock earlier.
+    Stage i puts the weight parts of `lag` * i micro-batches off.
     """
-    num_stages = len(forward)
+    if lag > 1:
+        return eager_ends(times, delays, num_microbatches)
+    return one_forward_one_backward_ends(times, delays, num_microbatches)
+
+
+@compiled
+def one_forward_one_backward_ends(times: PassTimes, delays: Floats, num_microbatches: int) -> Floats:
+    """Clock by clock: at clock t, stage i passes (t - i) / 2 forward, or m = (t + i + 1) / 2 - P backward. Shape [stages].
+
+    After that comes the weight part of m - i where there is one; the others follow in the end. Every pass that is waited for
+    depends only on its own stage's last pass and on a neighbour's pass one clock earlier.
+    """
+    num_stages = len(times.forward)
     last = num_stages - 1
-    free = np.zeros(num_stages)
-    passed = np.zeros(num_stages)
-    returned = np.zeros(num_stages)
+    free, passed, returned = np.zeros(num_stages), np.zeros(num_stages), np.zeros(num_stages)
     for clock in range(2 * (num_microbatches + num_stages) - 1):
-        for stage in range(num_stages):
-            start = free[stage]
-            if (clock - stage) & 1:
-                microbatch = (clock + stage + 1) // 2 - num_stages
+        for i in range(num_stages):
+            start = free[i]
+            if (clock - i) & 1:
+                microbatch = (clock + i + 1) // 2 - num_stages
                 if 0 <= microbatch < num_microbatches:
-                    if stage < last:
-                        start = max(start, returned[stage + 1] + delays[stage])
-                    free[stage] = returned[stage] = start + backward[stage]
-            elif 0 <= clock - stage < 2 * num_microbatches:
-                if stage > 0:
-                    start = max(start, passed[stage - 1] + delays[stage - 1])
-                free[stage] = passed[stage] = start + forward[stage]
+                    if i < last:
+                        start = max(start, returned[i + 1] + delays[i])
+                    returned[i] = start + times.backward[i]
+                    free[i] = returned[i] + (times.weight[i] if microbatch >= i else 0.0)
+            elif 0 <= clock - i < 2 * num_microbatches:
+                if i > 0:
+                    start = max(start, passed[i - 1] + delays[i - 1])
+                free[i] = passed[i] = start + times.forward[i]
+    for i in range(num_stages):
+        free[i] += min(i, num_microbatches) * times.weight[i]
     return free
 
 
 @compiled
-def eager_ends(forward: Floats, backward: Floats, delays: Floats, num_microbatches: int) -> Floats:
-    """Eager 1F1B turn by turn: in turn t, stage i passes t - i forward, and then t - 2 (P - 1) + i backward. Shape [stages].
+def eager_ends(times: PassTimes, delays: Floats, num_microbatches: int) -> Floats:
+    """Turn by turn: in turn t, stage i passes t - i forward, and then m = t - 2 (P - 1) + i backward. Shape [stages].
 
-    Every pass waits for a neighbour's in the turn before. Stages are gone through so that this is still the neighbour's latest.
+    After that comes the weight part of m - 2 i where there is one; the others follow in the end. Every pass that is waited for
+    waits for a neighbour's in the turn before. Stages are gone through so that this is still the neighbour's latest.
     """
-    num_stages = len(forward)
+    num_stages = len(times.forward)
     last = num_stages - 1
-    free = np.zeros(num_stages)
-    passed = np.zeros(num_stages)
-    returned = np.zeros(num_stages)
+    free, passed, returned = np.zeros(num_stages), np.zeros(num_stages), np.zeros(num_stages)
     for turn in range(num_microbatches + 2 * last):
-        for stage in range(min(last, turn), max(-1, turn - num_microbatches), -1):
-            start = free[stage]
-            if stage > 0:
-                start = max(start, passed[stage - 1] + delays[stage - 1])
-            free[stage] = passed[stage] = start + forward[stage]
-        for stage in range(max(0, 2 * last - turn), min(num_stages, 2 * last - turn + num_microbatches)):
-            start = free[stage]
-            if stage < last:
-                start = max(start, returned[stage + 1] + delays[stage])
-            free[stage] = returned[stage] = start + backward[stage]
+        for i in range(min(last, turn), max(-1, turn - num_microbatches), -1):
+            start = free[i]
+            if i > 0:
+                start = max(start, passed[i - 1] + delays[i - 1])
+            free[i] = passed[i] = start + times.forward[i]
+        first = turn - 2 * last
+        for i in range(max(0, -first), min(num_stages, num_microbatches - first)):
+            start = free[i]
+            if i < last:
+                start = max(start, returned[i + 1] + delays[i])
+            returned[i] = start + times.backward[i]
+            free[i] = returned[i] + (times.weight[i] if i <= first else 0.0)
+    for i in range(num_stages):
+        free[i] += min(2 * i, num_microbatches) * times.weight[i]
     return free
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from estimator.compiled import shared
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Schedule
 
@@ -59,6 +60,7 @@ def parse(text: str) -> tuple[int, Step]:
     return int(match[1]), Step(Pass(match[2]), int(match[3]))
 
 
+@shared
 def most_in_flight(num_to_go: int, lag: int = 1) -> int:
     """Most micro-batches that 1F1B holds in flight at a stage, however many there are: one at the last, `lag` more at each before.
 
@@ -99,25 +101,30 @@ def gpipe(stage: int, num_stages: int, num_microbatches: int) -> tuple[Step, ...
     return (*forwards, *(Step(Pass.BACKWARD, m) for m in reversed(range(num_microbatches))))
 
 
-def zero_bubble_h1(stage: int, num_stages: int, num_microbatches: int) -> tuple[Step, ...]:
+def zero_bubble_h1(stage: int, num_stages: int, num_microbatches: int, lag: int = 1) -> tuple[Step, ...]:
     """ZB-H1 (Qi et al., *Zero Bubble Pipeline Parallelism*, 2023): 1F1B whose weight parts come later, to fill bubbles.
 
-    Stage i puts the weight parts of i micro-batches off, so that every stage holds as many micro-batches in flight as
-    the first one, which holds what 1F1B does. Nobody waits for the first stage's input part: it passes backward in one.
-    At most 3 * M steps.
+    Stage i puts the weight parts of `lag` * i micro-batches off, so that every stage holds as many micro-batches in flight as
+    the first one, which holds what it does with whole backward passes. Nobody waits for the first stage's input part: it passes
+    backward in one. At most 3 * M steps.
     """
     if stage == 0:
-        return one_forward_one_backward(stage, num_stages, num_microbatches)
-    warmup = num_in_flight(stage, num_stages, num_microbatches)
+        return one_forward_one_backward(stage, num_stages, num_microbatches, lag)
+    warmup, num_put_off = num_in_flight(stage, num_stages, num_microbatches, lag), lag * stage
     steps = [Step(Pass.FORWARD, m) for m in range(warmup)]
     for m in range(num_microbatches):
         steps.append(Step(Pass.BACKWARD_INPUT, m))
-        if m >= stage:
-            steps.append(Step(Pass.BACKWARD_WEIGHT, m - stage))
+        if m >= num_put_off:
+            steps.append(Step(Pass.BACKWARD_WEIGHT, m - num_put_off))
         if m + warmup < num_microbatches:
             steps.append(Step(Pass.FORWARD, m + warmup))
-    steps += [Step(Pass.BACKWARD_WEIGHT, m) for m in range(max(0, num_microbatches - stage), num_microbatches)]
+    steps += [Step(Pass.BACKWARD_WEIGHT, m) for m in range(max(0, num_microbatches - num_put_off), num_microbatches)]
     return tuple(steps)
+
+
+def zero_bubble_h2(stage: int, num_stages: int, num_microbatches: int) -> tuple[Step, ...]:
+    """ZB-H2 (Qi et al., 2023): ZB-H1 with about twice the warmup, eager 1F1B whose weight parts come later. At most 3 * M steps."""
+    return zero_bubble_h1(stage, num_stages, num_microbatches, Schedule.ZB_H2.lag)
 
 
 ORDERS: dict[Schedule, Callable[[int, int, int], tuple[Step, ...]]] = {
@@ -125,6 +132,7 @@ ORDERS: dict[Schedule, Callable[[int, int, int], tuple[Step, ...]]] = {
     Schedule.EAGER_1F1B: eager_one_forward_one_backward,
     Schedule.GPIPE: gpipe,
     Schedule.ZB_H1: zero_bubble_h1,
+    Schedule.ZB_H2: zero_bubble_h2,
     Schedule.INTERLEAVED: one_forward_one_backward,
     Schedule.INTERLEAVED_ZB: zero_bubble_h1,
 }
@@ -154,10 +162,6 @@ def order(schedule: Schedule, stage: int, num_stages: int, num_microbatches: int
 
 def scheduled_in_flight(schedule: Schedule, stage: int, num_stages: int, num_microbatches: int) -> int:
     """Most micro-batches whose activations a stage holds at once, from a forward pass to the last that needs them."""
-    match schedule:
-        case Schedule.GPIPE:
-            return num_microbatches
-        case Schedule.ZB_H1 | Schedule.INTERLEAVED_ZB:
-            return num_in_flight(0, num_stages, num_microbatches)
-        case _:
-            return num_in_flight(stage, num_stages, num_microbatches, schedule.lag)
+    if schedule is Schedule.GPIPE:
+        return num_microbatches
+    return num_in_flight(0 if schedule.is_split else stage, num_stages, num_microbatches, schedule.lag)

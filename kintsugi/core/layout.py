@@ -27,6 +27,7 @@ class Schedule(StrEnum):
     EAGER_1F1B = "eager-1f1b"
     GPIPE = "gpipe"
     ZB_H1 = "zb-h1"
+    ZB_H2 = "zb-h2"
     INTERLEAVED = "interleaved"
     INTERLEAVED_ZB = "interleaved-zb"
     AUTO = "auto"
@@ -42,12 +43,12 @@ class Schedule(StrEnum):
 
         With 2 a message may be under way while the stages at its ends go on.
         """
-        return 2 if self is Schedule.EAGER_1F1B else 1
+        return 2 if self in (Schedule.EAGER_1F1B, Schedule.ZB_H2) else 1
 
     @property
     def is_split(self) -> bool:
         """Whether backward passes are split into an input part, which the stage before waits for, and a weight part."""
-        return self in (Schedule.ZB_H1, Schedule.INTERLEAVED_ZB)
+        return self in (Schedule.ZB_H1, Schedule.ZB_H2, Schedule.INTERLEAVED_ZB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

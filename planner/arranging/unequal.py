@@ -9,7 +9,6 @@ from functools import partial
 from itertools import islice, pairwise, product, zip_longest
 
 from estimator.arrays import Floats
-from kintsugi.core.plan import Schedule
 from planner.arranging.arrangement import Arrangement, PipelineShape
 from planner.arranging.grouping import Kinds, dealt, evenly_roomy, in_turn, just_fitting, roomiest_first
 from planner.arranging.ordering import MOST_WORKERS, Ordered, Ordering, fits
@@ -103,7 +102,7 @@ class UnequalSearch:
     def floor_seconds(self) -> float:
         """No step is shorter: the work divided by all speeds, or one micro-batch's way at the highest speed."""
         speeds, sums = [kind.speed_ratio for kind in self._problem.kinds], self._problem.costs.sums
-        waited = sums.backward_input if self._problem.schedule is Schedule.ZB_H1 else sums.backward
+        waited = sums.backward_input if self._problem.schedule.is_split else sums.backward
         one_way = (sums.forward[-1] + waited[-1]) / max(speeds)
         whole = float(sums.forward[-1] + sums.backward[-1])
         return max(whole * self._problem.num_microbatches / sum(speeds), one_way)

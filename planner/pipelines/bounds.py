@@ -6,6 +6,7 @@ import numpy as np
 
 from estimator.arrays import Floats, Ints, Mask
 from estimator.compiled import borrowing, compiled
+from estimator.schedule import most_in_flight
 
 WIDER = 1.25
 """How much longer stages may take where none of the splits within a time fits memory."""
@@ -192,13 +193,14 @@ def together_seconds(chain: Chain, start: int, stop: int) -> float:
 @borrowing
 def flight_of(chain: Chain, stage: int) -> int:
     """Micro-batches that a stage passes forward before its first backward pass, if there are as many."""
-    return int(chain.lag * (len(chain.speeds) - 1 - stage) + 1)
+    return most_in_flight(len(chain.speeds) - stage, chain.lag)
 
 
 @borrowing
 def late_weights(chain: Chain, stage: int) -> int:
     """Micro-batches whose weight parts a stage passes after its last input part, where they are put off."""
-    return int(chain.rest >= stage) + min(stage, chain.rest + 1)
+    num_put_off = chain.lag * stage
+    return int(chain.rest >= num_put_off) + min(num_put_off, chain.rest + 1)
 
 
 @borrowing
@@ -252,7 +254,7 @@ def waiting_seconds(chain: Chain, stage: int, own: tuple[float, float, float], l
 
     With w micro-batches in flight and m in all: a second round trip after those that the stage does by itself; round trips
     of every w-th; all of the stage's own passes; and those of the passes that cannot go beside the first or the last trip. A
-    stage does weight parts from the micro-batch of its own index on; the others it puts off to the end.
+    stage does weight parts from the micro-batch of `lag` times its own index on; the others it puts off to the end.
 
     Args:
         chain: what is asked of the pipeline.
@@ -261,14 +263,14 @@ def waiting_seconds(chain: Chain, stage: int, own: tuple[float, float, float], l
         lower: one micro-batch's way through the stages below and back.
     """
     forward, backward, weight = own
-    both, rest, flight = forward + backward, chain.rest, flight_of(chain, stage)
+    both, rest, flight, num_put_off = forward + backward, chain.rest, flight_of(chain, stage), chain.lag * stage
     if chain.all_forward:
         return rest * both
-    done = max(0, rest - stage) * weight
+    done = max(0, rest - num_put_off) * weight
     if rest < flight:
         return max(rest * forward, rest * backward + done)
     rounds, alone = rest // flight, rest - flight
-    early = max(0, alone - stage + 1) * weight
+    early = max(0, alone - num_put_off + 1) * weight
     trips = max(both + lower + alone * both + early, rounds * (both + lower) + (rest - rounds * flight) * both)
     beside = max(rest * backward + (alone + 1) * forward + done, rest * forward + (alone + 1) * backward + early)
     return max(trips, beside, rest * both + done - lower)

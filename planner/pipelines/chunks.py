@@ -10,9 +10,10 @@ import numpy as np
 
 from estimator.arrays import Floats, Ints
 from estimator.compiled import compiled
-from estimator.interleaved import PassTimes, interleaved_ends
+from estimator.interleaved import interleaved_ends
 from estimator.layers import LayerSums
 from estimator.memory import all_held_moments
+from estimator.pipeline import PassTimes
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
 from planner.pipelines.capacities import Capacities

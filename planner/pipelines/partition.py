@@ -122,7 +122,7 @@ class Partitioner:
             firsts: what is known of the first stages of all pipelines.
         """
         chain = self._chain(kinds, num_microbatches, tail_seconds, least_update, firsts)
-        if self._schedule is not Schedule.ZB_H1 and math.comb(self._sums.profile.num_layers - 1, len(kinds) - 1) <= MOST_SPLITS:
+        if not self._schedule.is_split and math.comb(self._sums.profile.num_layers - 1, len(kinds) - 1) <= MOST_SPLITS:
             seconds, cuts = self._first(self._all_splits(len(kinds)), chain)
             return Attained(tuple(kinds), chain, seconds, np.stack([cuts]))
         asked = tuple(kinds), chain.rest, chain.most_first, chain.common
@@ -209,7 +209,7 @@ class Partitioner:
             below=crew.below,
             usable_bytes=crew.usable_bytes,
             held=(held := self._held(num_stages, num_microbatches)),
-            is_all=(held == num_microbatches) & (self._schedule is not Schedule.ZB_H1),
+            is_all=(held == num_microbatches) & (not self._schedule.is_split),
             rest=num_microbatches - 1,
             lag=self._schedule.lag,
             all_forward=self._schedule is Schedule.GPIPE,

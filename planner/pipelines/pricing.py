@@ -4,8 +4,7 @@ import numpy as np
 
 from estimator.arrays import Floats, Ints
 from estimator.compiled import compiled
-from estimator.pipeline import all_forward_all_backward_ends, eager_ends, one_forward_one_backward_ends
-from estimator.split import zero_bubble_ends
+from estimator.pipeline import PassTimes, all_forward_all_backward_ends, alternating_ends
 from planner.pipelines.bounds import Chain, Model, greatest_bound, late_weights, reduction_seconds, together_seconds, update_seconds
 
 ROUNDING = 1e-9
@@ -26,19 +25,15 @@ def splits_seconds(model: Model, chain: Chain, options: Ints, below: float) -> F
 
 @compiled
 def split_seconds(model: Model, chain: Chain, cuts: Ints) -> float:
-    """Objective of one split by the recurrence of its schedule, ZB-H1 where weight parts are put off; it fits memory."""
+    """Objective of one split by the recurrence of its schedule, zero bubble where weight parts are put off; it fits memory."""
     forward = (model.forward[cuts[1:]] - model.forward[cuts[:-1]]) / chain.speeds
     backward = (model.backward[cuts[1:]] - model.backward[cuts[:-1]]) / chain.speeds
     weight = (model.weight[cuts[1:]] - model.weight[cuts[:-1]]) / chain.speeds
     delays = model.delays[cuts[1:-1]]
     if chain.all_forward:
         ends = all_forward_all_backward_ends(forward, backward, delays, chain.rest + 1)
-    elif model.weight[-1] > 0.0:
-        ends = zero_bubble_ends(forward, backward, weight, delays, chain.rest + 1)
-    elif chain.lag > 1:
-        ends = eager_ends(forward, backward, delays, chain.rest + 1)
     else:
-        ends = one_forward_one_backward_ends(forward, backward, delays, chain.rest + 1)
+        ends = alternating_ends(PassTimes(forward, backward, weight), delays, chain.rest + 1, chain.lag)
     reduced, update = 0.0, 0.0
     for stage in range(len(ends)):
         start, stop = cuts[stage], cuts[stage + 1]

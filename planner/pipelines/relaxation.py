@@ -6,6 +6,7 @@ import numpy as np
 
 from estimator.arrays import Floats, Ints, Mask
 from estimator.compiled import borrowing, compiled
+from estimator.schedule import most_in_flight
 
 Numbers = Ints | Floats
 
@@ -68,7 +69,7 @@ def least_seconds(outline: Outline, num_stages: int, num_microbatches: int, tail
     its own between its first and its last.
     """
     both, rest, count = outline.both, num_microbatches - 1, len(outline.both) - 1
-    total, result, flight = both[-1], np.inf, outline.lag * (num_stages - 1) + 1
+    total, result, flight = both[-1], np.inf, most_in_flight(num_stages, outline.lag)
     least = outline.fitting[num_stages] if num_microbatches > flight else outline.widest[num_stages]
     chain = total + 2 * (num_stages - 1) * outline.delay
     for first in range(1 if num_stages > 1 else count, count - num_stages + 2):

@@ -1,4 +1,4 @@
-"""Layers to stages under ZB-H1, which puts weight parts off."""
+"""Layers to stages under ZB-H1 and ZB-H2, which put weight parts off."""
 
 import math
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from planner.pipelines.partition import Attained, Partitioner
 
 def partitioner_for(schedule: Schedule) -> type[Partitioner]:
     """The class that splits layers under a schedule."""
-    return ZeroBubblePartitioner if schedule is Schedule.ZB_H1 else Partitioner
+    return ZeroBubblePartitioner if schedule.is_split else Partitioner
 
 
 class ZeroBubblePartitioner(Partitioner):
-    """Starts from the splits whose greatest bound is least under ZB-H1 and under 1F1B and goes on to their neighbours."""
+    """From the splits whose greatest bound is least, with and without weight parts put off, and on to their neighbours."""
 
     def __init__(self, sums: LayerSums, schedule: Schedule, link: LinkCost, num_replicas: int) -> None:
         super().__init__(sums, schedule, link, num_replicas)

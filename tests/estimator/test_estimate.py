@@ -20,7 +20,7 @@ from tests.builders import FREE, grid_plan, transformer_profile, uniform_profile
 @settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7)), min_size=1, max_size=4),
-    st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1]),
+    st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2]),
     st.integers(1, 3),
     st.sampled_from([1.0, 0.5]),
 )

@@ -277,7 +277,7 @@ def limit_of(plan: Plan, pipeline: int, stage: int) -> int:
     own = plan.pipelines[pipeline]
     if own.stages_per_worker == 1:
         to_go = len(own.stages) - stage
-        return 2 * to_go - 1 if plan.schedule is Schedule.EAGER_1F1B else to_go
+        return 2 * to_go - 1 if plan.schedule in (Schedule.EAGER_1F1B, Schedule.ZB_H2) else to_go
     return stage_limit(stage, own.num_workers, len(own.stages), own.num_microbatches)
 
 

@@ -22,7 +22,7 @@ from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Schedule
 
 GOLDEN = Path(__file__).parent / "golden"
-KNOWN = (Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1)
+KNOWN = (Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2)
 WHOLE = [Pass.FORWARD, Pass.BACKWARD]
 SPLIT = [Pass.FORWARD, Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT]
 SHAPES = [(stages, microbatches) for stages in range(1, 7) for microbatches in range(1, 9)]
@@ -48,7 +48,7 @@ def in_flight_peak(steps) -> int:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_microbatch_passes_once_each_way_forward_first_and_the_weight_part_last(schedule, shape):
     for stage, steps in enumerate(orders(schedule, *shape)):
-        expected = SPLIT if schedule is Schedule.ZB_H1 and stage else WHOLE
+        expected = SPLIT if schedule in (Schedule.ZB_H1, Schedule.ZB_H2) and stage else WHOLE
         for m in range(shape[1]):
             assert [step.kind for step in steps if step.microbatch == m] == expected
         assert len(steps) == len(expected) * shape[1]
@@ -72,6 +72,7 @@ def test_no_stage_holds_more_than_its_limit(schedule, shape):
         Schedule.EAGER_1F1B: [min(2 * (num_stages - s) - 1, num_microbatches) for s in range(num_stages)],
         Schedule.GPIPE: [num_microbatches] * num_stages,
         Schedule.ZB_H1: [num_in_flight(0, *shape)] * num_stages,
+        Schedule.ZB_H2: [min(2 * num_stages - 1, num_microbatches)] * num_stages,
     }
     assert [scheduled_in_flight(schedule, stage, *shape) for stage in range(num_stages)] == most[schedule]
 

@@ -70,7 +70,7 @@ def require_paired_flows(document):
 
 
 @pytest.mark.parametrize(
-    "schedule", [Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.INTERLEAVED]
+    "schedule", [Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2, Schedule.INTERLEAVED]
 )
 def test_a_trace_is_the_estimators_timetable(schedule):
     virtual = 2 if schedule is Schedule.INTERLEAVED else 1

@@ -117,7 +117,7 @@ def test_multi_token_prediction():
     assert of(cut(5, 2), named("embedding", "block0", "block1", "mtp0", "head")) == "Et|tmL"
 
 
-@pytest.mark.parametrize("schedule", [Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1])
+@pytest.mark.parametrize("schedule", [Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2])
 def test_schedules_that_megatron_does_not_have_are_refused(schedule):
     with pytest.raises(InvalidInputError, match="no schedule of Megatron-LM"):
         of(cut(8, 4, schedule=schedule), transformer_profile(6))

@@ -29,6 +29,7 @@ CASES = [
     (Schedule.GPIPE, 3, 1, 5),
     (Schedule.ZB_H1, 4, 1, 8),
     (Schedule.ZB_H1, 3, 1, 2),
+    (Schedule.ZB_H2, 3, 1, 9),
     (Schedule.INTERLEAVED, 2, 2, 4),
     (Schedule.INTERLEAVED, 3, 3, 7),
     (Schedule.INTERLEAVED_ZB, 2, 2, 4),

@@ -91,7 +91,9 @@ def test_a_worker_reborn_in_its_own_slot_computes_only_once_it_has_the_state_of_
 
 
 @pytest.mark.parametrize(
-    "schedule", [Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1], ids=lambda item: item.value
+    "schedule",
+    [Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2],
+    ids=lambda item: item.value,
 )
 @pytest.mark.parametrize("output_bytes", [10**6, 5 * 10**7])
 def test_another_worker_never_lengthens_a_first_plans_step(schedule, output_bytes):

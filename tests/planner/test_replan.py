@@ -269,7 +269,7 @@ def test_too_little_memory_says_what_would_do():
 
 @settings(deadline=None, max_examples=25)
 @given(
-    st.sampled_from((Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.ZB_H1)),
+    st.sampled_from((Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.ZB_H1, Schedule.ZB_H2)),
     st.integers(2, 12),
     st.integers(9, 20),
 )

@@ -28,7 +28,7 @@ from tests.builders import layer, profile_of, snapshot_of, uniform_profile
 parts = st.sampled_from([0.0, 0.002, 0.005, 0.011])
 sizes = st.sampled_from([0, 10_000_000, 60_000_000, 200_000_000])
 MODELS = Path(__file__).parents[3] / "profiles" / "models"
-schedules = st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.ZB_H1])
+schedules = st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.ZB_H1, Schedule.ZB_H2])
 
 
 @st.composite

@@ -82,7 +82,7 @@ def on_hosts(*hosts):
     return Cluster(name="shared", workers=tuple(Worker(id=f"w{n:02d}", host=host) for n, host in enumerate(hosts)))
 
 
-@pytest.mark.parametrize("schedule", [Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1])
+@pytest.mark.parametrize("schedule", [Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2])
 def test_neighbours_are_on_one_host_where_the_others_are_far(schedule):
     profile = profile_of([layer("first", output_bytes=10**8, gradient_bytes=10**10), layer("second")], inter_host=FAR)
     asked = snapshot_of(profile, on_hosts("h00", "h01", "h01"), 4)

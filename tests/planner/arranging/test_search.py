@@ -208,7 +208,7 @@ def test_no_multiset_is_worth_more_than_the_relaxation(first, kinds, pipelines, 
 
 
 @pytest.mark.parametrize(
-    "schedule", [Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.INTERLEAVED]
+    "schedule", [Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2, Schedule.INTERLEAVED]
 )
 @pytest.mark.parametrize("seconds", [0.01, 1e-12, 1e-300])
 def test_weight_parts_alone_take_time(schedule, seconds):

@@ -27,7 +27,7 @@ def quick_rounds(buckets, num_bytes, *times):
     st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=5),
     st.lists(st.sampled_from([1.0, 0.8, 0.3]), min_size=30, max_size=30),
     st.booleans(),
-    st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1]),
+    st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2]),
 )
 def test_a_step_is_what_the_estimator_says(pipelines, speeds, tied, schedule):
     profile = transformer_profile(6, tied=tied)

@@ -14,7 +14,7 @@ from planner.replan import replan
 from tests.builders import layer, profile_of, snapshot_of
 from tests.planner.tight import LINK, NOT_REDUCED, best_tight_seconds, tight_job
 
-PIPELINED = [Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1]
+PIPELINED = [Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2]
 
 
 def step_seconds(profile, cluster, microbatches, schedule):

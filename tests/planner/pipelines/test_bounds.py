@@ -20,7 +20,7 @@ from tests.planner.oracle import splits
 
 parts = st.sampled_from([0.0, 0.002, 0.005, 0.011])
 speeds = st.sampled_from([0.5, 0.8, 1.0])
-SCHEDULES = [Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1]
+SCHEDULES = [Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2]
 
 
 @st.composite

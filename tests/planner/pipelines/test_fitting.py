@@ -17,7 +17,7 @@ from planner.replan import replan
 from tests.builders import FAST, layer, profile_of, snapshot_of
 from tests.planner.oracle import best_pipeline_seconds, splits
 
-SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1)
+SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2)
 
 
 def profile_with(chance):

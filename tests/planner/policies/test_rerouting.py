@@ -23,7 +23,7 @@ from restorer.rounds import colour_rounds
 from tests.builders import FREE, grid_plan, layer, profile_of, snapshot_of, uniform_profile
 
 NUM_LAYERS = 6
-SCHEDULES = st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1])
+SCHEDULES = st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2])
 
 
 @st.composite

@@ -27,7 +27,7 @@ def snapshot(profile, num_workers, microbatches, *, workers_per_host, schedule=S
 
 
 @pytest.mark.parametrize(
-    "schedule", [Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.INTERLEAVED]
+    "schedule", [Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2, Schedule.INTERLEAVED]
 )
 @pytest.mark.parametrize(("num_workers", "per_host", "microbatches"), [(4, 2, 8), (8, 4, 2), (6, 2, 1)])
 def test_a_slow_network_confines_pipelines_to_a_host(schedule, num_workers, per_host, microbatches):

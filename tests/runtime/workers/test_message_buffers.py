@@ -159,7 +159,7 @@ def trained(depth: int, num_microbatches: int, schedule: Schedule) -> tuple[list
     return records[0], crossroads, most
 
 
-@pytest.mark.parametrize("schedule", [Schedule.ONE_F_ONE_B, Schedule.ZB_H1])
+@pytest.mark.parametrize("schedule", [Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.ZB_H2])
 @pytest.mark.parametrize("depth", [2, 4])
 def test_no_message_comes_before_its_receive_and_none_is_kept_for_long(depth, schedule):
     records, crossroads, most = trained(depth, 12, schedule)

@@ -4,7 +4,7 @@ from functools import cache, partial
 
 import pytest
 
-from estimator.program import ActionKind
+from estimator.program import PASSES, ActionKind, compile_program
 from kintsugi.core.plan import Policy, Schedule
 from kintsugi.runtime.faults import fail_at
 from kintsugi.runtime.result import RunResult
@@ -19,12 +19,23 @@ def reference() -> RunResult:
     return run(tiny_gpt, gpt_request(2, 3))
 
 
-@pytest.mark.parametrize("schedule", [Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1])
+@pytest.mark.parametrize("schedule", [Schedule.EAGER_1F1B, Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_H2])
 def test_schedules_train_as_1f1b_does(schedule):
     request = under(schedule, gpt_request(2, 3))
     result = run(tiny_gpt, request)
     assert_same(result, reference())
-    assert (ActionKind.BACKWARD_WEIGHT in kinds(result, request)) == (schedule is Schedule.ZB_H1)
+    assert (ActionKind.BACKWARD_WEIGHT in kinds(result, request)) == schedule.is_split
+
+
+def test_weight_parts_come_between_other_passes_under_zb_h2():
+    """The last of three stages puts the weight parts of four micro-batches off: the first follows five forward passes."""
+    request = under(Schedule.ZB_H2, gpt_request(1, 3))
+    result = run(tiny_gpt, request)
+    assert_same(result, reference())
+    program = compile_program(survivors(result), request.profile, request.cluster)
+    last = [action.kind for action in program.actions["w02"] if action.kind in PASSES]
+    assert last[-4:] == [ActionKind.BACKWARD_WEIGHT] * 4
+    assert last.index(ActionKind.BACKWARD_WEIGHT) == 10
 
 
 @pytest.mark.parametrize(
@@ -33,6 +44,8 @@ def test_schedules_train_as_1f1b_does(schedule):
         (Schedule.ZB_H1, Policy.DATA_REROUTING),
         (Schedule.ZB_H1, Policy.DYNAMIC_PARALLELISM),
         (Schedule.EAGER_1F1B, Policy.DATA_REROUTING),
+        (Schedule.ZB_H2, Policy.DATA_REROUTING),
+        (Schedule.ZB_H2, Policy.DYNAMIC_PARALLELISM),
     ],
 )
 def test_a_job_is_mended_under_its_schedule(schedule, policy):
