@@ -71,6 +71,8 @@ class Parts:
             async with self._working():
                 yield
         finally:
+            if self.ahead is not None:
+                await run_sync(self.ahead.close)
             await run_sync(self.workshop.close)
             self.store.close()
             if endpoint is not None:
@@ -86,8 +88,6 @@ class Parts:
             yield
             for part in self.background:
                 part.close()
-        if self.ahead is not None:
-            await run_sync(self.ahead.close)
 
 
 def assembled(settings: Settings) -> Parts:
