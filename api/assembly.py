@@ -112,7 +112,12 @@ def assembled(settings: Settings) -> Parts:
         streams=Streams(feed=feed, tail=Tail(feed), heartbeat_seconds=settings.stream_heartbeat_seconds),
         heartbeats=HeartbeatWatch(service, lambda job, events: write(job, service.post_events, job, events)),
         turns=Turns(),
-        deadlines=Deadlines(store.agenda, service.now, lambda job: write(job, service.expire, job)),
+        deadlines=Deadlines(
+            store.agenda,
+            service.now,
+            lambda job: write(job, service.expire, job),
+            at_a_time=settings.max_planning_threads,  # no more of them could go on at the same time
+        ),
         planners=anyio.CapacityLimiter(settings.max_planning_threads),
         webhooks=hooks.registry,
         access=access,
