@@ -45,7 +45,7 @@ class Workshop:
             size: processes; with 0 there are none, and nothing can be done.
             niceness: how far other processes go before them.
         """
-        self._size = size
+        self._most = size
         self._niceness = niceness
         self._helpers: set[_Helper] = set()
         self._idle: list[_Helper] = []
@@ -55,6 +55,11 @@ class Workshop:
         self._log = structlog.get_logger("kintsugi.api")
 
     @property
+    def size(self) -> int:
+        """Processes that there are, or begin: fewer than were asked for where the system does not let them begin."""
+        return len(self._helpers)
+
+    @property
     def is_ready(self) -> bool:
         """Whether there is a process that can take work, or works."""
         return self._num_ready > 0
@@ -62,7 +67,7 @@ class Workshop:
     def start(self) -> None:
         """Begin the processes that are missing, as far as the system lets them begin, without waiting for them."""
         with self._changed:
-            while len(self._helpers) < self._size and not self._closed:
+            while len(self._helpers) < self._most and not self._closed:
                 try:
                     helper = _Helper(self._niceness)
                 except OSError as error:  # no descriptors, no memory: who asked can still search by itself
