@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ import structlog
 from api.decisions import planning
 from api.decisions.contingencies import Contingencies
 from api.decisions.tries import Tries
-from api.decisions.workshop import Workshop
+from api.decisions.workshop import NobodyThereError, Workshop
 from api.metrics import Metrics
 from api.spans import span
 from api.storage.shelf import Decided
@@ -115,7 +115,10 @@ class Decider:
         with self._searching(is_long) as is_alone:
             if is_long or not is_alone:
                 self._workshop.start()
-            return self._workshop.do(make, snapshot) if self._goes_there(is_long) else make(snapshot)
+            if self._goes_there(is_long):
+                with suppress(NobodyThereError):
+                    return self._workshop.do(make, snapshot)
+            return make(snapshot)
 
     def _goes_there(self, is_long: bool) -> bool:
         """Whether the workshop makes a search: a long one waits until it is ready, a short one for none but short ones."""

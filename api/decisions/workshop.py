@@ -27,6 +27,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class NobodyThereError(UnavailableError):
+    """No process could be begun, or those that were ended before they were ready."""
+
+
 class WorkLostError(UnavailableError):
     """The process that was to do the work ended over it, by nobody's wish, or gave no answer in time."""
 
@@ -82,7 +86,8 @@ class Workshop:
         Raises:
             KintsugiError: that `work` raised.
             WorkLostError: the process ended (it may have been killed for memory), or is silent; the next call begins another.
-            UnavailableError: there is no process, or somebody ended it.
+            NobodyThereError: there is no process.
+            UnavailableError: somebody ended it.
         """
         self.start()
         helper = self._free()
@@ -132,8 +137,10 @@ class Workshop:
     def _free(self) -> "_Helper":
         with self._changed:
             self._changed.wait_for(lambda: self._idle or self._closed or not self._helpers, LONGEST_SECONDS)
-            if self._closed or not self._idle:
-                raise UnavailableError("no process is there that plans; try again")
+            if self._closed:
+                raise UnavailableError("the processes that plan were ended; try again")
+            if not self._idle:
+                raise NobodyThereError("no process is there that plans; try again")
             return self._idle.pop()
 
     def _welcome(self, helper: "_Helper") -> None:

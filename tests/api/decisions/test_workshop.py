@@ -178,6 +178,17 @@ def test_where_no_process_can_begin_nobody_is_stopped_and_a_later_one_begins(mon
         assert shop.do(abs, -3) == 3
 
 
+def stillborn(_connection, _niceness):
+    """The life of a process that ends before it is ready."""
+
+
+def test_where_processes_end_before_they_are_ready_long_searches_are_made_here(monkeypatch, without_collector):
+    monkeypatch.setattr(planning, "LONG", 0)
+    monkeypatch.setattr(workshops, "_help", stillborn)
+    with leaves_nothing(), closing(Workshop(2)) as shop:
+        assert Decider(Metrics(), None, shop).decided(AFTER[0], "long").plan == planning.decided(AFTER[0]).plan
+
+
 class Watched(Workshop):
     """Counts what it is asked, and does it here."""
 
