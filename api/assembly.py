@@ -116,9 +116,10 @@ def assembled(settings: Settings) -> Parts:
             store.agenda,
             service.now,
             lambda job: write(job, service.expire, job),
-            at_a_time=settings.max_planning_threads,  # no more of them could go on at the same time
+            at_a_time=2 * settings.max_planning_threads,  # no more of them could go on at the same time
         ),
         planners=anyio.CapacityLimiter(settings.max_planning_threads),
+        long_planners=anyio.CapacityLimiter(settings.max_planning_threads),
         webhooks=hooks.registry,
         access=access,
         overlays=overlays_of(settings, store.database),

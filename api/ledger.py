@@ -103,6 +103,11 @@ class Ledger(Records):
         if state.history.ended is None:
             self.decider.expect(state.profile.num_layers, len(state.history.membership.alive))
 
+    def may_search_long(self, job: str) -> bool:
+        """Whether a search for a job may be long, as far as this process knows the job."""
+        state = self.known_state(job)
+        return state is not None and planning.is_long(state.profile.num_layers, len(state.history.membership.alive))
+
     def look_ahead(self, state: JobState) -> None:
         """Have plans made for what may be lost next."""
         self.decider.look_ahead(state.job.id, lambda: self.snapshot(state, state.history))
