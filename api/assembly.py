@@ -71,6 +71,8 @@ class Parts:
             async with self._working():
                 yield
         finally:
+            if self.ahead is not None:
+                await run_sync(self.ahead.close)
             await run_sync(self.workshop.close)
             self.store.close()
             if endpoint is not None:
@@ -86,8 +88,6 @@ class Parts:
             yield
             for part in self.background:
                 part.close()
-        if self.ahead is not None:
-            await run_sync(self.ahead.close)
 
 
 def assembled(settings: Settings) -> Parts:
@@ -112,8 +112,14 @@ def assembled(settings: Settings) -> Parts:
         streams=Streams(feed=feed, tail=Tail(feed), heartbeat_seconds=settings.stream_heartbeat_seconds),
         heartbeats=HeartbeatWatch(service, lambda job, events: write(job, service.post_events, job, events)),
         turns=Turns(),
-        deadlines=Deadlines(store.agenda, service.now, lambda job: write(job, service.expire, job)),
+        deadlines=Deadlines(
+            store.agenda,
+            service.now,
+            lambda job: write(job, service.expire, job),
+            at_a_time=2 * settings.max_planning_threads,  # no more of them could go on at the same time
+        ),
         planners=anyio.CapacityLimiter(settings.max_planning_threads),
+        long_planners=anyio.CapacityLimiter(settings.max_planning_threads),
         webhooks=hooks.registry,
         access=access,
         overlays=overlays_of(settings, store.database),

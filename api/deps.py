@@ -47,6 +47,9 @@ class Desk:
     turns: Turns
     deadlines: Deadlines
     planners: anyio.CapacityLimiter
+    """Threads for work that may plan."""
+    long_planners: anyio.CapacityLimiter
+    """Those for jobs whose searches may be long: the others' writes do not wait for one."""
     webhooks: Registry
     access: Access
     overlays: OverlayDesk
@@ -88,7 +91,7 @@ class Desk:
         """Run work that writes to `job`, one at a time, and wake those who wait for its outcome."""
         try:
             async with self.turns.of(job):
-                return await self.plan(work, *args, **kwargs)
+                return await self._plan_for(job, lambda: work(*args, **kwargs))
         finally:  # what leaves a job without a plan is an error, and logged all the same
             self._wrote(job)
 
@@ -97,8 +100,12 @@ class Desk:
         async with self.turns.of(job):
             if not self.service.may_be_due(job):
                 return
-            await self.plan(self.service.expire, job)
+            await self._plan_for(job, lambda: self.service.expire(job))
         self._wrote(job)
+
+    async def _plan_for(self, job: str, work: Callable[[], T]) -> T:
+        """Run work that may plan for a job in one of the threads kept for such jobs."""
+        return await run_sync(work, limiter=self.long_planners if self.service.may_search_long(job) else self.planners)
 
     def _wrote(self, job: str) -> None:
         """Wake those who wait for what was written."""

@@ -97,6 +97,17 @@ class Ledger(Records):
         state = self.known_state(job)
         return state is None or self._is_due(state)
 
+    def keep_state(self, state: JobState) -> None:
+        """Remember a state that the store holds, and be ready for what may be asked of its job."""
+        super().keep_state(state)
+        if state.history.ended is None:
+            self.decider.expect(state.profile.num_layers, len(state.history.membership.alive))
+
+    def may_search_long(self, job: str) -> bool:
+        """Whether a search for a job may be long, as far as this process knows the job."""
+        state = self.known_state(job)
+        return state is not None and planning.is_long(state.profile.num_layers, len(state.history.membership.alive))
+
     def look_ahead(self, state: JobState) -> None:
         """Have plans made for what may be lost next."""
         self.decider.look_ahead(state.job.id, lambda: self.snapshot(state, state.history))

@@ -94,9 +94,9 @@ class Settings(BaseSettings):
     overlay_synchronization: str | None = None
     """Function that chooses the tree or ring over which an overlay reduces, as module:function; null: the one predicted fastest."""
     max_planning_threads: int = Field(default=4, ge=1, le=256)
-    """Decisions that are computed at the same time."""
+    """Decisions that are computed at the same time, and as many of jobs whose searches may be long."""
     planning_processes: int = Field(default=2, ge=0, le=256)
-    """Processes that search for plans, begun once searches come at the same time; with 0 the service itself makes them all."""
+    """Processes that search for plans, begun once searches meet, or may be long; with 0 the service makes them all."""
     plans_ahead: bool = True
     """Whether plans for the next losses are made in the background, after every decision and every plan that is applied."""
     pair_work: int = Field(default=PAIR_WORK, ge=0)

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from kintsugi import cli
-from kintsugi.runtime.forking import PLANNER, forkserver, preload
+from kintsugi.runtime.forking import PLANNER, end_with_fork_server, forkserver, preload
 from tests.processes import START_SECONDS, STOP_SECONDS, ServiceProcess, announced
 
 for module in ("kintsugi.cli.serve", PLANNER):
@@ -76,6 +76,7 @@ def kintsugi(
     arguments: Sequence[str], alter: Callable[[], None], environment: Mapping[str, str], folder: str, errors: Connection
 ) -> None:
     """As the command line has it: in this environment and folder, nothing to read, and only errors are told."""
+    end_with_fork_server()  # with the tests, however they end
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

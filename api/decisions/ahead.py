@@ -1,7 +1,7 @@
-"""Where plans are made ahead: in a process of its own, so that the interpreter that answers requests never waits for one."""
+"""What makes a plan ahead: a process of its own, so that the interpreter that answers requests never waits for one."""
 
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from api.decisions.workshop import Workshop
 from api.storage.shelf import Decided
@@ -18,12 +18,16 @@ Made = tuple[str, Decided]
 """A fingerprint and the decision for the snapshot that it belongs to."""
 
 
-def make(base: str, loss: Loss) -> Made | None:
+def maker() -> Workshop:
+    """The one process that makes plans ahead, one after the other; it begins with the first."""
+    return Workshop(1, niceness=NICENESS)
+
+
+def make(workshop: Workshop, base: str, loss: Loss) -> Made | None:
     """The decision for one loss; None where it leaves no plan.
 
-    One process makes the plans of all threads that ask, one after the other; it begins with the first and ends with this one.
-
     Args:
+        workshop: whose process makes it.
         base: JSON of the snapshot before the loss.
         loss: who is lost.
 
@@ -31,12 +35,7 @@ def make(base: str, loss: Loss) -> Made | None:
         UnavailableError: the process ended (it may have been killed for memory); the next call begins another.
         KintsugiError: planning failed.
     """
-    return _workshop().do(_make, base, loss)
-
-
-@cache
-def _workshop() -> Workshop:
-    return Workshop(1, niceness=NICENESS)
+    return workshop.do(_make, base, loss)
 
 
 @lru_cache(SNAPSHOTS)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from api.decisions.ahead import Made, make
+from api.decisions.ahead import Made, make, maker
 from api.decisions.workshop import TakesTooLongError, WorkLostError
 from api.outages import Outage
 from api.storage.database import OvertakenError
@@ -31,7 +31,7 @@ MOST_TRIES = 2
 REMEMBERED = 256
 """Snapshots whose plan was given up, those of which it was last."""
 CLOSING_SECONDS = 5.0
-"""How long a stopping service waits for the plan that is being made."""
+"""How long a stopping service waits for the thread, which may be storing what was made."""
 
 
 @dataclass(slots=True)
@@ -77,6 +77,7 @@ class Contingencies:
         """When the last decision was asked for, on the monotonic clock."""
         self._closed = False
         self._is_idle = True
+        self._workshop = maker()
         self._thread = threading.Thread(target=self._run, name="contingencies", daemon=True)
         self._log = structlog.get_logger("kintsugi.api")
         self._outage = Outage("plan ahead")
@@ -88,10 +89,11 @@ class Contingencies:
         self._thread.start()
 
     def close(self) -> None:
-        """Finish the plan that is being made and stop; what is not stored by then is lost."""
+        """Stop, and end the process that plans, whether it plans or still begins; what is not stored by then is lost."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        self._workshop.close()
         if self._thread.is_alive():
             self._thread.join(CLOSING_SECONDS)
 
@@ -137,7 +139,7 @@ class Contingencies:
             try:
                 self._advance(work)
             except KintsugiError as error:
-                if self._closed:  # and what plans is closed with the service
+                if self._closed:  # and what plans with it
                     return
                 if isinstance(error, UnavailableError) and error.field == DATABASE_FIELD:
                     self._put_off(work, error)
@@ -201,13 +203,13 @@ class Contingencies:
     def _made(self, document: str, loss: Loss) -> Made | None:
         for _ in range(MOST_TRIES - 1):
             try:
-                return make(document, loss)
+                return make(self._workshop, document, loss)
             except TakesTooLongError:
                 raise
             except UnavailableError:
                 if self._closed:
                     raise
-        return make(document, loss)
+        return make(self._workshop, document, loss)
 
     def _store(self, work: _Work) -> None:
         """Store what was made, unless newer work has taken its place."""

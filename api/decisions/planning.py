@@ -17,6 +17,10 @@ from kintsugi.core.version import __version__
 from planner.adoption import adopt
 from planner.replan import is_kept, replan
 
+LONG = 65_536
+"""Layers times living workers of the least job whose searches may be long: half a second of 80 layers and 1,024 workers, five of
+200 layers. The way to another process and back takes 0.03 s of the former, and of smaller jobs too much of their short searches."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSnapshot:
@@ -56,6 +60,11 @@ def decided(snapshot: Snapshot) -> Decided:
 def is_quick(snapshot: Snapshot) -> bool:
     """Whether to decide takes less than to let somebody else do it: the plan that runs is kept."""
     return snapshot.generation > 0 and is_kept(snapshot)
+
+
+def is_long(num_layers: int, num_workers: int) -> bool:
+    """Whether a search for a job of so many layers and living workers may hold up whatever else its process does."""
+    return num_layers * num_workers >= LONG
 
 
 def stored(

@@ -27,6 +27,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class NobodyThereError(UnavailableError):
+    """No process could be begun, or those that were ended before they were ready."""
+
+
 class WorkLostError(UnavailableError):
     """The process that was to do the work ended over it, by nobody's wish, or gave no answer in time."""
 
@@ -45,7 +49,7 @@ class Workshop:
             size: processes; with 0 there are none, and nothing can be done.
             niceness: how far other processes go before them.
         """
-        self._size = size
+        self._most = size
         self._niceness = niceness
         self._helpers: set[_Helper] = set()
         self._idle: list[_Helper] = []
@@ -55,6 +59,11 @@ class Workshop:
         self._log = structlog.get_logger("kintsugi.api")
 
     @property
+    def size(self) -> int:
+        """Processes that there are, or begin: fewer than were asked for where the system does not let them begin."""
+        return len(self._helpers)
+
+    @property
     def is_ready(self) -> bool:
         """Whether there is a process that can take work, or works."""
         return self._num_ready > 0
@@ -62,7 +71,7 @@ class Workshop:
     def start(self) -> None:
         """Begin the processes that are missing, as far as the system lets them begin, without waiting for them."""
         with self._changed:
-            while len(self._helpers) < self._size and not self._closed:
+            while len(self._helpers) < self._most and not self._closed:
                 try:
                     helper = _Helper(self._niceness)
                 except OSError as error:  # no descriptors, no memory: who asked can still search by itself
@@ -77,7 +86,8 @@ class Workshop:
         Raises:
             KintsugiError: that `work` raised.
             WorkLostError: the process ended (it may have been killed for memory), or is silent; the next call begins another.
-            UnavailableError: there is no process, or somebody ended it.
+            NobodyThereError: there is no process.
+            UnavailableError: somebody ended it.
         """
         self.start()
         helper = self._free()
@@ -127,8 +137,10 @@ class Workshop:
     def _free(self) -> "_Helper":
         with self._changed:
             self._changed.wait_for(lambda: self._idle or self._closed or not self._helpers, LONGEST_SECONDS)
-            if self._closed or not self._idle:
-                raise UnavailableError("no process is there that plans; try again")
+            if self._closed:
+                raise UnavailableError("the processes that plan were ended; try again")
+            if not self._idle:
+                raise NobodyThereError("no process is there that plans; try again")
             return self._idle.pop()
 
     def _welcome(self, helper: "_Helper") -> None:

@@ -1,4 +1,6 @@
-"""Query parameters that a call does not have are refused: a misspelt `wait_seconds` makes a busy loop of a long poll."""
+"""Query parameters that a call does not have, or is given twice, are refused: a misspelt `wait_seconds` makes a busy loop of a
+long poll, and of two values nobody knows which one counts.
+"""
 
 from collections.abc import Iterator
 
@@ -9,7 +11,7 @@ from kintsugi.core.errors import InvalidInputError, some
 
 
 async def only_known(request: Request) -> None:
-    """Require that every query parameter is one of the call's.
+    """Require that every query parameter is one of the call's, and given once.
 
     Raises:
         InvalidInputError: names the first that is not.
@@ -17,10 +19,14 @@ async def only_known(request: Request) -> None:
     if not request.query_params:
         return
     known = tuple(dict.fromkeys(_parameters(request.scope["route"].dependant)))
-    for name, value in request.query_params.items():
+    given: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
         if name not in known:
             has = f"it has {some(known)}" if known else "it has none"
             raise InvalidInputError(f"is no query parameter of this call; {has}", field=name, value=value)
+        if name in given:
+            raise InvalidInputError(f"is given twice, as {given[name]!r} before; leave one out", field=name, value=value)
+        given[name] = value
 
 
 def _parameters(dependant: Dependant) -> Iterator[str]:

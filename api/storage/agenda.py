@@ -25,14 +25,15 @@ class Agenda:
         with self._database.reading() as connection:
             return list(connection.execute(query).scalars())
 
-    def next_at(self) -> str | None:
-        """The first deadline of all (RFC 3339, UTC).
+    def next_after(self, now: str) -> str | None:
+        """The first deadline after `now`; both RFC 3339, UTC.
 
         Raises:
             UnavailableError: the database does not answer.
         """
+        query = select(func.min(DEADLINES.c.due_at)).where(DEADLINES.c.due_at > now)
         with self._database.reading() as connection:
-            first: str | None = connection.execute(select(func.min(DEADLINES.c.due_at))).scalar_one()
+            first: str | None = connection.execute(query).scalar_one()
         return first
 
 

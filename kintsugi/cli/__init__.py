@@ -7,12 +7,13 @@ import itertools
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
 
-from kintsugi.cli.errors import error_line, flush_output, is_output_broken, open_output
+from kintsugi.cli.errors import error_line, flush_output, is_output_broken, open_output, tell
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, KintsugiError
 from kintsugi.core.garbage import without_collection
 from kintsugi.core.version import __version__
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         status = INFEASIBLE
         if error.errno != errno.EPIPE:  # whoever stops reading has read enough
-            typer.echo(f"kintsugi: the output cannot be written: {error.strerror}; send it elsewhere", err=True)
+            tell(f"kintsugi: the output cannot be written: {error.strerror}; send it elsewhere")
     except KeyboardInterrupt:
         status = INTERRUPTED
     sys.exit(status)
@@ -130,7 +131,7 @@ def _tell(error: KintsugiError, given: Sequence[str]) -> None:
     if _wants_json(given):
         typer.echo(json.dumps({"error": error.as_dict()}, default=str))
     else:
-        typer.echo(error_line(error), err=True)
+        tell(error_line(error))
 
 
 def _tell_misuse(error: TyperException, given: Sequence[str]) -> None:
@@ -141,7 +142,8 @@ def _tell_misuse(error: TyperException, given: Sequence[str]) -> None:
         value = _value_of(getattr(param, "opts", ()), given)
         _tell(InvalidInputError(error.format_message(), field=field, value=value), given)
     elif callable(show := getattr(error, "show", None)):
-        show()
+        with suppress(OSError):  # the exit status says it, too
+            show()
 
 
 def _value_of(names: Sequence[str], given: Sequence[str]) -> str | None:

@@ -4,6 +4,9 @@ import io
 import os
 import reprlib
 import sys
+from contextlib import suppress
+
+import typer
 
 from kintsugi.core.errors import KintsugiError
 
@@ -19,6 +22,12 @@ def error_line(error: KintsugiError) -> str:
     short = reprlib.Repr()
     short.maxstring = short.maxother = _LONGEST
     return f"kintsugi: {error} (value: {short.repr(value)})"
+
+
+def tell(line: str) -> None:
+    """A line on the standard error; where that takes none, the exit status alone says what became of the command."""
+    with suppress(OSError):
+        typer.echo(line, err=True)
 
 
 def open_output() -> None:

@@ -1,7 +1,13 @@
 """The server that worker processes are forked from: what they need is loaded there, once for all of them."""
 
 import multiprocessing
+import os
+import signal
+from multiprocessing import forkserver as servers
 from multiprocessing.context import ForkServerContext
+from typing import Any
+
+from kintsugi.runtime.parent import end_with_parent
 
 # Between the first and the last no garbage is looked for; the last but one is what main modules of jobs import, which every worker
 # imports again.
@@ -29,3 +35,15 @@ def forkserver() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
     return context
+
+
+def end_with_fork_server() -> None:
+    """Have the kernel end this process when its fork server ends, and that one when who started it ends; even while frozen.
+
+    The fork server lives for as long as anybody holds one pipe; forks that hold it too would keep it alive.
+    """
+    end_with_parent(signal.SIGKILL)
+    server: Any = servers._forkserver
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None

@@ -12,6 +12,8 @@ from starlette.testclient import TestClient
 
 from api import logs
 from api.app import create_app
+from api.decisions import contingencies
+from api.decisions.workshop import Workshop
 from api.settings import Settings
 from tests.api.requests import new_job
 from tests.databases import KINDS, POSTGRESQL, SQLITE, PostgreSql, emptied, postgresql, prepare
@@ -27,6 +29,22 @@ def _quiet() -> Iterator[None]:
     logs.configure(Settings(log_level="error", log_format="json"))
     yield
     structlog.reset_defaults()
+
+
+class Lasting(Workshop):
+    """One that the services which end leave to the next."""
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_process_plans_ahead() -> Iterator[None]:
+    """Of all services in this process, for it takes two seconds to begin; a test that wants it to end has `maker` itself."""
+    shared = Lasting(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contingencies, "maker", lambda: shared)
+        yield
+    Workshop.close(shared)
 
 
 @pytest.fixture

@@ -2,8 +2,10 @@
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from api import deadlines
+from api.storage.engines import DATABASE_FIELD
 from api.storage.legible import IllegibleError
 from kintsugi.core.errors import UnavailableError
 
@@ -19,8 +21,8 @@ class Agenda:
         self.num_looks += 1
         return ["illegible", "other"]
 
-    def next_at(self):
-        return "2026-01-01T00:00:00.000000Z"
+    def next_after(self, now):
+        return None
 
     async def expire(self, job):
         if job == "illegible":
@@ -33,12 +35,79 @@ class Agenda:
 async def test_a_job_that_cannot_be_read_keeps_no_deadline_of_others_and_is_not_tried_without_a_pause(error, monkeypatch):
     monkeypatch.setattr(deadlines, "LOOK_SECONDS", 0.1)
     agenda = Agenda(error)
-    looking = deadlines.Deadlines(agenda, lambda: "2027-01-01T00:00:00.000000Z", agenda.expire)
+    looking = deadlines.Deadlines(agenda, lambda: "2027-01-01T00:00:00.000000Z", agenda.expire, at_a_time=2)
     with anyio.move_on_after(0.5):
         await looking.run()
     assert agenda.logged
     assert set(agenda.logged) == {"other"}
     assert agenda.num_looks <= 6
+
+
+@pytest.mark.anyio
+async def test_a_job_whose_deadlines_take_long_to_log_keeps_none_of_others_and_is_not_begun_twice(monkeypatch):
+    monkeypatch.setattr(deadlines, "LOOK_SECONDS", 0.001)
+
+    class Slow(Agenda):
+        num_begun, goes_on = 0, anyio.Event()
+
+        async def expire(self, job):
+            if job == "illegible":
+                self.num_begun += 1
+                await self.goes_on.wait()
+            self.logged.append(job)
+            if self.logged.count("other") == 3:
+                looking.close()
+                self.goes_on.set()
+
+    agenda = Slow()
+    looking = deadlines.Deadlines(agenda, lambda: "2027-01-01T00:00:00.000000Z", agenda.expire, at_a_time=2)
+    with anyio.fail_after(30):
+        await looking.run()
+    assert agenda.logged == ["other"] * 3 + ["illegible"]
+    assert agenda.num_begun == 1
+
+
+@pytest.mark.anyio
+async def test_no_more_deadlines_are_logged_at_a_time_than_may_be_and_none_after_the_end():
+    first_goes_on, begun = anyio.Event(), []
+    agenda = Agenda()
+
+    async def expire(job):
+        begun.append(job)
+        await first_goes_on.wait()
+
+    looking = deadlines.Deadlines(agenda, lambda: "2027-01-01T00:00:00.000000Z", expire, at_a_time=1)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(looking.run)
+            while not agenda.num_looks or not begun:
+                await anyio.sleep(0.001)
+            await anyio.wait_all_tasks_blocked()
+            looking.close()
+            first_goes_on.set()
+    assert begun == ["illegible"]
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("talkative")
+async def test_a_database_that_takes_no_deadline_is_told_of_once_for_all_jobs(monkeypatch):
+    monkeypatch.setattr(deadlines, "LOOK_SECONDS", 0.001)
+
+    class ReadOnly(Agenda):
+        def due(self, now):
+            if self.num_looks == 3:
+                looking.close()
+                return []
+            return super().due(now)
+
+        async def expire(self, job):
+            raise UnavailableError("the disk is full", field=DATABASE_FIELD)
+
+    agenda = ReadOnly()
+    looking = deadlines.Deadlines(agenda, lambda: "2027-01-01T00:00:00.000000Z", agenda.expire, at_a_time=2)
+    with capture_logs() as logs, anyio.fail_after(30):
+        await looking.run()
+    assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["cannot log deadlines"]
 
 
 @pytest.mark.anyio
@@ -54,13 +123,16 @@ async def test_a_deadline_that_passes_while_the_database_is_away_is_not_looked_f
                 raise UnavailableError("away")
             return []
 
+        def next_after(self, now):
+            return now
+
     def recorded(looking):
         pauses.append(pause_seconds(looking))
         return 0.0
 
     monkeypatch.setattr(deadlines.Deadlines, "_pause_seconds", recorded)
     agenda = Away()
-    looking = deadlines.Deadlines(agenda, lambda: "2027-01-01T00:00:00.000000Z", agenda.expire)
+    looking = deadlines.Deadlines(agenda, lambda: "2027-01-01T00:00:00.000000Z", agenda.expire, at_a_time=2)
     with anyio.fail_after(30):
         await looking.run()
     assert pauses == [0.0, deadlines.LOOK_SECONDS, deadlines.LOOK_SECONDS]
@@ -78,10 +150,10 @@ async def test_all_deadlines_are_looked_at_where_the_clock_was_set_back(monkeypa
                 looking.close()
             return []
 
-        def next_at(self):
+        def next_after(self, now):
             return None
 
-    looking = deadlines.Deadlines(Quiet(), lambda: next(moments), Agenda().expire)
+    looking = deadlines.Deadlines(Quiet(), lambda: next(moments), Agenda().expire, at_a_time=2)
     with anyio.fail_after(30):
         await looking.run()
     assert asked == [deadlines.END_OF_TIME, "2026-01-03", deadlines.END_OF_TIME, "2026-01-02"]

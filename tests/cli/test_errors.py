@@ -59,6 +59,16 @@ def test_an_output_that_is_closed_is_told_on_one_line(arguments):
     assert (done.returncode, done.stderr) == (1, "kintsugi: the output cannot be written: Bad file descriptor; send it elsewhere\n")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [(["shards", "--foo"], 2), (["shards", "--input", "/dev/null/missing"], 2), (["nothing"], 2), (["--version"], 1)],
+)
+def test_an_error_that_cannot_be_told_has_its_exit_status_still(arguments, status):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-m", "kintsugi.cli", *arguments], stdout=full, stderr=full, check=False)
+    assert done.returncode == status
+
+
 def test_who_prints_nothing_needs_no_output(tmp_path):
     done = closed_to(["supervise", str(tmp_path), "--", "true"])
     assert done.returncode == 0

@@ -19,14 +19,17 @@ class Account:
     roster: Roster
     recoveries: Recoveries
     _struck_at: dict[str, float | None] = field(default_factory=dict)
+    _why: dict[str, str] = field(default_factory=dict)
+    """Processes that the agent ended for a reason of its own."""
     _untold: list[Event] = field(default_factory=list)
     """What the workers found out, and whoever decides does not know."""
     _let_go: set[str] = field(default_factory=set)
     """Workers that leave in good order: nobody has anything of them any more."""
 
-    def buried(self, handle: WorkerHandle) -> None:
-        """A process has ended that was counted on."""
+    def buried(self, handle: WorkerHandle, why: str = "") -> None:
+        """A process has ended that was counted on; `why` where the agent had a reason to end it."""
         self._struck_at[handle.worker] = handle.struck_at
+        self._why[handle.worker] = why
 
     def let_go(self, worker: str) -> None:
         """A worker that leaves is told to end, for others train with its state: its end is no loss."""
@@ -46,7 +49,7 @@ class Account:
             self.recoveries.changed(joined, leaving, adopted.noticed_at, adopted.agreed_at)
         for worker in lost:
             self.recoveries.lost(worker, self._struck_when(worker), adopted.noticed_at)
-        self._untold.extend(self.roster.failed(worker) for worker in lost)
+        self._untold.extend(self.roster.failed(worker, self._why.pop(worker, "")) for worker in lost)
         self._untold.extend(self.roster.draining(worker) for worker in leaving)
         self._untold.extend(self.roster.staying(worker) for worker in staying)
         self._untold.extend(self.roster.joined(worker) for worker in joined)

@@ -55,6 +55,7 @@ from kintsugi.runtime.selfgoverned.words import (
     Leased,
     Leave,
     Refused,
+    Renew,
     Stays,
     ToGovernor,
 )
@@ -126,6 +127,8 @@ class Governor:
             self._lease.take(message)
         elif isinstance(message, Admit):
             self._post(self._welcome, message)
+        elif isinstance(message, Renew):
+            self._post(self._renew, message)
         elif isinstance(message, Leave):
             self._is_asked_to_leave = True
             self._post(self._take_leave)
@@ -249,6 +252,10 @@ class Governor:
         if not is_same_work(unpacked(decision).plan, course.decision.plan):
             self._held.hold(course.generation, {fingerprint(snapshot): decision})
             self._node.admit(joiner)
+
+    def _renew(self, message: Renew) -> None:
+        """Try again over new connections."""
+        self._regrouping.stalled(message.generation, message.reason)
 
     def _take_leave(self) -> None:
         """Where that was asked for, plan without this worker, beside the training; then the ring is to agree on it."""

@@ -1,7 +1,8 @@
 """The agent's part where workers govern themselves: it starts them, hears what they do, and collects what they trained.
 
 It decides nothing: who is lost, what runs then and from when on is the workers' own affair, and none of it waits for the agent.
-Processes that are stopped it ends: the others then find out sooner, and another process can take their place.
+Processes that are stopped it ends: the others then find out sooner, and another process can take their place. So it does with
+one of two that cannot reach each other, once nothing moves for that.
 """
 
 import time
@@ -21,17 +22,18 @@ from kintsugi.runtime.control.preparation import is_same_work
 from kintsugi.runtime.control.progress import Progress
 from kintsugi.runtime.control.recovery import Recoveries
 from kintsugi.runtime.control.roster import Roster
-from kintsugi.runtime.messages import Collect, FromWorker, Stop
+from kintsugi.runtime.messages import Collect, FromWorker, Reached, Stop
 from kintsugi.runtime.options import AgentOptions
 from kintsugi.runtime.processes import WorkerHandle
 from kintsugi.runtime.result import RunResult, run_result
 from kintsugi.runtime.selfgoverned.account import Account
 from kintsugi.runtime.selfgoverned.course import Course, first_course
+from kintsugi.runtime.selfgoverned.cuts import Cuts
 from kintsugi.runtime.selfgoverned.foresight import Foresight
 from kintsugi.runtime.selfgoverned.leasing import HeldLeases
 from kintsugi.runtime.selfgoverned.notes import Reachable
 from kintsugi.runtime.selfgoverned.reception import Reception
-from kintsugi.runtime.selfgoverned.words import Adopted, Agreed, Asked, Begin, FromGovernor, Here, Leave, Refused, Stays
+from kintsugi.runtime.selfgoverned.words import Adopted, Agreed, Asked, Begin, FromGovernor, Here, Leave, Refused, Renew, Stays
 
 _STEPS = 10
 """Of the longest step that was seen or estimated, beyond which a job in which nothing happens counts as stuck."""
@@ -56,6 +58,9 @@ class Overseer:
         self._course: Course | None = None
         """The latest generation that a worker told of; null before the ring was founded."""
         self._moved_at = time.monotonic()
+        self._renewed_at: float | None = None
+        """When the latest step was told of, where no other has been done since the members connected anew for that."""
+        self._cuts = Cuts(fleet, options.probe_timeout_seconds)
         self.phase = Phase.STARTING
         self.progress = Progress()
         self.recoveries = Recoveries()
@@ -120,6 +125,7 @@ class Overseer:
         else:
             self._follow()
             self._compare()
+            self._mend_links(self._course)
 
     # What it hears.
 
@@ -132,6 +138,9 @@ class Overseer:
         return self._attempts.setdefault(number, Attempt(number))
 
     def _hear(self, message: FromWorker | FromGovernor, handle: WorkerHandle) -> None:
+        if isinstance(message, Reached):  # an answer is no move
+            self._cuts.take(handle.worker, message)
+            return
         self._moved_at = time.monotonic()
         if isinstance(message, Here):
             self._note_address(handle, message.at)
@@ -163,14 +172,15 @@ class Overseer:
         self._decisions.append(course.decision)
         self.phase = Phase.PREPARING
         if before is None:
+            self._cuts.looked_at = time.monotonic()
             return
         self._reception.begin(course)
         self._account.note(before, adopted)
 
-    def _bury(self, handle: WorkerHandle) -> None:
-        """A process ended, or is stopped and has to; who goes on without it finds that out by itself."""
+    def _bury(self, handle: WorkerHandle, why: str = "") -> None:
+        """A process ended, or has to; who goes on without it finds that out by itself."""
         if not self._fleet.dismiss(handle, ENDED) and self._fleet.counts_on(handle):
-            self._account.buried(handle)
+            self._account.buried(handle, why)
             self._fleet.remove(handle)
             if self._course is None:
                 self._decider.submit([self._roster.failed(handle.worker)])
@@ -181,7 +191,7 @@ class Overseer:
         Raises:
             UnavailableError: a worker did not start in time.
             WorkerError: none could be started.
-            ReconfigurationError: nobody is left, or nothing happens any more.
+            ReconfigurationError: nobody is left, or nothing happens any more, even over new connections.
         """
         now, options = time.monotonic(), self._options
         self._fleet.require_some_able(len(self._request.cluster.workers))
@@ -192,10 +202,27 @@ class Overseer:
         dismiss_unstarted(self._fleet, limit, now)
         if self._course is None and late and now - self._moved_at > limit:
             raise UnavailableError(f"{some(late)} did not start within {limit:g} s", field="workers", value=late)
-        step = max(self.progress.longest_seconds, self.decision.estimate.iteration_seconds)
-        limit = options.prepare_timeout_seconds + _STEPS * step + 2 * self.decision.migration.makespan_seconds
+        limit = self._patience_seconds(options.prepare_timeout_seconds)
         if now - self._moved_at > limit:
-            raise ReconfigurationError(f"nothing has happened for {limit:g} s", field="generation", value=self._generation)
+            self._try_again(f"nothing has happened for {limit:g} s")
+
+    def _try_again(self, reason: str) -> None:
+        """Have the members connect anew, for what they said to each other may be lost with their connections alone.
+
+        Raises:
+            ReconfigurationError: they did so already, and have done no step since.
+        """
+        members = [worker for worker in self._course.members if worker in self._fleet.handles] if self._course is not None else []
+        if not members or self.phase is Phase.COLLECTING or self._renewed_at == self.progress.moved_at:
+            raise ReconfigurationError(reason, field="generation", value=self._generation)
+        self._renewed_at, self._moved_at = self.progress.moved_at, time.monotonic()
+        self._log.warning("the same workers try again over new connections", generation=self._generation, reason=reason)
+        self._fleet.handles[members[0]].send(Renew(self._generation, reason))
+
+    def _patience_seconds(self, least: float) -> float:
+        """For anything to happen: `least` beyond many steps, and twice the time in which state moves."""
+        step = max(self.progress.longest_seconds, self.decision.estimate.iteration_seconds)
+        return least + _STEPS * step + 2 * self.decision.migration.makespan_seconds
 
     @property
     def _generation(self) -> int:
@@ -275,6 +302,17 @@ class Overseer:
             reason = f"the workers agreed on another plan by themselves, of policy {self.decision.plan.policy.value}: it runs"
             self._log.warning("what the service decided is not carried out", generation=plan.generation, reason=reason)
             self._decider.tell_rejected(plan.generation, reason)
+
+    def _mend_links(self, course: Course) -> None:
+        """Where no step is done for long, see who is cut off from whom, and end those without whom all others reach each other."""
+        moved_at = max(self.progress.moved_at, self._cuts.looked_at)
+        if self._cuts.is_asking:
+            for handle in self._cuts.cut_off(course.applied):
+                self._bury(handle, "cut off from other workers")
+        elif self.phase is not Phase.COLLECTING and (
+            time.monotonic() - moved_at > self._patience_seconds(self._options.stall_timeout_seconds)
+        ):
+            self._cuts.ask(course.members)
 
     def _collect(self) -> None:
         """Ask all holders for digests, and the first holder of each layer for its parameters."""

@@ -41,6 +41,15 @@ class Regrouping:
         if not self.steering.is_applied:
             self.link_broken(attempt, reason)
 
+    def stalled(self, generation: int, reason: str) -> None:
+        """Nothing happens in a generation any more: try again at once, for the ring has had its time.
+
+        Raises:
+            ReconfigurationError: that came to nothing several times.
+        """
+        if generation == self.steering.course.generation:
+            self._regroup(self.steering.course, reason)
+
     def close(self) -> None:
         """Leave it."""
         if self._timer is not None:

@@ -51,7 +51,16 @@ class Leave:
     """Leave once others have the worker's state, if there is a plan without it."""
 
 
-ToGovernor = Begin | Hold | Leased | Admit | Leave
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Nothing happens any more, and nobody is lost: have the members agree on a generation of the same, who connect anew."""
+
+    generation: int
+    """To be succeeded; nothing comes of it in another one."""
+    reason: str
+
+
+ToGovernor = Begin | Hold | Leased | Admit | Leave | Renew
 
 # From a worker to the agent.
 

@@ -13,8 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
-from multiprocessing import forkserver
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import structlog
 import torch
@@ -24,6 +23,7 @@ from kintsugi.core.descriptors import ran_out
 from kintsugi.core.errors import CommunicationError, KintsugiError
 from kintsugi.runtime.checkpoints.bookkeeper import Bookkeeper
 from kintsugi.runtime.faults import FaultPoint, FaultScript
+from kintsugi.runtime.forking import end_with_fork_server
 from kintsugi.runtime.messages import (
     Arm,
     CallOff,
@@ -48,7 +48,6 @@ from kintsugi.runtime.messages import (
 )
 from kintsugi.runtime.models import TrainingJob
 from kintsugi.runtime.options import WorkerOptions
-from kintsugi.runtime.parent import end_with_parent
 from kintsugi.runtime.reach import Doorbell
 from kintsugi.runtime.records.tracing import ActionTrace
 from kintsugi.runtime.result import collected
@@ -68,7 +67,7 @@ def live(
     permit: Permit = anything,
 ) -> None:
     """The life of a worker process; returns when the agent says so or is gone. `permit` is asked before a step is applied."""
-    _end_with_parent()
+    end_with_fork_server()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(options.num_threads)
     process = WorkerProcess(worker, connection, options, permit)
@@ -260,15 +259,3 @@ def _end_without_descriptors(worker: str, error: Exception) -> NoReturn:
         "has no descriptors left for connections, and ends: raise the hard limit (ulimit -Hn)", worker=worker, error=str(error)
     )
     os._exit(1)
-
-
-def _end_with_parent() -> None:
-    """Have the kernel end this process when its fork server ends, and that one when the agent ends; even while frozen.
-
-    The fork server lives for as long as anybody holds one pipe; workers that hold it too would keep it alive.
-    """
-    end_with_parent(signal.SIGKILL)
-    server: Any = forkserver._forkserver
-    if server._forkserver_alive_fd is not None:
-        os.close(server._forkserver_alive_fd)
-        server._forkserver_alive_fd = None

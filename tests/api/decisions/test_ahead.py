@@ -1,10 +1,10 @@
 """Plans are made ahead by another process: the same plans, its errors told, its end survived, and nothing left behind."""
 
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -26,39 +26,45 @@ BASE = accepted(FIRST, replan(FIRST))
 LOSSES = list(losses(BASE, 100))
 
 
-def process():
-    (child,) = [child for child in multiprocessing.active_children() if child.name.startswith("SpawnProcess")]
-    return child
+@pytest.fixture(scope="module")
+def maker():
+    with closing(ahead.maker()) as maker:
+        yield maker
+
+
+def process(maker):
+    (helper,) = maker._helpers
+    return helper._process
 
 
 def without_time(decision):
     return replace(decision, search=replace(decision.search, elapsed_seconds=0.0))
 
 
-def test_what_is_made_ahead_is_what_would_be_made_here():
+def test_what_is_made_ahead_is_what_would_be_made_here(maker):
     assert len(LOSSES) > 6
     for loss in LOSSES:
-        fingerprint, decided = ahead.make(codec.dumps(BASE), loss)
+        fingerprint, decided = ahead.make(maker, codec.dumps(BASE), loss)
         expected = plan_ahead(BASE, loss)
         assert fingerprint == expected.fingerprint
         assert without_time(decided.wording.decision()) == without_time(expected.decision)
-    assert process().pid != os.getpid()
+    assert process(maker).pid != os.getpid()
 
 
-def test_an_error_is_told_as_what_it_is():
+def test_an_error_is_told_as_what_it_is(maker):
     with pytest.raises(InvalidInputError) as caught:
-        ahead.make("{}", LOSSES[0])
+        ahead.make(maker, "{}", LOSSES[0])
     assert caught.value.field
 
 
-def test_the_end_of_the_process_is_told_and_the_next_plan_has_another():
-    ahead.make(codec.dumps(BASE), LOSSES[0])
-    child = process()
+def test_the_end_of_the_process_is_told_and_the_next_plan_has_another(maker):
+    ahead.make(maker, codec.dumps(BASE), LOSSES[0])
+    child = process(maker)
     child.kill()
     child.join(30.0)
     with pytest.raises(UnavailableError, match="the process that plans"):
-        ahead.make(codec.dumps(BASE), LOSSES[0])
-    assert ahead.make(codec.dumps(BASE), LOSSES[0]) is not None
+        ahead.make(maker, codec.dumps(BASE), LOSSES[0])
+    assert ahead.make(maker, codec.dumps(BASE), LOSSES[0]) is not None
 
 
 SERVICE = """
@@ -70,7 +76,7 @@ from planner.contingency import losses
 
 if __name__ == "__main__":
     document = sys.stdin.read()
-    ahead.make(document, next(losses(codec.loads(Snapshot, document))))
+    ahead.make(ahead.maker(), document, next(losses(codec.loads(Snapshot, document))))
     print(multiprocessing.active_children()[0].pid, flush=True)
     time.sleep(60)
 """

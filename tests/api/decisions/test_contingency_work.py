@@ -1,5 +1,6 @@
 """Which plans are made ahead first, when the work rests, and what goes on where something fails."""
 
+import signal
 import threading
 from contextlib import closing
 
@@ -8,6 +9,7 @@ from structlog.testing import capture_logs
 
 from api.decisions import ahead as making
 from api.decisions import contingencies
+from api.decisions import workshop as workshops
 from api.decisions.contingencies import Contingencies
 from api.decisions.workshop import TakesTooLongError, WorkLostError
 from api.storage.database import DATABASE_FIELD, OvertakenError
@@ -15,6 +17,7 @@ from kintsugi.core import codec
 from kintsugi.core.errors import UnavailableError
 from planner.contingency import after, fingerprint, losses
 from tests.api.decisions.shelves import PATIENCE, Memory, base_of
+from tests.runtime.runs import eventually, leaves_nothing
 
 
 def test_the_newest_is_made_first_and_superseded_work_is_dropped():
@@ -77,17 +80,16 @@ def test_what_goes_wrong_stops_the_work_on_a_job_not_the_thread(error):
 
 def test_the_end_of_the_process_that_plans_costs_no_plan():
     shelf, ended = Memory(), []
-    first = next(losses(base_of()))
-    assert making.make(codec.dumps(base_of()), first) is not None
+    maker = Contingencies(shelf, pair_work=0)
+    assert making.make(maker._workshop, codec.dumps(base_of()), next(losses(base_of()))) is not None
 
     def look():
-        for child in making._workshop()._helpers:
+        for child in maker._workshop._helpers:
             child._process.kill()
             child._process.join(PATIENCE)
             ended.append(child)
         return base_of()
 
-    maker = Contingencies(shelf, pair_work=0)
     maker.start()
     maker.submit("job", look)
     assert maker.wait_until_idle(PATIENCE)
@@ -96,17 +98,41 @@ def test_the_end_of_the_process_that_plans_costs_no_plan():
     assert all(maker.find("job", after(base_of(), loss)) is not None for loss in losses(base_of(), 0))
 
 
+def never_there(_connection, _niceness):
+    """The life of a process that is not there yet, and says nothing meanwhile."""
+    signal.pause()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("is_there", [False, True])
+def test_the_end_does_not_wait_for_the_process_that_plans_and_leaves_none(monkeypatch, is_there):
+    monkeypatch.setattr(contingencies, "maker", making.maker)
+    monkeypatch.setattr(contingencies, "make", lambda workshop, *_: workshop.do(signal.pause))
+    monkeypatch.setattr(contingencies, "CLOSING_SECONDS", PATIENCE)
+    if not is_there:
+        monkeypatch.setattr(workshops, "_help", never_there)
+    with leaves_nothing():
+        ahead = Contingencies(Memory(), pair_work=0)
+        ahead.start()
+        ahead.submit("job", base_of)
+        shop = ahead._workshop
+        assert eventually(lambda: shop._helpers and (not is_there or (shop.is_ready and not shop._idle)), bool)
+        ahead.close()
+        assert not ahead._thread.is_alive()
+        assert not shop._helpers
+
+
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize(("error", "tries"), [(TakesTooLongError("too long"), 1), (WorkLostError("killed"), 2)])
 def test_a_plan_that_cannot_be_made_is_given_up_once_and_for_all_and_what_was_made_is_kept(monkeypatch, error, tries):
     shelf, base, asked = Memory(), base_of(), []
     first, second, *_ = losses(base, 0)
 
-    def made(document, loss):
+    def made(workshop, document, loss):
         asked.append(loss)
         if loss == second:
             raise error
-        return making.make(document, loss)
+        return making.make(workshop, document, loss)
 
     monkeypatch.setattr(contingencies, "make", made)
     with closing(Contingencies(shelf, pair_work=0)) as maker, capture_logs() as logs:

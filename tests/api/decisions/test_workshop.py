@@ -4,23 +4,30 @@ import gc
 import multiprocessing
 import os
 import resource
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
+from starlette.testclient import TestClient
 
+from api.app import create_app
 from api.decisions import planning
 from api.decisions import workshop as workshops
 from api.decisions.deciding import Decider
+from api.decisions.tries import MOST_TRIES
 from api.decisions.workshop import TakesTooLongError, Workshop
 from api.metrics import Metrics
+from api.settings import Settings
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InfeasibleError, UnavailableError
 from planner.contingency import accepted, after, losses
 from planner.replan import replan
 from tests.api.decisions.test_ahead import without_time
+from tests.api.requests import EVENTS, event, new_job
 from tests.builders import snapshot_of, uniform_profile
 from tests.runtime.runs import eventually, leaves_nothing
 
@@ -153,20 +160,33 @@ def test_without_processes_nothing_is_done():
 def test_where_no_process_can_begin_nobody_is_stopped_and_a_later_one_begins(monkeypatch, without_collector):
     """As in a service that has used up its descriptors."""
     used_up, of_others = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
-    searched = []
-    monkeypatch.setattr(planning, "decided", searched.append)
+    searched, decided = [], planning.decided
+    monkeypatch.setattr(planning, "decided", lambda snapshot: searched.append(snapshot) or decided(snapshot))
     with leaves_nothing(), closing(Workshop(1)) as shop:
         decider = Decider(Metrics(), None, shop)
         resource.setrlimit(resource.RLIMIT_NOFILE, (used_up, of_others[1]))
         try:
-            with decider._searching():
-                decider._searched(AFTER[0])
+            with decider._searching(is_long=False):
+                decider.decided(AFTER[0], "short")
+            monkeypatch.setattr(planning, "LONG", 0)
+            decider.decided(AFTER[1], "long")
             with pytest.raises(UnavailableError, match="no process is there"):
                 shop.do(abs, -3)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, of_others)
-        assert searched == [AFTER[0]]
+        assert searched == AFTER[:2]
         assert shop.do(abs, -3) == 3
+
+
+def stillborn(_connection, _niceness):
+    """The life of a process that ends before it is ready."""
+
+
+def test_where_processes_end_before_they_are_ready_long_searches_are_made_here(monkeypatch, without_collector):
+    monkeypatch.setattr(planning, "LONG", 0)
+    monkeypatch.setattr(workshops, "_help", stillborn)
+    with leaves_nothing(), closing(Workshop(2)) as shop:
+        assert Decider(Metrics(), None, shop).decided(AFTER[0], "long").plan == planning.decided(AFTER[0]).plan
 
 
 class Watched(Workshop):
@@ -179,6 +199,10 @@ class Watched(Workshop):
     @property
     def is_ready(self):
         return self.started > 0
+
+    @property
+    def size(self):
+        return 1
 
     def start(self):
         self.started += 1
@@ -206,3 +230,54 @@ def test_a_search_alone_stays_here_and_two_at_a_time_begin_the_workshop(monkeypa
     asked = shop.asked
     decider.decided(AFTER[2], "three")
     assert shop.asked == asked + 1
+
+
+def test_a_long_search_goes_there_even_alone_and_short_ones_stay_here_meanwhile(monkeypatch):
+    short, long = AFTER[0], AFTER[1]
+    monkeypatch.setattr(planning, "is_long", lambda _, num_workers: num_workers == len(long.alive))
+    short = replace(short, alive=short.alive[1:])
+    shop, begun, goes_on, decided = Watched(), threading.Event(), threading.Event(), planning.decided
+    decider = Decider(Metrics(), None, shop)
+
+    def held(snapshot):
+        begun.set()
+        assert goes_on.wait(30.0)
+        return decided(snapshot)
+
+    monkeypatch.setattr(planning, "decided", held)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(decider.decided, long, "long")
+        assert begun.wait(30.0)
+        assert decider.decide(short).plan is not None
+        assert shop.asked == 1
+        goes_on.set()
+        assert waiting.result(timeout=30.0).plan is not None
+    decider.decide(long)
+    assert shop.asked == 2
+
+
+def test_the_workshop_is_begun_once_a_job_is_known_that_may_ask_for_a_long_search():
+    shop = Watched()
+    decider = Decider(Metrics(), None, shop)
+    decider.expect(80, 64)
+    assert shop.started == 0
+    decider.expect(80, 1024)
+    assert shop.started == 1
+
+
+def dies(_snapshot):
+    if multiprocessing.parent_process() is None:
+        raise AssertionError("is made in the service's own process")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_long_search_that_kills_its_process_leaves_the_service_as_it_was(monkeypatch, tmp_path):
+    monkeypatch.setattr(planning, "LONG", 0)
+    settings = Settings(database_url=f"sqlite:///{tmp_path}/kintsugi.sqlite3", plans_ahead=False, planning_processes=1)
+    with leaves_nothing(), TestClient(create_app(settings), raise_server_exceptions=False) as client:
+        assert client.post("/v1/jobs", json=new_job()).status_code == 201
+        with monkeypatch.context() as patch:
+            patch.setattr(planning, "decided", dies)
+            answers = [client.post(EVENTS, json=event("a", 0, "w00")).status_code for _ in range(MOST_TRIES)]
+        assert answers == [503, 503, 409]
+        assert client.post(EVENTS, json=event("b", 0, "w00")).json()["generation"] == 1

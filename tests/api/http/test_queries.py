@@ -1,4 +1,4 @@
-"""Query parameters that a call does not have."""
+"""Query parameters that a call does not have, or is given twice."""
 
 import pytest
 
@@ -18,6 +18,14 @@ def test_a_parameter_that_the_call_does_not_have_is_refused_with_those_that_it_h
     assert response.status_code == 422
     assert response.json()["error"]["field"] == name
     assert has in response.json()["detail"]
+
+
+@pytest.mark.parametrize("path", [f"{JOB}/plan?detail=brief&detail=full", "/v1/jobs?limit=5&ended=false&limit=5"])
+def test_a_parameter_that_is_given_twice_is_refused(client, job, path):
+    response = client.get(path)
+    assert response.status_code == 422
+    assert response.json()["error"]["field"] == path.rpartition("&")[2].partition("=")[0]
+    assert "given twice" in response.json()["detail"]
 
 
 def test_nothing_is_logged_where_a_parameter_is_refused(client, job):

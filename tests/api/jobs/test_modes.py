@@ -144,7 +144,7 @@ def test_a_plan_that_nobody_answers_times_out_and_an_answer_counts_still(make, c
     assert service.store.agenda.due(clock()) == ["job"]
     service.expire("job")
     assert status(service, 1) is PlanStatus.TIMED_OUT
-    assert service.store.agenda.next_at() is None
+    assert service.store.agenda.next_after("") is None
     assert b'kintsugi_expiries_total{waited_for="answer"} 1.0' in service._metrics.exposition()
     again = Service(service.store, Metrics(), now=clock)
     assert again.state("job").history == service.state("job").history
@@ -156,7 +156,7 @@ def test_an_answer_in_time_ends_the_waiting(make, clock):
     service = make(Handling(answer_timeout_seconds=30.0))
     lose(service, "w00", 0)
     service.post_report("job", applied(1))
-    assert service.store.agenda.next_at() is None
+    assert service.store.agenda.next_after("") is None
     clock.second = 3000
     assert status(service, 1) is PlanStatus.APPLIED
 

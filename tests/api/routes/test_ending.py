@@ -60,7 +60,7 @@ def test_nobody_approves_in_a_job_that_ended_and_no_approval_is_waited_for(app, 
     assert app.state.desk.service.state("llama").history.deadline is not None
     client.post(ENDING, json={"outcome": "cancelled", "reason": "a maintenance window begins"})
     assert app.state.desk.service.state("llama").history.deadline is None
-    assert app.state.desk.service.store.agenda.next_at() is None
+    assert app.state.desk.service.store.agenda.next_after("") is None
     refused = client.post(f"{JOB}/plans/1/approval", json={"decision": "approve", "by": "Ada"})
     assert (refused.status_code, refused.json()["error"]["field"]) == (409, "job")
 

@@ -2,22 +2,27 @@
 
 Packets between the two are dropped by routing rules, on every connection that they have and on any that they may try;
 both go on living, and both can talk to all others.
+
+    python -m tests.runtime.control.cut_link agent|ring [connections]
+
+With `connections` those are dropped alone that they have: they may connect again.
 """
 
 import json
 import os
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kintsugi.runtime.control.agent import Agent
-from kintsugi.runtime.options import AgentOptions, WorkerOptions
+from kintsugi.runtime.options import AgentOptions, Governance, WorkerOptions
 from tests.runtime.runs import gpt_request, run_struck
 
 NUM_STEPS = 12
-PAIR = ("w00", "w01")
-"""Neighbours in the first pipeline of a 2 x 2 grid."""
+PAIRS = {Governance.AGENT: ("w00", "w01"), Governance.RING: ("w00", "w02")}
+"""Neighbours in the first pipeline of a 2 x 2 grid; and replicas of its first stage, which are none in the ring of all four."""
 ADDRESSES = {f"w{n:02d}": f"127.0.0.{n + 2}" for n in range(4)}
 ESTABLISHED = "01"
 
@@ -45,28 +50,38 @@ def ports_of(pid: int) -> set[tuple[int, int]]:
 
 
 def cut(first: int, second: int) -> int:
-    """Drop everything between two processes; how many connections they had."""
+    """Drop everything on the connections between two processes; how many they had."""
     shared = {(local, remote) for local, remote in ports_of(first) if (remote, local) in ports_of(second)}
     for local, remote in shared:
         for sport, dport in ((local, remote), (remote, local)):
             ip("rule", "add", "pref", "10", "ipproto", "tcp", "sport", str(sport), "dport", str(dport), "blackhole")
-    for source, target in (PAIR, PAIR[::-1]):
-        ip("rule", "add", "pref", "10", "from", ADDRESSES[source], "to", ADDRESSES[target], "blackhole")
     return len(shared)
 
 
+def keep_apart(first: str, second: str) -> None:
+    """Drop everything between two workers' addresses."""
+    for source, target in ((first, second), (second, first)):
+        ip("rule", "add", "pref", "10", "from", ADDRESSES[source], "to", ADDRESSES[target], "blackhole")
+
+
 def main() -> None:
+    governance, may_connect = Governance(sys.argv[1]), sys.argv[2:] == ["connections"]
+    pair = PAIRS[governance]
     prepare_namespace()
     cuts: list[int] = []
 
     def strike(agent: Agent) -> None:
-        cuts.append(cut(*(agent.handle(worker).pid for worker in PAIR)))
+        cuts.append(cut(*(agent.handle(worker).pid for worker in pair)))
+        if not may_connect:
+            keep_apart(*pair)
 
     options = AgentOptions(
+        governance=governance,
         worker=WorkerOptions(addresses=ADDRESSES),
         stall_timeout_seconds=1.0,
         probe_timeout_seconds=1.0,
         heartbeat_timeout_seconds=30.0,
+        prepare_timeout_seconds=10.0 if may_connect else 300.0,
     )
     request = replace(gpt_request(2, 2), name="cut")
     with TemporaryDirectory() as folder:

@@ -21,6 +21,7 @@ from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.attempt import Phase
 from kintsugi.runtime.control.decisions import LocalDecisions
 from kintsugi.runtime.faults import Fault, FaultKind, FaultPoint, fail_at
+from kintsugi.runtime.options import Governance
 from kintsugi.runtime.result import RunResult
 from tests.runtime.control import cut_link
 from tests.runtime.gated_jobs import held_gpt
@@ -30,6 +31,12 @@ from tests.runtime.runs import PATIENCE_SECONDS, assert_same, gpt_request, leave
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[3]
+
+
+def root_alone(test):
+    """For tests that cut links in a network namespace of their own."""
+    may = os.geteuid() == 0 and shutil.which("unshare") is not None and shutil.which("ip") is not None
+    return pytest.mark.timeout(300)(pytest.mark.skipif(not may, reason="needs root, unshare and ip")(test))
 
 
 @cache
@@ -225,16 +232,28 @@ def test_a_worker_dies_in_every_phase_that_the_agent_is_in(tmp_path):
     assert set(survivors(result).workers) == {"w00", "w01", "w02", "w03", "w04"}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a network namespace")
-@pytest.mark.skipif(shutil.which("unshare") is None or shutil.which("ip") is None, reason="needs unshare and ip")
-@pytest.mark.timeout(300)
-def test_a_link_between_two_living_workers_is_cut_in_silence():
-    """Nobody is dead and no connection breaks: the two find out whom they cannot reach, and one of them goes."""
-    command = ["unshare", "--net", sys.executable, "-m", "tests.runtime.control.cut_link"]
+def with_a_cut_link(*how: str):
+    """What came of a job whose link was cut."""
+    command = ["unshare", "--net", sys.executable, "-m", "tests.runtime.control.cut_link", *how]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["cuts"][0] >= 1
-    assert [len(lost) for lost in seen["lost"]] == [1]
-    assert seen["lost"][0][0] in cut_link.PAIR
     assert seen["losses"] == pytest.approx(reference(cut_link.NUM_STEPS).losses, rel=1e-11, abs=0)
+    return seen
+
+
+@root_alone
+@pytest.mark.parametrize("governance", Governance)
+def test_a_link_between_two_living_workers_is_cut_in_silence(governance):
+    """Nobody is dead and no connection breaks: the two find out whom they cannot reach, and one of them goes."""
+    seen = with_a_cut_link(governance)
+    assert [len(lost) for lost in seen["lost"]] == [1]
+    assert seen["lost"][0][0] in cut_link.PAIRS[governance]
+
+
+@root_alone
+def test_workers_of_a_ring_whose_connections_alone_are_cut_connect_anew():
+    seen = with_a_cut_link(Governance.RING, "connections")
+    assert seen["lost"] == []
+    assert seen["workers"] == ["w00", "w01", "w02", "w03"]

@@ -21,6 +21,7 @@ from kintsugi.runtime.messages import StepDone
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.selfgoverned.course import first_course
 from kintsugi.runtime.selfgoverned.overseer import Overseer
+from kintsugi.runtime.selfgoverned.words import Renew
 from tests.runtime.control.crews import Crew
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import gpt_request
@@ -55,7 +56,9 @@ def test_who_does_not_start_is_named(decider):
 @pytest.mark.parametrize(
     ("step_seconds", "makespan_seconds", "seen_seconds"), [(100.0, 0.0, 0.0), (0.1, 500.0, 0.0), (0.1, 0.0, 100.0)]
 )
-def test_a_job_is_not_given_up_while_it_may_be_in_a_step_or_move_its_state(decider, step_seconds, makespan_seconds, seen_seconds):
+def test_members_connect_anew_and_a_job_is_given_up_only_where_it_can_be_in_no_step_and_move_no_state(
+    decider, step_seconds, makespan_seconds, seen_seconds
+):
     overseer = Overseer(gpt_request(1, 1), Crew(), decider, AgentOptions())
     overseer.start()
     decision = decider.decisions[-1]
@@ -69,9 +72,16 @@ def test_a_job_is_not_given_up_while_it_may_be_in_a_step_or_move_its_state(decid
     limit = AgentOptions().prepare_timeout_seconds + 1_000.0
     overseer._moved_at = time.monotonic() - limit + 60.0
     overseer._require_life()
-    overseer._moved_at = time.monotonic() - limit - 60.0
-    with pytest.raises(ReconfigurationError, match="generation: nothing has happened for 130"):
+    assert overseer._fleet.handles["w00"].heard(Renew) == 0
+    for times in (1, 2):  # a step between them is a reason to try again
+        overseer._moved_at = time.monotonic() - limit - 60.0
         overseer._require_life()
+        assert overseer._fleet.handles["w00"].heard(Renew) == times
+        overseer._require_life()
+        overseer._moved_at = time.monotonic() - limit - 60.0
+        with pytest.raises(ReconfigurationError, match="generation: nothing has happened for 130"):
+            overseer._require_life()
+        overseer.progress.take(StepDone(attempt=1, step=times, loss=0.0, seconds=0.0, at=0.0, microbatches=(1,)))
     overseer.close()
 
 
