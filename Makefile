@@ -18,6 +18,7 @@ test-emulated: install
 
 check: install
 	@scripts/check
+	@scripts/regress
 
 soak: install
 	@scripts/soak

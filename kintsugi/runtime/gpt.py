@@ -1,5 +1,6 @@
 """A GPT-style decoder as a list of layers: a small one trained byte by byte on Python's own sources, and GPT-2 medium."""
 
+import os
 import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -113,9 +114,10 @@ class ByteText:
 
 def standard_library_text(num_bytes: int) -> bytes:
     """The first `num_bytes` bytes of Python's standard-library sources, modules in alphabetical order."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
     text = b""
-    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
-        text += path.read_bytes()
+    for name in sorted(name for name in os.listdir(folder) if name.endswith(".py")):
+        text += (folder / name).read_bytes()
         if len(text) >= num_bytes:
             break
     return text[:num_bytes]

@@ -1,14 +1,18 @@
-"""A plain DDP script under torchrun is struck, supervised, audited, and ends where one process alone ends."""
+"""A plain DDP script is struck, audited, and ends where one process alone ends; under torchrun and supervised, README.md has it."""
 
 import json
 import os
 import random
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Mapping
 from contextlib import suppress
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
@@ -28,8 +32,6 @@ from kintsugi.runtime.plain_state import entries_of, load
 from kintsugi.runtime.records.audit import audit
 from kintsugi.runtime.records.journal import Source
 from kintsugi.runtime.run_lock import RunLock
-from kintsugi.runtime.supervising.supervision import EndReason, SupervisorPolicy, SupervisorState
-from kintsugi.runtime.supervising.supervisor import Supervisor
 from kintsugi.runtime.synchronization import PeerTransport, SynchronizedOptimizer, SynchronousSGD
 from tests.core.refusals import refuses
 
@@ -362,23 +364,44 @@ def test_ranks_end_with_the_torchrun_that_started_them(tmp_path):
         pass
 
 
-def torchrun(folder: Path, num_ranks: int, *options: str) -> list[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
-    return [*launcher, EXAMPLE, str(folder), *options]
-
-
 def run_alone(folder: Path, *options: str) -> None:
-    """The example in a process that is forked from one with torch loaded."""
-    process = forkserver().Process(target=example, args=(str(folder), *options))
-    process.start()
-    process.join(120.0)
-    process.kill()
-    process.join()
-    assert process.exitcode == 0
-    process.close()
+    """The example in one process."""
+    assert exit_codes({}, folder, *options) == [0]
 
 
-def example(*arguments: str) -> None:
+def run_on_two(folder: Path, port: int, attempt: int, *options: str) -> list[int]:
+    """How two ranks of the example ended, as torchrun starts and ends them in an attempt of a supervisor."""
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "KINTSUGI_ATTEMPT": str(attempt)}
+    return exit_codes(told, folder, *options)
+
+
+def exit_codes(told: Mapping[str, str], folder: Path, *options: str) -> list[int]:
+    """Of the example in `WORLD_SIZE` processes that are forked from one with torch loaded; one that fails ends the others."""
+    ranks = [
+        forkserver().Process(target=example, args=({**told, "RANK": str(rank)} if told else {}, str(folder), *options))
+        for rank in range(int(told.get("WORLD_SIZE", "1")))
+    ]
+    for process in ranks:
+        process.start()
+    try:
+        running, deadline = {process.sentinel: process for process in ranks}, time.monotonic() + 120.0
+        while running and all(process.exitcode in (None, 0) for process in ranks):
+            ended = wait(list(running), max(0.0, deadline - time.monotonic()))
+            assert ended, "still training"
+            for sentinel in ended:
+                running.pop(sentinel).join()
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+    codes = [process.exitcode for process in ranks]
+    for process in ranks:
+        process.close()
+    return codes
+
+
+def example(told: Mapping[str, str], *arguments: str) -> None:
+    os.environ.update(told)
     sys.argv = [EXAMPLE, *arguments]
     runpy.run_path(EXAMPLE, run_name="__main__")
 
@@ -390,14 +413,14 @@ def final_parameters(folder: Path, step: int) -> dict[str, torch.Tensor]:
 
 @pytest.mark.processes
 @pytest.mark.timeout(300)
-def test_the_example_is_struck_supervised_and_goes_on_with_fewer_ranks(tmp_path):
+def test_the_example_is_struck_and_goes_on_with_fewer_ranks(tmp_path):
     run_alone(tmp_path / "alone", "--num-steps", "16")
     run = tmp_path / "run"
-    command = torchrun(run, 2, "--num-steps", "12", "--fail-at", "7", "--strategy", "blocking")
-    record = Supervisor(command=command, run=run, policy=SupervisorPolicy(pause_seconds=0.0)).supervise()
-    assert record.state is SupervisorState.COMPLETED
-    assert [attempt.reason for attempt in record.attempts] == [EndReason.EXITED, EndReason.COMPLETED]
-    assert record.attempts[1].step_before == 5
+    options = ("--num-steps", "12", "--fail-at", "7", "--strategy", "blocking")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert run_on_two(run, port, 0, *options)[0] == 137
+    assert run_on_two(run, port, 1, *options) == [0, 0]
     run_alone(run, "--num-steps", "16")
     report = audit(run)
     assert report.problems == ()
