@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.http.description import EXAMPLES
-from kintsugi.client.answers import told
+from kintsugi.client.answers import noun_of
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision, Estimate
@@ -65,7 +65,7 @@ def with_more(data):
 @pytest.mark.parametrize(("operation", "kind"), ANSWERS.items())
 def test_an_answer_is_what_our_own_codec_makes_of_it(operation, kind):
     text = json.dumps(example(operation))
-    assert repr(told(kind, text)) == repr(codec.loads(kind, text))
+    assert repr(noun_of(kind, text)) == repr(codec.loads(kind, text))
 
 
 @pytest.mark.parametrize(("kind", "strategy"), NOUNS, ids=[kind.__name__ for kind, _ in NOUNS])
@@ -73,12 +73,12 @@ def test_an_answer_is_what_our_own_codec_makes_of_it(operation, kind):
 @settings(max_examples=40, deadline=None)
 def test_every_noun_is_what_it_was(kind, strategy, data):
     noun = data.draw(strategy)
-    assert repr(told(kind, codec.dumps(noun))) == repr(codec.loads(kind, codec.dumps(noun)))
+    assert repr(noun_of(kind, codec.dumps(noun))) == repr(codec.loads(kind, codec.dumps(noun)))
 
 
 def test_what_a_later_service_adds_is_left_out():
     said = example(f"GET {JOB}/plan")
-    assert told(Answer, json.dumps(with_more(said))) == codec.decode(Answer, said)
+    assert noun_of(Answer, json.dumps(with_more(said))) == codec.decode(Answer, said)
 
 
 @pytest.mark.parametrize(
@@ -97,4 +97,4 @@ def test_what_a_later_service_adds_is_left_out():
 )
 def test_what_is_none_of_the_services_answers_is_refused_by_name(text, field):
     with pytest.raises(InvalidInputError, match=field):
-        told(Report, text)
+        noun_of(Report, text)
