@@ -4,8 +4,9 @@
 
 Workers fail and return in turn. Failures are answered from the plans made ahead (each waits until these are made, as a
 failure after hours of training would find them), returns by a fresh search; every other answer is told in full, the rest
-brief, as a trainer asks for it. Prints percentiles of the time from an event to its decoded plan, and beside them how long
-the same disk takes for one fsync: no event is answered faster than that.
+brief, as a trainer asks for it. Prints percentiles of the time from an event to its decoded plan, how much of it the client's
+processor works (whose median others on the machine hardly move), and how long the same disk takes for one fsync: no event is
+answered faster than that.
 """
 
 import argparse
@@ -35,6 +36,9 @@ PATIENCE_SECONDS = 600.0
 QUIET = ("--log-level", "warning")
 """Nobody reads what the service logs: a pipe full of it would stop the service."""
 
+Times = dict[tuple[EventKind, bool], list[tuple[float, float]]]
+"""Seconds from each event to its plan and how many of them its client works, by kind and whether brief. Shapes [events / 2]."""
+
 
 def main() -> None:
     """Measure and print."""
@@ -43,16 +47,17 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=30, help="failures, and as many returns; half of each told in full")
     arguments = parser.parse_args()
     os.environ["KINTSUGI_PAIR_WORK"] = "0"  # single losses alone: each failure waits for all of them
-    table = Table("workers", "answered", "told", "events", "p50 ms", "p95 ms", "p99 ms", title="event to plan")
+    table = Table("workers", "answered", "told", "events", "p50 ms", "p95 ms", "p99 ms", "client works ms", title="event to plan")
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory, service(Path(directory) / "bench.sqlite3", *QUIET) as process:
         pace = fsync_seconds(Path(directory))
         for workers in arguments.workers:
             with Client(process.url) as client:
                 latencies = event_seconds(client, process.url, workers, arguments.events)
-            for (kind, brief), seconds in latencies.items():
+            for (kind, brief), pairs in latencies.items():
+                seconds, worked = zip(*pairs, strict=True)
                 points = statistics.quantiles(seconds, n=100, method="inclusive")
-                figures = (f"{points[p - 1] * 1e3:.1f}" for p in (50, 95, 99))
-                table.add_row(str(workers), ANSWERED[kind], "brief" if brief else "full", str(len(seconds)), *figures)
+                figures = (f"{figure * 1e3:.1f}" for figure in (*(points[p - 1] for p in (50, 95, 99)), statistics.median(worked)))
+                table.add_row(str(workers), ANSWERED[kind], "brief" if brief else "full", str(len(pairs)), *figures)
         made, searched = (metric(process.url, f'kintsugi_contingencies_total{{found="{found}"}}') for found in ("true", "false"))
     console = Console()
     console.print(table)
@@ -60,26 +65,26 @@ def main() -> None:
     console.print(f"one fsync on this disk: {pace * 1e3:.2f} ms ({1 / pace:.0f} per second)")
 
 
-def event_seconds(client: Client, url: str, workers: int, num_events: int) -> dict[tuple[EventKind, bool], list[float]]:
-    """Time from each event to its plan, in seconds, by the event's kind and whether the answer is brief. Shapes [events / 2]."""
+def event_seconds(client: Client, url: str, workers: int, num_events: int) -> Times:
+    """How long each event takes, and how long this thread works for it."""
     job = f"bench-{workers}"
     settings = JobSettings(
         num_microbatches=MICROBATCHES_PER_WORKER * workers, ranges=Ranges(min_pp=min(4, workers), max_pp=min(16, workers))
     )
     client.create_job(job=job, profile=uniform_profile(NUM_LAYERS), workers=workers, settings=settings)
-    latencies: dict[tuple[EventKind, bool], list[float]] = {(kind, brief): [] for kind in ANSWERED for brief in (True, False)}
+    latencies: Times = {(kind, brief): [] for kind in ANSWERED for brief in (True, False)}
     generation = 0
     for number in range(2 * (WARMUP_EVENTS + num_events)):
         kind, brief = list(ANSWERED)[number % 2], number // 2 % 2 == 0
         if kind is EventKind.WORKER_FAILED:
             wait_for_plans_ahead(url)
         event = Event(kind=kind, id=f"e{number}", generation=generation, worker=worker_name(number // 2 * 7 % workers))
-        start = time.perf_counter()
+        start, worked = time.perf_counter(), time.thread_time()
         answer = client.post_event(job, event, brief=brief)
-        latencies[kind, brief].append(time.perf_counter() - start)
+        latencies[kind, brief].append((time.perf_counter() - start, time.thread_time() - worked))
         generation = answer.generation
         client.report(job, Report(generation=generation, status=ReportStatus.APPLIED))
-    return {key: seconds[WARMUP_EVENTS // 2 :] for key, seconds in latencies.items()}
+    return {key: pairs[WARMUP_EVENTS // 2 :] for key, pairs in latencies.items()}
 
 
 def wait_for_plans_ahead(url: str) -> None:

@@ -1,9 +1,11 @@
 """What was answered: by the service, or by somebody in its place, which is its absence."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar
 
 import httpx2
+import msgspec
 
 from kintsugi.core import codec
 from kintsugi.core.errors import PROBLEM_TYPE, InvalidInputError, KintsugiError, UnavailableError, error_from
@@ -18,14 +20,33 @@ class AwayError(UnavailableError):
     """What the service asks for before the next attempt."""
 
 
+def noun_of(kind: type[T], text: str | bytes) -> T:
+    """What JSON of the service's says, without fields that a later service added; in a fifth of the time that our codec takes.
+
+    Raises:
+        InvalidInputError: it does not describe a `kind`; in our codec's words, which name the field.
+    """
+    wanted: Any = kind
+    try:
+        result: T = _decoder(wanted).decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return codec.loads(kind, text)
+    return result
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
 def answer_of(kind: type[T]) -> Callable[[httpx2.Response], T]:
     """Reads what a response holds."""
-    return lambda response: codec.loads(kind, response.content)
+    return lambda response: noun_of(kind, response.content)
 
 
 def newer_of(kind: type[T]) -> Callable[[httpx2.Response], T | None]:
     """Reads what a response holds, or None from one that says that nothing newer came."""
-    return lambda response: None if response.status_code == httpx2.codes.NO_CONTENT else codec.loads(kind, response.content)
+    return lambda response: None if response.status_code == httpx2.codes.NO_CONTENT else noun_of(kind, response.content)
 
 
 def require_answer(response: httpx2.Response, address: str) -> None:

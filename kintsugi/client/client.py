@@ -39,7 +39,8 @@ class Client(OverlayCalls, GenerationCalls):
 
     Every method raises what the service refused with (`InvalidInputError`, `NotFoundError`, `StaleGenerationError`,
     `InfeasibleError`, ...) and `UnavailableError` when no answer came after all attempts: none at all, an error of the service's
-    own, or one that is none of the service's, as of a proxy before it.
+    own, or one that is none of the service's, as of a proxy before it. What a later service says beyond this version's fields is
+    left out.
 
     Args:
         url: of the service.

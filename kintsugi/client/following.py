@@ -7,9 +7,8 @@ from typing import Any
 
 import httpx2
 
-from kintsugi.client.answers import AwayError
+from kintsugi.client.answers import AwayError, noun_of
 from kintsugi.client.connection import Connection
-from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError, UnavailableError
 from kintsugi.core.news import News
 
@@ -63,6 +62,6 @@ def _unbroken(messages: Iterator[httpx2.ServerSentEvent]) -> Iterator[httpx2.Ser
 
 def _news(message: httpx2.ServerSentEvent) -> News:
     try:
-        return codec.loads(News, message.data)
+        return noun_of(News, message.data)
     except InvalidInputError as error:  # leaving it out would lose it
         raise UnavailableError(f"the stream tells what is no news: {error}", field="url") from error
