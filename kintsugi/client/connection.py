@@ -253,4 +253,6 @@ def _told(address: str) -> Iterator[None]:
     try:
         yield
     except httpx2.RequestError as error:
-        raise AwayError(f"the service at {address} does not answer: {str(error) or type(error).__name__}", field="url") from error
+        raise AwayError(
+            f"the service at {address} does not answer: {str(error).rstrip('.') or type(error).__name__}", field="url"
+        ) from error
