@@ -371,6 +371,17 @@ def test_a_worker_is_asked_to_leave_and_the_page_tells_at_once(visit, site):
     assert client.overlay("hospitals").worker("w02").state is WorkerState.DRAINING
 
 
+def test_the_button_to_leave_is_in_sight_however_narrow_the_page(visit, site):
+    _, client = site
+    for event, _ in mesh("w00", "w01").log:
+        client.post_overlay_event("narrow", event)
+    visitor = visit(viewport={"width": 400, "height": 700})
+    visitor.go("/dashboard/jobs/narrow/overlay")
+    box, button = (visitor.page.locator(name).bounding_box() for name in ("#workers-box", "#leave-w01"))
+    assert visitor.page.locator("#workers-box").evaluate("(box) => box.scrollWidth > box.clientWidth")
+    assert button["x"] + button["width"] <= box["x"] + box["width"]
+
+
 def test_keys_alone_lead_through_a_page(visit):
     visitor = visit()
     page = visitor.page
