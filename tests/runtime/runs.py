@@ -10,6 +10,7 @@ from dataclasses import astuple, dataclass, replace
 from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
+from socket import SO_ACCEPTCONN, SOL_SOCKET, socket
 from typing import TypeVar
 
 import pytest
@@ -32,7 +33,6 @@ from tests.runtime.jobs import NUM_MICROBATCHES, profile_for, tiny_gpt
 
 T = TypeVar("T")
 PATIENCE_SECONDS = 60.0
-LISTENING = "0A"
 
 # one fork server serves all tests of a process, whoever governs their workers
 for module in (forking.PLANNER, "tests.runtime.jobs"):
@@ -217,9 +217,15 @@ def worker_pids() -> frozenset[int]:
 
 def listening_sockets() -> frozenset[str]:
     """Inodes of the listening sockets that this process holds."""
-    rows = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
-    listening = {f"socket:[{row[9]}]" for row in rows if row[3] == LISTENING}
-    return frozenset(listening.intersection(descriptors().values()))
+    sockets = {number: link for number, link in descriptors().items() if link.startswith("socket:")}
+    return frozenset(link for number, link in sockets.items() if is_listening(number))
+
+
+def is_listening(number: str) -> bool:
+    """Whether others can connect to a socket of this process; False once another thread closed it."""
+    with suppress(OSError), socket(fileno=os.dup(int(number))) as one:
+        return bool(one.getsockopt(SOL_SOCKET, SO_ACCEPTCONN))
+    return False
 
 
 def descriptors() -> dict[str, str]:
