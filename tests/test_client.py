@@ -1,6 +1,7 @@
 """The client speaks to the real application, retries what may be retried and raises Kintsugi's own errors."""
 
 import json
+import logging
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -443,7 +444,10 @@ def test_what_is_no_id_of_a_job_is_refused_without_asking(name):
     assert (refused.value.field, refused.value.value, requests) == ("job", name, [])
 
 
-def test_attempts_are_told_by_the_standard_logger_alone(caplog, capsys):
+def test_attempts_are_told_by_the_standard_logger_alone(caplog, capsys, monkeypatch):
+    logger = logging.getLogger("kintsugi.client")
+    monkeypatch.setattr(logger, "propagate", False)  # a service that ran here before has its own handlers
+    monkeypatch.setattr(logger, "handlers", [caplog.handler])
     busy = httpx2.Response(503, headers={"Retry-After": "0"})
     client, requests = answering(httpx2.ConnectError("refused"), busy, busy)
     with pytest.raises(UnavailableError):

@@ -364,6 +364,7 @@ def test_a_worker_is_asked_to_leave_and_the_page_tells_at_once(visit, site):
     page.locator("progress").wait_for(state="detached")
     assert page.evaluate("window.isTheSamePage")
     page.locator("#leave-w02").press("Enter")
+    page.wait_for_url("**/overlay#worker-w02")  # until then the page that was left may tell the same
     page.locator(".detail-row", has_text="sked to leave on the dashboard").wait_for()
     assert page.evaluate("document.activeElement.id") == "worker-w02"
     page.keyboard.press("Tab")
