@@ -1,6 +1,9 @@
 """The service's settings, from arguments or `KINTSUGI_` environment variables."""
 
 import json
+import os
+from collections.abc import Mapping
+from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_interface
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,15 +16,19 @@ from kintsugi.core.errors import InvalidInputError
 from planner.contingency import PAIR_WORK
 
 PREFIX = "KINTSUGI_"
+ALIKE = 0.9
+"""How similar to a setting's name (1: equal) the name of a variable is that was meant for it."""
 
 
 def settings_of(**given: Any) -> "Settings":
     """The settings that are given, not None, and those of the environment.
 
     Raises:
-        InvalidInputError: one cannot be; its field is the argument's name, or the variable's.
+        InvalidInputError: one cannot be, or a variable is no setting but nearly one; its field is the argument's name, or the
+            variable's.
     """
     given = {name: value for name, value in given.items() if value is not None}
+    _refuse_unknown(os.environ)
     try:
         return Settings(**given)
     except ValidationError as error:
@@ -30,6 +37,18 @@ def settings_of(**given: Any) -> "Settings":
         field = name if name in given else f"{PREFIX}{name.upper()}"
         reason = first.get("ctx", {}).get("error", first["msg"])  # an error of our own as it is, without pydantic's words
         raise InvalidInputError(str(reason), field=field, value=first["input"]) from error
+
+
+def _refuse_unknown(environment: Mapping[str, str]) -> None:
+    """Refuse what looks like a setting that was misspelt: it would be ignored without a word.
+
+    Raises:
+        InvalidInputError: a variable is no setting, but nearly one.
+    """
+    known = [f"{PREFIX}{name.upper()}" for name in Settings.model_fields]
+    for name in environment:
+        if name.startswith(PREFIX) and name not in known and (meant := get_close_matches(name, known, 1, ALIKE)):
+            raise InvalidInputError(f"is no setting of the service; {meant[0]} is one", field=name)  # its value may be a secret
 
 
 def _networks(given: object) -> tuple[IPv4Network | IPv6Network, ...]:

@@ -7,6 +7,8 @@ they average every eighth step, and from step 120 on synchronous SGD returns. `T
 decide by what is measured instead.
 """
 
+import sys
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -70,6 +72,8 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
 
 def main() -> None:
     """Train on this rank."""
+    if not dist.is_torchelastic_launched():
+        sys.exit("start it by torchrun: torchrun --nproc-per-node 2 examples/adaptive_synchronization.py")
     dist.init_process_group("gloo")
     rank, num_workers = dist.get_rank(), dist.get_world_size()
     points, labels = data()

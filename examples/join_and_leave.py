@@ -1,12 +1,13 @@
 """Workers that join and leave a running job by themselves: four lines of a plain torch loop.
 
-    kintsugi serve --port 8000
-    python examples/join_and_leave.py --service http://127.0.0.1:8000 --worker clinic-a
-    python examples/join_and_leave.py --service http://127.0.0.1:8000 --worker clinic-b
-    python examples/join_and_leave.py --service http://127.0.0.1:8000 --worker clinic-c --neighbors clinic-a,clinic-b
+    kintsugi serve
+    python examples/join_and_leave.py --worker clinic-a
+    python examples/join_and_leave.py --worker clinic-b
+    python examples/join_and_leave.py --worker clinic-c --neighbors clinic-a,clinic-b
 
-Each worker has data of its own. Ctrl-C (or SIGTERM, or the leave button on the dashboard) makes one leave while the others go on;
-`kill -9` loses one, and the others go on, too. With `--data shared` all read the same samples, dealt anew to whoever is there.
+A terminal each; they train until they are asked to leave. Each worker has data of its own. Ctrl-C (or SIGTERM, or the leave button
+on the dashboard) makes one leave while the others go on; `kill -9` loses one, and the others go on, too. With `--data shared` all
+read the same samples, dealt anew to whoever is there.
 """
 
 import argparse
@@ -32,14 +33,14 @@ def data(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Train as one worker until step `--num-steps` of the job, or until asked to leave."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--service", default="http://127.0.0.1:8000", help="the scheduler: kintsugi serve")
-    parser.add_argument("--job", default="clinics")
-    parser.add_argument("--worker", required=True)
+    """Train as one worker until asked to leave, or until step `--num-steps` of the job."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--service", default="http://127.0.0.1:8000", help="the scheduler: kintsugi serve (%(default)s)")
+    parser.add_argument("--job", default="clinics", help="the same for all that train together (%(default)s)")
+    parser.add_argument("--worker", required=True, help="a name of its own within the job")
     parser.add_argument("--neighbors", default="", help="workers to link with, by commas; by default whoever is active")
-    parser.add_argument("--data", choices=("own", "shared"), default="own")
-    parser.add_argument("--num-steps", type=int, default=500)
+    parser.add_argument("--data", choices=("own", "shared"), default="own", help="whose samples (%(default)s)")
+    parser.add_argument("--num-steps", type=int, help="the job's step at which to leave; by default when asked to")
     asked = parser.parse_args(arguments)
     seed = sum(asked.worker.encode()) if asked.data == "own" else 0
     features, labels = data(seed)
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str]) -> None:
     except KintsugiError as error:
         sys.exit(f"{asked.worker} did not join: {error}")
     print(f"{asked.worker} joined at step {coordinator.step}", flush=True)
-    while coordinator.step < asked.num_steps:
+    while asked.num_steps is None or coordinator.step < asked.num_steps:
         step = coordinator.step
         mine = own.indices(step) if asked.data == "own" else shared.indices(step, coordinator.members, asked.worker)
         loss = nn.functional.cross_entropy(model(features[list(mine)]), labels[list(mine)])

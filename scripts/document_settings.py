@@ -18,6 +18,8 @@ from typing import Any
 from api.settings import Settings
 from kintsugi.client.patience import Patience
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
+from kintsugi.runtime.overlay.options import OverlayOptions
+from kintsugi.runtime.overlay.standby import StandbyOptions
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "operations.md"
 PLACE = re.compile(r"(<!-- settings: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -64,6 +66,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "client": lambda: table(dataclass_rows(Patience), "`Patience`"),
     "agent": lambda: table(dataclass_rows(AgentOptions), "`AgentOptions`"),
     "worker": lambda: table(dataclass_rows(WorkerOptions), "`WorkerOptions`"),
+    "overlay": lambda: table(dataclass_rows(OverlayOptions), "`OverlayOptions`"),
+    "standby": lambda: table(dataclass_rows(StandbyOptions), "`StandbyOptions`"),
 }
 
 

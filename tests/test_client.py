@@ -1,6 +1,7 @@
 """The client speaks to the real application, retries what may be retried and raises Kintsugi's own errors."""
 
 import json
+import logging
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from api.settings import Settings
 from kintsugi.client import Client, HeartbeatSender, Patience, following
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
+from kintsugi.core.ending import Outcome
 from kintsugi.core.errors import (
     PROBLEM_TYPE,
     ConflictError,
@@ -408,6 +410,61 @@ def test_what_is_no_address_of_a_service_is_refused(url):
     with pytest.raises(InvalidInputError) as refused:
         Client(url)
     assert (refused.value.field, refused.value.value) == ("url", url)
+
+
+@pytest.mark.parametrize("url", ["http://service/v1", "https://service:8000/kintsugi/v1/"])
+def test_the_version_is_no_part_of_the_address(url):
+    with pytest.raises(InvalidInputError, match="url: ends in /v1, which the client itself adds"):
+        Client(url)
+
+
+@pytest.mark.parametrize("token", ["geheim\n", "geh\xe9im", "two words"])
+def test_a_token_that_cannot_be_sent_is_refused_and_not_repeated(token):
+    with pytest.raises(InvalidInputError, match="token: must be printable ASCII") as refused:
+        Client("http://service", token=token)
+    assert token.strip() not in str(refused.value)
+    assert refused.value.value is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("attempts", 0), ("timeout_seconds", -1.0), ("timeout_seconds", None), ("connect_seconds", "5"), ("retry_seconds", -1.0)],
+)
+def test_a_patience_that_cannot_be_is_refused(field, value):
+    with pytest.raises(InvalidInputError) as refused:
+        Patience(**{field: value})
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("name", ["", "..", None, 7])
+def test_what_is_no_id_of_a_job_is_refused_without_asking(name):
+    client, requests = answering()
+    with pytest.raises(InvalidInputError) as refused:
+        client.plan(name)
+    assert (refused.value.field, refused.value.value, requests) == ("job", name, [])
+
+
+def test_attempts_are_told_by_the_standard_logger_alone(caplog, capsys, monkeypatch):
+    logger = logging.getLogger("kintsugi.client")
+    monkeypatch.setattr(logger, "propagate", False)  # a service that ran here before has its own handlers
+    monkeypatch.setattr(logger, "handlers", [caplog.handler])
+    busy = httpx2.Response(503, headers={"Retry-After": "0"})
+    client, requests = answering(httpx2.ConnectError("refused"), busy, busy)
+    with pytest.raises(UnavailableError):
+        client.job("llama")
+    assert len(requests) == 3
+    assert [(record.name, record.levelname) for record in caplog.records] == [("kintsugi.client", "WARNING")] * 2
+    assert caplog.messages[0] == "the service at http://service does not answer: refused; attempt 2 of 3 in 0 s"
+    assert capsys.readouterr().out == ""
+
+
+def test_enumerations_may_be_given_by_their_texts(client, job):
+    lost = Event(kind="worker_failed", id="one", generation=0, worker="w01")
+    assert client.post_event("llama", lost).generation == 1
+    client.report("llama", Report(generation=1, status="applied"))
+    assert client.end("llama", "completed").ending.outcome is Outcome.COMPLETED
+    with pytest.raises(InvalidInputError, match="outcome: is no outcome; known ones: completed, failed, cancelled"):
+        client.end("llama", "done")
 
 
 def test_a_service_that_is_away_is_told_by_its_address():

@@ -146,7 +146,9 @@ class Vault:
 
 
 def _no_token(token: str) -> NotFoundError:
-    return NotFoundError("there is no token of this id", field="token", value=token)
+    return NotFoundError(
+        "there is no token of this id; `kintsugi token list` shows those that there are", field="token", value=token
+    )
 
 
 def _values(token: Token) -> dict[str, Any]:

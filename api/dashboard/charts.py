@@ -10,6 +10,8 @@ from api.dashboard.past import Chapter, Phase
 WIDTH = 560.0
 LEFT, RIGHT = 64.0, 16.0
 TOP, BOTTOM = 14.0, 34.0
+HALF_LABEL = 36.0
+"""Half the width of the longest label of a tick, `16 min 40 s`."""
 PLOT_HEIGHT = 180.0
 LANE, LANE_BAR = 34.0, 18.0
 NARROWEST_NAMED = 60.0
@@ -119,7 +121,7 @@ def recovery_chart(chapters: Sequence[Chapter]) -> RecoveryChart | None:
     if not told:
         return None
     longest = max(chapter.recovery_seconds or 0.0 for chapter in told)
-    scale = (WIDTH - LEFT - RIGHT) / longest
+    scale = (WIDTH - LEFT - HALF_LABEL) / longest
     lanes = (_lane(chapter, TOP + LANE * index, scale) for index, chapter in enumerate(told))
     ticks = (Tick(at=LEFT + value * scale, label=seconds(value)) for value in round_values(longest) if value <= longest)
     return RecoveryChart(width=WIDTH, height=TOP + LANE * len(told) + BOTTOM, ticks=tuple(ticks), lanes=tuple(lanes))

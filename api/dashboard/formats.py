@@ -1,6 +1,7 @@
 """Quantities as people read them; the only place where pages leave SI base units."""
 
 import math
+import re
 from datetime import datetime
 
 from kintsugi.core.plan import Policy, Stage
@@ -9,6 +10,8 @@ MINUTE_SECONDS, HOUR_SECONDS, DAY_SECONDS = 60.0, 3_600.0, 86_400.0
 DASH = "\N{EN DASH}"
 ABSENT = DASH
 TIMES = ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms"))
+FIELD = re.compile(r"\w+([.\[_]\w+)+.*: ")
+"""How a reason begins that tells of a field: `recovery.checkpoint_interval_seconds: `."""
 SIZES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -72,10 +75,10 @@ def words(name: str) -> str:
 
 
 def prose(text: str) -> str:
-    """A sentence of the planner's as people write it: a capital first, policies in words."""
+    """A sentence of the planner's as people write it: a capital first, but of a field's name, and policies in words."""
     for policy in Policy:
         text = text.replace(policy.value, words(policy.value))
-    return text[:1].upper() + text[1:]
+    return text if FIELD.match(text) else text[:1].upper() + text[1:]
 
 
 def layers(stage: Stage) -> str:

@@ -49,4 +49,5 @@ async def leave(request: Request, job: JobPath, desk: DeskDep) -> Response:
         detail="asked to leave on the dashboard",
     )
     await desk.overlays.post(job, told)
-    return RedirectResponse(f"/dashboard/jobs/{quote(job, safe='')}/overlay", HTTPStatus.SEE_OTHER)
+    row = quote(f"worker-{worker}", safe="")  # where who came by keys goes on
+    return RedirectResponse(f"/dashboard/jobs/{quote(job, safe='')}/overlay#{row}", HTTPStatus.SEE_OTHER)

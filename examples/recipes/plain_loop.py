@@ -9,6 +9,7 @@ posts the event: the trainer itself, Slurm's epilog, a watcher of pods.
 """
 
 import argparse
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,6 +22,7 @@ from kintsugi.client import Client
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.ending import Outcome
+from kintsugi.core.errors import KintsugiError
 from kintsugi.core.job import JobSettings
 from kintsugi.core.messages import Measurement, Report, ReportStatus
 from kintsugi.core.plan import Plan
@@ -85,8 +87,11 @@ def main() -> None:
     parser.add_argument("--job", default=f"plain-loop-{uuid4().hex[:8]}", help="its name at the service; a new one by default")
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args()
-    with Client(options.service) as client:
-        train(client, options.job, codec.load(Profile, options.profile), Cluster.uniform(6, workers_per_host=2), options.steps)
+    try:
+        with Client(options.service) as client:
+            train(client, options.job, codec.load(Profile, options.profile), Cluster.uniform(6, workers_per_host=2), options.steps)
+    except KintsugiError as error:
+        sys.exit(f"plain_loop: {error}")
 
 
 if __name__ == "__main__":

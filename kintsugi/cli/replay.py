@@ -99,7 +99,9 @@ def _print(outcomes: dict[str, list[Replayed]]) -> None:
 
 
 def _table(job: str, entries: list[Replayed]) -> Table:
-    table = Table("entry", "time", "what", "generation", "policy", "planner", "replayed", title=f"job {job}", title_justify="left")
+    table = Table(title=f"job {job}", title_justify="left")
+    for name in ("entry", "time", "what", "generation", "policy", "planner", "replayed"):
+        table.add_column(name, overflow="fold")  # rather than cut off, on narrow screens
     for entry in entries:
         decided = (str(entry.generation), entry.policy or "", entry.planner_version or "") if entry.decided else ("", "", "")
         verdict = styled("red", "different") if entry.differences else "same"

@@ -37,17 +37,22 @@ GATHERING_SECONDS = 10.0
 class Client(OverlayCalls, GenerationCalls):
     """Talks to one service; a context manager. Writes carry idempotency keys, so that a retry never counts twice.
 
+    Retries are told by the logger `kintsugi.client`, as warnings. One client may be used from several threads.
+
     Every method raises what the service refused with (`InvalidInputError`, `NotFoundError`, `StaleGenerationError`,
     `InfeasibleError`, ...) and `UnavailableError` when no answer came after all attempts: none at all, an error of the service's
     own, or one that is none of the service's, as of a proxy before it. What a later service says beyond this version's fields is
     left out.
 
     Args:
-        url: of the service.
+        url: of the service, such as `http://127.0.0.1:8000`; a path before `/v1`, of a proxy, may follow.
         token: bearer token that the service knows; by default what `KINTSUGI_TOKEN` holds.
         ca_file: PEM file of the certificates to trust; by default what `KINTSUGI_CA_FILE` names, else those of this machine.
         patience: how long to wait and how often to ask again.
         transport: what carries the requests, by default sockets.
+
+    Raises:
+        InvalidInputError: URL, token or file cannot be.
     """
 
     def __init__(

@@ -1,21 +1,21 @@
 """Requests to one service: authorised, timed out, tried again, and its refusals as Kintsugi's own errors."""
 
+import logging
 import math
 import os
+import random
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
-from functools import partial
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 from weakref import WeakSet
 
 import httpx2
-import stamina
 
 from kintsugi.client.answers import AwayError, require_answer, understood
 from kintsugi.client.bounds import LARGEST_ANSWER_BYTES, AnswerTime, whole
@@ -24,6 +24,8 @@ from kintsugi.core.errors import InvalidInputError
 
 T = TypeVar("T")
 
+LOG = logging.getLogger("kintsugi.client")
+MOST_DOUBLINGS = 60
 LONGEST_PAUSE_SECONDS = 60.0
 """Before a retry, however long the service asks for."""
 CONNECTED = ("connect_tcp.complete", "start_tls.complete")
@@ -43,10 +45,9 @@ class Connection:
         self._answer_time = AnswerTime()
         self._streams: WeakSet[Any] = WeakSet()
         self._address = checked_address(url)
-        token = token or os.environ.get(TOKEN_VARIABLE)
         self._http = httpx2.Client(
             base_url=url,
-            headers={"Authorization": f"Bearer {token}"} if token else {},
+            headers=_authorization(token or os.environ.get(TOKEN_VARIABLE)),
             verify=_trusted(ca_file or os.environ.get(CA_VARIABLE)),
             timeout=self._timeout(),
             transport=transport,
@@ -138,25 +139,32 @@ class Connection:
         with self._answer_time.within(timeout.read):
             yield timeout
 
-    def attempts(self) -> Any:
-        """Context managers, one for each attempt, that swallow the service's absence until patience ends."""
-        return stamina.retry_context(
-            on=partial(self._pause, self._deadline),
-            attempts=self.patience.attempts,
-            timeout=None,
-            wait_initial=self.patience.retry_seconds,
-            wait_max=self.patience.longest_retry_seconds,
-            wait_jitter=self.patience.retry_seconds,
-        )
+    def attempts(self) -> Iterator[AbstractContextManager[None]]:
+        """Context managers, one for each attempt, that swallow the service's absence, and pause, until patience ends."""
+        deadline = self._deadline
+        for number in range(1, self.patience.attempts + 1):
+            yield self._attempt(number, deadline)
 
-    def _pause(self, deadline: float | None, error: Exception) -> bool | float:
-        """Whether another attempt may help, or after how many seconds; `deadline` is the one that the first attempt had."""
-        if not isinstance(error, AwayError) or self._deadline != deadline:
-            return False
-        pause_seconds = min(error.pause_seconds or 0.0, LONGEST_PAUSE_SECONDS)
-        if deadline is not None and time.monotonic() + pause_seconds >= deadline:
-            return False
-        return True if error.pause_seconds is None else pause_seconds
+    @contextmanager
+    def _attempt(self, number: int, deadline: float | None) -> Iterator[None]:
+        """One attempt, counted from 1; `deadline` is the one that the first attempt had."""
+        try:
+            yield
+        except AwayError as error:
+            pause_seconds = self._pause_seconds(number, error)
+            is_last = number >= self.patience.attempts or self._deadline != deadline
+            if is_last or (deadline is not None and time.monotonic() + pause_seconds >= deadline):
+                raise
+            LOG.warning("%s; attempt %d of %d in %.2g s", error.message, number + 1, self.patience.attempts, pause_seconds)
+            time.sleep(pause_seconds)
+
+    def _pause_seconds(self, number: int, error: AwayError) -> float:
+        """After attempt `number`: what the service asked for, or twice as long each time, spread by chance."""
+        if error.pause_seconds is not None:
+            return min(error.pause_seconds, LONGEST_PAUSE_SECONDS)
+        first, longest = self.patience.retry_seconds, self.patience.longest_retry_seconds
+        doubled = first * 2.0 ** min(number - 1, MOST_DOUBLINGS)
+        return min(longest, doubled + random.uniform(0.0, first))  # noqa: S311 - so that clients come back one by one
 
     def _timeout(self, wait_seconds: float = 0.0) -> httpx2.Timeout:
         deadline = self._deadline
@@ -197,16 +205,35 @@ def checked_address(url: str, field: str = "url") -> str:
         raise InvalidInputError(f"is no URL: {error}", field=field, value=url) from error
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise InvalidInputError("is no URL of a service; write it as http://127.0.0.1:8000", field=field, value=url)
+    if parsed.path.rstrip("/").endswith("/v1"):
+        raise InvalidInputError("ends in /v1, which the client itself adds; leave it out", field=field, value=url)
     return f"{parsed.scheme}://{parsed.netloc.decode()}"
 
 
 def path_of(job: str, *parts: str) -> str:
-    """The path of a job, or of what belongs to it."""
+    """The path of a job, or of what belongs to it.
+
+    Raises:
+        InvalidInputError: the job has no name that could stand there.
+    """
+    if not isinstance(job, str) or not job.strip("."):
+        raise InvalidInputError("must be the id of a job, as `create_job` was given or told it", field="job", value=job)
     return "/".join(("/v1/jobs", quote(job, safe=""), *parts))
 
 
 def _given(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (parameters or {}).items() if value is not None}
+
+
+def _authorization(token: str | None) -> dict[str, str]:
+    """The header with a token; what it is that cannot be sent is not repeated, for errors are logged."""
+    if not token:
+        return {}
+    if not (isinstance(token, str) and token.isascii() and token.isprintable() and " " not in token):
+        raise InvalidInputError(
+            "must be printable ASCII characters without spaces, as `kintsugi token create` prints it", field="token"
+        )
+    return {"Authorization": f"Bearer {token}"}
 
 
 def _trusted(ca_file: str | None) -> ssl.SSLContext | bool:
@@ -226,4 +253,6 @@ def _told(address: str) -> Iterator[None]:
     try:
         yield
     except httpx2.RequestError as error:
-        raise AwayError(f"the service at {address} does not answer: {str(error) or type(error).__name__}", field="url") from error
+        raise AwayError(
+            f"the service at {address} does not answer: {str(error).rstrip('.') or type(error).__name__}", field="url"
+        ) from error

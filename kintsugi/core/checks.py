@@ -90,6 +90,11 @@ def choice(kind: type[E], field: str, value: str, *, noun: str = "") -> E:
         raise InvalidInputError(f"is no {noun or field}; known ones: {known}", field=field, value=value) from None
 
 
+def settle_choice(of: object, kind: type[E], field: str) -> None:
+    """Have the field of a frozen dataclass hold a member of an enumeration where it was given its text."""
+    object.__setattr__(of, field, choice(kind, field, getattr(of, field)))
+
+
 def unique(field: str, values: Sequence[str]) -> None:
     """Require that no value of a list stands twice."""
     distinct(values, lambda index: f"{field}[{index}]")

@@ -32,6 +32,7 @@ class Ending:
     """Needed by failed and cancelled."""
 
     def __post_init__(self) -> None:
+        checks.settle_choice(self, Outcome, "outcome")
         if self.by is not None:
             checks.name("by", self.by)
         if self.outcome is not Outcome.COMPLETED and not self.reason:

@@ -76,6 +76,7 @@ class Event:
     detail: str = ""
 
     def __post_init__(self) -> None:
+        checks.settle_choice(self, EventKind, "kind")
         checks.name("id", self.id)
         checks.non_negative("generation", self.generation)
         subject = "worker" if self.kind in WORKER_EVENTS else "host" if self.kind in HOST_EVENTS else "link"

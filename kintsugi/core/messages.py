@@ -90,6 +90,7 @@ class Report:
     """rejected: decide anew at once, without this plan's policy."""
 
     def __post_init__(self) -> None:
+        checks.settle_choice(self, ReportStatus, "status")
         checks.non_negative("generation", self.generation)
         if self.status is ReportStatus.REJECTED and not self.reason:
             raise InvalidInputError("is needed by a report of status rejected", field="reason", value="")

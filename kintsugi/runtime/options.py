@@ -36,11 +36,13 @@ class WorkerOptions:
     num_threads: int = 1
     """For torch's own arithmetic."""
     heartbeat_seconds: float = 0.1
+    """From one sign of life to the next, told to the agent."""
     connect_timeout_seconds: float = 20.0
     """For connecting the groups of a generation."""
     operation_timeout_seconds: float = 600.0
     """For one message or reduction; failures are noticed and called off long before."""
     faults: tuple[Fault, ...] = ()
+    """That happen on purpose, to try a job out: as `kintsugi.fail_at` makes them."""
     run: RunOptions | None = None
     """Where the run is recorded; null records nothing."""
     trace: TraceOptions | None = None
@@ -83,7 +85,9 @@ class AgentOptions:
     """How patient the agent is, and how its workers run."""
 
     worker: WorkerOptions = field(default_factory=WorkerOptions)
+    """How the workers run: the options below."""
     governance: Governance = Governance.AGENT
+    """Who decides generations: `agent`, or the workers themselves by a `ring`, which is what `membership` of `train` sets."""
     start_timeout_seconds: float = 120.0
     """For a worker process to know its model."""
     heartbeat_timeout_seconds: float = 5.0

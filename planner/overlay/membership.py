@@ -190,9 +190,13 @@ def _check_newcomer(overlay: Overlay, event: OverlayEvent) -> None:
 def _check_neighbor(overlay: Overlay, neighbor: str, field: str) -> None:
     known = find_worker(overlay, neighbor)
     if known is None:
-        raise NotFoundError("is not in the overlay; name workers that are active", field=field, value=neighbor)
+        raise NotFoundError(
+            f"names {neighbor!r}, which is not in the overlay; name workers that are active", field=field, value=neighbor
+        )
     if known.state not in PRESENT - {WorkerState.DRAINING}:
-        raise ConflictError(f"is {known.state.value}; name workers that are active", field=field, value=neighbor)
+        raise ConflictError(
+            f"names {neighbor!r}, which is {known.state.value}; name workers that are active", field=field, value=neighbor
+        )
 
 
 def _first_state(event: OverlayEvent, is_alone: bool) -> WorkerState:

@@ -150,6 +150,12 @@ def test_the_command_tells_it_as_a_table_and_as_json(url, capsys):
     assert "entry 2: number is stored as 9, replayed as 2" in told.out
 
 
+def test_nothing_in_the_table_is_cut_off_on_a_narrow_screen(url, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, told = run(capsys, "--database-url", url)
+    assert "\N{HORIZONTAL ELLIPSIS}" not in told.out
+
+
 def test_what_cannot_be_asked(database_url, capsys):
     assert run(capsys, "--database-url", database_url, "--generation", "1")[0] == 2
     assert run(capsys, "--database-url", database_url, "--job", "nobody")[0] == 2

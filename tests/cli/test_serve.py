@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
+from api.settings import settings_of
 from kintsugi.cli import main
 from kintsugi.client import Client, Patience
 from kintsugi.core.errors import InfeasibleError, StaleGenerationError
@@ -73,6 +74,7 @@ def test_a_search_without_end_does_not_keep_the_service_from_ending(tmp_path: Pa
 
 BREAKING = """
 from api.waiting.heartbeats_watch import HeartbeatWatch
+from api.settings import settings_of
 from kintsugi.cli import main
 async def run(*_):
     raise RuntimeError("a mistake of ours")
@@ -292,6 +294,27 @@ def test_a_variable_that_cannot_be_is_named_by_every_command(command, setting, m
     told = refusal(command, capsys)
     assert told.startswith(f"kintsugi: KINTSUGI_{name}: ")
     assert message in told
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [("KINTSUGI_PROT", "KINTSUGI_PORT"), ("KINTSUGI_REQUIRE_TOKEN", "KINTSUGI_REQUIRE_TOKENS")],
+)
+def test_a_variable_that_is_nearly_a_setting_is_refused(variable, meant, capsys, monkeypatch):
+    monkeypatch.setenv(variable, "a secret")
+    assert refusal(SERVE, capsys) == f"kintsugi: {variable}: is no setting of the service; {meant} is one\n"
+
+
+@pytest.mark.parametrize("variable", ["KINTSUGI_TOKEN", "KINTSUGI_CA_FILE", "KINTSUGI_SERVICE_HOST", "KINTSUGI_PORT_8000_TCP_PORT"])
+def test_other_variables_are_nobodys_business(variable, monkeypatch):
+    monkeypatch.setenv(variable, "8000")
+    settings_of()
+
+
+def test_a_planner_of_overlays_that_is_not_there_is_told_by_its_variable(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("KINTSUGI_OVERLAY_SYNCHRONIZATION", "absent:function")
+    told = refusal([*SERVE, "--database-url", f"sqlite:///{tmp_path}/kintsugi.sqlite3"], capsys)
+    assert told.startswith("kintsugi: KINTSUGI_OVERLAY_SYNCHRONIZATION: names no function")
 
 
 def test_spans_without_opentelemetry_are_refused(capsys, monkeypatch):

@@ -175,3 +175,10 @@ def test_trainers_take_their_token_from_the_environment(guarded, monkeypatch):
     monkeypatch.delenv("KINTSUGI_TOKEN")
     with pytest.raises(UnauthenticatedError):
         train(short, workers=1, dp=1, pp=1, name="stranger", profile=profile_for(short()), service=url)
+
+
+def test_a_token_that_is_not_there_is_told_with_a_way_out(capsys, url):
+    created(capsys, url, "somebody")
+    with pytest.raises(SystemExit):
+        main(["token", "revoke", "admin", "--database-url", url])
+    assert "there is no token of this id; `kintsugi token list` shows those that there are" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import kintsugi.client
 from api.app import create_app
 from api.settings import Settings
 from kintsugi.client import Client
+from kintsugi.core import errors
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,5 +22,16 @@ def test_the_example_loses_a_worker_and_applies_the_plan_without_it(tmp_path, mo
         monkeypatch.setattr(kintsugi.client, "Client", lambda _url: Client("http://testserver", transport=served._transport))
         exec(compile(example, "docs/jobs.md", "exec"), {})
         job = served.get("/v1/jobs/gpt2").json()
+        exec(compile(example, "docs/jobs.md", "exec"), {})  # a second run changes nothing
+        assert served.get("/v1/jobs/gpt2").json()["summary"] == job["summary"]
     assert "s a step" in capsys.readouterr().out
     assert (job["summary"]["generation"], job["summary"]["applied_generation"]) == (1, 1)
+
+
+def test_the_errors_that_are_explained_are_there_and_each_that_is_refused_with():
+    text = (ROOT / "docs" / "jobs.md").read_text()
+    table = text[text.index("## When the service is away") : text.index("## How a plan stands")]
+    explained = {getattr(errors, name) for name in re.findall(r"`(\w+Error)`", table)}
+    refused_with = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.KintsugiError)}
+    own = {errors.ReconfigurationError, errors.WorkerError, errors.KintsugiError, errors.AccessError, errors.StaleTermError}
+    assert [kind for kind in refused_with - own if not issubclass(kind, tuple(explained - {errors.KintsugiError}))] == []

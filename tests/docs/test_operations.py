@@ -17,6 +17,12 @@ def test_the_tables_of_settings_are_those_of_the_code():
     assert all(f"| `KINTSUGI_{name.upper()}` |" in TEXT for name in Settings.model_fields)
 
 
+def test_every_setting_is_explained():
+    rows = re.findall(r"^\| (`\w+`) \| .*? \| (.*) \|$", TEXT[TEXT.index("## Every setting") :], re.MULTILINE)
+    assert len(rows) > 80
+    assert [name for name, text in rows if not text.strip()] == []
+
+
 def test_a_setting_that_is_missing_is_noticed():
     assert updated(TEXT.replace("| `KINTSUGI_PORT` | `8000` |", "| `KINTSUGI_PORT` | `80` |")) == TEXT
     with pytest.raises(KeyError):

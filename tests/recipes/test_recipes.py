@@ -170,6 +170,13 @@ def test_a_plain_loop_says_that_it_is_complete(url, client):
     assert client.job("short-loop").ended.ending.outcome is Outcome.COMPLETED
 
 
+def test_a_plain_loop_whose_service_is_nowhere_says_so_without_a_traceback():
+    with recipe("plain_loop.py", "--service", "127.0.0.1:8000", "--steps", "1") as process:
+        output = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 1
+    assert output.startswith("plain_loop: url: is no URL of a service; write it as http://127.0.0.1:8000")
+
+
 def test_torchrun_on_fewer_ranks_shares_the_work_anew(url, client):
     create(client, "elastic", workers=2, ranges=Ranges(max_pp=1))
     written = re.search(r"^    torchrun (.*?)\n\n", (RECIPES / "torchrun_ddp.py").read_text(), re.MULTILINE | re.DOTALL)

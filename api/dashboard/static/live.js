@@ -85,12 +85,16 @@ async function refresh(page) {
 
 function replace(main, found) {
   const focused = main.contains(document.activeElement) ? document.activeElement : null;
-  const address = focused?.id || focused?.getAttribute("href");
+  const address = focused && (focused.id || focused.getAttribute("href"));
   const scrolled = [...main.querySelectorAll(".scroll")].map((element) => element.scrollLeft);
   main.replaceChildren(...found.childNodes);
   prepare(main);
   main.querySelectorAll(".scroll").forEach((element, index) => (element.scrollLeft = scrolled[index] ?? 0));
-  if (address) (main.querySelector(`#${CSS.escape(address)}, [href="${CSS.escape(address)}"]`) ?? main).focus({ preventScroll: true });
+  if (focused) (sameOf(main, address) ?? main).focus({ preventScroll: true });
+}
+
+function sameOf(main, address) {
+  return address && main.querySelector(`#${CSS.escape(address)}, [href="${CSS.escape(address)}"]`);
 }
 
 function tell(words, isStale) {

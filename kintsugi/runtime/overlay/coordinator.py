@@ -94,7 +94,7 @@ class Coordinator:
         self.options = options or OverlayOptions()
         deadline = Deadline(self.options.join_timeout_seconds)
         checks.name("job", job)
-        self.worker = worker or f"{socket.gethostname()}-{os.getpid()}"
+        self.worker = worker if worker is not None else f"{socket.gethostname()}-{os.getpid()}"
         checks.name("worker", self.worker)
         self.trained = TrainedState(model, optimizer, self.options, schedules=schedules, before_step=before_step)
         state_bytes = self.trained.state_bytes

@@ -21,6 +21,7 @@ class OverlayOptions:
     """Times, sizes and choices of a worker in the overlay; the defaults suit links of 100 Mbit/s and more."""
 
     replicated: Replicated = Replicated.EVERYTHING
+    """What a joiner gets: `everything`, or what is `trainable`, where all have the rest from the same files."""
     averages_buffers: bool = True
     """Whether buffers (running statistics) are averaged along with the gradients, so that all replicas stay equal.
 
@@ -39,11 +40,13 @@ class OverlayOptions:
     max_neighbors: int = 4
     """Of a joiner that names none."""
     heartbeat_seconds: float = 1.0
+    """From one sign of life to the next, told to the scheduler; a few of them fit in its `KINTSUGI_OVERLAY_TIMEOUT_SECONDS`."""
     ping_seconds: float = 1.0
     """After so long without a message on a link something is sent, so that silence means something."""
     link_timeout_seconds: float = 10.0
     """Silence after which a link is lost."""
     connect_timeout_seconds: float = 5.0
+    """For one connection to a neighbour."""
     join_timeout_seconds: float = 600.0
     """From the constructor's call to a complete state."""
     reduction_timeout_seconds: float = 300.0

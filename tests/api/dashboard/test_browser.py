@@ -255,6 +255,33 @@ def test_a_failure_is_seen_without_loading_the_page_again(visit, site):
     page.locator(".headline .chip-good").wait_for()
 
 
+@pytest.mark.parametrize("name", ["why", "history"])
+def test_a_table_keeps_the_focus_while_the_page_changes(visit, site, name):
+    _, client = site
+    job = f"read-{name}"
+    client.create_job(job=job, profile=uniform_profile(16), workers=8, settings=grid_of(12, 4, 2, Policy.DATA_REROUTING))
+    page = (visitor := visit()).page
+    visitor.go(f"/dashboard/jobs/{job}/{name}")
+    box = page.locator(".scroll").first
+    box.focus()
+    before = page.evaluate("document.activeElement.id")
+    page.evaluate("document.activeElement.dataset.before = ''")
+    lose(client, job, "w01")
+    page.locator("[data-before]").wait_for(state="detached")
+    assert page.evaluate("document.activeElement.id") == before != ""
+
+
+def test_labels_of_the_charts_are_whole(visit):
+    visitor = visit()
+    visitor.go(f"{HOME}/history")
+    outside = """(charts) => charts.flatMap((chart) => [...chart.querySelectorAll("text")].filter((text) => {
+      const [inner, outer] = [text.getBoundingClientRect(), chart.getBoundingClientRect()];
+      return inner.left < outer.left || inner.right > outer.right;
+    })).map((text) => text.textContent)"""
+    assert visitor.page.locator("svg.chart").count() == 2
+    assert visitor.page.locator("svg.chart").evaluate_all(outside) == []
+
+
 HIDE = """(isHidden) => {
   Object.defineProperty(document, "hidden", { configurable: true, get: () => isHidden });
   document.dispatchEvent(new Event("visibilitychange"));
@@ -336,9 +363,24 @@ def test_a_worker_is_asked_to_leave_and_the_page_tells_at_once(visit, site):
     client.post_overlay_event("hospitals", OverlayEvent(kind=OverlayEventKind.STATE_REPLICATED, id="here", worker="w04"))
     page.locator("progress").wait_for(state="detached")
     assert page.evaluate("window.isTheSamePage")
-    page.locator("#leave-w02").click()
+    page.locator("#leave-w02").press("Enter")
+    page.wait_for_url("**/overlay#worker-w02")  # until then the page that was left may tell the same
     page.locator(".detail-row", has_text="sked to leave on the dashboard").wait_for()
+    assert page.evaluate("document.activeElement.id") == "worker-w02"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "leave-w04"
     assert client.overlay("hospitals").worker("w02").state is WorkerState.DRAINING
+
+
+def test_the_button_to_leave_is_in_sight_however_narrow_the_page(visit, site):
+    _, client = site
+    for event, _ in mesh("w00", "w01").log:
+        client.post_overlay_event("narrow", event)
+    visitor = visit(viewport={"width": 400, "height": 700})
+    visitor.go("/dashboard/jobs/narrow/overlay")
+    box, button = (visitor.page.locator(name).bounding_box() for name in ("#workers-box", "#leave-w01"))
+    assert visitor.page.locator("#workers-box").evaluate("(box) => box.scrollWidth > box.clientWidth")
+    assert button["x"] + button["width"] <= box["x"] + box["width"]
 
 
 def test_keys_alone_lead_through_a_page(visit):

@@ -90,7 +90,7 @@ def test_a_worker_is_asked_to_leave_by_its_button(client):
     form = {"worker": "w00", "incarnation": "0"}
     assert client.post(f"{PAGE}/leave", data=form).status_code == 403
     told = client.post(f"{PAGE}/leave", data=form, headers=ORIGIN, follow_redirects=False)
-    assert (told.status_code, told.headers["Location"]) == (303, PAGE)
+    assert (told.status_code, told.headers["Location"]) == (303, f"{PAGE}#worker-w00")
     overlay = client.get("/v1/jobs/llama/overlay").json()
     assert overlay["workers"][0]["state"] == WorkerState.DRAINING.value
     assert "sked to leave on the dashboard" in client.get(PAGE).text

@@ -57,6 +57,12 @@ def test_ratios_are_percentages(value, shown):
 
 def test_prose_has_no_underscores():
     assert formats.prose("data_rerouting beats checkpoint_restart.") == "Data rerouting beats checkpoint restart."
+    assert formats.prose("workers: too few") == "Workers: too few"
+
+
+@pytest.mark.parametrize("field", ["recovery.checkpoint_interval_seconds", "ranges.min_dp", "fail[0]"])
+def test_prose_leaves_the_names_of_fields(field):
+    assert formats.prose(f"{field}: cannot be") == f"{field}: cannot be"
 
 
 @given(st.floats(1e-9, 1e9))

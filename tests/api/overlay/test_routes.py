@@ -65,6 +65,7 @@ def test_what_is_refused_is_not_in_the_log(client):
     pair(client)
     refused = join(client, "w02", "w09", status=404)
     assert refused["error"]["field"] == "neighbors[0]"
+    assert refused["error"]["message"].startswith(f"names {refused['error']['value']!r}, which is not in the overlay")
     assert tell(client, "worker_draining", "drain", 409, worker="w00", incarnation=0, term=9)["error"]["code"] == "stale_term"
     assert client.get(OVERLAY, params={"term": 9}).json()["error"]["current_term"] == 9
     assert client.get(f"{OVERLAY}/log").json()["last_number"] == 4

@@ -187,3 +187,8 @@ def test_the_place_of_one_that_died_is_taken_though_nobody_noticed():
     again = crew.start("a")
     again.await_steps(1)
     crew.finish()
+
+
+def test_a_name_that_is_empty_is_none():
+    with pytest.raises(InvalidInputError, match="worker: must be a name"):
+        Coordinator(*perceptron(), service="http://127.0.0.1:1", job="job", worker="", options=OPTIONS)

@@ -19,6 +19,7 @@ from tests.runtime.overlay.trainees import WAIT_SECONDS, Trainee, run_example
 from tests.runtime.overlay.waiting import until
 
 pytestmark = pytest.mark.processes
+OVERLAY_DOCUMENT = Path(__file__).parents[3] / "docs" / "overlay.md"
 
 
 @pytest.fixture(scope="module")
@@ -29,19 +30,22 @@ def service(tmp_path_factory) -> Iterator[str]:
 
 @pytest.mark.timeout(300)
 def test_the_example_joins_and_leaves_a_running_job(tmp_path, service):
-    def start(worker: str, *more: str):
-        arguments = ["--service", service, "--job", "clinics", "--worker", worker, *more]
+    def start(worker: str):
+        arguments = ["--service", service, *documented[worker]]
         process = forkserver().Process(target=run_example, args=(str(tmp_path / worker), arguments))
         process.start()
         started.callback(process.kill)
         return process
 
+    lines = re.findall(r"^python examples/join_and_leave.py (.*)$", OVERLAY_DOCUMENT.read_text(), re.MULTILINE)
+    documented = {words[words.index("--worker") + 1]: words for words in map(str.split, lines)}
+    assert list(documented) == ["clinic-a", "clinic-b", "clinic-c"]
     with ExitStack() as started:
-        first = start("clinic-a", "--num-steps", "100000")
+        first = start("clinic-a")
         await_text(tmp_path / "clinic-a", r"step 2 ", first)
-        second = start("clinic-b", "--num-steps", "100000")
+        second = start("clinic-b")
         await_text(tmp_path / "clinic-b", r"with clinic-a,clinic-b", second)
-        third = start("clinic-c", "--num-steps", "100000", "--neighbors", "clinic-a,clinic-b")
+        third = start("clinic-c")
         await_text(tmp_path / "clinic-c", r"with clinic-a,clinic-b,clinic-c", third)
         for process, worker in ((first, "clinic-a"), (third, "clinic-c"), (second, "clinic-b")):
             process.terminate()

@@ -77,3 +77,9 @@ def test_the_script_runs_with_one_worker_too(example, monkeypatch, capsys):
     assert "from synchronous_sgd to pairwise_averaging, because step 40 is reached" in told
     assert "from local_sgd to synchronous_sgd" in told
     assert not torch.distributed.is_initialized()
+
+
+def test_who_starts_it_without_torchrun_is_told_how(example, monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    with pytest.raises(SystemExit, match="start it by torchrun: "):
+        example.main()
