@@ -3,19 +3,19 @@
 import logging
 import math
 import os
-import random
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 from weakref import WeakSet
 
 import httpx2
+import tenacity
 
 from kintsugi.client.answers import AwayError, require_answer, understood
 from kintsugi.client.bounds import LARGEST_ANSWER_BYTES, AnswerTime, whole
@@ -25,7 +25,6 @@ from kintsugi.core.errors import InvalidInputError
 T = TypeVar("T")
 
 LOG = logging.getLogger("kintsugi.client")
-MOST_DOUBLINGS = 60
 LONGEST_PAUSE_SECONDS = 60.0
 """Before a retry, however long the service asks for."""
 CONNECTED = ("connect_tcp.complete", "start_tls.complete")
@@ -139,32 +138,29 @@ class Connection:
         with self._answer_time.within(timeout.read):
             yield timeout
 
-    def attempts(self) -> Iterator[AbstractContextManager[None]]:
+    def attempts(self) -> tenacity.Retrying:
         """Context managers, one for each attempt, that swallow the service's absence, and pause, until patience ends."""
         deadline = self._deadline
-        for number in range(1, self.patience.attempts + 1):
-            yield self._attempt(number, deadline)
+        left_seconds = math.inf if deadline is None else deadline - time.monotonic()
+        return tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda error: isinstance(error, AwayError) and self._deadline == deadline),
+            wait=self._pause_seconds,
+            stop=tenacity.stop_after_attempt(self.patience.attempts) | tenacity.stop_before_delay(left_seconds),
+            before_sleep=self._tell_of_retry,
+            reraise=True,
+        )
 
-    @contextmanager
-    def _attempt(self, number: int, deadline: float | None) -> Iterator[None]:
-        """One attempt, counted from 1; `deadline` is the one that the first attempt had."""
-        try:
-            yield
-        except AwayError as error:
-            pause_seconds = self._pause_seconds(number, error)
-            is_last = number >= self.patience.attempts or self._deadline != deadline
-            if is_last or (deadline is not None and time.monotonic() + pause_seconds >= deadline):
-                raise
-            LOG.warning("%s; attempt %d of %d in %.2g s", error.message, number + 1, self.patience.attempts, pause_seconds)
-            time.sleep(pause_seconds)
-
-    def _pause_seconds(self, number: int, error: AwayError) -> float:
-        """After attempt `number`: what the service asked for, or twice as long each time, spread by chance."""
+    def _pause_seconds(self, state: tenacity.RetryCallState) -> float:
+        """What the service asked for, or twice as long each time, spread by chance."""
+        error, patience = _failure(state), self.patience
         if error.pause_seconds is not None:
             return min(error.pause_seconds, LONGEST_PAUSE_SECONDS)
-        first, longest = self.patience.retry_seconds, self.patience.longest_retry_seconds
-        doubled = first * 2.0 ** min(number - 1, MOST_DOUBLINGS)
-        return min(longest, doubled + random.uniform(0.0, first))  # noqa: S311 - so that clients come back one by one
+        first, longest = patience.retry_seconds, patience.longest_retry_seconds
+        return min(longest, (tenacity.wait_exponential(multiplier=first, max=longest) + tenacity.wait_random(0.0, first))(state))
+
+    def _tell_of_retry(self, state: tenacity.RetryCallState) -> None:
+        told, attempts = _failure(state).message, self.patience.attempts
+        LOG.warning("%s; attempt %d of %d in %.2g s", told, state.attempt_number + 1, attempts, state.upcoming_sleep)
 
     def _timeout(self, wait_seconds: float = 0.0) -> httpx2.Timeout:
         deadline = self._deadline
@@ -219,6 +215,12 @@ def path_of(job: str, *parts: str) -> str:
     if not isinstance(job, str) or not job.strip("."):
         raise InvalidInputError("must be the id of a job, as `create_job` was given or told it", field="job", value=job)
     return "/".join(("/v1/jobs", quote(job, safe=""), *parts))
+
+
+def _failure(state: tenacity.RetryCallState) -> AwayError:
+    error = state.outcome.exception() if state.outcome is not None else None
+    assert isinstance(error, AwayError)
+    return error
 
 
 def _given(parameters: Mapping[str, Any] | None) -> dict[str, Any]:

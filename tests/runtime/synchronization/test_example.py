@@ -70,6 +70,7 @@ def test_lookahead_is_what_its_paper_writes(example):
 
 
 def test_the_script_runs_with_one_worker_too(example, monkeypatch, capsys):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # as torchrun does
     alone = {"store": torch.distributed.HashStore(), "rank": 0, "world_size": 1}
     monkeypatch.setattr(example.dist, "init_process_group", functools.partial(torch.distributed.init_process_group, **alone))
     example.main()
