@@ -100,13 +100,13 @@ class Ledger(Records):
     def keep_state(self, state: JobState) -> None:
         """Remember a state that the store holds, and be ready for what may be asked of its job."""
         super().keep_state(state)
-        if state.history.ended is None:
-            self.decider.expect(state.profile.num_layers, len(state.history.membership.alive))
+        if state.history.ended is None and _may_search_long(state):
+            self.decider.expect_long()
 
     def may_search_long(self, job: str) -> bool:
         """Whether a search for a job may be long, as far as this process knows the job."""
         state = self.known_state(job)
-        return state is not None and planning.is_long(state.profile.num_layers, len(state.history.membership.alive))
+        return state is not None and _may_search_long(state)
 
     def look_ahead(self, state: JobState) -> None:
         """Have plans made for what may be lost next."""
@@ -199,3 +199,7 @@ def _concluded(history: History, outcome: Outcome, now: str) -> History:
 
 def _due_at(history: History) -> str | None:
     return None if history.deadline is None else history.deadline.at
+
+
+def _may_search_long(state: JobState) -> bool:
+    return planning.is_long(state.profile.num_layers, len(state.history.membership.alive))

@@ -30,6 +30,7 @@ LONGEST_FIRST = (
     "runtime/selfgoverned/test_growing.py",
     "runtime/workers/test_interleaved.py",
     "runtime/selfgoverned/test_governed.py",
+    "runtime/test_plain_ranks.py",
     "runtime/test_plain.py",
     "recipes/test_recipes.py",
     "api/decisions/test_ahead.py",

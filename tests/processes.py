@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -73,6 +74,12 @@ def announced(errors: int) -> str:
             if line.startswith(ANNOUNCEMENT) and line.endswith("\n"):
                 return line.removeprefix(ANNOUNCEMENT).strip()
     raise AssertionError(f"the service announced no address: {text}")
+
+
+def free_port() -> int:
+    """One at which nobody on this machine listens now."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
 
 
 def is_running(pid: int) -> bool:

@@ -87,10 +87,9 @@ class Decider:
             self._log.warning("no plan", job=job, generation=snapshot.generation, error=error.as_dict())
             return Outcome(problem=error.as_dict())
 
-    def expect(self, num_layers: int, num_workers: int) -> None:
-        """Be ready for a job of so many layers and living workers."""
-        if planning.is_long(num_layers, num_workers):
-            self._workshop.start()
+    def expect_long(self) -> None:
+        """Be ready for long searches."""
+        self._workshop.start()
 
     def look_ahead(self, job: str, snapshot: Callable[[], Snapshot]) -> None:
         """Have plans made ahead of the snapshot that `snapshot` gives."""

@@ -4,7 +4,6 @@ from api.overlay.desk import OverlayDesk
 from api.overlay.scheduler import Scheduler
 from api.settings import Settings
 from api.storage.database import Database
-from kintsugi.core.errors import InvalidInputError
 from planner.overlay.synchronization import fastest, load_planner
 
 SETTING = "KINTSUGI_OVERLAY_SYNCHRONIZATION"
@@ -17,9 +16,6 @@ def overlays_of(settings: Settings, database: Database) -> OverlayDesk:
         InvalidInputError: the settings name a function that is not there.
     """
     name = settings.overlay_synchronization
-    try:
-        planner = fastest if name is None else load_planner(name)
-    except InvalidInputError as error:
-        raise InvalidInputError(error.message, field=SETTING, value=name) from error
+    planner = fastest if name is None else load_planner(name, SETTING)
     scheduler = Scheduler(database, planner=planner, max_overlays=settings.max_jobs)
     return OverlayDesk(scheduler, timeout_seconds=settings.overlay_timeout_seconds)

@@ -93,8 +93,8 @@ def check_policy(problem: SynchronizationProblem, policy: SynchronizationPolicy)
             raise InvalidInputError("is no connected link", field=f"synchronization.{policy.shape.value}", value=sorted(ends))
 
 
-def load_planner(name: str) -> SynchronizationPlanner:
-    """The planner that `module:function` names.
+def load_planner(name: str, field: str = "synchronization") -> SynchronizationPlanner:
+    """The planner that `module:function` names, which `field` says.
 
     Raises:
         InvalidInputError: there is no such function.
@@ -104,9 +104,9 @@ def load_planner(name: str) -> SynchronizationPlanner:
         found = getattr(import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         message = f"names no function ({error}); give it as module:function, the module where Python finds it"
-        raise InvalidInputError(message, field="synchronization", value=name) from error
+        raise InvalidInputError(message, field=field, value=name) from error
     if not callable(found):
-        raise InvalidInputError("is not callable", field="synchronization", value=name)
+        raise InvalidInputError("is not callable", field=field, value=name)
     planner: SynchronizationPlanner = found
     return planner
 

@@ -1,11 +1,11 @@
 import itertools
-import socket
 from types import SimpleNamespace
 
 import pytest
 
 from kintsugi.runtime import reach
 from kintsugi.runtime.reach import Doorbell
+from tests.processes import free_port
 
 SILENT = "192.0.2.1"
 """Set aside for documentation; nobody answers there."""
@@ -18,15 +18,9 @@ def doorbell():
     doorbell.close()
 
 
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_who_listens_is_reached_however_often_and_who_does_not_is_not(doorbell):
     other = Doorbell("127.0.0.2")
-    addresses = {"deaf": ("127.0.0.1", closed_port()), "other": other.address, "same": doorbell.address}
+    addresses = {"deaf": ("127.0.0.1", free_port()), "other": other.address, "same": doorbell.address}
     for _ in range(300):
         other.unreachable({}, 0.0)  # takes the connections of the last round off its queue
         assert doorbell.unreachable(addresses, 5.0) == ("deaf",)

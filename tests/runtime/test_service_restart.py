@@ -1,6 +1,5 @@
 """The service is killed before a worker is, and comes back on its database: the job waits for its answer and goes on."""
 
-import socket
 import threading
 
 import pytest
@@ -11,17 +10,12 @@ from kintsugi.runtime.control.agent import Agent
 from kintsugi.runtime.control.decisions import ServiceDecisions
 from kintsugi.runtime.faults import fail_at
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
+from tests.processes import free_port
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import gpt_request
 from tests.services import service
 
 pytestmark = pytest.mark.processes
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_job_waits_for_a_service_that_was_killed_and_restarts(tmp_path):

@@ -15,6 +15,7 @@ from kintsugi.core.version import PROTOCOL
 from kintsugi.runtime.overlay import admission, exits
 from kintsugi.runtime.overlay.committed import GivenUpError
 from kintsugi.runtime.overlay.coordinator import Coordinator
+from tests.processes import free_port
 from tests.runtime.overlay.crew import OPTIONS, Crew, Member, perceptron
 from tests.runtime.overlay.desk import Desk
 from tests.runtime.overlay.test_churn import check
@@ -49,11 +50,6 @@ class SilentDesk(Desk):
         self.is_asked.set()
         assert self.may_answer.wait(60.0)
         return super().overlay(*arguments)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return listening.getsockname()[1]
 
 
 def test_a_scheduler_that_does_not_answer_holds_nobody_who_is_asked_to_leave():
