@@ -14,6 +14,7 @@ from dataclasses import replace
 import pytest
 from starlette.testclient import TestClient
 
+from api import assembly
 from api.app import create_app
 from api.decisions import planning
 from api.decisions import workshop as workshops
@@ -256,13 +257,19 @@ def test_a_long_search_goes_there_even_alone_and_short_ones_stay_here_meanwhile(
     assert shop.asked == 2
 
 
-def test_the_workshop_is_begun_once_a_job_is_known_that_may_ask_for_a_long_search():
+def test_a_service_that_finds_a_job_that_may_ask_for_a_long_search_begins_the_workshop(monkeypatch, tmp_path):
+    settings = Settings(database_url=f"sqlite:///{tmp_path}/kintsugi.sqlite3", plans_ahead=False)
+    with TestClient(create_app(settings)) as client:
+        assert client.post("/v1/jobs", json=new_job()).status_code == 201
+        assert client.post("/v1/jobs", json=new_job(id="long", workers=7)).status_code == 201
     shop = Watched()
-    decider = Decider(Metrics(), None, shop)
-    decider.expect(80, 64)
-    assert shop.started == 0
-    decider.expect(80, 1024)
-    assert shop.started == 1
+    monkeypatch.setattr(planning, "LONG", 4 * 7)
+    monkeypatch.setattr(assembly, "Workshop", lambda _: shop)
+    with TestClient(create_app(settings)) as client:
+        assert client.get("/v1/jobs/llama/plan").status_code == 200
+        assert shop.started == 0
+        assert client.get("/v1/jobs/long/plan").status_code == 200
+        assert shop.started > 0
 
 
 def dies(_snapshot):
