@@ -11,6 +11,8 @@ from anyio.to_thread import run_sync
 from api.access.assembly import access_of
 from api.deadlines import Deadlines
 from api.decisions.contingencies import Contingencies
+from api.decisions.forkserver import ForkServer
+from api.decisions.warm import fork_server
 from api.decisions.workshop import Workshop
 from api.deps import Desk
 from api.metrics import Metrics
@@ -52,6 +54,7 @@ class Parts:
     background: tuple[Background, ...]
     ahead: Contingencies | None
     workshop: Workshop
+    fork_server: ForkServer
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -74,6 +77,7 @@ class Parts:
             if self.ahead is not None:
                 await run_sync(self.ahead.close)
             await run_sync(self.workshop.close)
+            await run_sync(self.fork_server.close)
             self.store.close()
             if endpoint is not None:
                 await run_sync(SPANS.stop)
@@ -96,8 +100,8 @@ def assembled(settings: Settings) -> Parts:
     Raises:
         InvalidInputError: the database URL cannot be used.
     """
-    store, metrics, workshop = Store(settings.database_url), Metrics(), Workshop(settings.planning_processes)
-    ahead = _ahead(settings, store)
+    store, metrics, server = Store(settings.database_url), Metrics(), fork_server()
+    workshop, ahead = Workshop(settings.planning_processes, server), _ahead(settings, store, server)
     service = Service(store, metrics, ahead=ahead, workshop=workshop)
     access, hooks, feed = access_of(settings, store.database), webhooks_of(settings, store, metrics), Feed(store)
 
@@ -127,13 +131,13 @@ def assembled(settings: Settings) -> Parts:
     _count(desk, ahead)
     told = (desk.watch, desk.overlays, desk.streams.tail, desk.heartbeats)
     beside = (*told, desk.deadlines, Lookout(store, desk.forget), hooks.courier, access.auditor)
-    return Parts(store=store, desk=desk, background=beside, ahead=ahead, workshop=workshop)
+    return Parts(store=store, desk=desk, background=beside, ahead=ahead, workshop=workshop, fork_server=server)
 
 
-def _ahead(settings: Settings, store: Store) -> Contingencies | None:
+def _ahead(settings: Settings, store: Store, server: ForkServer) -> Contingencies | None:
     if not settings.plans_ahead:
         return None
-    ahead = Contingencies(store.shelf, pair_work=settings.pair_work, settling_seconds=SETTLING_SECONDS)
+    ahead = Contingencies(store.shelf, server, pair_work=settings.pair_work, settling_seconds=SETTLING_SECONDS)
     store.when_set_back(ahead.forget_all)
     return ahead
 

@@ -9,6 +9,7 @@ import structlog
 from api.decisions import planning
 from api.decisions.contingencies import Contingencies
 from api.decisions.deciding import Decider, Outcome
+from api.decisions.warm import fork_server
 from api.decisions.workshop import Workshop
 from api.jobs.clock import utc_now
 from api.jobs.history import Content, Entry, History
@@ -49,7 +50,7 @@ class Ledger(Records):
         workshop: Workshop | None = None,
     ) -> None:
         super().__init__(store)
-        self.decider = Decider(metrics, ahead, workshop or Workshop(0))
+        self.decider = Decider(metrics, ahead, workshop or Workshop(0, fork_server()))
         self.now = now
         self._metrics = metrics
         self._log = structlog.get_logger("kintsugi.api")

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import lru_cache
 
+from api.decisions.forkserver import ForkServer
 from api.decisions.workshop import Workshop
 from api.storage.shelf import Decided
 from kintsugi.core import codec
@@ -18,9 +19,9 @@ Made = tuple[str, Decided]
 """A fingerprint and the decision for the snapshot that it belongs to."""
 
 
-def maker() -> Workshop:
-    """The one process that makes plans ahead, one after the other; it begins with the first."""
-    return Workshop(1, niceness=NICENESS)
+def maker(server: ForkServer) -> Workshop:
+    """The one process that makes plans ahead, one after the other; it begins with the first, as a fork of `server`."""
+    return Workshop(1, server, niceness=NICENESS)
 
 
 def make(workshop: Workshop, base: str, loss: Loss) -> Made | None:

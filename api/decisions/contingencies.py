@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from api.decisions.ahead import Made, make, maker
+from api.decisions.forkserver import ForkServer
 from api.decisions.workshop import TakesTooLongError, WorkLostError
 from api.outages import Outage
 from api.storage.database import OvertakenError
@@ -67,7 +68,7 @@ class Contingencies:
     the others. What is made is on disk within a batch, so that a restart does not lose it, and is found in memory until then.
     """
 
-    def __init__(self, shelf: Shelf, *, pair_work: int, settling_seconds: float = 0.0) -> None:
+    def __init__(self, shelf: Shelf, server: ForkServer, *, pair_work: int, settling_seconds: float = 0.0) -> None:
         self._shelf = shelf
         self._pair_work = pair_work
         self._settling_seconds = settling_seconds
@@ -77,7 +78,7 @@ class Contingencies:
         """When the last decision was asked for, on the monotonic clock."""
         self._closed = False
         self._is_idle = True
-        self._workshop = maker()
+        self._workshop = maker(server)
         self._thread = threading.Thread(target=self._run, name="contingencies", daemon=True)
         self._log = structlog.get_logger("kintsugi.api")
         self._outage = Outage("plan ahead")

@@ -8,20 +8,16 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any, ParamSpec, TypeVar
 
 import structlog
 
-from api import garbage
+from api.decisions.forkserver import CLOSING_SECONDS, ForkServer
 from kintsugi.core.errors import KintsugiError, UnavailableError, error_from
-from planner.warmup import warm_up
 
 LONGEST_SECONDS = 600.0
 """For one piece of work, and for a process to begin."""
-CLOSING_SECONDS = 5.0
-"""How long a process that is ended may take for that."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,16 +36,18 @@ class TakesTooLongError(WorkLostError):
 
 
 class Workshop:
-    """Up to `size` processes; they are begun when they are wanted, and ready once they have read the planner's compiled loops."""
+    """Up to `size` processes; they are begun when they are wanted, the first of a fork server seconds before it is ready."""
 
-    def __init__(self, size: int, *, niceness: int = 0) -> None:
+    def __init__(self, size: int, server: ForkServer, *, niceness: int = 0) -> None:
         """Nothing begins yet.
 
         Args:
             size: processes; with 0 there are none, and nothing can be done.
+            server: that they are forks of; others may use it, too.
             niceness: how far other processes go before them.
         """
         self._most = size
+        self._server = server
         self._niceness = niceness
         self._helpers: set[_Helper] = set()
         self._idle: list[_Helper] = []
@@ -73,7 +71,7 @@ class Workshop:
         with self._changed:
             while len(self._helpers) < self._most and not self._closed:
                 try:
-                    helper = _Helper(self._niceness)
+                    helper = _Helper(self._server, self._niceness)
                 except OSError as error:  # no descriptors, no memory: who asked can still search by itself
                     self._log.warning("cannot begin a process that plans", reason=str(error))
                     return
@@ -116,7 +114,7 @@ class Workshop:
             busy = self._helpers.difference(idle)
             self._changed.notify_all()
         for helper in busy:
-            helper.end()
+            helper.fork.end()
         for helper in idle:
             self._dismiss(helper, was_ready=True)
         with self._changed:
@@ -128,10 +126,10 @@ class Workshop:
             return TakesTooLongError(f"the process that plans gave no answer within {LONGEST_SECONDS:g} s; try again")
         if isinstance(error, pickle.UnpicklingError):
             return WorkLostError("the process that plans gave no answer that can be read; try again")
-        status = helper.exit_status()
+        status = helper.fork.exit_status()
         if self._closed or status == -signal.SIGTERM:
             return UnavailableError("the process that plans was ended; try again")
-        how = "killed, as where memory runs out" if status == -signal.SIGKILL else f"exit status {status}"
+        how = "killed, as where memory runs out" if status in (-signal.SIGKILL, None) else f"exit status {status}"
         return WorkLostError(f"the process that plans ended ({how}); try again")
 
     def _free(self) -> "_Helper":
@@ -145,7 +143,7 @@ class Workshop:
 
     def _welcome(self, helper: "_Helper") -> None:
         try:
-            helper.answer()
+            helper.pid = helper.answer()
         except (EOFError, OSError, TimeoutError):
             self._dismiss(helper, was_ready=False)
             return
@@ -163,7 +161,7 @@ class Workshop:
 
     def _dismiss(self, helper: "_Helper", *, was_ready: bool) -> None:
         """Let go of one that nobody else waits for."""
-        helper.close()
+        helper.fork.close()
         with self._changed:
             self._helpers.discard(helper)
             self._num_ready -= was_ready
@@ -173,17 +171,14 @@ class Workshop:
 class _Helper:
     """One process, which does one thing at a time."""
 
-    def __init__(self, niceness: int) -> None:
-        context = get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_help, args=(theirs, niceness), daemon=True)
-        self._process.start()
-        theirs.close()
-        self._ending = threading.RLock()
+    def __init__(self, server: ForkServer, niceness: int) -> None:
+        self.pid: int | None = None
+        """Once it is ready."""
+        self.fork = server.fork(_help, niceness)
 
     def ask(self, *task: Any) -> Any:
         """What the process returns for a task; raises as `answer` does."""
-        self._connection.send(task)
+        self.fork.connection.send(task)
         return self.answer()
 
     def answer(self) -> Any:
@@ -193,33 +188,9 @@ class _Helper:
             EOFError: it ended.
             TimeoutError: it sends nothing.
         """
-        if not self._connection.poll(LONGEST_SECONDS):
+        if not self.fork.connection.poll(LONGEST_SECONDS):
             raise TimeoutError
-        return self._connection.recv()
-
-    def exit_status(self) -> int | None:
-        """Of a process that has ended, or does so now; a signal that ended it is below 0. None where it goes on."""
-        with self._ending:
-            if self._connection.closed:
-                return None
-            self._process.join(CLOSING_SECONDS)
-            return self._process.exitcode
-
-    def end(self) -> None:
-        """End the process, whatever it does; who waits for its answer is told."""
-        with self._ending:
-            if not self._connection.closed:
-                self._process.kill()
-                self._process.join(CLOSING_SECONDS)
-
-    def close(self) -> None:
-        """End the process, and close what leads to it: nobody waits for its answer."""
-        with self._ending:
-            self.end()
-            if not self._connection.closed:
-                self._connection.close()
-                if self._process.exitcode is not None:
-                    self._process.close()
+        return self.fork.connection.recv()
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,13 +208,9 @@ class _Fault:
 
 
 def _help(connection: Connection, niceness: int) -> None:
-    """The life of a process: it is ready once it has said something, and ends with the service."""
+    """The life of a process: it is ready once it has told its id, and ends with the service."""
     os.nice(niceness)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c reaches the whole group; the service ends this process in order
-    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
-    warm_up()
-    garbage.settle()
-    connection.send(None)
+    connection.send(os.getpid())
     while True:
         try:
             work, args, kwargs = connection.recv()
@@ -259,11 +226,3 @@ def _result(work: Callable[[], Any]) -> Any:
         return _Problem(error.as_dict())
     except Exception:  # one task's misfortune is not the next one's
         return _Fault(traceback.format_exc())
-
-
-def _end_with_parent() -> None:
-    """A service that is killed must not leave this process behind, even while it works."""
-    parent = parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)

@@ -7,7 +7,7 @@ from multiprocessing import forkserver as servers
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
-from kintsugi.runtime.parent import end_with_parent
+from kintsugi.core.parent import end_with_parent
 
 # Between the first and the last no garbage is looked for; the last but one is what main modules of jobs import, which every worker
 # imports again.

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from kintsugi.core.codec import dumps
 from kintsugi.core.errors import KintsugiError
 from kintsugi.core.job import DEFAULT_MTBF_SECONDS
+from kintsugi.core.parent import end_with_parent
 from kintsugi.runtime.checkpoints.advice import CheckpointCosts, CheckpointRecord, append_record, checkpoint_record
 from kintsugi.runtime.checkpoints.checkpoint import Checkpoint, CheckpointStore, Manifest
 from kintsugi.runtime.checkpoints.recording import Cadence, CheckpointOptions
@@ -38,7 +39,6 @@ from kintsugi.runtime.default_group import require_sums_in_host_memory
 from kintsugi.runtime.disk import make_folder
 from kintsugi.runtime.layout import CHECKPOINTS, JOURNALS
 from kintsugi.runtime.messages import PartFailed, PartWritten
-from kintsugi.runtime.parent import end_with_parent
 from kintsugi.runtime.plain_state import Stateful, entries_of, load, tensors_of
 from kintsugi.runtime.records.journal import Geometry, Journal, Pass, Source, next_life
 from kintsugi.runtime.run_lock import RunLock

@@ -10,10 +10,9 @@ import structlog
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from api import logs
+from api import assembly, logs
 from api.app import create_app
-from api.decisions import contingencies
-from api.decisions.workshop import Workshop
+from api.decisions import forkserver, warm
 from api.settings import Settings
 from tests.api.requests import new_job
 from tests.databases import KINDS, POSTGRESQL, SQLITE, PostgreSql, emptied, postgresql, prepare
@@ -31,20 +30,21 @@ def _quiet() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-class Lasting(Workshop):
+class Lasting(forkserver.ForkServer):
     """One that the services which end leave to the next."""
 
     def close(self) -> None: ...
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_process_plans_ahead() -> Iterator[None]:
-    """Of all services in this process, for it takes two seconds to begin; a test that wants it to end has `maker` itself."""
-    shared = Lasting(1)
+def fork_server() -> Iterator[Lasting]:
+    """Of all services in this process, for it takes two seconds to begin; a test that wants it to end makes its own."""
+    shared = Lasting(warm.prepare)
+    shared.fork(print).close()  # so that it is there before any test, and none is said to have left it
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contingencies, "maker", lambda: shared)
-        yield
-    Workshop.close(shared)
+        patch.setattr(assembly, "fork_server", lambda: shared)
+        yield shared
+    forkserver.ForkServer.close(shared)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ _STOP_SECONDS = 15.0
 _CHUNK_BYTES = 65_536
 _BOUND_TO_PARENT = """
 import runpy, signal, sys
-from kintsugi.runtime.parent import end_with_parent
+from kintsugi.core.parent import end_with_parent
 end_with_parent(signal.SIGTERM, int(sys.argv.pop(1)))
 runpy.run_module("kintsugi.cli", run_name="__main__", alter_sys=True)
 """

@@ -25,9 +25,9 @@ import structlog
 
 from kintsugi.core.codec import dumps
 from kintsugi.core.errors import InvalidInputError
+from kintsugi.core.parent import end_with_parent
 from kintsugi.runtime.disk import make_folder, replace_whole
 from kintsugi.runtime.layout import CHECKPOINTS, LATEST, SUPERVISOR, SUPERVISOR_LOCK
-from kintsugi.runtime.parent import end_with_parent
 from kintsugi.runtime.run_lock import RunLock
 from kintsugi.runtime.supervising.supervision import (
     TOLD_TO_END,

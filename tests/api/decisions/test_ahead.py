@@ -27,14 +27,14 @@ LOSSES = list(losses(BASE, 100))
 
 
 @pytest.fixture(scope="module")
-def maker():
-    with closing(ahead.maker()) as maker:
+def maker(fork_server):
+    with closing(ahead.maker(fork_server)) as maker:
         yield maker
 
 
 def process(maker):
     (helper,) = maker._helpers
-    return helper._process
+    return helper.pid
 
 
 def without_time(decision):
@@ -48,7 +48,7 @@ def test_what_is_made_ahead_is_what_would_be_made_here(maker):
         expected = plan_ahead(BASE, loss)
         assert fingerprint == expected.fingerprint
         assert without_time(decided.wording.decision()) == without_time(expected.decision)
-    assert process(maker).pid != os.getpid()
+    assert process(maker) != os.getpid()
 
 
 def test_an_error_is_told_as_what_it_is(maker):
@@ -60,24 +60,27 @@ def test_an_error_is_told_as_what_it_is(maker):
 def test_the_end_of_the_process_is_told_and_the_next_plan_has_another(maker):
     ahead.make(maker, codec.dumps(BASE), LOSSES[0])
     child = process(maker)
-    child.kill()
-    child.join(30.0)
+    os.kill(child, signal.SIGKILL)
+    assert not eventually(lambda: is_running(child), lambda running: not running)
     with pytest.raises(UnavailableError, match="the process that plans"):
         ahead.make(maker, codec.dumps(BASE), LOSSES[0])
     assert ahead.make(maker, codec.dumps(BASE), LOSSES[0]) is not None
 
 
 SERVICE = """
-import multiprocessing, sys, time
-from api.decisions import ahead
+import sys, time
+from api.decisions import ahead, warm
 from kintsugi.core import codec
 from kintsugi.core.job import Snapshot
 from planner.contingency import losses
 
 if __name__ == "__main__":
     document = sys.stdin.read()
-    ahead.make(ahead.maker(), document, next(losses(codec.loads(Snapshot, document))))
-    print(multiprocessing.active_children()[0].pid, flush=True)
+    server = warm.fork_server()
+    maker = ahead.maker(server)
+    ahead.make(maker, document, next(losses(codec.loads(Snapshot, document))))
+    (helper,) = maker._helpers
+    print(server.pid, helper.pid, flush=True)
     time.sleep(60)
 """
 
@@ -90,6 +93,6 @@ def test_a_service_that_is_killed_leaves_no_process_behind(tmp_path):
     with parent:
         parent.stdin.write(codec.dumps(BASE))
         parent.stdin.close()
-        child = int(parent.stdout.readline())
+        processes = [int(pid) for pid in parent.stdout.readline().split()]
         parent.send_signal(signal.SIGKILL)
-    assert not eventually(lambda: is_running(child), lambda running: not running)
+    assert not eventually(lambda: any(map(is_running, processes)), lambda running: not running)

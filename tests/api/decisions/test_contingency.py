@@ -160,7 +160,7 @@ def test_the_thread_ends_with_the_service(app):
     assert "contingencies" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_two_processes_that_made_the_same_plans_both_go_on(database_url):
+def test_two_processes_that_made_the_same_plans_both_go_on(database_url, fork_server):
     with TestClient(create_app(Settings(database_url=database_url, plans_ahead=False))) as client:
         client.post("/v1/jobs", json=new_job())
 
@@ -174,7 +174,7 @@ def test_two_processes_that_made_the_same_plans_both_go_on(database_url):
             return frozenset() if self.looks == 1 else super().fingerprints(job)
 
     for kind in (Shelf, Late):
-        with closing(Database(database_url)) as database, closing(Contingencies(kind(database), pair_work=0)) as maker:
+        with closing(Database(database_url)) as database, closing(Contingencies(kind(database), fork_server, pair_work=0)) as maker:
             maker.start()
             maker.submit("llama", base_of)
             assert maker.wait_until_idle(PATIENCE)

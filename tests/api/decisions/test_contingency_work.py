@@ -1,5 +1,6 @@
 """Which plans are made ahead first, when the work rests, and what goes on where something fails."""
 
+import os
 import signal
 import threading
 from contextlib import closing
@@ -16,13 +17,15 @@ from api.storage.database import DATABASE_FIELD, OvertakenError
 from kintsugi.core import codec
 from kintsugi.core.errors import UnavailableError
 from planner.contingency import after, fingerprint, losses
+from tests.api.decisions import works
 from tests.api.decisions.shelves import PATIENCE, Memory, base_of
+from tests.processes import is_running
 from tests.runtime.runs import eventually, leaves_nothing
 
 
-def test_the_newest_is_made_first_and_superseded_work_is_dropped():
+def test_the_newest_is_made_first_and_superseded_work_is_dropped(fork_server):
     shelf, taken, going_on = Memory(), threading.Event(), threading.Event()
-    ahead = Contingencies(shelf, pair_work=0)
+    ahead = Contingencies(shelf, fork_server, pair_work=0)
 
     def slow():
         taken.set()
@@ -43,9 +46,9 @@ def test_the_newest_is_made_first_and_superseded_work_is_dropped():
         assert ahead.find("old", after(base_of(generation=2), loss)) is not None
 
 
-def test_single_losses_of_every_job_come_before_pairs_of_any():
+def test_single_losses_of_every_job_come_before_pairs_of_any(fork_server):
     shelf = Memory()
-    ahead = Contingencies(shelf, pair_work=1_000)
+    ahead = Contingencies(shelf, fork_server, pair_work=1_000)
     base = base_of(num_workers=20)
     ahead.submit("older", lambda: base)
     ahead.submit("newer", lambda: base)
@@ -59,14 +62,14 @@ def test_single_losses_of_every_job_come_before_pairs_of_any():
 
 
 @pytest.mark.parametrize("error", [UnavailableError("no"), RuntimeError("never thought of")])
-def test_what_goes_wrong_stops_the_work_on_a_job_not_the_thread(error):
+def test_what_goes_wrong_stops_the_work_on_a_job_not_the_thread(error, fork_server):
     class Broken(Memory):
         def put(self, job, generation, decided):
             if job == "unlucky":
                 raise error
             super().put(job, generation, decided)
 
-    ahead = Contingencies(Broken(), pair_work=0)
+    ahead = Contingencies(Broken(), fork_server, pair_work=0)
     ahead.start()
     ahead.submit("unlucky", base_of)
     assert ahead.wait_until_idle(PATIENCE)
@@ -78,15 +81,15 @@ def test_what_goes_wrong_stops_the_work_on_a_job_not_the_thread(error):
     assert ahead.find("lucky", snapshot) is not None
 
 
-def test_the_end_of_the_process_that_plans_costs_no_plan():
+def test_the_end_of_the_process_that_plans_costs_no_plan(fork_server):
     shelf, ended = Memory(), []
-    maker = Contingencies(shelf, pair_work=0)
+    maker = Contingencies(shelf, fork_server, pair_work=0)
     assert making.make(maker._workshop, codec.dumps(base_of()), next(losses(base_of()))) is not None
 
     def look():
         for child in maker._workshop._helpers:
-            child._process.kill()
-            child._process.join(PATIENCE)
+            os.kill(child.pid, signal.SIGKILL)
+            assert not eventually(lambda: is_running(child.pid), lambda running: not running)  # noqa: B023
             ended.append(child)
         return base_of()
 
@@ -98,21 +101,15 @@ def test_the_end_of_the_process_that_plans_costs_no_plan():
     assert all(maker.find("job", after(base_of(), loss)) is not None for loss in losses(base_of(), 0))
 
 
-def never_there(_connection, _niceness):
-    """The life of a process that is not there yet, and says nothing meanwhile."""
-    signal.pause()
-
-
 @pytest.mark.processes
 @pytest.mark.parametrize("is_there", [False, True])
-def test_the_end_does_not_wait_for_the_process_that_plans_and_leaves_none(monkeypatch, is_there):
-    monkeypatch.setattr(contingencies, "maker", making.maker)
+def test_the_end_does_not_wait_for_the_process_that_plans_and_leaves_none(monkeypatch, is_there, fork_server):
     monkeypatch.setattr(contingencies, "make", lambda workshop, *_: workshop.do(signal.pause))
     monkeypatch.setattr(contingencies, "CLOSING_SECONDS", PATIENCE)
     if not is_there:
-        monkeypatch.setattr(workshops, "_help", never_there)
+        monkeypatch.setattr(workshops, "_help", works.never_there)
     with leaves_nothing():
-        ahead = Contingencies(Memory(), pair_work=0)
+        ahead = Contingencies(Memory(), fork_server, pair_work=0)
         ahead.start()
         ahead.submit("job", base_of)
         shop = ahead._workshop
@@ -124,7 +121,7 @@ def test_the_end_does_not_wait_for_the_process_that_plans_and_leaves_none(monkey
 
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize(("error", "tries"), [(TakesTooLongError("too long"), 1), (WorkLostError("killed"), 2)])
-def test_a_plan_that_cannot_be_made_is_given_up_once_and_for_all_and_what_was_made_is_kept(monkeypatch, error, tries):
+def test_a_plan_that_cannot_be_made_is_given_up_once_and_for_all_and_what_was_made_is_kept(monkeypatch, error, tries, fork_server):
     shelf, base, asked = Memory(), base_of(), []
     first, second, *_ = losses(base, 0)
 
@@ -135,7 +132,7 @@ def test_a_plan_that_cannot_be_made_is_given_up_once_and_for_all_and_what_was_ma
         return making.make(workshop, document, loss)
 
     monkeypatch.setattr(contingencies, "make", made)
-    with closing(Contingencies(shelf, pair_work=0)) as maker, capture_logs() as logs:
+    with closing(Contingencies(shelf, fork_server, pair_work=0)) as maker, capture_logs() as logs:
         maker.start()
         for _ in range(2):
             maker.submit("job", lambda: base)
@@ -149,7 +146,7 @@ def test_a_plan_that_cannot_be_made_is_given_up_once_and_for_all_and_what_was_ma
 
 
 @pytest.mark.parametrize("what", ["fingerprints", "put"])
-def test_work_is_taken_up_again_once_the_database_is_back(what, monkeypatch):
+def test_work_is_taken_up_again_once_the_database_is_back(what, monkeypatch, fork_server):
     shelf, refusals = Memory(), [UnavailableError("away", field=DATABASE_FIELD)] * 2
     done = getattr(shelf, what)
 
@@ -160,7 +157,7 @@ def test_work_is_taken_up_again_once_the_database_is_back(what, monkeypatch):
 
     monkeypatch.setattr(shelf, what, away)
     monkeypatch.setattr(contingencies, "AGAIN_SECONDS", 0.01)
-    ahead = Contingencies(shelf, pair_work=0)
+    ahead = Contingencies(shelf, fork_server, pair_work=0)
     ahead.start()
     ahead.submit("job", base_of)
     assert ahead.wait_until_idle(PATIENCE)
@@ -168,7 +165,7 @@ def test_work_is_taken_up_again_once_the_database_is_back(what, monkeypatch):
     assert all(ahead.find("job", after(base_of(), loss)) is not None for loss in losses(base_of(), 0))
 
 
-def test_of_what_two_processes_made_each_stores_what_the_other_has_not(monkeypatch):
+def test_of_what_two_processes_made_each_stores_what_the_other_has_not(monkeypatch, fork_server):
     base, shelf, asked = base_of(), Memory(), []
     put = shelf.put
 
@@ -180,7 +177,7 @@ def test_of_what_two_processes_made_each_stores_what_the_other_has_not(monkeypat
         put(job, generation, decided)
 
     monkeypatch.setattr(shelf, "put", taken_in_part)
-    with closing(Contingencies(shelf, pair_work=0)) as maker:
+    with closing(Contingencies(shelf, fork_server, pair_work=0)) as maker:
         maker.start()
         for _ in range(2):
             maker.submit("job", lambda: base)
@@ -189,9 +186,9 @@ def test_of_what_two_processes_made_each_stores_what_the_other_has_not(monkeypat
     assert all(maker.find("job", after(base, loss)) is not None for loss in losses(base, 0))
 
 
-def test_a_job_is_left_alone_before_work_begins_and_the_next_event_takes_its_place():
+def test_a_job_is_left_alone_before_work_begins_and_the_next_event_takes_its_place(fork_server):
     looks = []
-    ahead = Contingencies(Memory(), pair_work=0, settling_seconds=0.05)
+    ahead = Contingencies(Memory(), fork_server, pair_work=0, settling_seconds=0.05)
 
     def look(generation):
         looks.append(generation)
@@ -228,15 +225,15 @@ def clock(monkeypatch):
     return made
 
 
-def at_rest(clock, **options):
+def at_rest(clock, fork_server, **options):
     """One whose thread does not work: what it would do next is asked here."""
-    maker = Contingencies(Memory(), pair_work=0, **options)
+    maker = Contingencies(Memory(), fork_server, pair_work=0, **options)
     maker._changed = clock
     return maker
 
 
-def test_work_rests_after_every_question_of_any_job(clock):
-    ahead = at_rest(clock, settling_seconds=5.0)
+def test_work_rests_after_every_question_of_any_job(clock, fork_server):
+    ahead = at_rest(clock, fork_server, settling_seconds=5.0)
     ahead.submit("llama", base_of)
     clock.now = 3.0
     assert ahead.find("other", base_of()) is None
@@ -248,8 +245,8 @@ def test_work_rests_after_every_question_of_any_job(clock):
     assert clock.now == 14.0
 
 
-def test_each_job_is_left_alone_for_itself(clock):
-    ahead = at_rest(clock, settling_seconds=5.0)
+def test_each_job_is_left_alone_for_itself(clock, fork_server):
+    ahead = at_rest(clock, fork_server, settling_seconds=5.0)
     ahead.submit("older", base_of)
     clock.now = 2.0
     ahead.submit("newer", base_of)
@@ -263,8 +260,8 @@ def test_each_job_is_left_alone_for_itself(clock):
     assert ahead.num_pending() == 0
 
 
-def test_the_longer_the_database_is_away_the_longer_its_work_rests(clock):
-    ahead = at_rest(clock)
+def test_the_longer_the_database_is_away_the_longer_its_work_rests(clock, fork_server):
+    ahead = at_rest(clock, fork_server)
     ahead.submit("llama", base_of)
     error, rests = UnavailableError("away", field=DATABASE_FIELD), []
     for _ in range(5):
@@ -275,8 +272,8 @@ def test_the_longer_the_database_is_away_the_longer_its_work_rests(clock):
     assert rests == [2.0, 4.0, 8.0, 10.0, 10.0]
 
 
-def test_what_a_forgotten_job_had_made_is_not_stored(clock):
-    ahead = at_rest(clock)
+def test_what_a_forgotten_job_had_made_is_not_stored(clock, fork_server):
+    ahead = at_rest(clock, fork_server)
     ahead.submit("llama", base_of)
     work = ahead._next()
     ahead._advance(work)

@@ -57,8 +57,8 @@ def test_what_is_an_answer_or_nobodys_mistake_is_not_counted(error):
 
 
 @pytest.mark.processes
-def test_a_process_that_is_killed_over_its_work_is_told_from_one_that_is_asked_to_end():
-    with closing(Workshop(1)) as shop:
+def test_a_process_that_is_killed_over_its_work_is_told_from_one_that_is_asked_to_end(fork_server):
+    with closing(Workshop(1, fork_server)) as shop:
         with pytest.raises(WorkLostError, match="killed, as where memory runs out"):
             shop.do(signal.raise_signal, signal.SIGKILL)
         with pytest.raises(WorkLostError, match="exit status 3"):

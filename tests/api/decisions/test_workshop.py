@@ -1,14 +1,13 @@
 """Searches that come at the same time are made by other processes: the same decisions, errors told, ends survived, none left."""
 
 import gc
-import multiprocessing
 import os
 import resource
 import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import pytest
@@ -16,7 +15,7 @@ from starlette.testclient import TestClient
 
 from api import assembly
 from api.app import create_app
-from api.decisions import planning
+from api.decisions import planning, warm
 from api.decisions import workshop as workshops
 from api.decisions.deciding import Decider
 from api.decisions.tries import MOST_TRIES
@@ -27,10 +26,12 @@ from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import InfeasibleError, UnavailableError
 from planner.contingency import accepted, after, losses
 from planner.replan import replan
+from tests.api.decisions import works
 from tests.api.decisions.test_ahead import without_time
 from tests.api.requests import EVENTS, event, new_job
 from tests.builders import snapshot_of, uniform_profile
-from tests.runtime.runs import eventually, leaves_nothing
+from tests.processes import is_running
+from tests.runtime.runs import children_of, eventually, leaves_nothing
 
 pytestmark = pytest.mark.processes
 
@@ -40,11 +41,21 @@ AFTER = [after(BASE, loss) for loss in list(losses(BASE, 0))[:4]]
 
 
 @pytest.fixture(scope="module")
-def workshop():
-    shop = Workshop(1)
+def workshop(fork_server):
+    shop = Workshop(1, fork_server)
     shop.start()
     yield shop
     shop.close()
+
+
+@contextmanager
+def leaves_no_fork(server):
+    """Nor anything else."""
+    before = children_of(server.pid)
+    with leaves_nothing():
+        yield
+    left = eventually(lambda: children_of(server.pid) - before, lambda left: not left)
+    assert not left
 
 
 @pytest.fixture
@@ -53,14 +64,6 @@ def without_collector():
     gc.disable()
     yield
     gc.enable()
-
-
-def fails():
-    raise InfeasibleError("nothing fits", field="workers", value=3)
-
-
-def breaks():
-    raise ZeroDivisionError("nobody expected it")
 
 
 def test_what_is_decided_there_is_what_would_be_decided_here(workshop):
@@ -73,30 +76,18 @@ def test_what_is_decided_there_is_what_would_be_decided_here(workshop):
 
 def test_errors_are_told_as_what_they_are(workshop):
     with pytest.raises(InfeasibleError, match="nothing fits") as caught:
-        workshop.do(fails)
+        workshop.do(works.fails)
     assert (caught.value.field, caught.value.value) == ("workers", 3)
     with pytest.raises(RuntimeError, match="nobody expected it"):
-        workshop.do(breaks)
+        workshop.do(works.breaks)
     assert workshop.do(planning.decided, AFTER[0]).plan is not None
 
 
-class Foreign:
-    """What is sent and cannot be read where it arrives: as when the package was replaced under a service that runs."""
-
-    def __reduce__(self):
-        return _only_elsewhere, ()
-
-
-def _only_elsewhere():
-    if multiprocessing.parent_process() is None:
-        raise AttributeError("such a class is not here")
-
-
-def test_an_answer_that_cannot_be_read_does_not_keep_the_process_from_the_next(without_collector):
-    with leaves_nothing():
-        shop = Workshop(1)
+def test_an_answer_that_cannot_be_read_does_not_keep_the_process_from_the_next(without_collector, fork_server):
+    with leaves_no_fork(fork_server):
+        shop = Workshop(1, fork_server)
         with pytest.raises(AttributeError, match="not here"):
-            shop.do(Foreign)
+            shop.do(works.Foreign)
         with ThreadPoolExecutor(1) as threads:
             try:
                 assert threads.submit(shop.do, abs, -3).result(timeout=60.0) == 3
@@ -112,30 +103,28 @@ def test_more_who_ask_than_there_are_processes_take_turns(workshop):
 
 def test_a_process_that_ends_is_told_and_another_takes_its_place(workshop):
     workshop.do(planning.decided, AFTER[0])
-    (child,) = set(multiprocessing.active_children()) & {helper._process for helper in workshop._helpers}
-    child.kill()
-    child.join(30.0)
+    (helper,) = workshop._helpers
+    os.kill(helper.pid, signal.SIGKILL)
+    assert not eventually(lambda: is_running(helper.pid), lambda running: not running)
     with pytest.raises(UnavailableError, match="try again"):
         workshop.do(planning.decided, AFTER[0])
     assert workshop.do(planning.decided, AFTER[0]).plan is not None
 
 
 @pytest.mark.parametrize("is_ready", [False, True])
-def test_closing_ends_the_processes_and_refuses_what_comes_later(without_collector, is_ready):
-    with leaves_nothing():
-        shop = Workshop(1)
+def test_closing_ends_the_processes_and_refuses_what_comes_later(without_collector, is_ready, fork_server):
+    with leaves_no_fork(fork_server):
+        shop = Workshop(1, fork_server)
         shop.start()
-        (pid,) = [helper._process.pid for helper in shop._helpers]
         assert eventually(lambda: shop.is_ready or not is_ready, bool)
         shop.close()
-        assert pid not in {child.pid for child in multiprocessing.active_children()}
         with pytest.raises(UnavailableError):
             shop.do(planning.decided, AFTER[0])
 
 
-def test_who_waits_for_an_answer_when_all_is_closed_is_told(without_collector):
-    with leaves_nothing(), ThreadPoolExecutor(1) as threads:
-        shop = Workshop(1)
+def test_who_waits_for_an_answer_when_all_is_closed_is_told(without_collector, fork_server):
+    with leaves_no_fork(fork_server), ThreadPoolExecutor(1) as threads:
+        shop = Workshop(1, fork_server)
         waiting = threads.submit(shop.do, time.sleep, 60.0)
         assert eventually(lambda: shop.is_ready and not shop._idle, bool)
         shop.close()
@@ -143,8 +132,8 @@ def test_who_waits_for_an_answer_when_all_is_closed_is_told(without_collector):
             waiting.result(timeout=30.0)
 
 
-def test_work_that_takes_too_long_is_ended_with_its_process(monkeypatch, without_collector):
-    with leaves_nothing(), closing(Workshop(1)) as shop:
+def test_work_that_takes_too_long_is_ended_with_its_process(monkeypatch, without_collector, fork_server):
+    with leaves_no_fork(fork_server), closing(Workshop(1, fork_server)) as shop:
         assert shop.do(abs, -3) == 3
         monkeypatch.setattr(workshops, "LONGEST_SECONDS", 0.1)
         with pytest.raises(TakesTooLongError, match=r"within 0\.1 s"):
@@ -153,17 +142,17 @@ def test_work_that_takes_too_long_is_ended_with_its_process(monkeypatch, without
         assert shop.do(abs, -3) == 3
 
 
-def test_without_processes_nothing_is_done():
+def test_without_processes_nothing_is_done(fork_server):
     with pytest.raises(UnavailableError):
-        Workshop(0).do(planning.decided, AFTER[0])
+        Workshop(0, fork_server).do(planning.decided, AFTER[0])
 
 
-def test_where_no_process_can_begin_nobody_is_stopped_and_a_later_one_begins(monkeypatch, without_collector):
+def test_where_no_process_can_begin_nobody_is_stopped_and_a_later_one_begins(monkeypatch, without_collector, fork_server):
     """As in a service that has used up its descriptors."""
     used_up, of_others = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
     searched, decided = [], planning.decided
     monkeypatch.setattr(planning, "decided", lambda snapshot: searched.append(snapshot) or decided(snapshot))
-    with leaves_nothing(), closing(Workshop(1)) as shop:
+    with leaves_no_fork(fork_server), closing(Workshop(1, fork_server)) as shop:
         decider = Decider(Metrics(), None, shop)
         resource.setrlimit(resource.RLIMIT_NOFILE, (used_up, of_others[1]))
         try:
@@ -179,14 +168,10 @@ def test_where_no_process_can_begin_nobody_is_stopped_and_a_later_one_begins(mon
         assert shop.do(abs, -3) == 3
 
 
-def stillborn(_connection, _niceness):
-    """The life of a process that ends before it is ready."""
-
-
-def test_where_processes_end_before_they_are_ready_long_searches_are_made_here(monkeypatch, without_collector):
+def test_where_processes_end_before_they_are_ready_long_searches_are_made_here(monkeypatch, without_collector, fork_server):
     monkeypatch.setattr(planning, "LONG", 0)
-    monkeypatch.setattr(workshops, "_help", stillborn)
-    with leaves_nothing(), closing(Workshop(2)) as shop:
+    monkeypatch.setattr(workshops, "_help", works.stillborn)
+    with leaves_no_fork(fork_server), closing(Workshop(2, fork_server)) as shop:
         assert Decider(Metrics(), None, shop).decided(AFTER[0], "long").plan == planning.decided(AFTER[0]).plan
 
 
@@ -194,7 +179,7 @@ class Watched(Workshop):
     """Counts what it is asked, and does it here."""
 
     def __init__(self):
-        super().__init__(0)
+        super().__init__(0, warm.fork_server())
         self.started = self.asked = 0
 
     @property
@@ -264,7 +249,7 @@ def test_a_service_that_finds_a_job_that_may_ask_for_a_long_search_begins_the_wo
         assert client.post("/v1/jobs", json=new_job(id="long", workers=7)).status_code == 201
     shop = Watched()
     monkeypatch.setattr(planning, "LONG", 4 * 7)
-    monkeypatch.setattr(assembly, "Workshop", lambda _: shop)
+    monkeypatch.setattr(assembly, "Workshop", lambda *_: shop)
     with TestClient(create_app(settings)) as client:
         assert client.get("/v1/jobs/llama/plan").status_code == 200
         assert shop.started == 0
@@ -272,19 +257,13 @@ def test_a_service_that_finds_a_job_that_may_ask_for_a_long_search_begins_the_wo
         assert shop.started > 0
 
 
-def dies(_snapshot):
-    if multiprocessing.parent_process() is None:
-        raise AssertionError("is made in the service's own process")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_long_search_that_kills_its_process_leaves_the_service_as_it_was(monkeypatch, tmp_path):
+def test_a_long_search_that_kills_its_process_leaves_the_service_as_it_was(monkeypatch, tmp_path, fork_server):
     monkeypatch.setattr(planning, "LONG", 0)
     settings = Settings(database_url=f"sqlite:///{tmp_path}/kintsugi.sqlite3", plans_ahead=False, planning_processes=1)
-    with leaves_nothing(), TestClient(create_app(settings), raise_server_exceptions=False) as client:
+    with leaves_no_fork(fork_server), TestClient(create_app(settings), raise_server_exceptions=False) as client:
         assert client.post("/v1/jobs", json=new_job()).status_code == 201
         with monkeypatch.context() as patch:
-            patch.setattr(planning, "decided", dies)
+            patch.setattr(planning, "decided", works.dies)
             answers = [client.post(EVENTS, json=event("a", 0, "w00")).status_code for _ in range(MOST_TRIES)]
         assert answers == [503, 503, 409]
         assert client.post(EVENTS, json=event("b", 0, "w00")).json()["generation"] == 1

@@ -1,0 +1,160 @@
+"""Processes that are forks of one that is prepared: when they begin, how they end, and what becomes of them where that one ends."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+
+from api.decisions import warm
+from api.decisions.forkserver import ForkServer
+from tests.api.decisions import works
+from tests.processes import is_running
+from tests.runtime.runs import children_of, eventually, leaves_nothing
+
+pytestmark = pytest.mark.processes
+
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def server():
+    with leaves_nothing(), closing(ForkServer(works.prepare)) as server:
+        yield server
+
+
+@pytest.fixture
+def begin(server):
+    """Begins a fork; all are closed."""
+    forks = []
+
+    def begin():
+        forks.append(server.fork(works.tell_origin))
+        return forks[-1]
+
+    yield begin
+    for fork in forks:
+        fork.close()
+
+
+def told(fork):
+    """The process id of a fork, that of its parent, and of who prepared it."""
+    assert fork.connection.poll(PATIENCE)
+    return fork.connection.recv()
+
+
+def ends(pid):
+    return not eventually(lambda: is_running(pid), lambda running: not running)
+
+
+def test_what_is_prepared_is_prepared_once_by_the_parent_of_all(server, begin):
+    (first, parent, prepared_by), (second, *same) = told(begin()), told(begin())
+    assert (parent, prepared_by) == (server.pid, [server.pid])
+    assert same == [parent, prepared_by]
+    assert len({os.getpid(), parent, first, second}) == 4
+
+
+def test_where_planning_is_prepared_no_thread_is_left_that_a_fork_would_lack(fork_server):
+    fork = fork_server.fork(works.tell_origin)
+    told(fork)
+    fork.close()
+    assert len(os.listdir(f"/proc/{fork_server.pid}/task")) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_how_a_fork_was_ended_is_told_and_the_others_go_on(begin, number):
+    fork, other = begin(), begin()
+    (pid, *_), (going_on, *_) = told(fork), told(other)
+    os.kill(pid, number)
+    assert fork.exit_status() == -number
+    assert is_running(going_on)
+
+
+def test_a_fork_that_is_ended_is_buried_and_who_waits_for_it_is_told(server, begin):
+    fork = begin()
+    pid, *_ = told(fork)
+    fork.end()
+    with pytest.raises(EOFError):
+        told(fork)
+    assert fork.exit_status() == -signal.SIGKILL
+    assert pid not in children_of(server.pid)
+
+
+def test_a_fork_that_is_closed_before_it_could_begin_never_does(server, begin):
+    begin().close()
+    told(begin())
+    assert len(children_of(server.pid)) == 1
+
+
+def test_ctrl_c_ends_neither_the_server_nor_its_forks(server, begin):
+    pid, *_ = told(begin())
+    for each in (pid, server.pid):
+        os.kill(each, signal.SIGINT)
+    _, parent, _ = told(begin())
+    assert parent == server.pid
+    assert is_running(pid)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, None), (signal.SIGTERM, -signal.SIGTERM)])
+def test_forks_end_with_their_server_and_the_next_one_has_another(server, begin, number, status):
+    fork = begin()
+    pid, ended, _ = told(fork)
+    os.kill(ended, number)
+    assert ends(pid)
+    assert fork.exit_status() == status
+    _, parent, prepared_by = told(begin())
+    assert parent == server.pid != ended
+    assert prepared_by == [parent]
+
+
+def test_servers_in_one_process_are_independent(server, begin):
+    pid, *_ = told(begin())
+    with closing(ForkServer(works.prepare)) as other:
+        fork = other.fork(works.tell_origin)
+        elsewhere, parent, _ = told(fork)
+        assert parent == other.pid != server.pid
+    fork.close()
+    assert ends(elsewhere)
+    assert is_running(pid)
+
+
+@pytest.mark.parametrize("prepare", [works.prepare, works.never_prepared])
+def test_closing_ends_a_server_that_is_prepared_or_not(prepare):
+    with leaves_nothing():
+        server = ForkServer(prepare)
+        with closing(server.fork(works.tell_origin)) as fork:
+            if prepare is works.prepare:
+                told(fork)
+            server.close()
+            with pytest.raises((EOFError, ConnectionResetError)):
+                told(fork)
+
+
+OWNER = """
+import signal
+from api.decisions.forkserver import ForkServer
+from tests.api.decisions import works
+
+if __name__ == "__main__":
+    server = ForkServer(works.never_prepared)
+    fork = server.fork(works.tell_origin)
+    print(server.pid, flush=True)
+    signal.pause()
+"""
+
+
+def test_a_server_that_is_not_prepared_yet_ends_with_its_owner_however_that_one_ends(tmp_path):
+    script = tmp_path / "owner.py"
+    script.write_text(OWNER)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, env=environment) as owner:
+        server = int(owner.stdout.readline())
+        owner.kill()
+    assert ends(server)
+
+
+def test_nothing_begins_before_it_is_wanted():
+    with closing(warm.fork_server()) as server:
+        assert server.pid is None
