@@ -7,6 +7,7 @@ one ends, and its forks with it.
 import os
 import signal
 import socket
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ from kintsugi.core.parent import end_with_parent
 
 CLOSING_SECONDS = 5.0
 """How long a process that is ended may take for that."""
+_HEEDED = (signal.SIGCHLD, signal.SIGTERM)
+"""By a server: a fork ended, and it is to end itself."""
 _FORK = b"f"
 """What a server is told, along with two descriptors, to have it fork."""
 
@@ -206,7 +209,7 @@ class _Forks:
     def _listen(self) -> None:
         self._signalled.setblocking(False)
         signal.set_wakeup_fd(self._signalled.fileno())
-        for number in (signal.SIGCHLD, signal.SIGTERM):
+        for number in _HEEDED:
             signal.signal(number, lambda *_: None)
 
     def _go_on(self) -> bool:
@@ -233,40 +236,38 @@ class _Forks:
                 lifeline.send(os.waitstatus_to_exitcode(status))
 
     def _fork(self) -> bool:
-        """Begin a fork; False where there is nobody left for whom."""
+        """Begin a fork, unless that was ended before; False where there is nobody left for whom."""
         asked, descriptors, _, _ = socket.recv_fds(self._control, len(_FORK), 2)
-        if not asked:
-            return False
-        connection, lifeline = (Connection(descriptor) for descriptor in descriptors)
-        with connection:
-            if lifeline.poll():  # ended before it began
-                lifeline.close()
-                return True
-            server = os.getpid()
-            try:
-                pid = os.fork()
-            except OSError:
-                traceback.print_exc()
-                lifeline.close()
-                return True
+        ends = [Connection(descriptor) for descriptor in descriptors]
+        if len(ends) == 2 and not ends[1].poll():
+            self._begin(*ends)
+        else:  # there are fewer where this process can have no more
+            for end in ends:
+                end.close()
+        return bool(asked)
+
+    def _begin(self, connection: Connection, lifeline: Connection) -> None:
+        server = os.getpid()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)  # a fork must not take for its own what its server does by them
+        try:
+            pid = os.fork()
+            self._lifelines[pid] = lifeline
             if pid == 0:
-                lifeline.close()
                 self._live(connection, server)
-        self._lifelines[pid] = lifeline
-        return True
+        except OSError:  # no memory, or too many processes
+            traceback.print_exc()
+            lifeline.close()
+        finally:
+            connection.close()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEEDED)
 
     def _live(self, connection: Connection, server: int) -> NoReturn:
         """The life of a fork."""
         status = 1
         try:
-            end_with_parent(signal.SIGKILL, server)
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGTERM):
-                signal.signal(number, signal.SIG_DFL)
-            for ours in (self._control, self._signals, self._signalled):
-                ours.close()
-            for lifeline in self._lifelines.values():
-                lifeline.close()
+            if sys.platform == "linux":  # elsewhere it sees by its connection, once it has done its work
+                end_with_parent(signal.SIGKILL, server)
+            self._leave()
             live, args = connection.recv()
             live(connection, *args)
             status = 0
@@ -274,3 +275,14 @@ class _Forks:
             traceback.print_exc()
         finally:
             os._exit(status)
+
+    def _leave(self) -> None:
+        """Let go of all that is the server's."""
+        signal.set_wakeup_fd(-1)
+        for number in _HEEDED:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEEDED)
+        for ours in (self._control, self._signals, self._signalled):
+            ours.close()
+        for lifeline in self._lifelines.values():
+            lifeline.close()

@@ -36,7 +36,7 @@ class TakesTooLongError(WorkLostError):
 
 
 class Workshop:
-    """Up to `size` processes; they are begun when they are wanted, the first of a fork server seconds before it is ready."""
+    """Up to `size` processes, begun when they are wanted; ready once the server that forks them is."""
 
     def __init__(self, size: int, server: ForkServer, *, niceness: int = 0) -> None:
         """Nothing begins yet.

@@ -1,10 +1,12 @@
 """Processes that are forks of one that is prepared: when they begin, how they end, and what becomes of them where that one ends."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 from contextlib import closing
+from itertools import count, islice
 
 import pytest
 
@@ -82,7 +84,7 @@ def test_a_fork_that_is_ended_is_buried_and_who_waits_for_it_is_told(server, beg
     assert pid not in children_of(server.pid)
 
 
-def test_a_fork_that_is_closed_before_it_could_begin_never_does(server, begin):
+def test_a_fork_that_is_closed_before_it_could_begin_is_not_there_later(server, begin):
     begin().close()
     told(begin())
     assert len(children_of(server.pid)) == 1
@@ -109,6 +111,18 @@ def test_forks_end_with_their_server_and_the_next_one_has_another(server, begin,
     assert prepared_by == [parent]
 
 
+def test_a_server_that_can_have_no_descriptor_more_forks_again_once_it_can(server, begin):
+    _, same, _ = told(begin())
+    limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    _, second = islice((number for number in count() if not os.path.lexists(f"/proc/{server.pid}/fd/{number}")), 2)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (second, limits[1]))
+    with pytest.raises((EOFError, ConnectionResetError)):
+        told(begin())
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, limits)
+    _, parent, _ = told(begin())
+    assert parent == server.pid == same
+
+
 def test_servers_in_one_process_are_independent(server, begin):
     pid, *_ = told(begin())
     with closing(ForkServer(works.prepare)) as other:
@@ -130,6 +144,13 @@ def test_closing_ends_a_server_that_is_prepared_or_not(prepare):
             server.close()
             with pytest.raises((EOFError, ConnectionResetError)):
                 told(fork)
+
+
+def test_who_waits_for_a_fork_that_is_ended_before_it_could_begin_is_told():
+    with closing(ForkServer(works.never_prepared)) as server, closing(server.fork(works.tell_origin)) as fork:
+        fork.end()
+        with pytest.raises((EOFError, ConnectionResetError)):
+            told(fork)
 
 
 OWNER = """
