@@ -212,7 +212,7 @@ class Sweeper:
             return 0
         state.require_by_parameter()
         state.require_nothing_beside()
-        kept = [value for p in module.parameters() for value in state.export(p).values()]
+        kept = [value for own in state.export(module.parameters()) for value in own.values()]
         return _total_bytes(*(value for value in kept if isinstance(value, Tensor))) or 1
 
     def _own_parameters(self, index: int) -> list[nn.Parameter]:
