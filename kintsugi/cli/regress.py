@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ from kintsugi.runtime.disk import require_folder
 from planner.quality import Baseline, Case, Figures, Verdict, compare, decide
 
 BASELINE, CASES = "baseline.json", "cases"
-ANEW = "--update makes it from the present figures"
+ANEW = "--update makes it from the present figures of all cases"
 WIDTH_OF_FILES = 132
 """Columns where the output is no terminal."""
 
@@ -62,6 +63,9 @@ class Result:
 def regress(
     folder: Annotated[Path, typer.Argument(help=f"Holds {CASES}/*.json and {BASELINE}.")],
     *,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="PATTERN", help="Cases by name, as 'loss-*'; may be repeated.")
+    ] = None,
     update: Annotated[bool, typer.Option("--update", help="Make the present figures the baseline.")] = False,
     format: Annotated[Format, typer.Option("--format", help="A table for people or one JSON document.")] = Format.TABLE,  # noqa: A002
 ) -> int:
@@ -70,16 +74,18 @@ def regress(
     Exits with 1 when a figure is worse by more than 0.1 % without a better goodput to show for it, or when a plan is
     illegal or missing.
     """
-    cases = _cases(folder)
-    before = _baseline(folder, is_needed=not update)
-    results = [_result(name, case, before.cases.get(name), folder / CASES) for name, case in _tracked(cases)]
-    results += [_gone(name, figures, update) for name, figures in before.cases.items() if name not in cases]
+    patterns = tuple(only or ())
+    cases = _cases(folder, patterns)
+    before = _baseline(folder, is_needed=not update or bool(patterns)).cases
+    left_out = {name: figures for name, figures in before.items() if not _is_asked(name, patterns)}
+    results = [_result(name, case, before.get(name), folder / CASES) for name, case in _tracked(cases)]
+    results += [_gone(name, figures, update) for name, figures in before.items() if name not in cases and name not in left_out]
     _print(results, format)
     if not update:
         return int(any(result.is_loss for result in results))
     if any(result.illegal for result in results):
         return 1
-    _write(folder, {result.name: result.after for result in results if result.after is not None})
+    _write(folder, left_out | {result.name: result.after for result in results if result.after is not None})
     return 0
 
 
@@ -89,8 +95,8 @@ def _tracked(cases: Mapping[str, Case]) -> Iterable[tuple[str, Case]]:
     return track(cases.items(), "planning", console=console, transient=True, disable=not console.is_terminal)
 
 
-def _cases(folder: Path) -> dict[str, Case]:
-    """All cases by name.
+def _cases(folder: Path, patterns: Sequence[str]) -> dict[str, Case]:
+    """The cases that are asked for, by name.
 
     Raises:
         InvalidInputError: there are none, or no such folder, or one cannot be read.
@@ -99,7 +105,14 @@ def _cases(folder: Path) -> dict[str, Case]:
     paths = sorted((folder / CASES).glob("*.json"))
     if not paths:
         raise InvalidInputError(f"has no {CASES}/*.json", field="folder", value=str(folder))
-    return {path.stem: _named(path) for path in paths}
+    asked = [path for path in paths if _is_asked(path.stem, patterns)]
+    if not asked:
+        raise InvalidInputError(f"names no case; one is {paths[0].stem}", field="only", value=list(patterns))
+    return {path.stem: _named(path) for path in asked}
+
+
+def _is_asked(name: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _named(path: Path) -> Case:

@@ -56,15 +56,23 @@ class OptimizerState:
         """
         require_by_parameter(self._optimizer)
 
-    def export(self, parameter: Tensor) -> dict[str, Any]:
-        """What there is of a parameter, as `flat` has it; nothing where it is not trained.
+    def export(self, parameters: Iterable[Tensor]) -> list[dict[str, Any]]:
+        """What there is of each parameter, as `flat` has it; nothing where it is not trained.
 
         Raises:
             InvalidInputError: the optimizer keeps what cannot be sent, or changed it in a group.
         """
-        if parameter not in self._groups:
-            return {}
-        return flat({**self._optimizer.state.get(parameter, {}), **self._changed(self._groups[parameter])})
+        changed: dict[int, dict[str, Any]] = {}  # parameters share groups
+
+        def exported(parameter: Tensor) -> dict[str, Any]:
+            group = self._groups.get(parameter)
+            if group is None:
+                return {}
+            if id(group) not in changed:
+                changed[id(group)] = flat(self._changed(group))
+            return flat(self._optimizer.state.get(parameter, {})) | changed[id(group)]
+
+        return [exported(parameter) for parameter in parameters]
 
     def load(self, parameter: Tensor, entries: Mapping[str, Any]) -> None:
         """Go on from what was exported; nothing is done with that of a parameter that is not trained."""

@@ -128,6 +128,35 @@ def test_an_update_makes_present_figures_the_baseline_and_drops_what_is_gone(com
     assert status_of(committed) == 0
 
 
+def test_cases_are_asked_for_by_name_and_the_others_stay_as_they_were(committed, capsys):
+    def spoil(cases):
+        for figures in cases.values():
+            figures["iteration_seconds"] *= 0.99
+        cases["gone"] = cases["first"]
+
+    before = baseline(committed, spoil)["cases"]
+    status, document = run(capsys, committed, "--only", "lo*")
+    assert (status, [case["name"] for case in document["cases"]]) == (1, ["loss"])
+    assert status_of(committed, "--only", "loss", "--only", "none", "--update") == 0
+    after = baseline(committed)["cases"]
+    assert {name: after[name] for name in ("first", "gone")} == {name: before[name] for name in ("first", "gone")}
+    assert after["loss"] != before["loss"]
+    assert status_of(committed, "--only", "loss") == 0
+    assert status_of(committed, "--only", "gone", "--only", "loss") == 1
+
+
+def test_an_update_of_some_cases_does_not_lose_the_others_of_a_broken_baseline(committed, capsys):
+    (committed / "baseline.json").write_text("{")
+    assert status_of(committed, "--only", "loss", "--update") == 2
+    assert "figures of all cases" in capsys.readouterr().err
+    assert (committed / "baseline.json").read_text() == "{"
+
+
+def test_a_pattern_that_names_no_case_is_refused(committed, capsys):
+    assert status_of(committed, "--only", "last-*") == 2
+    assert "only: names no case; one is first (value: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["{", '{"cases": {"first": {"iteration_seconds": "fast"}}}'])
 def test_an_update_takes_the_place_of_a_broken_baseline(committed, capsys, text):
     before = baseline(committed)
@@ -156,7 +185,7 @@ def test_bad_input_is_refused_by_name(folder, tmp_path, capsys):
     assert refusal(capsys, folder)["field"] == "baseline"
     (folder / "baseline.json").write_text("{")
     assert "is not JSON" in (told := refusal(capsys, folder)["message"])
-    assert told.endswith("--update makes it from the present figures")
+    assert told.endswith("--update makes it from the present figures of all cases")
     (folder / "baseline.json").write_text('{"cases": {"first": {"iteration_seconds": "fast"}}}')
     assert refusal(capsys, folder)["field"] == "cases.first.iteration_seconds"
     (folder / "cases" / "first.json").write_text(json.dumps({**codec.encode(CASE), "colour": "red"}))

@@ -289,7 +289,7 @@ def test_groups_that_share_a_tensor_share_it_where_they_go_on():
 
     (parameter, optimizer, state), (other, moved, moved_state) = counting(), counting()
     optimizer.param_groups[0]["total"].add_(3)
-    moved_state.load(other, state.export(parameter))
+    moved_state.load(other, *state.export([parameter]))
     assert [group["total"].item() for group in moved.param_groups] == [3, 3]
 
 

@@ -98,12 +98,25 @@ def footprints(
 
 def update(job: TrainingJob, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """What a step does to a layer once its gradients are there, as the executor does it: their norm, clipping, the optimizer."""
-    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
-    squared_norm(gradients)
+    take_norm(module)
+    apply(job, module, optimizer)
+
+
+def take_norm(module: nn.Module) -> None:
+    """Its first part: the norm, which the host waits for before anything is updated."""
+    squared_norm(_gradients(module))
+
+
+def apply(job: TrainingJob, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """The rest of it, which begins on a device that has nothing left to do."""
     if job.max_grad_norm is not None:
-        for gradient in gradients:
+        for gradient in _gradients(module):
             gradient.mul_(1.0)
     optimizer.step()
+
+
+def _gradients(module: nn.Module) -> list[Tensor]:
+    return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
 
 
 def _first_pass(

@@ -80,10 +80,7 @@ class ModelState:
             InvalidInputError: the optimizer keeps what cannot be sent.
         """
         if kind is StateKind.OPTIMIZER:
-            states = [(name, one, state) for name, one in self._named(layer) if (state := self._state_for(name)) is not None]
-            for state in {state for _, _, state in states}:
-                state.require_by_parameter()
-            return {(name, key): value for name, one, state in states for key, value in state.export(one).items()}
+            return self._export_optimizers(layer)
         buffers: StateEntries = {(name, BUFFER): value for name, value in self._named_buffers(layer)}
         if kind is StateKind.BUFFER:
             return buffers
@@ -121,6 +118,18 @@ class ModelState:
             for layer in self.modules:
                 self.export(layer, StateKind.OPTIMIZER)
             self._can_be_sent = True
+
+    def _export_optimizers(self, layer: int) -> StateEntries:
+        by_state: dict[OptimizerState, list[tuple[str, nn.Parameter]]] = defaultdict(list)
+        for name, parameter in self._named(layer):
+            if (state := self._state_for(name)) is not None:
+                by_state[state].append((name, parameter))
+        found: StateEntries = {}
+        for state, named in by_state.items():
+            state.require_by_parameter()
+            exported = state.export(parameter for _, parameter in named)
+            found |= {(name, key): value for (name, _), own in zip(named, exported, strict=True) for key, value in own.items()}
+        return found
 
     def _state_for(self, name: str) -> OptimizerState | None:
         """Of the optimizer that updates a parameter, or others of its layer; null where none of them is trained."""
