@@ -1,6 +1,7 @@
 """The memory and time models against stages that run alone on a device, with as many micro-batches in flight as among others.
 
     python -m benchmarks.lone_stages [--output DIR]
+    python -m benchmarks.lone_stages --schedule zb-h2
     python -m benchmarks.lone_stages --job benchmarks.lone_stages:small_llama_job --distinct --recompute
     python -m benchmarks.lone_stages --device cuda --precision bf16 --job kintsugi.runtime.llama:llama2_7b_job --distinct
 
@@ -27,7 +28,8 @@ from rich.progress import Progress
 from benchmarks.arguments import at_least
 from estimator.estimate import estimate
 from estimator.layers import LayerSums
-from estimator.memory import holds_all, stage_peak_bytes
+from estimator.memory import stage_peak_bytes
+from estimator.moments import stage_moments
 from estimator.program import Action, ActionKind
 from estimator.schedule import scheduled_in_flight
 from kintsugi.cli.profile_measure import load_job
@@ -46,7 +48,8 @@ from kintsugi.runtime.measuring.machine import description, device_of
 from kintsugi.runtime.measuring.profiler import LayerMeter
 from kintsugi.runtime.models import TrainingJob
 
-SCHEDULE = Schedule.ONE_F_ONE_B
+SCHEDULES = tuple(schedule for schedule in Schedule if not schedule.is_interleaved)
+"""Under which every worker has one stage."""
 DEPTHS = {1: (1, 4), 2: (1, 4), 4: (2, 8), 8: (8,)}
 """Micro-batches by the number of stages."""
 
@@ -78,6 +81,7 @@ class Pipeline:
 
     cuts: tuple[int, ...]
     num_microbatches: int
+    schedule: Schedule
 
     @property
     def places(self) -> list[Place]:
@@ -89,15 +93,16 @@ class Pipeline:
                 stage=stage,
                 num_stages=len(self.cuts) - 1,
                 num_microbatches=self.num_microbatches,
+                schedule=self.schedule,
             )
             for stage, (start, stop) in enumerate(pairwise(self.cuts))
         ]
 
 
-def pipelines(num_layers: int) -> list[Pipeline]:
+def pipelines(num_layers: int, schedule: Schedule = Schedule.ONE_F_ONE_B) -> list[Pipeline]:
     """Of every depth that there are layers for."""
     return [
-        Pipeline(tuple(round(num_layers * stage / depth) for stage in range(depth + 1)), count)
+        Pipeline(tuple(round(num_layers * stage / depth) for stage in range(depth + 1)), count, schedule)
         for depth, counts in DEPTHS.items()
         if depth <= num_layers
         for count in counts
@@ -128,14 +133,12 @@ class Model:
 
     def peak_bytes(self, place: Place) -> int:
         """Of the estimator's own model."""
-        held = scheduled_in_flight(SCHEDULE, place.stage, place.num_stages, place.num_microbatches)
-        is_all = holds_all(SCHEDULE, held, place.num_microbatches)
-        stage = place.layer_start, place.layer_stop
-        return stage_peak_bytes(self._sums, *stage, num_in_flight=held, num_replicas=1, is_all=is_all)
+        moments = stage_moments(place.schedule, place.stage, place.num_stages, place.num_microbatches)
+        return stage_peak_bytes(self._sums, place.layer_start, place.layer_stop, moments=moments, num_replicas=1)
 
     def equation_14(self, place: Place) -> int:
         """Static memory and the activations in flight, layer by layer."""
-        held = scheduled_in_flight(SCHEDULE, place.stage, place.num_stages, place.num_microbatches)
+        held = scheduled_in_flight(place.schedule, place.stage, place.num_stages, place.num_microbatches)
         stage = place.layer_start, place.layer_stop
         return self._sums.static_bytes(*stage, 1) + held * self._sums.activation_bytes(*stage)
 
@@ -145,7 +148,8 @@ class Model:
             Stage(worker=worker_name(place.stage), layer_start=place.layer_start, layer_stop=place.layer_stop)
             for place in pipeline.places
         )
-        plan = Plan(pipelines=(PlannedPipeline(stages=stages, num_microbatches=pipeline.num_microbatches),))
+        planned = PlannedPipeline(stages=stages, num_microbatches=pipeline.num_microbatches)
+        plan = Plan(pipelines=(planned,), schedule=pipeline.schedule)
         return estimate(plan, self._profile, Cluster.uniform(len(stages))).iteration_seconds
 
 
@@ -161,12 +165,15 @@ def emulated_seconds(runs: Sequence[ActionTimes]) -> float:
     return max(free)
 
 
+WAITED = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
+
+
 def _arrived(action: Action, stage: int, num_stages: int, ends: Mapping[tuple[int, ActionKind, int], float]) -> float | None:
     """When what a pass needs of its neighbours is there; None while it is not."""
     if action.kind is ActionKind.FORWARD and stage > 0:
         return ends.get((stage - 1, ActionKind.FORWARD, action.microbatch))
-    if action.kind is ActionKind.BACKWARD and stage + 1 < num_stages:
-        return ends.get((stage + 1, ActionKind.BACKWARD, action.microbatch))
+    if action.kind in WAITED and stage + 1 < num_stages:
+        return next((ends[key] for kind in WAITED if (key := (stage + 1, kind, action.microbatch)) in ends), None)
     return 0.0
 
 
@@ -193,6 +200,7 @@ class Bench:
     """Runs stages alone and compares."""
 
     job: TrainingJob
+    schedule: Schedule
     meter: LayerMeter
     model: Model
     num_steps: int
@@ -204,7 +212,7 @@ class Bench:
 
     def run(self, progress: Progress) -> None:
         """Run every stage of every pipeline that fits the device."""
-        wanted = pipelines(len(self.job.layers))
+        wanted = pipelines(len(self.job.layers), self.schedule)
         task = progress.add_task("stages", total=sum(len(pipeline.places) for pipeline in wanted))
         for done, pipeline in enumerate(wanted, start=1):
             name = f"{len(pipeline.places)} stages, {pipeline.num_microbatches} micro-batches"
@@ -304,6 +312,7 @@ def main() -> None:
     """Print both tables, and write them where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--job", metavar="MODULE:FUNCTION", default="benchmarks.lone_stages:small_job")
+    parser.add_argument("--schedule", choices=[schedule.value for schedule in SCHEDULES], default=Schedule.ONE_F_ONE_B.value)
     parser.add_argument("--device", help="cpu, cuda or cuda:1; the job's own by default")
     parser.add_argument("--precision", help="fp64, fp32, bf16, fp16; the job's own by default")
     parser.add_argument("--distinct", action="store_true", help="measure one of the layers that are built alike for all")
@@ -329,7 +338,7 @@ def main() -> None:
         layers = meter.measured()
         model = Model(job, layers.profiles, layers.detail)
         say = partial(progress.console.print, markup=False, highlight=False, soft_wrap=True)
-        bench = Bench(job, meter, model, given.steps, say, partial(write_tables, given.output))
+        bench = Bench(job, Schedule(given.schedule), meter, model, given.steps, say, partial(write_tables, given.output))
         bench.run(progress)
     findings = bench.findings
     note = (

@@ -119,6 +119,7 @@ def tensor_parallel(layers: Sequence[LayerProfile], degree: int) -> tuple[LayerP
             gradient_bytes=-(-layer.gradient_bytes // degree),
             optimizer_bytes=-(-layer.optimizer_bytes // degree),
             activation_bytes=-(-layer.activation_bytes // degree),
+            deferred_bytes=-(-layer.deferred_bytes // degree),
             output_bytes=-(-layer.output_bytes // degree),
         )
         for layer in layers
@@ -155,6 +156,7 @@ def _block(model: Decoder, device: Accelerator, tokens: int, index: int) -> Laye
         gradient_bytes=model.block_parameters * GRADIENT_BYTES,
         optimizer_bytes=model.block_parameters * OPTIMIZER_BYTES,
         activation_bytes=tokens * _block_activation_bytes_per_token(model),
+        deferred_bytes=tokens * _block_deferred_bytes_per_token(model),
         output_bytes=tokens * model.hidden * ACTIVATION_BYTES,
     )
 
@@ -173,6 +175,7 @@ def _head(model: Decoder, device: Accelerator, tokens: int) -> LayerProfile:
         gradient_bytes=own_parameters * GRADIENT_BYTES,
         optimizer_bytes=model.head_parameters * OPTIMIZER_BYTES,
         activation_bytes=tokens * (2 * model.hidden * ACTIVATION_BYTES + 4 * model.vocabulary),
+        deferred_bytes=tokens * (3 * model.hidden + model.vocabulary) * ACTIVATION_BYTES,
         output_bytes=0,
         tied_to="embedding" if model.tied_head else None,
     )
@@ -187,6 +190,17 @@ def _block_activation_bytes_per_token(model: Decoder) -> int:
     """
     feed_forward = (4 if model.gated else 2) * model.feed_forward
     return ACTIVATION_BYTES * (8 * model.hidden + feed_forward) + 4 * model.heads
+
+
+def _block_deferred_bytes_per_token(model: Decoder) -> int:
+    """What a block's weight part needs: the inputs of its weights, and the gradients of what was computed from them.
+
+    Of hidden size: of each norm its input, what it yields and that one's gradient; what attention yields; gradients of queries,
+    keys, values and of both outputs that are added to the residual stream. Of feed-forward size: the input of the last matrix,
+    and gradients of what the first one or two yield.
+    """
+    feed_forward = (3 if model.gated else 2) * model.feed_forward
+    return ACTIVATION_BYTES * (12 * model.hidden + feed_forward)
 
 
 def _update_seconds(num_parameters: int, device: Accelerator) -> float:

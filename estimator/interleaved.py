@@ -26,6 +26,7 @@ import numpy as np
 
 from estimator.arrays import Floats, Ints
 from estimator.compiled import compiled
+from estimator.layers import INPUT_PART, PASS, WEIGHT_PART
 from estimator.pipeline import PassTimes
 from estimator.schedule import BACKWARD, FORWARD, INPUT, KINDS, WEIGHT, Step, order
 from kintsugi.core.plan import Schedule
@@ -206,9 +207,10 @@ def worker_order(
 
 
 def held_passes(worker: int, num_workers: int, num_virtual: int, num_microbatches: int, *, is_split: bool = False) -> Ints:
-    """How many micro-batches each stage of a worker holds whenever it holds most. Shape [moments, num_virtual].
+    """When a worker holds most: kinds of passes, and micro-batches held and put off in each stage as they begin.
 
-    Moments that hold no more of anything than another one are left out for the most part, and those halfway between two others.
+    Shape [moments, 1 + 2 * num_virtual]. Moments that hold no more of anything than another one of their kind are left out for the
+    most part, and those halfway between two others.
     """
     return _held(worker, num_workers, num_virtual, _telling(num_workers, num_microbatches), is_split)
 
@@ -229,18 +231,40 @@ def _telling(num_workers: int, num_microbatches: int) -> int:
 @lru_cache(maxsize=4096)
 def _held(worker: int, num_workers: int, num_virtual: int, num_microbatches: int, is_split: bool) -> Ints:
     kinds, stages, _ = _passes(worker, num_workers, num_virtual, num_microbatches, is_split)
-    changes = np.zeros((len(stages), num_virtual), dtype=np.int64)
-    is_taken, is_let_go = kinds == FORWARD, (kinds == BACKWARD) | (kinds == WEIGHT)
-    changes[np.arange(len(stages)), stages // num_workers] = is_taken.astype(np.int64) - is_let_go
-    is_peak = is_taken & np.append(~is_taken[1:], True)
-    peaks = changes.cumsum(axis=0)[is_peak]
-    nothing = np.zeros((1, num_virtual), dtype=np.int64)
-    is_bend = np.diff(peaks, n=2, axis=0, prepend=nothing, append=nothing).any(axis=1)
-    result: Ints = np.unique(peaks[is_bend], axis=0)
-    return result
+    changes, places = np.zeros((len(stages), 2 * num_virtual), dtype=np.int64), np.arange(len(stages))
+    own, put_off = stages // num_workers, stages // num_workers + num_virtual
+    changes[places, own] = (kinds == FORWARD).astype(np.int64) - ((kinds == BACKWARD) | (kinds == INPUT))
+    changes[places, put_off] = (kinds == INPUT).astype(np.int64) - (kinds == WEIGHT)
+    after = changes.cumsum(axis=0)
+    before = after - changes
+    is_taken, was_taken = kinds == FORWARD, np.append(False, kinds[:-1] == FORWARD)
+    peaks = (
+        (PASS, after[is_taken & np.append(~is_taken[1:], True)]),
+        (PASS, before[(kinds == BACKWARD) & ~was_taken] if is_split else after[:0]),
+        (INPUT_PART, before[kinds == INPUT]),
+        (WEIGHT_PART, before[kinds == WEIGHT]),
+    )
+    return np.concatenate([np.insert(_bends(rows, is_split=is_split), 0, kind, axis=1) for kind, rows in peaks])
+
+
+def _bends(rows: Ints, *, is_split: bool) -> Ints:
+    """Without those halfway between the ones before and after, and each once; of split passes without those that hold less, too.
+
+    Shape [rows, columns], as before.
+    """
+    if not len(rows):
+        return rows
+    nothing = np.zeros((1, rows.shape[1]), dtype=np.int64)
+    is_bend = np.diff(rows, n=2, axis=0, prepend=nothing, append=nothing).any(axis=1)
+    result: Ints = np.unique(rows[is_bend], axis=0)
+    if not is_split:
+        return result
+    is_no_more = (result[:, None] <= result[None]).all(axis=2)
+    most: Ints = result[is_no_more.sum(axis=1) == 1]  # than none but itself
+    return most
 
 
 def stage_limit(stage: int, num_workers: int, num_stages: int, num_microbatches: int) -> int:
     """Most micro-batches of a stage of an interleaved pipeline between their forward passes and whole backward passes."""
     held = held_passes(stage % num_workers, num_workers, num_stages // num_workers, num_microbatches)
-    return int(held[:, stage // num_workers].max())
+    return int(held[:, 1 + stage // num_workers].max())

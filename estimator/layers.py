@@ -4,12 +4,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from estimator.arrays import Ints
 from kintsugi.core.profile import LayerProfile, Profile
+
+PASS, FIRST_PASS, EARLY_PASS, INPUT_PART, EARLY_INPUT, WEIGHT_PART, FIRST_WEIGHT = KINDS = range(7)
+"""Passes by what they take: a forward or whole backward pass, and the first backward one of a step, before which there are no
+gradients; a forward pass or an input part before the step's first weight part; and that one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,31 @@ class _Tie:
         return cls(index, owner_index, shared, 0, -shared, -(layer.optimizer_bytes * shared // layer.parameter_bytes))
 
 
+class _Taking(NamedTuple):
+    """What passes of one kind take over any layers: the greatest of the layers' own `ends`, and what range they belong to."""
+
+    ends: list[int]
+    """Shape [layers]."""
+    by_stop: list[int]
+    """To add where the range stops, shape [layers + 1]."""
+    by_start: list[int]
+    """To add where it starts, shape [layers + 1]."""
+
+    @classmethod
+    def of(cls, own: Ints, kept: Ints, absent: Ints, *, is_first: bool = False) -> Self:
+        """Of what each layer's passes take by themselves.
+
+        Args:
+            own: shape [layers].
+            kept: of the first n layers, and nothing any more of a layer that the pass is through with. Shape [layers + 1].
+            absent: gradients of the first n layers that are not there yet. Shape [layers + 1].
+            is_first: whether this pass makes them, layer by layer.
+        """
+        ends = own + kept[1:] - (absent[1:] if is_first else 0)
+        by_stop = -kept - (0 if is_first else absent)
+        return cls(ends.tolist(), by_stop.tolist(), absent.tolist())
+
+
 class LayerSums:
     """Prefix sums over a profile's layers."""
 
@@ -65,13 +94,10 @@ class LayerSums:
         """Bytes of the first n layers and one micro-batch, shape [layers + 1]."""
         self.entry_bytes = (*(layer.entry_bytes for layer in layers), 0)
         """What stages that begin with layer n keep of their input, shape [layers + 1]."""
-        self._gradient_bytes = _prefix(layer.gradient_bytes if layer.temporary_bytes else 0 for layer in layers)
-        """Where temporary memory is not known, gradients count as if they were always there: that is equation 14."""
-        ends = list(zip(layers, self.activations[1:], self._gradient_bytes[1:], strict=True))
-        self._temporary_ends = tuple(layer.temporary_bytes + int(held) for layer, held, _ in ends)
-        """Of each layer's passes: activations of all layers up to it, and what they take beyond."""
-        self._first_ends = tuple(_first_temporary_bytes(layer) + int(held - gradients) for layer, held, gradients in ends)
-        """As before, less the gradients up to it that are not there yet in the first backward pass."""
+        self.deferred = _prefix(layer.deferred_bytes or layer.activation_bytes for layer in layers)
+        """Bytes that wait for the weight part, of the first n layers and one micro-batch, shape [layers + 1]."""
+        self.deferred_entry_bytes = (*(0 if layer.deferred_bytes else layer.entry_bytes for layer in layers), 0)
+        """What stages that begin with layer n keep of their input until the weight part, shape [layers + 1]."""
         self._update_bytes = tuple(layer.optimizer_temporary_bytes for layer in layers)
         self._static_bytes: dict[tuple[int, int, int], int] = {}
 
@@ -144,31 +170,46 @@ class LayerSums:
         """Activations of one micro-batch, with the first layer's input where that layer does not keep it itself."""
         return int(self.activations[stop] - self.activations[start]) + self.entry_bytes[start]
 
-    def temporary_bytes(self, start: int, stop: int) -> int:
-        """The most that a pass takes beyond the activations of all layers: its widest layer's, less what layers after it held."""
-        return max(self._temporary_ends[start:stop]) - int(self.activations[stop])
+    def deferred_bytes(self, start: int, stop: int) -> int:
+        """What waits for the weight part of one micro-batch."""
+        return int(self.deferred[stop] - self.deferred[start]) + self.deferred_entry_bytes[start]
+
+    def temporary_bytes(self, start: int, stop: int, kind: int = PASS) -> int:
+        """The most that a pass of a kind takes beyond what is kept of all layers: its widest layer's, with what others keep then.
+
+        Layers after that one keep nothing any more in a whole backward pass, or a weight part, and in an input part what
+        waits for the weight part.
+        """
+        ends, by_stop, by_start = self._taking(kind)
+        return max(ends[start:stop]) + by_stop[stop] + by_start[start]
 
     def update_bytes(self, start: int, stop: int) -> int:
         """The most that an update takes: layers are updated one after the other."""
         return max(self._update_bytes[start:stop])
 
-    def temporary_table(self) -> Ints:
+    def temporary_table(self, kind: int = PASS) -> Ints:
         """`temporary_bytes` of all layer ranges; entries with stop <= start mean nothing. Shape [layers + 1, layers + 1]."""
-        return _greatest(self._temporary_ends) - np.array(self.activations, dtype=np.int64)[None, :]
+        ends, by_stop, by_start = self._taking(kind)
+        result: Ints = _greatest(ends) + np.array(by_stop, dtype=np.int64)[None, :] + np.array(by_start, dtype=np.int64)[:, None]
+        return result
 
     def update_table(self) -> Ints:
         """`update_bytes` of all layer ranges; entries with stop <= start mean nothing. Shape [layers + 1, layers + 1]."""
         return _greatest(self._update_bytes)
 
-    def first_temporary_bytes(self, start: int, stop: int) -> int:
-        """`temporary_bytes` of a step's first backward pass, before which there are no gradients; below 0 where these are more."""
-        most = max(self._first_ends[start:stop])
-        return most + int(self._gradient_bytes[start] - self.activations[stop])
+    @cached_property
+    def _whole_takings(self) -> tuple[_Taking, ...]:
+        """What forward and whole backward passes take, by kind."""
+        return _whole_takings(self.profile.layers, np.array(self.activations, dtype=np.int64))
 
-    def first_temporary_table(self) -> Ints:
-        """`first_temporary_bytes` of all layer ranges; entries with stop <= start mean nothing. Shape [layers + 1, layers + 1]."""
-        gradients, held = (np.array(prefix, dtype=np.int64) for prefix in (self._gradient_bytes, self.activations))
-        return _greatest(self._first_ends) + gradients[:, None] - held[None, :]
+    @cached_property
+    def _part_takings(self) -> tuple[_Taking, ...]:
+        """What passes take where backward ones are split, by the kinds after those."""
+        kept, deferred = (np.array(own, dtype=np.int64) for own in (self.activations, self.deferred))
+        return _part_takings(self.profile.layers, kept, deferred)
+
+    def _taking(self, kind: int) -> _Taking:
+        return self._whole_takings[kind] if kind < EARLY_PASS else self._part_takings[kind - EARLY_PASS]
 
     @cached_property
     def _ties(self) -> tuple[_Tie, ...]:
@@ -183,9 +224,50 @@ class LayerSums:
         )
 
 
+def _whole_takings(layers: Sequence[LayerProfile], kept: Ints) -> tuple[_Taking, ...]:
+    """Where temporary memory is not known, gradients count as if they were always there: that is equation 14.
+
+    Args:
+        layers: of the profile.
+        kept: activations of the first n layers, shape [layers + 1].
+    """
+    first = _int_prefix(layer.gradient_bytes if layer.temporary_bytes else 0 for layer in layers)
+    sizes = [(own.temporary_bytes, _first_temporary_bytes(own)) for own in layers]
+    passes, grown = np.array(sizes, dtype=np.int64).T
+    return _Taking.of(passes, kept, np.zeros_like(kept)), _Taking.of(grown, kept, first, is_first=True)
+
+
+def _part_takings(layers: Sequence[LayerProfile], kept: Ints, deferred: Ints) -> tuple[_Taking, ...]:
+    """As above; `deferred` is what of the first n layers waits for the weight part, shape [layers + 1]."""
+    late = _int_prefix(layer.gradient_bytes for layer in layers) * _are_divisible(layers)
+    sizes = [(own.temporary_bytes, own.input_temporary_bytes, own.weight_temporary_bytes, _made_bytes(own)) for own in layers]
+    passes, inputs, weights, made = np.array(sizes, dtype=np.int64).T
+    inputs, nothing = np.maximum(inputs, np.diff(deferred - kept)), np.zeros_like(kept)
+    return (
+        _Taking.of(passes, kept, late),
+        _Taking.of(inputs, kept - deferred, nothing),
+        _Taking.of(inputs, kept - deferred, late),
+        _Taking.of(weights, deferred, nothing),
+        _Taking.of(weights + np.minimum(made, np.diff(late)), deferred, late, is_first=True),
+    )
+
+
+def _are_divisible(layers: Sequence[LayerProfile]) -> bool:
+    """Whether no stage but a first one makes gradients before its first weight part, as far as that is known."""
+    is_known = all(layer.weight_temporary_bytes or not layer.gradient_bytes for layer in layers[1:])
+    return is_known and all(layer.tied_to in {None, layers[0].name} for layer in layers)
+
+
 def _first_temporary_bytes(layer: LayerProfile) -> int:
     """No less than of later passes, and no more than with all of the layer's gradients; where it is not known, without any."""
     return min(max(layer.first_temporary_bytes, layer.temporary_bytes), layer.temporary_bytes + layer.gradient_bytes)
+
+
+def _made_bytes(layer: LayerProfile) -> int:
+    """How much more the first weight part of a step takes, as it makes gradients; where that is not known, all of them."""
+    if not layer.first_weight_temporary_bytes:
+        return layer.gradient_bytes
+    return max(layer.first_weight_temporary_bytes - layer.weight_temporary_bytes, 0)
 
 
 def _greatest(values: Sequence[int]) -> Ints:
@@ -195,6 +277,10 @@ def _greatest(values: Sequence[int]) -> Ints:
     for start in range(count):
         result[start, start + 1 :] = np.maximum.accumulate(values[start:])
     return result
+
+
+def _int_prefix(values: Iterable[int]) -> Ints:
+    return np.array(_prefix(values), dtype=np.int64)
 
 
 def _prefix(values: Iterable[float]) -> tuple[float, ...]:

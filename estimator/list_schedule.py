@@ -27,7 +27,9 @@ class Hop:
     delay_seconds: float
     """Link delay between this stage and the next, each way; 0 after the last."""
     activation_bytes: int = 0
-    """Held from the forward pass to the last backward pass."""
+    """Held from the forward pass to the backward pass, or to its input part."""
+    deferred_bytes: int = 0
+    """Held from the input part to the weight part."""
     limit: int | None = None
     """Most micro-batches between forward and backward pass; None for what the schedule has with so many stages to go."""
 
@@ -41,6 +43,17 @@ class Journey:
     microbatches: Sequence[int]
     turns: Sequence[int]
     """Place of each micro-batch in its own pipeline."""
+
+
+class Budget(NamedTuple):
+    """What a worker has, in bytes."""
+
+    activation_bytes: int
+    """For activations, beside what forward and whole backward passes take."""
+    input_excess_bytes: int = 0
+    """How much more an input part takes than those; below 0 if less."""
+    weight_excess_bytes: int = 0
+    """The same of a weight part."""
 
 
 class PlacedPass(NamedTuple):
@@ -79,7 +92,7 @@ class WorkerSchedule:
     num_in_flight: int
     """Most micro-batches whose activations are held at once."""
     activation_bytes: int
-    """Most bytes of activations held at once."""
+    """Most bytes held at once of activations, with what parts of split backward passes take beyond whole ones."""
     _numbering: Numbering
     _placed: Records
 
@@ -106,7 +119,8 @@ class ListScheduler:
 
     With a split backward pass (ReCycle; Gandhi et al., SOSP 2024) input parts are scheduled as backward passes are, and
     weight parts wait until their worker has nothing else to do, or no memory left for another forward pass; first stages,
-    for whose input part nobody waits, pass backward in one. O(n log n) for n passes.
+    for whose input part nobody waits, pass backward in one, and so does whoever has no memory to put another weight part off.
+    O(n log n) for n passes.
     """
 
     def __init__(
@@ -115,7 +129,7 @@ class ListScheduler:
         schedule: Schedule,
         *,
         is_limit_shared: bool,
-        budget_bytes: Mapping[str, int] | None = None,
+        budgets: Mapping[str, Budget] | None = None,
     ) -> None:
         """Prepare; `run` schedules.
 
@@ -123,14 +137,14 @@ class ListScheduler:
             journeys: of all micro-batches that share workers.
             schedule: sets the limits.
             is_limit_shared: whether the pipelines that a worker serves share its limits.
-            budget_bytes: of activations, by worker; weight parts are not put off beyond it. None is no limit.
+            budgets: by worker; weight parts are not put off beyond them. None is no limit.
         """
         self._journeys = journeys
         self._is_limited, self._lag = schedule is not Schedule.GPIPE, schedule.lag
         self._is_limit_shared = is_limit_shared
         self._workers = sorted({hop.worker for journey in journeys for hop in journey.hops})
-        budgets: Mapping[str, float] = budget_bytes or {}
-        self._budgets = np.array([budgets.get(worker, np.inf) for worker in self._workers], dtype=np.float64)
+        own = ((budgets or {}).get(worker, (np.inf, 0, 0)) for worker in self._workers)
+        self._budgets = np.array(list(own), dtype=np.float64)
 
     def run(self, *, is_split: bool = False) -> dict[str, WorkerSchedule]:
         """Every worker's schedule, with whole backward passes or split ones; every journey is complete."""
@@ -195,7 +209,8 @@ class ListScheduler:
         places = _starts(halts["worker"], sizes, len(desks))
         for name in ("backward_head", "backward_tail", "weight_head", "weight_tail"):
             desks[name] = places
-        desks["first_placed"], desks["budget"] = 3 * places, self._budgets
+        desks["first_placed"] = 3 * places
+        desks["budget"], desks["input_excess"], desks["weight_excess"] = self._budgets.T
         return halts, keys, desks
 
     def _halts(self, counted: Sequence[Limited], keys: Sequence[Limited]) -> Records:
@@ -207,6 +222,7 @@ class ListScheduler:
                 stage == 0,
                 stage == len(journey.hops) - 1,
                 hop.activation_bytes,
+                hop.deferred_bytes,
                 hop.forward_seconds,
                 hop.backward_input_seconds,
                 hop.backward_weight_seconds,

@@ -1,15 +1,12 @@
 """Peak memory of a stage: the paper's formula (equation 14) and the one that planning uses."""
 
 from collections.abc import Sequence
-from functools import lru_cache
-
-import numpy as np
+from operator import mul
 
 from estimator.arrays import Ints
-from estimator.interleaved import held_passes
-from estimator.layers import LayerSums
-from estimator.schedule import num_in_flight, scheduled_in_flight
-from kintsugi.core.plan import Plan, Schedule, Stage
+from estimator.layers import INPUT_PART, PASS, WEIGHT_PART, LayerSums
+from estimator.schedule import num_in_flight
+from kintsugi.core.plan import Plan, Stage
 
 
 def peak_bytes(
@@ -41,90 +38,64 @@ def peak_bytes(
     return static + num_in_flight(stage, num_stages, num_microbatches) * num_layers * activation_bytes
 
 
-def held_activations(
-    schedule: Schedule, place: int, num_workers: int, num_microbatches: int, stage_bytes: Sequence[int]
-) -> tuple[int, int]:
-    """Most micro-batches in stages that one worker holds at once under a fixed order, and the most bytes of activations.
+def stage_peak_bytes(sums: LayerSums, start: int, stop: int, *, moments: Ints, num_replicas: int) -> int:
+    """Peak memory of layers start..stop-1 as a worker's only stage, in bytes.
 
-    Args:
-        schedule: order of passes.
-        place: of the worker in its pipeline, from 0.
-        num_workers: that the stages go round.
-        num_microbatches: that enter the pipeline.
-        stage_bytes: activations of one micro-batch in each of the worker's stages.
-    """
-    moments = held_moments(schedule, place, num_workers, num_microbatches, len(stage_bytes))
-    return int(moments.sum(axis=1).max()), int((moments @ np.array(stage_bytes, dtype=np.int64)).max())
-
-
-def held_moments(schedule: Schedule, place: int, num_workers: int, num_microbatches: int, num_stages: int) -> Ints:
-    """Micro-batches that one worker holds at once in each of its stages, at the moments that count. Shape [moments, stages].
-
-    Arguments as of `held_activations`; `num_stages` are the worker's own.
-    """
-    if num_stages == 1:
-        return np.array([[scheduled_in_flight(schedule, place, num_workers, num_microbatches)]], dtype=np.int64)
-    return held_passes(place, num_workers, num_stages, num_microbatches, is_split=schedule.is_split)
-
-
-@lru_cache(maxsize=1024)
-def all_held_moments(schedule: Schedule, num_workers: int, num_microbatches: int, num_stages: int) -> Ints:
-    """`held_moments` of every worker, one of them repeated where they are fewer. Shape [workers, moments, stages]."""
-    own = [held_moments(schedule, place, num_workers, num_microbatches, num_stages) for place in range(num_workers)]
-    most = max(map(len, own))
-    return np.stack([moments[np.minimum(np.arange(most), len(moments) - 1)] for moments in own])
-
-
-def holds_all(schedule: Schedule, in_flight: int, num_microbatches: int) -> bool:
-    """Whether all micro-batches are in flight at once: then there are no gradients yet when activations are most."""
-    return in_flight == num_microbatches and schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B)
-
-
-def stage_peak_bytes(sums: LayerSums, start: int, stop: int, *, num_in_flight: int, num_replicas: int, is_all: bool = False) -> int:
-    """Peak memory of layers start..stop-1, in bytes: equation 14 with the layers' own sums, and what passes and updates take.
+    Equation 14 with the layers' own sums, what is kept for weight parts that are put off, and what passes and updates take.
 
     Args:
         sums: of the profile's layers.
         start: first layer.
         stop: one past the last layer.
-        num_in_flight: most micro-batches whose activations are held at once.
+        moments: when the stage holds most (`estimator.moments.stage_moments`).
         num_replicas: holders of each layer, which share the optimizer state under zero1.
-        is_all: whether these are all micro-batches (`holds_all`).
     """
-    held = num_in_flight * sums.activation_bytes(start, stop)
-    num_all = num_in_flight if is_all else None
-    return sums.static_bytes(start, stop, num_replicas) + running_bytes(sums, [(start, stop)], held, num_all=num_all)
+    return sums.static_bytes(start, stop, num_replicas) + running_bytes(sums, [(start, stop)], moments)
 
 
-def running_bytes(sums: LayerSums, ranges: Sequence[tuple[int, int]], held_bytes: int, *, num_all: int | None = None) -> int:
+def running_bytes(sums: LayerSums, ranges: Sequence[tuple[int, int]], moments: Ints) -> int:
     """The most that a worker's passes and updates take on top of what it always holds, in bytes.
 
-    With most activations held, one more pass takes its widest layer's temporary memory (embedding, head, workspaces);
-    an update comes when no activation is held. Exact where all is measured by layer and a stage runs one pass at a time.
+    A pass takes its widest layer's temporary memory (embedding, head, workspaces) beyond what is kept; an update comes when
+    nothing is. Exact where all is measured by layer and a worker has one stage; of several that with the widest pass counts.
 
     Args:
         sums: of the profile's layers.
         ranges: layers of the worker's stages, half open.
-        held_bytes: most activations that it holds at once.
-        num_all: how many micro-batches they are of where these are all, of one stage: it makes gradients as it lets go of them.
+        moments: when it holds most (`estimator.moments.worker_moments`).
     """
     update = max(sums.update_bytes(*stage) for stage in ranges)
-    if num_all is None:
-        return max(update, held_bytes + max(sums.temporary_bytes(*stage) for stage in ranges))
-    (stage,) = ranges
-    later = held_bytes - sums.activation_bytes(*stage) + sums.temporary_bytes(*stage) if num_all > 1 else 0
-    return max(update, held_bytes + sums.first_temporary_bytes(*stage), later)
+    sizes = [amount(*stage) for amount in (sums.activation_bytes, sums.deferred_bytes) for stage in ranges]
+    taken = {kind: max(sums.temporary_bytes(*stage, kind) for stage in ranges) for kind in set(moments[:, 0].tolist())}
+    rows: list[list[int]] = moments.tolist()
+    passing: list[int] = [taken[kind] + sum(map(mul, counts, sizes)) for kind, *counts in rows]
+    return max(update, *passing)
 
 
-def worker_peak_bytes(plan: Plan, worker: str, sums: LayerSums, held_bytes: int, *, num_all: int | None = None) -> int:
-    """Peak memory of a worker that holds at most so many bytes of activations at once; `num_all` as in `running_bytes`."""
-    return worker_static_bytes(plan, worker, sums) + running_bytes(sums, _ranges(plan, worker), held_bytes, num_all=num_all)
+def worker_peak_bytes(plan: Plan, worker: str, sums: LayerSums, moments: Ints) -> int:
+    """Peak memory of a worker in bytes; `moments` as in `running_bytes`."""
+    return worker_static_bytes(plan, worker, sums) + running_bytes(sums, _ranges(plan, worker), moments)
+
+
+def rerouted_peak_bytes(plan: Plan, worker: str, sums: LayerSums, held_bytes: int) -> int:
+    """Peak memory of a worker that takes at most so many bytes of its `activation_budget` at once."""
+    ranges = _ranges(plan, worker)
+    update = max(sums.update_bytes(*stage) for stage in ranges)
+    temporary = max(sums.temporary_bytes(*stage) for stage in ranges)
+    return worker_static_bytes(plan, worker, sums) + max(update, held_bytes + temporary)
 
 
 def activation_budget(plan: Plan, worker: str, sums: LayerSums, usable_bytes: int) -> int:
-    """What a worker has for activations, in bytes, beside what it always holds and what a pass takes."""
+    """What a worker has for activations, in bytes, beside what it always holds and what a forward or whole backward pass takes."""
     temporary = max(sums.temporary_bytes(*stage) for stage in _ranges(plan, worker))
     return usable_bytes - worker_static_bytes(plan, worker, sums) - temporary
+
+
+def part_excesses(plan: Plan, worker: str, sums: LayerSums) -> tuple[int, int]:
+    """What the parts of a worker's split backward passes take beyond whole passes, input part first, in bytes; below 0 if less."""
+    ranges = _ranges(plan, worker)
+    whole, *parts = (max(sums.temporary_bytes(*stage, kind) for stage in ranges) for kind in (PASS, INPUT_PART, WEIGHT_PART))
+    return parts[0] - whole, parts[1] - whole
 
 
 def worker_static_bytes(plan: Plan, worker: str, sums: LayerSums) -> int:

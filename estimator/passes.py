@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from estimator.costs import Costs
 from estimator.layers import StageTimes
-from estimator.memory import held_activations, holds_all, worker_peak_bytes
+from estimator.memory import rerouted_peak_bytes, worker_peak_bytes
+from estimator.moments import most_held, worker_moments
 from estimator.rerouted import Schedules, rerouted_schedules, touched_pipelines
 from estimator.seats import Alike, Seat
 from estimator.split import scheduled_times
@@ -57,7 +58,7 @@ def _add_rerouted(result: Passes, plan: Plan, costs: Costs, touched: frozenset[i
             own = schedules[stage.worker]
             result.end_seconds[stage.worker] = own.end_seconds
             times = costs.stage(stage.worker, stage.layer_start, stage.layer_stop)
-            peak = worker_peak_bytes(plan, stage.worker, costs.sums, own.activation_bytes)
+            peak = rerouted_peak_bytes(plan, stage.worker, costs.sums, own.activation_bytes)
             seats.append(Seat(times.forward_seconds, times.backward_seconds, own.num_in_flight, peak, own.busy_seconds))
         result.seats[index] = seats
     for worker, index in plan.pipeline_of.items():
@@ -98,16 +99,14 @@ def _alike(plan: Plan, pipeline: Pipeline, workers: list[str], costs: Costs) -> 
     count, num_workers, sums = pipeline.num_microbatches, pipeline.num_workers, costs.sums
     stages = _stage_times(pipeline, workers, costs)
     times = scheduled_times(plan.schedule, stages, _delays(pipeline, workers, costs), count, num_workers=num_workers)
-    activations = [sums.activation_bytes(stage.layer_start, stage.layer_stop) for stage in pipeline.stages]
     ends, busy, flights, peaks, updates = [], [], [], [], []
     for place, worker in enumerate(workers[:num_workers]):
         own = stages[place::num_workers]
         ends.append(times.stage_end_seconds[place::num_workers])
         busy.append(count * sum(stage.forward_seconds + stage.backward_seconds for stage in own))
-        num_held, held_bytes = held_activations(plan.schedule, place, num_workers, count, activations[place::num_workers])
-        flights.append(num_held)
-        is_all = len(own) == 1 and holds_all(plan.schedule, num_held, count)
-        peaks.append(worker_peak_bytes(plan, worker, sums, held_bytes, num_all=num_held if is_all else None))
+        moments = worker_moments(plan.schedule, place, num_workers, count, len(own))
+        flights.append(most_held(moments))
+        peaks.append(worker_peak_bytes(plan, worker, sums, moments))
         updates.append(sum(stage.optimizer_seconds for stage in own))
     seats = [
         Seat(

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from estimator.costs import Costs
 from estimator.interleaved import stage_limit
-from estimator.list_schedule import Hop, Journey, ListScheduler, WorkerSchedule
-from estimator.memory import activation_budget
+from estimator.list_schedule import Budget, Hop, Journey, ListScheduler, WorkerSchedule
+from estimator.memory import activation_budget, part_excesses
 from estimator.reductions import reduced_seconds
 from kintsugi.core.plan import Plan
 
@@ -42,7 +42,7 @@ def _options(plan: Plan, costs: Costs, touched: frozenset[int], splits: Sequence
     """List schedules with whole and with split backward passes, and whether they fit memory; reductions do not matter."""
     journeys, budgets = _journeys(plan, costs, touched), _budgets(plan, costs, touched)
     apart, shared = (
-        ListScheduler(journeys, plan.schedule, is_limit_shared=is_shared, budget_bytes=budgets) for is_shared in (False, True)
+        ListScheduler(journeys, plan.schedule, is_limit_shared=is_shared, budgets=budgets) for is_shared in (False, True)
     )
     options = [_within_memory(apart, shared, budgets, is_split=is_split) for is_split in splits]
     return [(_fits(schedules, budgets), schedules) for schedules in options]
@@ -52,20 +52,22 @@ def _reduced(plan: Plan, costs: Costs, schedules: Schedules) -> float:
     return reduced_seconds(plan, costs, {worker: schedule.end_seconds for worker, schedule in schedules.items()})
 
 
-def _within_memory(apart: ListScheduler, shared: ListScheduler, budgets: Mapping[str, int], *, is_split: bool) -> Schedules:
+def _within_memory(apart: ListScheduler, shared: ListScheduler, budgets: Mapping[str, Budget], *, is_split: bool) -> Schedules:
     """Pipelines apart share no limits; where that takes more memory than there is, they do."""
     schedules = apart.run(is_split=is_split)
     return schedules if _fits(schedules, budgets) else shared.run(is_split=is_split)
 
 
-def _fits(schedules: Schedules, budgets: Mapping[str, int]) -> bool:
-    return all(schedule.activation_bytes <= budgets[worker] for worker, schedule in schedules.items())
+def _fits(schedules: Schedules, budgets: Mapping[str, Budget]) -> bool:
+    return all(schedule.activation_bytes <= budgets[worker].activation_bytes for worker, schedule in schedules.items())
 
 
-def _budgets(plan: Plan, costs: Costs, touched: frozenset[int]) -> dict[str, int]:
-    """Bytes that each worker has for activations."""
+def _budgets(plan: Plan, costs: Costs, touched: frozenset[int]) -> dict[str, Budget]:
+    """What each worker has for activations."""
     return {
-        worker: activation_budget(plan, worker, costs.sums, costs.usable_bytes(worker))
+        worker: Budget(
+            activation_budget(plan, worker, costs.sums, costs.usable_bytes(worker)), *part_excesses(plan, worker, costs.sums)
+        )
         for worker, index in plan.pipeline_of.items()
         if index in touched
     }
@@ -103,6 +105,7 @@ def _hops(plan: Plan, costs: Costs, pipeline: int, workers: tuple[str, ...]) -> 
                 backward_weight_seconds=times.backward_weight_seconds,
                 delay_seconds=costs.boundary_seconds(worker, following, stage.layer_stop) if following else 0.0,
                 activation_bytes=costs.sums.activation_bytes(stage.layer_start, stage.layer_stop),
+                deferred_bytes=costs.sums.deferred_bytes(stage.layer_start, stage.layer_stop),
                 limit=limit,
             )
         )

@@ -19,6 +19,7 @@ HALT = np.dtype(
         ("is_first", "i8"),  # stage of its pipeline
         ("is_last", "i8"),
         ("num_bytes", "i8"),  # of activations
+        ("deferred_bytes", "i8"),  # what waits for a weight part
         ("forward", "f8"),  # seconds, like the next three
         ("input", "f8"),
         ("weight", "f8"),
@@ -44,6 +45,8 @@ DESK = np.dtype(
         ("first_key", "i8"),
         ("stop_key", "i8"),
         ("budget", "f8"),  # bytes of activations beyond which weight parts are not put off
+        ("input_excess", "i8"),  # bytes that an input part takes beyond what other passes do
+        ("weight_excess", "i8"),  # the same of a weight part
         ("backward_head", "i8"),
         ("backward_tail", "i8"),
         ("weight_head", "i8"),
@@ -151,7 +154,16 @@ def _next_key(halts: Records, ops: Records, keys: Records, desks: Records, waiti
                 best, first = key, op
     if best < 0 or desks[worker].weight_head == desks[worker].weight_tail:
         return best
-    return best if desks[worker].held_bytes + halts[ops[first].halt].num_bytes <= desks[worker].budget else -1
+    held = desks[worker].held_bytes + halts[ops[first].halt].num_bytes
+    return best if held + max(desks[worker].weight_excess, 0) <= desks[worker].budget else -1
+
+
+@borrowing
+def _is_parted(halts: Records, desks: Records, halt: int, worker: int) -> bool:
+    """Whether a backward pass may be split: there is memory for its input part, and then for any weight part."""
+    left = desks[worker].budget - desks[worker].held_bytes
+    grown = halts[halt].deferred_bytes - halts[halt].num_bytes + max(desks[worker].weight_excess, 0)
+    return bool(not halts[halt].is_first and desks[worker].input_excess <= left and grown <= left)
 
 
 @borrowing
@@ -175,7 +187,7 @@ def _choose(  # noqa: PLR0917
     if has_backward:
         desks[worker].backward_head += 1
         op = waiting[desks[worker].backward_head - 1].backward
-        return (INPUT if is_split and not halts[ops[op].halt].is_first else BACKWARD), int(op)
+        return (INPUT if is_split and _is_parted(halts, desks, ops[op].halt, worker) else BACKWARD), int(op)
     if desks[worker].weight_head < desks[worker].weight_tail:
         desks[worker].weight_head += 1
         return WEIGHT, int(waiting[desks[worker].weight_head - 1].weight)
@@ -189,15 +201,21 @@ def _begin(  # noqa: PLR0917
     """Begin a pass now; when it will be through."""
     halt = ops[op].halt
     worker, seconds = halts[halt].worker, halts[halt].forward
+    running = desks[worker].held_bytes
     if kind == FORWARD:
         desks[worker].held += 1
         desks[worker].held_bytes += halts[halt].num_bytes
         desks[worker].most = max(desks[worker].most, desks[worker].held)
-        desks[worker].most_bytes = max(desks[worker].most_bytes, desks[worker].held_bytes)
+        running = desks[worker].held_bytes
     elif kind == BACKWARD:
         seconds = halts[halt].input + halts[halt].weight
+    elif kind == INPUT:
+        seconds = halts[halt].input
+        running += desks[worker].input_excess
     else:
-        seconds = halts[halt].input if kind == INPUT else halts[halt].weight
+        seconds = halts[halt].weight
+        running += desks[worker].weight_excess
+    desks[worker].most_bytes = max(desks[worker].most_bytes, running)
     if kind != WEIGHT:
         desks[worker].was_backward = kind != FORWARD
     place = desks[worker].first_placed + desks[worker].num_placed
@@ -219,9 +237,11 @@ def _finish(  # noqa: PLR0917
     desks[worker].is_busy = 0
     if kind == FORWARD:
         return (now, BACKWARD, op) if halts[halt].is_last else (now + halts[halt].delay, FORWARD, op + 1)
-    if kind != INPUT:
+    if kind == INPUT:
+        desks[worker].held_bytes += halts[halt].deferred_bytes
+    else:
         desks[worker].held -= 1
-        desks[worker].held_bytes -= halts[halt].num_bytes
+    desks[worker].held_bytes -= halts[halt].deferred_bytes if kind == WEIGHT else halts[halt].num_bytes
     if kind == WEIGHT:
         return now, -1, -1
     keys[halts[halt].key].in_flight -= 1

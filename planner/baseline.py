@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from itertools import accumulate, combinations, islice, pairwise
 
 from estimator.costs import Costs
-from estimator.memory import holds_all, stage_peak_bytes
-from estimator.schedule import scheduled_in_flight
+from estimator.memory import stage_peak_bytes
+from estimator.moments import stage_moments
 from estimator.split import scheduled_times
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings
@@ -100,9 +100,8 @@ class Splitter:
         costs, num_stages = self._costs, len(cuts) - 1
         replicas = costs.profile.optimizer_shards(dp)
         for stage, (a, b) in enumerate(pairwise(cuts)):
-            held = scheduled_in_flight(self._schedule, stage, num_stages, num_microbatches)
-            is_all = holds_all(self._schedule, held, num_microbatches)
-            peak = stage_peak_bytes(costs.sums, a, b, num_in_flight=held, num_replicas=replicas, is_all=is_all)
+            moments = stage_moments(self._schedule, stage, num_stages, num_microbatches)
+            peak = stage_peak_bytes(costs.sums, a, b, moments=moments, num_replicas=replicas)
             if peak > costs.usable_bytes(self._workers[0]):
                 return math.inf
         stages = [costs.stage(self._workers[0], a, b) for a, b in pairwise(cuts)]

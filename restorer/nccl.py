@@ -51,6 +51,8 @@ WATCH_SECONDS = 0.05
 """The same for messages that the host does not wait for."""
 ABORT_SECONDS = 10.0
 """That new groups wait for the end of those before them."""
+SUCCESS = 0
+"""Of torch's `WorkResult`."""
 
 
 class _End:
@@ -123,8 +125,17 @@ def _require_success(work: Any) -> None:
     Raises:
         RuntimeError: it failed.
     """
-    if work.get_future_result().done() and (failure := work.exception()) is not None:
-        raise RuntimeError(str(failure))
+    result = work.get_future_result()
+    if result.done() and result.value() != SUCCESS:
+        raise RuntimeError(_failure_of(work))
+
+
+def _failure_of(work: Any) -> str:
+    """What NCCL told, as far as torch hands it over: 2.11 cannot."""
+    failure = None
+    with suppress(TypeError):
+        failure = work.exception()
+    return str(failure or "NCCL told an error")
 
 
 @dataclass(frozen=True, slots=True)

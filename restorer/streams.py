@@ -27,8 +27,11 @@ from restorer.sealing import SEAL_BYTES, Sealer, checksum, verified
 from restorer.staging import ByteRange, Staging, StateKey
 from restorer.transport import HostTransport, Receiving, Sending
 
-CHUNK_BYTES = 4 * 2**20
-"""Small enough to be read and sealed, or verified and taken in, before it has left a processor's cache."""
+CHUNK_BYTES = 4 * 2**20 - SEAL_BYTES
+"""Small enough to be read and sealed, or verified and taken in, before it has left a processor's cache.
+
+With its seal no more than a power of two, for torch rounds pinned memory up to the next one.
+"""
 MOST_IN_FLIGHT = 4
 """Chunks under way in a stream. Each end holds their memory, and a source that of two more."""
 MOST_REPEATS = 3

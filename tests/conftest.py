@@ -41,6 +41,7 @@ LONGEST_FIRST = (
     "runtime/supervising/test_supervised.py",
     "runtime/workers/test_schedules.py",
     "simulator/test_sweep.py",
+    "gpu/test_runtime.py",
 )
 
 PROCESSES = "pytest.mark.processes"

@@ -76,6 +76,10 @@ _BYTES = (
     "entry_bytes",
     "temporary_bytes",
     "first_temporary_bytes",
+    "deferred_bytes",
+    "input_temporary_bytes",
+    "weight_temporary_bytes",
+    "first_weight_temporary_bytes",
     "optimizer_temporary_bytes",
     "tied_bytes",
 )
@@ -121,6 +125,14 @@ class LayerProfile:
     """The most that a pass of one micro-batch takes at once beyond the activations it keeps or was kept for it."""
     first_temporary_bytes: int = 0
     """The same of a step's first pass, with the gradients that are made in it, for none are there before; 0 if not known."""
+    deferred_bytes: int = 0
+    """Kept from the input part of a split backward pass to its weight part, per micro-batch; 0 means as much as before them."""
+    input_temporary_bytes: int = 0
+    """The most that an input part takes at once beyond `activation_bytes`, with what it keeps; 0 if not known."""
+    weight_temporary_bytes: int = 0
+    """The most that a weight part takes at once beyond `deferred_bytes`; 0 if not known, or where no pass can be split."""
+    first_weight_temporary_bytes: int = 0
+    """The same of a step's first weight part, with the gradients that are made in it; 0 if not known."""
     optimizer_temporary_bytes: int = 0
     """The most that the update takes at once beyond parameters, gradients and optimizer state."""
     tied_to: str | None = None

@@ -21,8 +21,11 @@ _proven: WeakSet[nn.Module] = WeakSet()
 """Modules that once gave the same output again."""
 
 
-class _Place:
+class Place:
     """Stands in the graph for a saved tensor; when the graph lets go of it, so does the recomputation."""
+
+    is_read_once = False
+    """Whether the recomputation may let go of it once it has been asked for."""
 
 
 class _EnoughError(Exception):
@@ -63,8 +66,8 @@ class _Recomputation:
         self._versions = [tensor._version for tensor in inputs]
         self._name = name
         self._devices = [device] if device.type == "cuda" else []
-        self._places: list[ref[_Place]] = []
-        self._tensors: WeakKeyDictionary[_Place, tuple[Tensor, int]] = WeakKeyDictionary()
+        self._places: list[ref[Place]] = []
+        self._tensors: WeakKeyDictionary[Place, tuple[Tensor, int]] = WeakKeyDictionary()
         """With the version that each had when it was saved."""
         self._expected: tuple[nn.Module, Tensors] | None = None
 
@@ -72,17 +75,17 @@ class _Recomputation:
         """Compare what comes next time; outputs without their graph, which holds this object."""
         self._expected = module, tuple(tensor.detach() for tensor in outputs)
 
-    def let_go(self, _: Tensor) -> _Place:
+    def let_go(self, _: Tensor) -> Place:
         """In the forward pass: what the graph holds in a tensor's place."""
-        place = _Place()
+        place = Place()
         self._places.append(ref(place))
         return place
 
-    def found(self, place: _Place) -> Tensor:
+    def found(self, place: Place) -> Tensor:
         """In the backward pass: the tensor of a place."""
         if place not in self._tensors:
             self._compute()
-        tensor, version = self._tensors[place]
+        tensor, version = self._tensors.pop(place) if place.is_read_once else self._tensors[place]
         if tensor._version != version:  # autograd looks only at what it keeps itself
             raise self._refused("changes in place what its own backward pass needs")
         return tensor

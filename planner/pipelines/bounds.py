@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimator.arrays import Floats, Ints, Mask
+from estimator.arrays import Floats, Ints
 from estimator.compiled import borrowing, compiled
+from estimator.moments import most_running
 from estimator.schedule import most_in_flight
 
 WIDER = 1.25
@@ -27,10 +28,12 @@ class Model(NamedTuple):
     """Of the first n layers and one micro-batch, shape [layers + 1]."""
     entry_bytes: Ints
     """What a stage that begins with layer n keeps of its input besides, shape [layers + 1]."""
-    temporary_bytes: Ints
-    """What a pass takes beyond the activations of layers [a, b), shape [layers + 1, layers + 1]."""
-    first_bytes: Ints
-    """As before, in a step's first backward pass, before which there are no gradients, shape [layers + 1, layers + 1]."""
+    deferred_bytes: Ints
+    """Of them what waits for the weight part, shape [layers + 1]."""
+    deferred_entry_bytes: Ints
+    """What a stage that begins with layer n keeps of its input until then, shape [layers + 1]."""
+    taken_bytes: Ints
+    """What a pass over layers [a, b) takes beyond, by kind (`estimator.layers.KINDS`), shape [layers + 1, layers + 1, kinds]."""
     update_bytes: Ints
     """What the update of layers [a, b) takes, when no activations are held, shape [layers + 1, layers + 1]."""
     delays: Floats
@@ -51,10 +54,8 @@ class Chain(NamedTuple):
     """The highest speed after each stage, shape [stages]."""
     usable_bytes: Ints
     """Shape [stages]."""
-    held: Ints
-    """Most micro-batches whose activations are held, shape [stages]."""
-    is_all: Mask
-    """Whether those are all, so that there are no gradients yet when they are held, shape [stages]."""
+    moments: Ints
+    """When each stage holds most (`estimator.moments.stage_moments`), shape [stages, moments, 3]."""
     rest: int
     """Micro-batches but one."""
     lag: int
@@ -77,28 +78,25 @@ def fits(model: Model, chain: Chain, stage: int, start: int, stop: int) -> bool:
     if stage == 0 and stop > chain.most_first:
         return False
     usable: int = chain.usable_bytes[stage]
-    return stage_peak_bytes(model, chain.held[stage], chain.is_all[stage], start, stop) <= usable
+    return stage_peak_bytes(model, chain.moments[stage], start, stop) <= usable
 
 
 @borrowing
-def stage_peak_bytes(model: Model, num_in_flight: int, is_all: bool, start: int, stop: int) -> int:
+def stage_peak_bytes(model: Model, moments: Ints, start: int, stop: int) -> int:
     """`estimator.memory.stage_peak_bytes` of layers [start, stop), from the tables."""
-    activations = model.activation_bytes[stop] - model.activation_bytes[start] + model.entry_bytes[start]
-    held = num_in_flight * activations
-    passing = held + model.temporary_bytes[start, stop]
-    if is_all:
-        later = passing - activations if num_in_flight > 1 else 0
-        passing = max(later, held + model.first_bytes[start, stop])
+    kept = model.activation_bytes[stop] - model.activation_bytes[start] + model.entry_bytes[start]
+    deferred = model.deferred_bytes[stop] - model.deferred_bytes[start] + model.deferred_entry_bytes[start]
+    passing = most_running(moments, kept, deferred, model.taken_bytes[start, stop])
     peak: int = model.static_bytes[start, stop] + max(passing, model.update_bytes[start, stop])
     return peak
 
 
 @borrowing
-def fill_peaks(model: Model, num_in_flight: int, is_all: bool, peaks: Floats) -> None:
+def fill_peaks(model: Model, moments: Ints, peaks: Floats) -> None:
     """Write `stage_peak_bytes` of every range with layers into a table, shape [layers + 1, layers + 1]."""
     for start in range(len(peaks)):
         for stop in range(start + 1, len(peaks)):
-            peaks[start, stop] = stage_peak_bytes(model, num_in_flight, is_all, start, stop)
+            peaks[start, stop] = stage_peak_bytes(model, moments, start, stop)
 
 
 @compiled

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from estimator.arrays import Floats, Ints
-from estimator.layers import LayerSums
+from estimator.layers import KINDS, LayerSums
+from estimator.moments import Moments
 
 ROUNDING = 1e-9
 
@@ -26,36 +27,51 @@ class Capacities:
             sums: of the profile's layers.
             num_replicas: holders of each layer.
         """
-        bounds, activations = np.arange(sums.profile.num_layers + 1), np.array(sums.activations, dtype=np.int64)
-        held = activations[None] - activations[:, None] + np.array(sums.entry_bytes, dtype=np.int64)[:, None]
-        self._num_layers = len(bounds) - 1
-        self._static, self._held = _least(sums.least_static_table(num_replicas)), _least(held)
-        self._temporary = int(sums.temporary_table()[bounds[:-1], bounds[1:]].min())
+        self._num_layers = sums.profile.num_layers
+        self._static = _least(sums.least_static_table(num_replicas))
+        self._held = _least_held(sums.activations, sums.entry_bytes)
+        self._deferred = _least_held(sums.deferred, sums.deferred_entry_bytes)
+        own = range(self._num_layers)
+        self._taken = np.array([min(sums.temporary_bytes(n, n + 1, kind) for n in own) for kind in KINDS], dtype=np.int64)
 
-    def suffice(self, moments: Ints, usable_bytes: Sequence[int]) -> bool:
+    def suffice(self, moments: Sequence[Moments], usable_bytes: Sequence[int]) -> bool:
         """Whether a split is not ruled out. O(moments * stages).
 
-        A worker needs, with most activations held at any moment, room for a layer in each of its stages; what is left it fills
-        with further layers where these need least. It holds no more than at the moment, or on the average of all, that allows
-        the fewest.
+        A worker needs, with most kept at any moment, room for a layer in each of its stages; what is left it fills with further
+        layers where these need least. It holds no more than at the moment, or on the average of all of a kind, that allows fewest.
 
         Args:
-            moments: micro-batches that each worker holds in each stage, shape [workers, moments, stages per worker].
+            moments: when each worker holds most, by kind.
             usable_bytes: of the workers.
         """
-        num_workers, _, num_virtual = moments.shape
-        if num_workers * num_virtual <= LAST:
+        num_workers, _, columns = moments[0].counts.shape
+        if num_workers * columns // 2 <= LAST:
             return True
-        counts = np.concatenate((moments, moments.mean(axis=1, keepdims=True)), axis=1)
+        most = [self._most_layers(own, np.array(usable_bytes)[:, None]) for own in moments]
+        return bool(np.min(most, axis=0).sum() >= self._num_layers)
+
+    def _most_layers(self, moments: Moments, usable_bytes: Ints) -> Floats:
+        """That each worker can hold at most; -inf where it has no room for one in each of its stages. Shape [workers]."""
+        num_workers, num_virtual = len(moments.counts), moments.counts.shape[2] // 2
         sorts = np.full((num_workers, 1, num_virtual), INNER)
         sorts[0, :, 0], sorts[-1, :, -1] = FIRST, LAST
-        one, more = (self._static[sorts, further] + counts * self._held[sorts, further] for further in (0, 1))
-        room = np.array(usable_bytes)[:, None] - self._temporary - one.sum(axis=2)
-        if (room < 0).any():
-            return False
+        counts = np.concatenate((moments.counts, moments.counts.mean(axis=1, keepdims=True)), axis=1)
+        held, put_off = counts[:, :, :num_virtual], counts[:, :, num_virtual:]
+        one, more = (
+            self._static[sorts, further] + held * self._held[sorts, further] + put_off * self._deferred[sorts, further]
+            for further in (0, 1)
+        )
+        room = usable_bytes - self._taken[moments.kinds][:, None] - one.sum(axis=2)
         least = np.maximum(more.min(axis=2), ROUNDING)
         most = np.minimum(num_virtual + np.floor(room / least + ROUNDING).min(axis=1), self._num_layers)
-        return bool(most.sum() >= self._num_layers)
+        result: Floats = np.where((room < 0).any(axis=1), -np.inf, most)
+        return result
+
+
+def _least_held(sizes: Sequence[float], entries: Sequence[int]) -> Floats:
+    """`_least` of what is kept of one micro-batch: of the first n layers, and of the input where a stage begins with one."""
+    prefix = np.array(sizes, dtype=np.int64)
+    return _least(prefix[None] - prefix[:, None] + np.array(entries, dtype=np.int64)[:, None])
 
 
 def _least(table: Ints) -> Floats:

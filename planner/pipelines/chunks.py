@@ -12,7 +12,7 @@ from estimator.arrays import Floats, Ints
 from estimator.compiled import compiled
 from estimator.interleaved import interleaved_ends
 from estimator.layers import LayerSums
-from estimator.memory import all_held_moments
+from estimator.moments import all_moments, kinds_under
 from estimator.pipeline import PassTimes
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
@@ -91,7 +91,9 @@ class ChunkSplitter:
         self._forward, self._backward = np.array(sums.forward, np.float64), np.array(sums.backward, np.float64)
         layers = sums.profile.layers
         self._activations, self._entries = np.array(sums.activations, np.int64), np.array(sums.entry_bytes, np.int64)
-        self._temporary, self._updates = sums.temporary_table(), sums.update_table()
+        self._deferred, self._deferred_entries = np.array(sums.deferred, np.int64), np.array(sums.deferred_entry_bytes, np.int64)
+        self._taken = np.stack([sums.temporary_table(kind) for kind in kinds_under(schedule)])
+        self._updates = sums.update_table()
         self._optimizer = np.array(sums.optimizer, np.float64)
         waited = np.array(sums.backward_input, np.float64) if schedule.is_split else self._backward
         self._parts = self._forward, waited, self._backward - waited
@@ -194,7 +196,7 @@ class ChunkSplitter:
 
     def may_fit(self, kinds: Sequence[WorkerKind], num_virtual: int, num_microbatches: int) -> bool:
         """Whether it is not ruled out that some split fits memory."""
-        moments = all_held_moments(self._schedule, len(kinds), num_microbatches, num_virtual)
+        moments = all_moments(self._schedule, len(kinds), num_microbatches, num_virtual)
         return self._capacities.suffice(moments, [kind.usable_bytes for kind in kinds])
 
     def lacks(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> Ints:
@@ -206,10 +208,15 @@ class ChunkSplitter:
         num_workers = len(kinds)
         places = np.arange(options.shape[1] - 1).reshape(-1, num_workers).T
         starts, stops = options[:, places], options[:, places + 1]  # shape [splits, workers, stages per worker]
-        moments = all_held_moments(self._schedule, num_workers, num_microbatches, len(places[0]))
-        activations = self._activations[stops] - self._activations[starts] + self._entries[starts]
-        held = (activations[:, :, None] @ moments.transpose(0, 2, 1))[:, :, 0].max(axis=2)
-        running = np.maximum(self._updates[starts, stops].max(axis=2), held + self._temporary[starts, stops].max(axis=2))
+        sizes = self._activations[stops] - self._activations[starts] + self._entries[starts]
+        if self._schedule.is_split:
+            deferred = self._deferred[stops] - self._deferred[starts] + self._deferred_entries[starts]
+            sizes = np.concatenate((sizes, deferred), axis=2)
+        running = self._updates[starts, stops].max(axis=2)
+        for own in all_moments(self._schedule, num_workers, num_microbatches, len(places[0])):
+            kept = (sizes[:, :, None] @ own.counts[:, :, : sizes.shape[2]].transpose(0, 2, 1))[:, :, 0].max(axis=2)
+            taken = self._taken[own.kinds[0]][starts, stops] if own.are_alike else self._taken[own.kinds[:, None], starts, stops]
+            running = np.maximum(running, kept + taken.max(axis=2))
         usable = np.array([kind.usable_bytes for kind in kinds], dtype=np.int64)
         result: Ints = self._sums.held_bytes_of(starts, stops, self._num_replicas) + running - usable
         return result

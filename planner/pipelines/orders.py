@@ -38,7 +38,7 @@ def order_that_fits(model: Model, chain: Chain, sizes: Ints, counts: Ints) -> In
             for start in range(stage, num_layers - num_stages + stage + 1):
                 stop = start + 1 if last[before, start] >= 0 else num_layers + 1
                 while stop <= num_layers - (num_stages - 1 - stage):
-                    if stage_peak_bytes(model, chain.held[stage], chain.is_all[stage], start, stop) > sizes[size]:
+                    if stage_peak_bytes(model, chain.moments[stage], start, stop) > sizes[size]:
                         break
                     last[choice, stop], starts[choice, stop] = size, start
                     stop += 1

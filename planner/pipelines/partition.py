@@ -11,8 +11,8 @@ import numpy as np
 
 from estimator.arrays import Floats, Ints
 from estimator.layers import LayerSums
-from estimator.memory import holds_all
-from estimator.schedule import most_in_flight, scheduled_in_flight
+from estimator.moments import kinds_under, stacked, stage_moments
+from estimator.schedule import most_in_flight
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LayerProfile, LinkCost
 from planner.pipelines.bounds import Chain, Model, fill_peaks, fits_somehow, widest_that_fits
@@ -83,8 +83,9 @@ class Partitioner:
             static_bytes=sums.static_table(num_replicas),
             activation_bytes=np.array(sums.activations, dtype=np.int64),
             entry_bytes=np.array(sums.entry_bytes, dtype=np.int64),
-            temporary_bytes=sums.temporary_table(),
-            first_bytes=sums.first_temporary_table(),
+            deferred_bytes=np.array(sums.deferred, dtype=np.int64),
+            deferred_entry_bytes=np.array(sums.deferred_entry_bytes, dtype=np.int64),
+            taken_bytes=np.stack([sums.temporary_table(kind) for kind in kinds_under(schedule)], axis=-1),
             update_bytes=sums.update_table(),
             delays=delays,
             least_delay=float(delays[1:-1].min()) if count > 1 else 0.0,
@@ -95,7 +96,7 @@ class Partitioner:
         self.tolerance = EXACT if len(set(map(_amounts, layers))) == 1 else CLOSE
         self._splits: dict[int, Ints] = {}
         self._crews: dict[tuple[WorkerKind, ...], Crew] = {}
-        self._held_by: dict[tuple[int, int], Ints] = {}
+        self._moments_by: dict[tuple[int, int], Ints] = {}
         self._descended: dict[tuple[WorkerKind, ...], Ints] = {}
         """Where the last descent for these workers ended: a good split for other micro-batch counts too."""
         self._bounded: dict[tuple[object, ...], Attained] = {}
@@ -208,8 +209,7 @@ class Partitioner:
             above=crew.above,
             below=crew.below,
             usable_bytes=crew.usable_bytes,
-            held=(held := self._held(num_stages, num_microbatches)),
-            is_all=(held == num_microbatches) & (not self._schedule.is_split),
+            moments=self._moments(num_stages, num_microbatches),
             rest=num_microbatches - 1,
             lag=self._schedule.lag,
             all_forward=self._schedule is Schedule.GPIPE,
@@ -219,13 +219,12 @@ class Partitioner:
             common=firsts.common,
         )
 
-    def _held(self, num_stages: int, num_microbatches: int) -> Ints:
-        """Most micro-batches whose activations each stage holds. Shape [stages]."""
+    def _moments(self, num_stages: int, num_microbatches: int) -> Ints:
+        """When each stage holds most; one of its moments is repeated where they are fewer. Shape [stages, moments, 3]."""
         key = num_stages, num_microbatches
-        if key not in self._held_by:
-            held = [scheduled_in_flight(self._schedule, stage, *key) for stage in range(num_stages)]
-            self._held_by[key] = np.array(held, dtype=np.int64)
-        return self._held_by[key]
+        if key not in self._moments_by:
+            self._moments_by[key] = stacked([stage_moments(self._schedule, stage, *key) for stage in range(num_stages)])
+        return self._moments_by[key]
 
     def _first(self, options: Ints, chain: Chain, below: float = math.inf) -> tuple[float, Ints]:
         """The fastest of several splits (shape [splits, stages + 1]) and its objective; the first among equals.
@@ -286,8 +285,7 @@ class Partitioner:
 
     def peak_table(self, stage: int, num_stages: int, num_microbatches: int) -> Floats:
         """Peak memory of every layer range [a, b) on a stage; infinite for empty ranges. Shape [layers + 1, layers + 1]."""
-        held = scheduled_in_flight(self._schedule, stage, num_stages, num_microbatches)
         count = self._sums.profile.num_layers
         peaks = np.full((count + 1, count + 1), np.inf)
-        fill_peaks(self._model, held, holds_all(self._schedule, held, num_microbatches), peaks)
+        fill_peaks(self._model, stage_moments(self._schedule, stage, num_stages, num_microbatches), peaks)
         return peaks

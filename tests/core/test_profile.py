@@ -16,9 +16,10 @@ from tests.core.refusals import refuses
 FREE = LinkCost(alpha_seconds=0, beta_seconds_per_byte=0)
 TIMES = ["forward_seconds", "backward_input_seconds", "backward_weight_seconds", "optimizer_seconds", "accumulation_seconds"]
 SIZES = ["parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "output_bytes"]
+PARTS = ["deferred_bytes", "input_temporary_bytes", "weight_temporary_bytes", "first_weight_temporary_bytes"]
 
 
-@pytest.mark.parametrize("field", TIMES + SIZES)
+@pytest.mark.parametrize("field", TIMES + SIZES + PARTS)
 @pytest.mark.parametrize("value", [-1, -1e-9, float("nan"), float("inf"), 10**400])
 def test_layers_refuse_what_is_negative_or_not_finite(field, value):
     with refuses(field, fragment="finite number of at least 0"):

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"{COMPILER} is missing, which compiles the device"),
 ]
 
-NOT_AT_LENGTH = "not (killed_in_a_step and (forward or backward or commit)) and not command"
+NOT_AT_LENGTH = "not (killed_in_a_step and (forward or backward or commit)) and not command and not measured_in"
 """The rest is done by `make test-emulated`."""
 
 STREAMS = """
@@ -61,6 +61,24 @@ else:
     raise AssertionError("tensors of both devices were added")
 """
 
+FORKS = """
+import os
+import torch
+
+def is_usable_in_a_fork():
+    if (child := os.fork()) == 0:
+        try:
+            torch.zeros(1, device="cuda")
+        except RuntimeError as error:
+            os._exit(1 if "in forked subprocess" in str(error) else 2)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+assert is_usable_in_a_fork(), "nobody asked for the device"
+torch.cuda.is_available()
+assert not is_usable_in_a_fork(), "somebody asked for it before"
+"""
+
 
 def emulated(*command: str) -> subprocess.CompletedProcess[str]:
     options = {"cwd": ROOT, "env": environment(), "capture_output": True, "text": True}
@@ -69,6 +87,11 @@ def emulated(*command: str) -> subprocess.CompletedProcess[str]:
 
 def test_who_does_not_wait_reads_rubbish():
     done = emulated("-c", STREAMS)
+    assert done.returncode == 0, done.stderr
+
+
+def test_who_is_forked_from_a_process_that_asked_for_the_device_has_none():
+    done = emulated("-c", FORKS)
     assert done.returncode == 0, done.stderr
 
 

@@ -33,6 +33,7 @@ def test_bytes_of_a_block_by_hand():
     assert (block.parameter_bytes, block.gradient_bytes, block.optimizer_bytes) == (2 * parameters, 2 * parameters, 12 * parameters)
     assert block.output_bytes == 2 * 16 * 8 * 2
     assert block.activation_bytes == 2 * 16 * (2 * 8 * 8 + 2 * 2 * 32 + 4 * 2)
+    assert block.deferred_bytes == 2 * 16 * (2 * 12 * 8 + 2 * 2 * 32)
 
 
 def test_seconds_of_a_block_by_hand():

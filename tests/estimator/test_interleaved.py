@@ -12,8 +12,8 @@ from estimator import interleaved
 from estimator.costs import Costs
 from estimator.estimate import estimate
 from estimator.interleaved import groups_of, held_passes, stage_limit, worker_order
-from estimator.layers import StageTimes
-from estimator.memory import held_activations
+from estimator.layers import PASS, StageTimes
+from estimator.moments import most_held
 from estimator.schedule import LAST_PASSES, Pass, Step
 from estimator.split import scheduled_times
 from kintsugi.core.cluster import Cluster
@@ -89,20 +89,23 @@ def test_no_worker_and_no_stage_holds_more_than_its_limit(shape, schedule):
     num_workers, num_virtual, count = shape
     stride, is_split = groups_of(num_workers, count)[3], schedule.is_split
     for worker, order in enumerate(orders(*shape, schedule)):
-        held, most, between, moments = Counter(), Counter(), Counter(), set()
+        held, most, between, moments, kept = Counter(), Counter(), Counter(), set(), set()
         for stage, step in order:
             held[stage] += (step.kind is Pass.FORWARD) - (step.kind in LAST_PASSES)
             between[stage] += (step.kind is Pass.FORWARD) - (step.kind in WAITED)
             most[stage] = max(most[stage], between[stage])
-            moments.add(tuple(held[s] for s in range(worker, num_workers * num_virtual, num_workers)))
+            own = range(worker, num_workers * num_virtual, num_workers)
+            moments.add(tuple(held[s] for s in own))
+            kept.add(tuple(between[s] for s in own) + tuple(held[s] - between[s] for s in own))
         fewer = worker if is_split else 2 * worker
         assert max(map(sum, moments)) <= (num_virtual - 1) * stride + 2 * (num_workers - 1) + 1 - fewer
         assert {s: stage_limit(s, num_workers, num_workers * num_virtual, count) for s in most} == most
         peaks = held_passes(worker, num_workers, num_virtual, count, is_split=is_split)
-        assert {tuple(row) for row in peaks.tolist()} <= moments
-        weights = [3, 5, 2, 7][:num_virtual]
-        expected = max(map(sum, moments)), max(int(np.dot(moment, weights)) for moment in moments)
-        assert held_activations(schedule, worker, num_workers, count, weights) == expected
+        assert {tuple(row[1:]) for row in peaks.tolist()} <= kept
+        assert most_held(peaks) == max(map(sum, moments))
+        for weights in ([3, 5, 2, 7, 4, 6, 3, 9], [5, 3, 4, 2, 1, 2, 3, 1]):
+            own = [*weights[:num_virtual], *weights[4 : 4 + num_virtual]]
+            assert max(peaks[:, 1:] @ own) == max(int(np.dot(moment, own)) for moment in kept)
 
 
 @pytest.mark.parametrize("num_workers", [2, 3, 5])
@@ -117,14 +120,14 @@ def test_many_groups_alike_show_what_few_do(num_workers, is_split):
 
 def test_of_very_many_micro_batches_few_are_looked_at():
     interleaved._passes.cache_clear()
-    assert held_passes(0, 4, 50, 65_536).shape == (50, 50)
+    assert held_passes(0, 4, 50, 65_536).shape == (50, 101)
     assert interleaved._passes.cache_info().misses == 1
     assert len(interleaved._passes(0, 4, 50, interleaved._telling(4, 65_536), False)[0]) < 5_000
 
 
 def test_moments_halfway_between_others_are_left_out():
     """A worker takes up its first stage as it lets go of its other one: what it holds between the two ends matters to no peak."""
-    assert held_passes(1, 4, 2, 8).tolist() == [[5, 4], [8, 1]]
+    assert held_passes(1, 4, 2, 8).tolist() == [[PASS, 5, 4, 0, 0], [PASS, 8, 1, 0, 0]]
     assert len(held_passes(3, 16, 8, 64)) == 8
 
 
@@ -245,7 +248,7 @@ def test_memory_is_that_of_all_stages_of_a_worker_and_shared_weights_count_once(
     peaks = {stage.worker: stage.peak_memory_bytes for stage in estimate(plan, profile, cluster).stages}
     costs, layer_bytes = Costs(profile, cluster), 600_000_000
     assert [stage.layers for stage in plan.stages_of["w01"]] == [range(2, 4), range(6, 8)]
-    held = held_passes(1, 2, 2, 4) @ np.array([costs.sums.activation_bytes(a, b) for a, b in ((2, 4), (6, 8))])
+    held = held_passes(1, 2, 2, 4)[:, 1:3] @ np.array([costs.sums.activation_bytes(a, b) for a, b in ((2, 4), (6, 8))])
     assert peaks["w01"] == 4 * layer_bytes + held.max()  # the head brings a copy of the embedding
     single = grid_plan(8, [1], [4], schedule=Schedule.INTERLEAVED, stages_per_worker=4)
     static = estimate(single, profile, cluster).stages[0].peak_memory_bytes - costs.sums.activation_bytes(0, 8)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator.list_schedule import Hop, Journey, ListScheduler
+from estimator.list_schedule import Budget, Hop, Journey, ListScheduler
 from estimator.schedule import LAST_PASSES, Pass, one_forward_one_backward
 from kintsugi.core.plan import Schedule
 
@@ -53,6 +53,7 @@ def crossing_journeys(draw):
                     draw(st.integers(0, 3)),
                     draw(st.integers(0, 2)) if s + 1 < num_stages else 0.0,
                     draw(st.integers(0, 5)),
+                    draw(st.integers(0, 7)),
                 )
                 for s in range(num_stages)
             )
@@ -60,13 +61,18 @@ def crossing_journeys(draw):
     return result
 
 
-BUDGETS = st.sampled_from([None, dict.fromkeys((f"w{n}" for n in range(5)), 8)])
+BUDGETS = st.one_of(
+    st.none(),
+    st.builds(Budget, st.integers(3, 16), st.integers(-3, 5), st.integers(-3, 5)).map(
+        lambda own: dict.fromkeys((f"w{n}" for n in range(5)), own)
+    ),
+)
 
 
 @given(crossing_journeys(), st.booleans(), st.booleans(), BUDGETS)
 @settings(max_examples=300, deadline=None)
 def test_list_scheduling_crossing_ways_is_complete_and_keeps_limits(ways, is_limit_shared, is_split, budgets):
-    scheduler = ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=is_limit_shared, budget_bytes=budgets)
+    scheduler = ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=is_limit_shared, budgets=budgets)
     placed = scheduler.run(is_split=is_split)
     found = defaultdict(list)
     for worker, own in placed.items():
@@ -74,7 +80,7 @@ def test_list_scheduling_crossing_ways_is_complete_and_keeps_limits(ways, is_lim
             found[worker, item.microbatch, item.stage].append(item.kind)
     assert set(found) == {(hop.worker, way.microbatches[0], s) for way in ways for s, hop in enumerate(way.hops)}
     for (_, _, stage), kinds in found.items():
-        assert kinds == (SPLIT if is_split and stage else WHOLE)
+        assert kinds in ([SPLIT] if is_split and stage and budgets is None else [SPLIT, WHOLE] if is_split and stage else [WHOLE])
     way_of = {way.microbatches[0]: way for way in ways}
     for own in placed.values():
         held: Counter[tuple[int, int]] = Counter()
@@ -91,17 +97,18 @@ def test_list_scheduling_crossing_ways_is_complete_and_keeps_limits(ways, is_lim
 @settings(deadline=None)
 def test_what_a_schedule_says_of_itself_is_read_off_its_passes(ways, is_split, budgets):
     way_of = {way.microbatches[0]: way for way in ways}
-    scheduler = ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=False, budget_bytes=budgets)
+    scheduler = ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=False, budgets=budgets)
     for own in scheduler.run(is_split=is_split).values():
         held = num_bytes = most = most_bytes = 0
-        seconds = 0.0
+        seconds, (_, *excesses) = 0.0, next(iter((budgets or {"": Budget(0)}).values()))
+        excess_of = dict(zip((Pass.BACKWARD_INPUT, Pass.BACKWARD_WEIGHT), excesses, strict=True))
         for item in own.passes:
             hop = way_of[item.microbatch].hops[item.stage]
             if item.kind is Pass.FORWARD:
                 held, num_bytes = held + 1, num_bytes + hop.activation_bytes
-            elif item.kind in LAST_PASSES:
-                held, num_bytes = held - 1, num_bytes - hop.activation_bytes
-            most, most_bytes = max(most, held), max(most_bytes, num_bytes)
+            most, most_bytes = max(most, held), max(most_bytes, num_bytes + excess_of.get(item.kind, 0))
+            held -= item.kind in LAST_PASSES
+            num_bytes += kept_after(item.kind, hop)
             seconds += {
                 Pass.FORWARD: hop.forward_seconds,
                 Pass.BACKWARD: hop.backward_input_seconds + hop.backward_weight_seconds,
@@ -112,23 +119,44 @@ def test_what_a_schedule_says_of_itself_is_read_off_its_passes(ways, is_split, b
         assert own.end_seconds >= seconds
 
 
-@given(crossing_journeys(), st.integers(5, 12))
+def kept_after(kind: Pass, hop: Hop) -> int:
+    """By how much a pass changes what is kept, once it is through."""
+    if kind is Pass.FORWARD:
+        return 0
+    if kind is Pass.BACKWARD_WEIGHT:
+        return -hop.deferred_bytes
+    return hop.deferred_bytes * (kind is Pass.BACKWARD_INPUT) - hop.activation_bytes
+
+
+@given(crossing_journeys(), st.integers(5, 12), st.integers(-2, 3), st.integers(-2, 3))
 @settings(deadline=None)
-def test_weight_parts_are_not_put_off_beyond_the_memory(ways, budget):
-    """A forward pass that takes a worker over its budget finds no weight part waiting there."""
+def test_weight_parts_are_not_put_off_beyond_the_memory(ways, budget, input_excess, weight_excess):
+    """Where one waits there is room for it; a forward pass that takes a worker over its budget finds none there."""
     way_of = {way.microbatches[0]: way for way in ways}
-    budgets = dict.fromkeys((f"w{n}" for n in range(5)), budget)
-    scheduler = ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=False, budget_bytes=budgets)
+    budgets = dict.fromkeys((f"w{n}" for n in range(5)), Budget(budget, input_excess, weight_excess))
+    scheduler = ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=False, budgets=budgets)
     for own in scheduler.run(is_split=True).values():
         num_bytes = waiting = 0
         for item in own.passes:
             hop = way_of[item.microbatch].hops[item.stage]
-            waiting += (item.kind is Pass.BACKWARD_INPUT) - (item.kind is Pass.BACKWARD_WEIGHT)
             if item.kind is Pass.FORWARD:
                 num_bytes += hop.activation_bytes
-                assert num_bytes <= budget or waiting == 0
-            elif item.kind in LAST_PASSES:
-                num_bytes -= hop.activation_bytes
+            assert num_bytes <= budget or waiting == 0
+            assert num_bytes + input_excess <= budget or item.kind is not Pass.BACKWARD_INPUT
+            num_bytes += kept_after(item.kind, hop)
+            waiting += (item.kind is Pass.BACKWARD_INPUT) - (item.kind is Pass.BACKWARD_WEIGHT)
+            assert num_bytes + max(weight_excess, 0) <= budget or waiting == 0
+
+
+@pytest.mark.parametrize(("num_bytes", "kinds"), [(7, WHOLE), (8, SPLIT)])
+def test_without_room_to_put_weight_parts_off_passes_are_whole(num_bytes, kinds):
+    """The last worker holds one micro-batch; what waits for a weight part is twice its activations."""
+    hops = tuple(Hop(f"w{s}", 1.0, 1.0, 1.0, 0.0, activation_bytes=4, deferred_bytes=8) for s in range(2))
+    ways = [Journey(pipeline=0, hops=hops, microbatches=range(4), turns=range(4))]
+    scheduler = ListScheduler(ways, Schedule.ONE_F_ONE_B, is_limit_shared=False, budgets={"w1": Budget(num_bytes)})
+    own = scheduler.run(is_split=True)["w1"]
+    assert {item.kind for item in own.passes} == set(kinds)
+    assert own.activation_bytes <= num_bytes
 
 
 def test_equal_ways_give_equal_schedules():

@@ -7,75 +7,113 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.layers import LayerSums
+from estimator.layers import FIRST_PASS, KINDS, PASS, WEIGHT_PART, LayerSums
 from estimator.memory import (
     activation_budget,
-    holds_all,
     peak_bytes,
+    rerouted_peak_bytes,
     running_bytes,
     stage_peak_bytes,
-    worker_peak_bytes,
     worker_static_bytes,
 )
-from estimator.schedule import Pass, order
+from estimator.moments import stage_moments
+from estimator.schedule import ORDERS, Pass, order
 from kintsugi.core.plan import Schedule
 from tests.builders import grid_plan, layer, profile_of, uniform_profile
 
 sizes = st.integers(0, 1_000)
-layers = st.lists(st.tuples(sizes, st.integers(1, 1_000), sizes, sizes, sizes, sizes), min_size=1, max_size=5)
-"""Activations, temporary memory of passes and of the update, gradients, input that a stage keeps, memory of first passes."""
+NAMES = (
+    "activation_bytes",
+    "temporary_bytes",
+    "optimizer_temporary_bytes",
+    "gradient_bytes",
+    "entry_bytes",
+    "first_temporary_bytes",
+    "deferred_bytes",
+    "input_temporary_bytes",
+    "weight_temporary_bytes",
+    "first_weight_temporary_bytes",
+)
+known = st.tuples(sizes, st.integers(1, 1_000), *(sizes,) * 6, st.integers(1, 1_000), sizes)
+layers = st.lists(known, min_size=1, max_size=5)
+some_unknown = st.lists(st.tuples(sizes, st.integers(1, 1_000), *(sizes,) * 8), min_size=1, max_size=5)
+STAGED = [schedule for schedule in ORDERS if not schedule.is_interleaved]
 
 
 def profile_with(found):
-    names = ("activation_bytes", "temporary_bytes", "optimizer_temporary_bytes", "gradient_bytes", "entry_bytes")
-    named = [dict(zip((*names, "first_temporary_bytes"), own, strict=False)) for own in found]
-    return profile_of([layer(f"l{n}", **own) for n, own in enumerate(named)])
+    return profile_of([layer(f"l{n}", **dict(zip(NAMES, own, strict=False))) for n, own in enumerate(found)])
 
 
-def walked_bytes(found, stage: int, num_stages: int, num_microbatches: int) -> int:
-    """The most beyond static memory, looking at every layer of every pass of a stage."""
-    held, most = 0, max(update for _, _, update, *_ in found)
-    lacking = {index: own[3] for index, own in enumerate(found)}
-    entry = found[0][4]
-    for step in order(Schedule.ONE_F_ONE_B, stage, num_stages, num_microbatches):
-        is_forward = step.kind is Pass.FORWARD
-        for index in range(len(found)) if is_forward else reversed(range(len(found))):
-            kept, temporary, _, gradients, _, first = found[index]
-            held += (kept + entry * (index == 0)) if is_forward else 0
-            made = min(max(first - temporary, 0), gradients) if not is_forward and index in lacking else 0
-            most = max(most, held + temporary + made - sum(lacking.values()))
-            if not is_forward:
-                held -= kept + entry * (index == 0)
-                lacking.pop(index, None)
-    assert held == sum(lacking.values()) == 0
-    return most
+class Walk:
+    """Every layer of every pass of a stage: what is held beyond static memory, and the most there ever was."""
+
+    def __init__(self, layers, *, is_split: bool) -> None:
+        self.layers, self.held, self.most = layers, 0, max(own.optimizer_temporary_bytes for own in layers)
+        is_told = not is_split or all(own.weight_temporary_bytes or not own.gradient_bytes for own in layers[1:])
+        self.lacking = {index: own.gradient_bytes for index, own in enumerate(layers) if is_told}
+
+    def kept(self, index: int) -> int:
+        return self.layers[index].activation_bytes + self.layers[index].entry_bytes * (index == 0)
+
+    def put_off(self, index: int) -> int:
+        return self.layers[index].deferred_bytes or self.kept(index)
+
+    def sees(self, num_bytes: int) -> None:
+        self.most = max(self.most, self.held + num_bytes - sum(self.lacking.values()))
+
+    def do(self, kind: Pass) -> None:
+        for index in range(len(self.layers)) if kind is Pass.FORWARD else reversed(range(len(self.layers))):
+            own = self.layers[index]
+            if kind is Pass.FORWARD:
+                self.held += self.kept(index)
+                self.sees(own.temporary_bytes)
+            elif kind is Pass.BACKWARD:
+                made = min(max(own.first_temporary_bytes - own.temporary_bytes, 0), own.gradient_bytes)
+                self.sees(own.temporary_bytes + made * (index in self.lacking))
+                self.held -= self.kept(index)
+                self.lacking.pop(index, None)
+            elif kind is Pass.BACKWARD_INPUT:
+                grown = (own.deferred_bytes or own.activation_bytes) - own.activation_bytes
+                self.sees(max(own.input_temporary_bytes, grown))
+                self.held += self.put_off(index) - self.kept(index)
+            else:
+                first, lacking = own.first_weight_temporary_bytes, self.lacking.get(index, 0)
+                made = min(max(first - own.weight_temporary_bytes, 0), lacking) if first else lacking
+                self.sees(own.weight_temporary_bytes + made)
+                self.held -= self.put_off(index)
+                self.lacking.pop(index, None)
 
 
-@given(layers, st.integers(1, 4), st.integers(1, 6), st.data())
-def test_a_stage_takes_what_a_walk_through_its_passes_takes(found, num_stages, num_microbatches, data):
+@pytest.mark.parametrize("schedule", STAGED)
+@given(st.one_of(layers, some_unknown), st.integers(1, 5), st.integers(1, 12), st.data())
+def test_a_stage_takes_what_a_walk_through_its_passes_takes(schedule, found, num_stages, num_microbatches, data):
     stage = data.draw(st.integers(0, num_stages - 1))
-    sums = LayerSums(profile_with(found))
-    in_flight = min(num_stages - stage, num_microbatches)
-    is_all = holds_all(Schedule.ONE_F_ONE_B, in_flight, num_microbatches)
-    peak = stage_peak_bytes(sums, 0, len(found), num_in_flight=in_flight, num_replicas=1, is_all=is_all)
-    assert peak == sums.static_bytes(0, len(found), 1) + walked_bytes(found, stage, num_stages, num_microbatches)
+    profile = profile_with(found)
+    sums, walk = LayerSums(profile), Walk(profile.layers, is_split=schedule.is_split and stage > 0)
+    for step in order(schedule, stage, num_stages, num_microbatches):
+        walk.do(step.kind)
+    assert walk.held == sum(walk.lacking.values()) == 0
+    moments = stage_moments(schedule, stage, num_stages, num_microbatches)
+    peak = stage_peak_bytes(sums, 0, len(found), moments=moments, num_replicas=1)
+    assert peak == sums.static_bytes(0, len(found), 1) + walk.most
 
 
 def test_layers_that_keep_nothing_still_take_what_passes_take():
     """The first backward pass makes the gradients; the next one needs its memory beside them."""
     sums = LayerSums(profile_with([(0, 70, 0, 50, 0, 0)]))
     static = sums.static_bytes(0, 1, 1)
-    for num_in_flight, running in ((1, 20), (2, 70), (3, 70)):
-        assert stage_peak_bytes(sums, 0, 1, num_in_flight=num_in_flight, num_replicas=1, is_all=True) == static + running
+    for count, running in ((1, 20), (2, 70), (3, 70)):
+        assert stage_peak_bytes(sums, 0, 1, moments=stage_moments(Schedule.GPIPE, 0, 2, count), num_replicas=1) == static + running
 
 
-@given(layers)
+@given(st.one_of(layers, some_unknown))
 def test_tables_hold_every_range(found):
     sums = LayerSums(profile_with(found))
-    temporary, first, update = sums.temporary_table(), sums.first_temporary_table(), sums.update_table()
+    taken, update = [sums.temporary_table(kind) for kind in KINDS], sums.update_table()
     for start, stop in itertools.combinations(range(len(found) + 1), 2):
-        assert temporary[start, stop] == sums.temporary_bytes(start, stop) >= found[stop - 1][1]
-        assert first[start, stop] == sums.first_temporary_bytes(start, stop) <= temporary[start, stop]
+        for kind in KINDS:
+            assert taken[kind][start, stop] == sums.temporary_bytes(start, stop, kind)
+        assert found[stop - 1][1] <= taken[PASS][start, stop] >= taken[FIRST_PASS][start, stop]
         assert update[start, stop] == sums.update_bytes(start, stop) == max(own for _, _, own, *_ in found[start:stop])
     assert np.all(np.tril(update) == 0)
 
@@ -86,17 +124,26 @@ def test_without_temporary_memory_it_is_equation_14():
     for stage, count in itertools.product(range(3), (1, 2, 8)):
         amounts = one.parameter_bytes, one.optimizer_bytes, one.gradient_bytes, one.activation_bytes
         expected = peak_bytes(2, *amounts, stage=stage, num_stages=3, num_microbatches=count)
-        held = min(3 - stage, count)
-        for is_all in {held == count, False}:
-            assert stage_peak_bytes(sums, 0, 2, num_in_flight=held, num_replicas=1, is_all=is_all) == expected
+        moments = stage_moments(Schedule.ONE_F_ONE_B, stage, 3, count)
+        assert stage_peak_bytes(sums, 0, 2, moments=moments, num_replicas=1) == expected
 
 
 def test_of_several_stages_the_widest_pass_counts():
     found = [(10, 5, 0, 1, 0), (10, 70, 0, 1, 0), (10, 20, 900, 1, 0), (10, 0, 0, 1, 0)]
+    sums, moments = LayerSums(profile_with(found)), np.array([[PASS, 60, 20, 0, 0], [WEIGHT_PART, 0, 0, 100, 0]])
+    assert running_bytes(sums, [(0, 1), (2, 4)], moments) == 60 * 10 + 20 * 20 + 10
+    assert running_bytes(sums, [(0, 2), (2, 4)], moments) == 100 * 20
+    assert running_bytes(sums, [(0, 2), (2, 4)], moments // 10 * [0, 1, 1, 1, 1]) == 900
+
+
+def test_what_waits_for_weight_parts_counts():
+    """Three stages, six micro-batches; the last stage holds one and puts two more off, of which 25 bytes each are kept."""
+    found = [(10, 1, 0, 40, 3, 0, 25, 30, 7)]
     sums = LayerSums(profile_with(found))
-    assert running_bytes(sums, [(0, 1), (2, 4)], 1_000) == 1_000 + 10
-    assert running_bytes(sums, [(0, 2), (2, 4)], 1_000) == 1_000 + 70
-    assert running_bytes(sums, [(0, 2), (2, 4)], 100) == 900
+    static = sums.static_bytes(0, 1, 1)
+    for schedule, running in ((Schedule.ONE_F_ONE_B, 13 + 1), (Schedule.ZB_H1, max(13 + 2 * 25 + 30, 3 * 25 + 7))):
+        moments = stage_moments(schedule, 2, 3, 6)
+        assert stage_peak_bytes(sums, 0, 1, moments=moments, num_replicas=1) == static + running
 
 
 @pytest.mark.parametrize("worker", ["w00", "w01"])
@@ -105,7 +152,7 @@ def test_a_worker_that_uses_its_budget_up_fills_its_device(worker):
     plan, sums = grid_plan(4, [2], [4]), LayerSums(profile)
     usable = worker_static_bytes(plan, worker, sums) + 500
     budget = activation_budget(plan, worker, sums, usable)
-    assert worker_peak_bytes(plan, worker, sums, budget) == usable
+    assert rerouted_peak_bytes(plan, worker, sums, budget) == usable
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from kintsugi.runtime.faults import Fault, FaultPoint, fail_at
 from kintsugi.runtime.models import NamedParameters, TrainingJob
 from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from kintsugi.runtime.result import RunResult
+from kintsugi.runtime.train import train
 from tests.gpu.devices import DEVICE, needs_cuda
 from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import assert_same, gpt_request, leaves_nothing, run, survivors, under
@@ -44,6 +45,13 @@ def test_a_worker_is_killed_in_a_step(policy, point):
     result = run(job, gpt_request(2, 3, policy), fail_at(2, "w04", point))
     assert_same(result, reference())
     assert "w04" not in survivors(result).workers
+
+
+def test_a_job_that_is_measured_in_the_process_that_starts_its_workers_is_mended():
+    """The device is in use there before: it stays so."""
+    result = train(job, workers=2, dp=2, pp=1, faults=[fail_at(2, "w01", "backward")])
+    assert_same(result, reference())
+    assert survivors(result).workers == ("w00",)
 
 
 def test_state_migrates_to_pipelines_of_other_lengths():

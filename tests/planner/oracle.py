@@ -6,9 +6,9 @@ from functools import cache
 
 from estimator.costs import Costs
 from estimator.layers import LayerSums
-from estimator.memory import holds_all, stage_peak_bytes
+from estimator.memory import stage_peak_bytes
+from estimator.moments import stage_moments
 from estimator.pipeline import pipeline_times
-from estimator.schedule import scheduled_in_flight
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import Profile
@@ -30,9 +30,8 @@ def split_seconds(
     """Pipeline time of one split on equal workers of different hosts; infinite where memory does not suffice."""
     sums, num_stages = LayerSums(profile), len(cuts) - 1
     for index, (a, b) in enumerate(itertools.pairwise(cuts)):
-        held = scheduled_in_flight(schedule, index, num_stages, num_microbatches)
-        is_all = holds_all(schedule, held, num_microbatches)
-        peak = stage_peak_bytes(sums, a, b, num_in_flight=held, num_replicas=num_replicas, is_all=is_all)
+        moments = stage_moments(schedule, index, num_stages, num_microbatches)
+        peak = stage_peak_bytes(sums, a, b, moments=moments, num_replicas=num_replicas)
         if peak > profile.device.usable_bytes:
             return float("inf")
     stages = [sums.times(a, b) for a, b in itertools.pairwise(cuts)]

@@ -5,9 +5,9 @@ import random
 from collections import Counter
 from functools import cache
 
-from estimator.arrays import Ints
 from estimator.layers import LayerSums
-from estimator.memory import held_moments, holds_all, running_bytes
+from estimator.memory import running_bytes
+from estimator.moments import worker_moments
 from estimator.split import scheduled_times
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.plan import Schedule
@@ -91,9 +91,8 @@ def _lane_seconds(profile: Profile, schedule: Schedule, group: Kinds, num_microb
 
     @cache
     def peak_bytes(place: int, ranges: Ranges) -> int:
-        moments = held_moments(own, place, size, num_microbatches, len(ranges))
-        is_all = len(ranges) == 1 and holds_all(own, int(moments.max()), num_microbatches)
-        return _peak_bytes(sums, moments, ranges, dp, is_all=is_all)
+        moments = worker_moments(own, place, size, num_microbatches, len(ranges))
+        return sums.held_bytes(ranges, dp) + running_bytes(sums, ranges, moments)
 
     result = float("inf")
     for order in set(itertools.permutations(group)):
@@ -106,9 +105,3 @@ def _lane_seconds(profile: Profile, schedule: Schedule, group: Kinds, num_microb
             times = scheduled_times(own, stages, delays, num_microbatches, num_workers=size)
             result = min(result, times.pipeline_seconds)
     return result
-
-
-def _peak_bytes(sums: LayerSums, moments: Ints, ranges: Ranges, dp: int, *, is_all: bool) -> int:
-    """Of a worker with stages of these layers that holds so many micro-batches in them at once."""
-    held = int(max(moments @ [sums.activation_bytes(*range_) for range_ in ranges]))
-    return sums.held_bytes(ranges, dp) + running_bytes(sums, ranges, held, num_all=int(moments.max()) if is_all else None)

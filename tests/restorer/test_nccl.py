@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._C._distributed_c10d import WorkResult
 
 from kintsugi.core.errors import CommunicationError, InvalidInputError
 from restorer import nccl
@@ -98,15 +99,18 @@ class Kernel:
 
     num_looks: int
     failure: str = ""
+    can_hand_errors_over: bool = True
 
     def is_completed(self) -> bool:
         self.num_looks -= 1
         return self.num_looks < 0
 
     def get_future_result(self) -> SimpleNamespace:
-        return SimpleNamespace(done=lambda: bool(self.failure))
+        return SimpleNamespace(done=lambda: bool(self.failure), value=lambda: WorkResult.COMM_ERROR.value)
 
     def exception(self) -> Exception | None:
+        if not self.can_hand_errors_over:
+            raise TypeError("Unable to convert function return value to a Python type!")
         return RuntimeError(self.failure) if self.failure else None
 
 
@@ -128,6 +132,16 @@ def test_a_movement_that_failed_says_so_before_its_group_is_aborted():
     """The way of torch, `wait`, would abort the group first, and so stand still until the groups beside it are given up."""
     with pytest.raises(RuntimeError, match="remote process exited"):
         movement(Kernel(0, "remote process exited")).wait()
+
+
+def test_a_movement_that_failed_says_so_also_where_torch_cannot_hand_its_error_over():
+    """As in 2.11, which raises what no caller takes for an error of communication."""
+    with pytest.raises(RuntimeError, match="NCCL told an error"):
+        movement(Kernel(0, "remote process exited", can_hand_errors_over=False)).wait()
+
+
+def test_success_is_what_torch_calls_so():
+    assert WorkResult.SUCCESS.value == nccl.SUCCESS
 
 
 def test_a_movement_has_its_time():

@@ -15,6 +15,7 @@ elif [ "$1" = -c ]; then
 else
     echo "$@" >> calls
     echo "$PYTHONPATH $PYTHONUNBUFFERED" > environment
+    env > settings
     exit "$(cat "$0.broken" 2>/dev/null || echo 0)"
 fi
 """
@@ -50,8 +51,21 @@ def test_tests_come_first_and_profiles_last_and_figures_are_made_where_tests_fai
         "benchmarks.transfers",
         *7 * ["kintsugi.cli"],
     ]
-    assert "--output made/llama2-7b.h100-recomputed.json" in calls[6]
+    assert "--output made/llama2-7b.h100.json" in calls[5]
     assert all("--output made/" in call for call in calls[2:])
+
+
+def test_what_parts_say_is_written_and_the_exit_code_is_that_of_the_last_that_failed(python):
+    python.with_name("python3.broken").write_text("3")
+    result, _ = run(python, "models", OUTPUT="made")
+    assert result.returncode == 1
+    assert "python -m benchmarks.lone_stages --device cuda" in result.stdout
+    assert (python.parent / "made" / "models.log").read_text() == result.stdout
+
+
+def test_settings_of_the_system_that_workers_with_nccl_refuse_are_set_aside(python):
+    run(python, "tests", CUDA_MODULE_LOADING="LAZY")
+    assert "CUDA_MODULE_LOADING" not in python.with_name("settings").read_text()
 
 
 def test_a_part_runs_alone_with_options_of_its_commands(python):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from kintsugi.runtime.measuring.allocator import MemoryMeter, Section
 from kintsugi.runtime.models import Activations, Batch, TrainingJob, loss_of, run_layer, train_layer
+from kintsugi.runtime.workers.backward import PassedStage
 from kintsugi.runtime.workers.demands import squared_norm
 from restorer.transport import TensorSpec
 
@@ -26,6 +27,14 @@ class Footprint:
     """The most that a forward pass takes beyond what it keeps, or a backward pass beyond what was kept for it."""
     first_temporary_bytes: int = 0
     """The same of a step's first micro-batch, with the gradients that are made in it: none are there before."""
+    deferred_bytes: int = 0
+    """Kept from the input part of a backward pass to its weight part."""
+    input_temporary_bytes: int = 0
+    """The most that the input part takes beyond `activation_bytes`, with what it keeps for the weight part."""
+    weight_temporary_bytes: int = 0
+    """The most that the weight part takes beyond `deferred_bytes`; 0 where the backward pass cannot be split."""
+    first_weight_temporary_bytes: int = 0
+    """The same of a step's first weight part, with the gradients that are made in it."""
     optimizer_temporary_bytes: int = 0
     """The most that an update takes beyond what was there before."""
 
@@ -55,7 +64,7 @@ def footprints(
     boundaries: Sequence[tuple[TensorSpec, ...]],
     batch: Batch,
 ) -> list[Footprint]:
-    """Run each layer once forward and backward in the middle of a stage, and update it once.
+    """Run each layer forward and backward in the middle of a stage, whole and in parts, and update it once.
 
     Optimizer state is there before, and gradients are but for the first of the passes; they change.
 
@@ -75,6 +84,10 @@ def footprints(
             run = partial(_root, job, index, module, batch)
             _first_pass(meter, run, module, entering, str(index))
             _pass(meter, run, entering, str(index))
+            _parts(meter, run, entering, str(index))
+            module.zero_grad(set_to_none=True)
+            _parts(meter, run, entering, f"first {index}")
+            _complete_gradients(module)
             if optimizer is not None:
                 with meter.section(f"update {index}"):
                     update(job, module, optimizer)
@@ -85,12 +98,25 @@ def footprints(
 
 def update(job: TrainingJob, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """What a step does to a layer once its gradients are there, as the executor does it: their norm, clipping, the optimizer."""
-    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
-    squared_norm(gradients)
+    take_norm(module)
+    apply(job, module, optimizer)
+
+
+def take_norm(module: nn.Module) -> None:
+    """Its first part: the norm, which the host waits for before anything is updated."""
+    squared_norm(_gradients(module))
+
+
+def apply(job: TrainingJob, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """The rest of it, which begins on a device that has nothing left to do."""
     if job.max_grad_norm is not None:
-        for gradient in gradients:
+        for gradient in _gradients(module):
             gradient.mul_(1.0)
     optimizer.step()
+
+
+def _gradients(module: nn.Module) -> list[Tensor]:
+    return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
 
 
 def _first_pass(
@@ -102,6 +128,10 @@ def _first_pass(
     with meter.section(f"first {name}"):
         if root is not None:
             torch.autograd.backward(root)
+    _complete_gradients(module)
+
+
+def _complete_gradients(module: nn.Module) -> None:
     for parameter in module.parameters():
         if parameter.requires_grad and parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
@@ -124,6 +154,20 @@ def _pass(meter: MemoryMeter, run: Callable[[Activations], Tensor | None], arriv
     del inputs, kept
 
 
+def _parts(meter: MemoryMeter, run: Callable[[Activations], Tensor | None], arrived: Activations, name: str) -> None:
+    """A forward pass as between two layers of a stage, and both parts of a backward pass."""
+    root = run(tuple(tensor.clone() for tensor in arrived))
+    passed = PassedStage.of(arrived, (), root)
+    is_trained = root is not None
+    del root
+    with meter.section(f"input {name}"):
+        if is_trained:
+            passed.backward_input(())
+    with meter.section(f"weight {name}"):
+        if is_trained:
+            passed.backward_weight()
+
+
 def _root(job: TrainingJob, index: int, module: nn.Module, batch: Batch, inputs: Activations) -> Tensor | None:
     """A scalar to go back from, which keeps no output alive; None where nothing in the layer is trained or needs a gradient."""
     outputs = train_layer(job, index, module, inputs, batch, step=0, microbatch=0)
@@ -141,11 +185,16 @@ def what_follows(outputs: Activations) -> Tensor | None:
 
 def _footprint(sections: Mapping[str, Section], index: int) -> Footprint:
     first, forward, backward, entered = (sections[f"{part} {index}"] for part in ("first", "forward", "backward", "entered"))
+    input_part, weight_part, first_weight = (sections[f"{part} {index}"] for part in ("input", "weight", "weight first"))
     update = sections.get(f"update {index}")
     return Footprint(
         activation_bytes=forward.kept_bytes,
         entry_bytes=max(entered.kept_bytes - forward.kept_bytes, 0),
         temporary_bytes=max(forward.rise_bytes - forward.kept_bytes, backward.rise_bytes),
         first_temporary_bytes=max(forward.rise_bytes - forward.kept_bytes, first.rise_bytes),
+        deferred_bytes=max(forward.kept_bytes + input_part.kept_bytes, 0),
+        input_temporary_bytes=input_part.rise_bytes,
+        weight_temporary_bytes=weight_part.rise_bytes,
+        first_weight_temporary_bytes=first_weight.rise_bytes,
         optimizer_temporary_bytes=update.rise_bytes if update is not None else 0,
     )

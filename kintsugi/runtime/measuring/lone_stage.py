@@ -1,4 +1,4 @@
-"""One stage of a pipeline alone on a device: the executor's own steps, with no message.
+"""One stage of a pipeline alone on a device: the executor's own steps, whose messages come from and go nowhere.
 
 Its passes come in the order of the schedule, with as many micro-batches in flight as among other stages. What would arrive is made
 up: random numbers of the shapes that cross the stage's boundaries, which are there before anything is measured.
@@ -15,9 +15,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from estimator.message_windows import windows
-from estimator.program import Action, ActionKind
-from estimator.schedule import order
+from estimator.message_windows import Windows
+from estimator.program import RECEIVES, Action, ActionKind
+from estimator.schedule import Pass, Step, order
 from kintsugi.core.errors import InvalidInputError
 from kintsugi.core.plan import Pipeline, Plan, Schedule, Stage
 from kintsugi.runtime.layer import Layer
@@ -30,9 +30,9 @@ from kintsugi.runtime.workers.executor import ActionHook, Executor
 from kintsugi.runtime.workers.state import ModelState
 from restorer.groups import Groups
 from restorer.rendezvous import Rendezvous
-from restorer.transport import TensorSpec
+from restorer.transport import Fetched, TensorSpec
 
-_WORKER = "w00"
+_WORKER, _NOBODY = "w00", "w01"
 _PATIENCE_SECONDS = 60.0
 _ARRIVING, _STEP = "arriving", "step"
 
@@ -46,6 +46,13 @@ class Place:
     stage: int
     num_stages: int
     num_microbatches: int
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+    """One under which every worker has one stage."""
+
+    @property
+    def order(self) -> tuple[Step, ...]:
+        """Its passes."""
+        return order(self.schedule, self.stage, self.num_stages, self.num_microbatches)
 
     def __str__(self) -> str:
         """Such as `layers 0-7, stage 1 of 4, 8 micro-batches`."""
@@ -62,7 +69,7 @@ def _nothing(*_: object) -> None:
 
 
 class LoneStage:
-    """A stage that trains alone, while this context is entered; its passes are ordered by 1F1B."""
+    """A stage that trains alone, while this context is entered; its passes come in the order of its place's schedule."""
 
     def __init__(self, job: TrainingJob, place: Place) -> None:
         """Nothing is built yet.
@@ -74,6 +81,7 @@ class LoneStage:
         self.memory: Section
         """What a step takes that is not the first, in bytes: nothing that was there before the stage was built counts."""
         self._job, self._place = stage_job(job, place), place
+        self._arriving = tuple(_made_up(spec, job.device) for spec in model_shape(job).boundaries[place.layer_start])
         self._marks = Marks(job.device)
         self._stack = ExitStack()
         self._num_steps = 0
@@ -87,7 +95,7 @@ class LoneStage:
         with ExitStack() as stack:
             groups = stack.enter_context(_groups())
             with MemoryMeter(self._job.device) as meter:
-                self._executor = _executor(self._job, self._place, groups, before_action=self._mark)
+                self._executor = _executor(self._job, self._place, groups, self._arriving, before_action=self._mark)
                 self._step()
                 with meter.section(_STEP):
                     self._step()
@@ -114,7 +122,7 @@ class LoneStage:
             self._marks.add()
             rows.append(self._marks.seconds)
         medians = map(statistics.median, zip(*rows, strict=True))
-        return tuple(zip(_actions(self._place, len(self._job.layers)), medians, strict=True))
+        return tuple(zip(_actions(self._job, self._place), medians, strict=True))
 
     def _step(self) -> None:
         self._executor.run(self._num_steps)
@@ -139,8 +147,7 @@ def stage_job(job: TrainingJob, place: Place) -> TrainingJob:
         for layer in layers
     ]
     if place.layer_start > 0:
-        sent = tuple(_made_up(spec, job.device) for spec in specs)
-        layers.insert(0, Layer(name=_ARRIVING, build=partial(_Arriving, sent)))
+        layers.insert(0, Layer(name=_ARRIVING, build=partial(_Arriving, specs)))
     return replace(
         job,
         layers=layers,
@@ -162,25 +169,61 @@ def _built_on(device: str, build: Callable[[], nn.Module]) -> nn.Module:
 
 
 class _Arriving(nn.Module):
-    """Copies what the stage before would send: the same every time, since to draw numbers takes as long as a small layer."""
+    """Stands for the layers before the stage, and is never passed: it tells what crosses the boundary."""
 
     anchor: Tensor
 
-    def __init__(self, sent: Activations) -> None:
+    def __init__(self, specs: tuple[TensorSpec, ...]) -> None:
         super().__init__()
-        self._sent = sent
+        self._specs = specs
         self.register_buffer("anchor", torch.empty(0))
 
     def forward(self) -> Activations:
-        """Copies on the device that the module is on, with gradients where those that were sent have them."""
-        copies = [sent.detach().to(self.anchor.device, copy=True) for sent in self._sent]
-        return tuple(copy.requires_grad_(sent.requires_grad) for copy, sent in zip(copies, self._sent, strict=True))
+        """Random numbers of the shapes that arrive, or zeros where they are whole ones."""
+        return tuple(_made_up(spec, self.anchor.device) for spec in self._specs)
 
 
-def _made_up(spec: TensorSpec, device: str) -> Tensor:
-    """Random numbers, or zeros where they are whole ones."""
+def _made_up(spec: TensorSpec, device: str | torch.device) -> Tensor:
     make = torch.randn if spec.dtype.is_floating_point else torch.zeros
     return make(spec.shape, dtype=spec.dtype, device=device, requires_grad=spec.requires_grad)
+
+
+class _Elsewhere:
+    """A transport to nowhere; copies of the same arrive every time, since to draw numbers takes as long as a small layer."""
+
+    def __init__(self, arriving: Activations) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            arriving: what each message to the stage brings.
+        """
+        self._arriving, self._next = arriving, 0
+
+    def receive(self, spec: TensorSpec, peer: str, tag: int) -> Fetched:  # noqa: ARG002  # as of every transport
+        """The next of a message's tensors, which is there once it is waited for."""
+        arriving = self._arriving[self._next % len(self._arriving)]
+        self._next += 1
+        return Fetched(lambda: arriving.detach().clone())
+
+    def send(self, tensor: Tensor, peer: str, tag: int) -> "_Gone":  # noqa: ARG002
+        """Let go of it."""
+        return _Gone()
+
+    def settle(self) -> None:
+        """Nothing is under way."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Gone:
+    """A message that nobody waits for."""
+
+    def wait(self) -> None:
+        """It is gone."""
+
+    def acknowledged(self) -> None:
+        """It is gone."""
 
 
 class _Repeated:
@@ -208,14 +251,23 @@ def _groups() -> Iterator[Groups]:
         groups.close()
 
 
-def _actions(place: Place, num_layers: int) -> list[Action]:
-    """All layers' passes in the order of the stage that they stand for."""
-    steps = order(Schedule.ONE_F_ONE_B, place.stage, place.num_stages, place.num_microbatches)
-    return [*(Action(ActionKind(step.kind.value), step.microbatch, 0, 0, num_layers) for step in steps), Action(ActionKind.APPLY)]
+def _actions(job: TrainingJob, place: Place) -> list[Action]:
+    """All layers' passes in the order of the stage that they stand for, with the messages between it and the stage before."""
+    first, stop = int(place.layer_start > 0), len(job.layers)
+    is_answered = any(spec.requires_grad for spec in model_shape(job).boundaries[first])
+    result: list[Action] = []
+    for step in place.order:
+        own = Action(ActionKind(step.kind.value), step.microbatch, 0, first, stop)
+        if first and step.kind is Pass.FORWARD:
+            result.append(replace(own, kind=ActionKind.RECEIVE_ACTIVATION, peer=_NOBODY))
+        result.append(own)
+        if first and is_answered and step.kind in {Pass.BACKWARD, Pass.BACKWARD_INPUT}:
+            result.append(replace(own, kind=ActionKind.SEND_GRADIENT, peer=_NOBODY))
+    return [*result, Action(ActionKind.APPLY)]
 
 
-def _executor(job: TrainingJob, place: Place, groups: Groups, before_action: ActionHook) -> Executor:
-    layers = len(job.layers)
+def _executor(job: TrainingJob, place: Place, groups: Groups, arriving: Activations, *, before_action: ActionHook) -> Executor:
+    layers, actions = len(job.layers), _actions(job, place)
     whole = Stage(worker=_WORKER, layer_start=0, layer_stop=layers)
     return Executor(
         worker=_WORKER,
@@ -223,11 +275,11 @@ def _executor(job: TrainingJob, place: Place, groups: Groups, before_action: Act
         shape=model_shape(job),
         state=ModelState.initial(job, range(layers)),
         plan=Plan(pipelines=(Pipeline(stages=(whole,), num_microbatches=job.num_microbatches),)),
-        actions=(actions := _actions(place, layers)),
-        windows=windows(actions, ()),
+        actions=actions,
+        windows=Windows(at_once=tuple(action for action in actions if action.kind in RECEIVES), begun_with={}, over_with={}),
         reductions=(),
         groups=groups,
-        transport=groups.transport(torch.device(job.device)),
+        transport=_Elsewhere(arriving),
         before_action=before_action,
     )
 

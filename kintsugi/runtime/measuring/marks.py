@@ -23,10 +23,14 @@ class Marks:
 
     def clear(self) -> None:
         """Forget all instants; what is under way comes to its end first."""
-        if self._is_cuda:
-            torch.cuda.synchronize(self._device)
+        self.wait()
         self._instants: list[float] = []
         self._events: list[torch.cuda.Event] = []
+
+    def wait(self) -> None:
+        """Block until everything that was given to the device is done."""
+        if self._is_cuda:
+            torch.cuda.synchronize(self._device)
 
     def let_host_lead(self) -> None:
         """Keep a CUDA device busy for a while: what follows is given to it before it can begin with it."""
@@ -47,7 +51,7 @@ class Marks:
     @property
     def seconds(self) -> list[float]:
         """From each instant to the next. Shape [instants - 1]."""
+        self.wait()
         if self._is_cuda:
-            torch.cuda.synchronize(self._device)
             return [one.elapsed_time(other) / 1e3 for one, other in pairwise(self._events)]
         return [other - one for one, other in pairwise(self._instants)]

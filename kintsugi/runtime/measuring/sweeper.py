@@ -1,6 +1,7 @@
 """Runs micro-batches through a whole model as the executor does, each layer as a stage of its own, and times every layer.
 
-The device is given all passes of a sweep before anybody waits for one, as in training.
+The device is given all passes of a sweep before anybody waits for one, as in training, and the host waits for the norm of the
+gradients before it gives it the first update.
 """
 
 import statistics
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from kintsugi.runtime.brought import as_announced, require_dense_gradients
-from kintsugi.runtime.measuring.footprint import Footprint, footprints, update
+from kintsugi.runtime.measuring.footprint import Footprint, apply, footprints, take_norm
 from kintsugi.runtime.measuring.marks import Marks
 from kintsugi.runtime.models import (
     Activations,
@@ -84,8 +85,8 @@ class Sweeper:
         self._sampler = sampler_of(job)
         self._num_sweeps = 0
         self._marks = Marks(job.device)
-        self._timed: list[tuple[list[float], int]] = []
-        """What takes the seconds of each timed pass of a sweep, and the mark at which the pass begins."""
+        self._timed: list[tuple[list[float], int, bool]] = []
+        """What takes the seconds of what was timed in a sweep, the mark at which that begins, and whether it is the rest of it."""
 
     def warmed_up(self) -> list[Samples]:
         """Every layer's bytes, after some sweeps that do not count; times are to come. Shape [layers]."""
@@ -117,15 +118,24 @@ class Sweeper:
         for passed, sample in zip(reversed(passes), reversed(samples), strict=True):
             gradients = self._backward(passed, gradients, sample, is_split=is_split)
         require_dense_gradients(self._state.parameters)
-        for module, optimizer, sample in zip(self._state.modules.values(), self._optimizers, samples, strict=True):
-            whole = partial(update, self._job, module, optimizer) if optimizer is not None else None
-            self._time(sample.optimizer, whole)
+        self._update(samples)
+        self._marks.let_host_lead()
         for index, sample in enumerate(samples):
             self._time(sample.accumulation, partial(_accumulate, self._own_parameters(index)))
         self._take_times()
         for parameter in self._state.parameters.values():
             if parameter.grad is not None:
                 parameter.grad.zero_()
+
+    def _update(self, samples: list[Samples]) -> None:
+        """As around a commit point: all norms, for which the host waits, and then the updates, one after the other."""
+        layers = list(zip(self._state.modules.values(), self._optimizers, samples, strict=True))
+        for module, optimizer, sample in layers:
+            self._time(sample.optimizer, partial(take_norm, module) if optimizer is not None else None)
+        self._marks.wait()
+        for module, optimizer, sample in layers:
+            if optimizer is not None:
+                self._time(sample.optimizer, partial(apply, self._job, module, optimizer), is_rest=True)
 
     def _batch(self, number: int) -> Batch:
         return batch_of(self._job, self._sampler, number, 0)
@@ -161,19 +171,22 @@ class Sweeper:
             self._time(sample.backward, whole)
         return tuple(tensor.grad if tensor.grad is not None else torch.zeros_like(tensor) for tensor in wanted)
 
-    def _time(self, into: list[float], action: Callable[[], object] | None) -> None:
-        """Do it; `into` takes its seconds at the end of the sweep, 0 where there is nothing to do."""
+    def _time(self, into: list[float], action: Callable[[], object] | None, *, is_rest: bool = False) -> None:
+        """Do it; `into` takes its seconds at the end of the sweep, 0 where there is nothing to do.
+
+        What is the rest of something is added to what `into` took last.
+        """
         if action is None:
             into.append(0.0)
             return
-        self._timed.append((into, self._marks.add()))
+        self._timed.append((into, self._marks.add(), is_rest))
         action()
         self._marks.add()
 
     def _take_times(self) -> None:
         seconds = self._marks.seconds
-        for into, mark in self._timed:
-            into.append(seconds[mark])
+        for into, mark, is_rest in self._timed:
+            into.append(seconds[mark] + (into.pop() if is_rest else 0.0))
         self._timed.clear()
 
     def _optimizer(self, index: int) -> torch.optim.Optimizer | None:

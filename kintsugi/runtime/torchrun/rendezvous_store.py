@@ -1,6 +1,7 @@
 """The service as a store of torch.distributed: what agents tell each other survives the death of any of them."""
 
 import base64
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,15 +9,16 @@ from datetime import timedelta
 from typing import Any
 
 import httpx2
-import stamina
+import tenacity
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistStoreError
 
+LOG = logging.getLogger("kintsugi.rendezvous")
 SHORTEST_PAUSE_SECONDS = 0.01
 LONGEST_PAUSE_SECONDS = 0.25
 TIMEOUT_SECONDS = 10.0
 ATTEMPTS = 6
-"""Of a request while the service is away; with their pauses about half a minute."""
+"""Of a request while the service is away; their pauses take 3 to 8 seconds together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Keys:
         self._send("DELETE", key)
 
     def _send(self, method: str, key: str, body: Any = None) -> httpx2.Response:
-        for attempt in stamina.retry_context(on=_is_passing, attempts=ATTEMPTS, timeout=None):
+        for attempt in _attempts():
             with attempt:
                 try:
                     response = self._http.request(method, _segment(key), json=body)
@@ -78,6 +80,17 @@ class Keys:
                     raise PermissionError(f"the service refuses: {response.text[:500]}")
                 return response
         raise AssertionError("the last attempt returns or raises")
+
+
+def _attempts() -> tenacity.Retrying:
+    """At growing pauses with jitter, so that the agents of a job do not come back to the service all at once."""
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(ConnectionError),
+        stop=tenacity.stop_after_attempt(ATTEMPTS),
+        wait=tenacity.wait_exponential(multiplier=0.1, max=5.0) + tenacity.wait_random(0.0, 1.0),
+        before_sleep=tenacity.before_sleep_log(LOG, logging.WARNING),
+        reraise=True,
+    )
 
 
 class ServiceStore(Store):
@@ -140,10 +153,6 @@ class ServiceStore(Store):
     def set_timeout(self, timeout: timedelta) -> None:
         """How long `get` and `wait` wait from now on."""
         self._wait_seconds = timeout.total_seconds()
-
-
-def _is_passing(error: Exception) -> bool:
-    return isinstance(error, ConnectionError)
 
 
 def _segment(name: str) -> str:

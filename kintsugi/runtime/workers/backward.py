@@ -21,6 +21,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from kintsugi.runtime.models import Activations
+from kintsugi.runtime.workers.saved import read_once
 
 _Edge = tuple[Node, int]
 _WHOLE = ("CheckpointFunctionBackward", "CompiledFunctionBackward")
@@ -54,8 +55,9 @@ class PassedStage:
     """A micro-batch between its forward pass and its last backward pass in one stage; it keeps no output alive."""
 
     inputs: Activations
+    """Until the input part is done."""
     roots: tuple[GradientEdge, ...]
-    """Where the backward pass starts: at the loss, or at the outputs that need a gradient."""
+    """Where the backward pass starts: at the loss, or at the outputs that need a gradient. Until the input part is done."""
     _cuts: list[_Cut] = field(default_factory=list)
     _to_weights: list[tuple[GradientEdge, Tensor | None]] = field(default_factory=list)
     """Edges that lead to weights alone, with their gradients."""
@@ -78,35 +80,53 @@ class PassedStage:
     def backward_input(self, gradients: Sequence[Tensor]) -> Activations:
         """The input part: gradients of the inputs that need one. The whole pass where it cannot be split.
 
+        What only the input part needs is let go of on the way; what the gradients of weights are made of stays.
+
         That is where no input needs a gradient, where a weight that an operation on the way to the inputs takes as it is serves
         another one, too, and where a function that is written in Python, compiled or checkpointed would be passed through twice.
         """
+        found = self._parted(gradients)
+        result = self.backward(gradients) if found is None else self._zeros_for_none(found)
+        self.inputs, self.roots = (), ()
+        return result
+
+    def _parted(self, gradients: Sequence[Tensor]) -> Sequence[Tensor | None] | None:
+        """The inputs' gradients; those that arrive where weights branch off are kept. None where the pass cannot be split."""
         given, wanted = self._given(gradients), self._wanted
-        cuts = find_cuts(self.roots, [get_gradient_edge(tensor).node for tensor in wanted])
-        if cuts is None:
-            return self.backward(gradients)
-        self._cuts, on_way = cuts
+        targets = [get_gradient_edge(tensor).node for tensor in wanted]
+        parts = find_cuts(self.roots, targets)
+        if parts is None:
+            return None
+        self._cuts, on_way = parts
         self._to_weights = [(root, gradient) for root, gradient in zip(self.roots, given, strict=True) if root.node not in on_way]
+        read_once(on_way.difference(targets, (cut.outputs[0].node for cut in self._cuts)))
         sought: list[Tensor | GradientEdge] = [*wanted, *(edge for cut in self._cuts for edge in cut.outputs)]
         found = torch.autograd.grad(self.roots, sought, given, retain_graph=True, allow_unused=True)  # type: ignore[arg-type]
         left = iter(found[len(wanted) :])
         for cut in self._cuts:
             cut.gradients = tuple(itertools.islice(left, len(cut.outputs)))
-        return self._zeros_for_none(found[: len(wanted)])
+        return found[: len(wanted)]
 
     def backward_weight(self) -> None:
-        """The weight part: add the weights' gradients to theirs. Nothing where the input part was the whole pass."""
+        """The weight part: add the weights' gradients to theirs. Nothing where the input part was the whole pass.
+
+        What an operation's weights need is let go of with it.
+        """
         for cut in self._cuts:
-            edges, gradients = cut.arrived()
-            if edges and cut.weights:
-                torch.autograd.backward(edges, gradients, inputs=cut.weights, retain_graph=True)
-            elif edges:
-                sought = (*cut.weight_edges, *cut.input_edges)
-                found = torch.autograd.grad(edges, sought, gradients, retain_graph=True, allow_unused=True)
-                self._to_weights += [(edge, g) for edge, g in zip(cut.weight_edges, found, strict=False) if g is not None]
+            self._pass_weights(cut)
         if self._to_weights:
             roots, given = zip(*self._to_weights, strict=True)
             torch.autograd.backward(roots, given)
+
+    def _pass_weights(self, cut: _Cut) -> None:
+        """From one node on; nobody needs what it saved, and the gradients that arrived there, again."""
+        edges, gradients = cut.arrived()
+        cut.gradients = ()
+        if edges and cut.weights:
+            torch.autograd.backward(edges, gradients, inputs=cut.weights)
+        elif edges:
+            found = torch.autograd.grad(edges, (*cut.weight_edges, *cut.input_edges), gradients, allow_unused=True)
+            self._to_weights += [(edge, g) for edge, g in zip(cut.weight_edges, found, strict=False) if g is not None]
 
     @property
     def _wanted(self) -> tuple[Tensor, ...]:

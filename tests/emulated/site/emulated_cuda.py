@@ -101,6 +101,35 @@ def nothing():
     pass
 
 
+class Use:
+    """Whether this process asked for the device, or one that it was forked from: then it cannot have it."""
+
+    has_asked = False
+    is_lost = False
+
+
+def asking(answer):
+    """The same for a function of which the driver is asked."""
+
+    def ask(*_, **__):
+        Use.has_asked = True
+        return answer()
+
+    return ask
+
+
+def begin_to_use(*_, **__):
+    if Use.is_lost:
+        raise RuntimeError(
+            "Cannot re-initialize CUDA in forked subprocess: the process that it was forked from asked for the device"
+        )
+    Use.has_asked = True
+
+
+def note_fork():
+    Use.is_lost = Use.has_asked
+
+
 def properties():
     return SimpleNamespace(
         uuid="emulated", name=NAME, total_memory=_library.capacity_bytes(), multi_processor_count=1, major=9, minor=0
@@ -128,13 +157,13 @@ MEMORY = {
 }
 PRESENCE = {
     "device": OnDevice,
-    "is_available": answering(lambda: True),
+    "is_available": asking(lambda: True),
     "is_initialized": answering(lambda: True),
-    "init": answering(nothing),
-    "_lazy_init": answering(nothing),
-    "_is_in_bad_fork": answering(lambda: False),
-    "device_count": answering(lambda: 1),
-    "current_device": answering(lambda: 0),
+    "init": begin_to_use,
+    "_lazy_init": begin_to_use,
+    "_is_in_bad_fork": answering(lambda: Use.is_lost),
+    "device_count": asking(lambda: 1),
+    "current_device": asking(lambda: 0),
     "set_device": answering(nothing),
     "get_device_name": answering(lambda: NAME),
     "get_device_properties": answering(properties),
@@ -154,6 +183,7 @@ RANDOMNESS = {  # the host draws
 def install():
     """Give torch.cuda all of this; NCCL, where torch is built with it, has no device."""
     _library.take_over()
+    os.register_at_fork(after_in_child=note_fork)
     for name, value in (STREAMS | MEMORY | PRESENCE | RANDOMNESS).items():
         setattr(torch.cuda, name, value)
     torch.version.cuda = "emulated"

@@ -13,7 +13,8 @@ from estimator import compiled
 from estimator.costs import Costs
 from estimator.estimate import estimate
 from estimator.layers import LayerSums
-from estimator.memory import held_activations, running_bytes
+from estimator.memory import running_bytes
+from estimator.moments import worker_moments
 from estimator.schedule import ORDERS
 from kintsugi.core.cluster import Cluster, Worker
 from kintsugi.core.errors import InfeasibleError
@@ -183,9 +184,8 @@ def test_what_splits_lack_is_what_each_workers_own_stages_take(data):
 
     def lacks(cuts: tuple[int, ...], place: int) -> int:
         own = list(itertools.pairwise(cuts))[place::workers]
-        activations = [sums.activation_bytes(*stage) for stage in own]
-        _, held = held_activations(schedule, place, workers, count, activations)
-        return sums.held_bytes(own, replicas) + running_bytes(sums, own, held) - kinds[place].usable_bytes
+        moments = worker_moments(schedule, place, workers, count, virtual)
+        return sums.held_bytes(own, replicas) + running_bytes(sums, own, moments) - kinds[place].usable_bytes
 
     schedule = data.draw(st.sampled_from([Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB]))
     splitter = ChunkSplitter(sums, schedule, profile.network.inter_host, replicas)

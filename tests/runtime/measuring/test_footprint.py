@@ -138,6 +138,33 @@ def test_the_first_pass_keeps_the_gradients_that_it_makes():
     assert round(grower.first_temporary_bytes / MIB) == 1 + 1 + 5 + 5
 
 
+class Gated(nn.Module):
+    """[1, WIDTH] to the same: a weight of a mebibyte between two sines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, hidden):
+        return (hidden.sin() * self.weight).sin()
+
+
+def test_what_waits_for_the_weight_part_is_counted():
+    """The forward pass keeps the inputs of both sines and of the product; its input and the gradient of its output wait."""
+    job = job_of((0, 0, 0), (0, 0, 0), (0, 0, 0))
+    (_, gated, _) = found(replace(job, layers=[job.layers[0], replace(job.layers[1], build=Gated), job.layers[2]]))
+    assert in_mebibytes(gated)[0] == 3
+    assert round(gated.deferred_bytes / MIB) == 2
+    assert round(gated.input_temporary_bytes / MIB) == 3  # gradients of the output and of the product, and a cosine
+    assert round(gated.weight_temporary_bytes / MIB) == 2  # the weight's gradient, before and after it is summed over the batch
+    assert round(gated.first_weight_temporary_bytes / MIB) == 2
+
+
+def test_where_nothing_can_be_split_nothing_waits():
+    middle = found(job_of((0, 0, 0), (3, 0, 9), (0, 0, 0)))[1]
+    assert middle.weight_temporary_bytes == 0
+
+
 class Turned(nn.Module):
     """[B, 4] to complex numbers, or from there to their real parts."""
 

@@ -15,7 +15,7 @@ from kintsugi.runtime import emulation
 from kintsugi.runtime.emulation import EmulatedTimes, emulated_job, mean_square, sgd
 from kintsugi.runtime.gpt import GptShape, adamw, gpt_job
 from kintsugi.runtime.layer import Layer
-from kintsugi.runtime.measuring import machine, marks, profiler
+from kintsugi.runtime.measuring import machine, marks, profiler, sweeper
 from kintsugi.runtime.measuring.machine import memory_bytes
 from kintsugi.runtime.measuring.probe import Probed
 from kintsugi.runtime.measuring.profiler import profile_job
@@ -126,6 +126,17 @@ def test_adding_to_gradients_is_a_part_of_the_weights_pass():
     start, frozen, linear = profile_of(job_of(Start, Frozen, partial(nn.Linear, 8, 20_000))).layers
     assert start.accumulation_seconds == frozen.accumulation_seconds == 0
     assert 0 < linear.accumulation_seconds <= linear.backward_weight_seconds
+
+
+def test_the_host_waits_for_the_norms_of_all_layers_before_it_updates_any(virtual_clock, monkeypatch):
+    """As at a commit point: on a device updates are as late as the host is with them."""
+    seen = []
+    monkeypatch.setattr(sweeper.Marks, "wait", lambda _: seen.append("waited"))
+    monkeypatch.setattr(sweeper, "take_norm", lambda _: (seen.append("norm"), emulation.time.sleep(0.25)))
+    monkeypatch.setattr(sweeper, "apply", lambda *_: (seen.append("update"), emulation.time.sleep(0.5)))
+    profile = profile_job(partial(emulated_job, TIMES, num_microbatches=2, num_steps=1), name="slow", repeats=1)
+    assert "-".join(["norm"] * 3 + ["waited"] + ["update"] * 3) in "-".join(seen)
+    assert [layer.optimizer_seconds for layer in profile.layers] == pytest.approx([0.75] * 3)
 
 
 def test_adamw_keeps_two_moments_and_a_counter_per_parameter():

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kintsugi.runtime.brought import output_tensors
 from kintsugi.runtime.emulation import EmulatedLayer, EmulatedTimes
+from kintsugi.runtime.measuring.allocator import MemoryMeter
 from kintsugi.runtime.models import Activations, collate, run_layer
 from kintsugi.runtime.workers.backward import PassedStage
 from kintsugi.runtime.workers.state import ModelState
@@ -393,3 +394,66 @@ def test_emulated_layers_take_each_part_at_its_time(monkeypatch):
     assert slept == [0.2, 0.2]
     passed.backward_weight()
     assert slept == [0.2, 0.2, 0.3, 0.3]
+
+
+ROWS, UNIT = 1024, 1024 * WIDTH * 4
+"""Bytes of so many rows in 32 bits."""
+
+
+class Waved(nn.Module):
+    """Each of the two linear layers is followed by functions that save what no weight needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.second(self.first(hidden).sin().cos()).sin()
+
+
+def kept_bytes(make_passed: Callable[[], PassedStage]) -> list[int]:
+    """After the forward pass, the input part and the weight part, beyond what was there before; in rooms of `ROWS` rows."""
+    given = [torch.ones(ROWS, WIDTH)]
+    with MemoryMeter("cpu") as meter:
+        with meter.section("forward"):
+            passed = make_passed()
+        with meter.section("input"):
+            passed.backward_input(given)
+        with meter.section("weight"):
+            passed.backward_weight()
+    return [round(meter.sections[name].after_bytes / UNIT) for name in ("forward", "input", "weight")]
+
+
+def test_only_what_weights_need_waits_for_them():
+    """Both inputs of the linear layers and the gradients of what they yield; sines and cosines keep their inputs for one pass."""
+    module, hidden = Waved(), torch.randn(ROWS, WIDTH, requires_grad=True)
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    assert kept_bytes(lambda: PassedStage.of((hidden,), (module(hidden),), None)) == [4, 1 + 2, 0]
+
+
+class Changed(nn.Module):
+    """The sigmoid's own output, which its backward pass needs, is changed in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return torch.sigmoid(self.linear(hidden)).add_(1.0)
+
+
+@pytest.mark.parametrize("part", ["backward", "backward_input"])
+def test_what_was_changed_in_place_is_noticed_in_either_way(part):
+    passed, gradients = stage(Changed(), torch.randn(3, WIDTH), is_last=False)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        getattr(passed, part)(gradients)
+
+
+def test_a_stage_that_cannot_be_split_keeps_nothing_for_its_weight_part():
+    passed, gradients = stage(LAYERS["fused"](), torch.randn(3, 2, WIDTH), is_last=False)
+    entered = ref(passed.inputs[0])
+    assert len(passed.backward_input(gradients)) == 1
+    del gradients
+    assert entered() is None
+    passed.backward_weight()

@@ -1,0 +1,134 @@
+"""When a worker holds most: how many micro-batches it holds, and how many whose weight parts are put off, as a pass begins.
+
+A micro-batch is held from its forward pass to its backward pass or the input part of it; from the input part to the weight part it
+is put off, and what is kept for it is another amount (M_B and M_W of Qi et al., *Zero Bubble Pipeline Parallelism*, 2023). What a
+pass takes beyond both depends on its kind, and on whether a weight part came before it: until then there are no gradients. Moments
+are rows: a kind, micro-batches held in each of the worker's stages, and micro-batches put off in each. Those that hold no more
+of anything than another one of their kind are left out for the most part.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from estimator.arrays import Ints
+from estimator.compiled import shared
+from estimator.interleaved import held_passes
+from estimator.layers import EARLY_INPUT, EARLY_PASS, FIRST_PASS, FIRST_WEIGHT, INPUT_PART, KINDS, PASS, WEIGHT_PART
+from estimator.schedule import num_in_flight, scheduled_in_flight
+from kintsugi.core.plan import Schedule
+
+_KNOWN_FIRST = frozenset(
+    {Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.EAGER_1F1B, Schedule.ZB_H1, Schedule.ZB_H2, Schedule.INTERLEAVED_ZB}
+)
+"""Schedules whose first pass that makes gradients is told apart."""
+
+
+@lru_cache(maxsize=4096)
+def stage_moments(schedule: Schedule, stage: int, num_stages: int, num_microbatches: int) -> Ints:
+    """Of a worker with one stage. Shape [moments, 3]: kind, held, put off. O(1)."""
+    if schedule.is_split and stage > 0:
+        return _rows(_split_moments(stage, num_stages, num_microbatches, schedule.lag))
+    held = scheduled_in_flight(schedule, stage, num_stages, num_microbatches)
+    if held < num_microbatches or schedule not in _KNOWN_FIRST:
+        return _rows([(PASS, held, 0)])
+    return _rows([(FIRST_PASS, held, 0), *([(PASS, held - 1, 0)] if held > 1 else [])])
+
+
+def _split_moments(stage: int, num_stages: int, num_microbatches: int, lag: int) -> Iterable[tuple[int, int, int]]:
+    """Under ZB-H1 and ZB-H2, at a stage after the first (`zero_bubble_h1` has the order).
+
+    Forward passes have most micro-batches held, the last of them with most put off; input parts begin with the more put off
+    the later they come, until weight parts begin, and then only fewer are held.
+    """
+    warmup, put_off = num_in_flight(stage, num_stages, num_microbatches, lag), lag * stage
+    rest, last = num_microbatches - warmup, num_microbatches - 1
+    yield (PASS if rest > put_off else EARLY_PASS), warmup, min(rest, put_off)
+    has_later = num_microbatches > put_off + 1
+    """Whether an input part comes after the first weight part."""
+    if has_later:
+        yield INPUT_PART, min(warmup, last - put_off), put_off
+    if rest <= put_off:  # the later ones begin with fewer held
+        for begun in {min(rest, put_off, last), min(put_off, last)}:
+            yield EARLY_INPUT, min(warmup, num_microbatches - begun), begun
+    for kind, waiting in ((FIRST_WEIGHT, put_off), (WEIGHT_PART, put_off + 1)):
+        done = waiting - put_off
+        if waiting < num_microbatches and (done or rest <= put_off):  # with the input part that this one follows
+            yield kind, min(warmup, num_microbatches - waiting) - 1, put_off + 1
+        elif waiting >= num_microbatches > done:
+            yield kind, 0, min(num_microbatches, waiting) - done
+
+
+def _rows(moments: Iterable[tuple[int, int, int]]) -> Ints:
+    return np.array(list(moments), dtype=np.int64)
+
+
+def worker_moments(schedule: Schedule, place: int, num_workers: int, num_microbatches: int, num_stages: int) -> Ints:
+    """Of a worker with several stages, or one. Shape [moments, 1 + 2 * num_stages].
+
+    Args:
+        schedule: order of passes.
+        place: of the worker in its pipeline, from 0.
+        num_workers: that the stages go round.
+        num_microbatches: that enter the pipeline.
+        num_stages: the worker's own.
+    """
+    if num_stages == 1:
+        return stage_moments(schedule, place, num_workers, num_microbatches)
+    return held_passes(place, num_workers, num_stages, num_microbatches, is_split=schedule.is_split)
+
+
+def most_held(moments: Ints) -> int:
+    """Most micro-batches that a worker keeps anything of at once, in all its stages."""
+    return int(moments[:, 1:].sum(axis=1).max())
+
+
+class Moments(NamedTuple):
+    """Of every worker of a pipeline those of one kind; one of them is repeated where they are fewer."""
+
+    kinds: Ints
+    """Shape [workers]."""
+    are_alike: bool
+    """Whether these are all the same."""
+    counts: Ints
+    """Micro-batches held in each stage, and those put off, shape [workers, moments, 2 * stages per worker]."""
+
+
+@lru_cache(maxsize=1024)
+def all_moments(schedule: Schedule, num_workers: int, num_microbatches: int, num_stages: int) -> tuple[Moments, ...]:
+    """`worker_moments` of every worker, kind by kind: as often as a worker has kinds. Arguments as there."""
+    by_kind = []
+    for place in range(num_workers):
+        own = worker_moments(schedule, place, num_workers, num_microbatches, num_stages)
+        by_kind.append([own[own[:, 0] == kind] for kind in np.unique(own[:, 0])])
+    rounds = [stacked([own[turn % len(own)] for own in by_kind]) for turn in range(max(map(len, by_kind)))]
+    return tuple(Moments(kinds := rows[:, 0, 0], bool((kinds == kinds[0]).all()), rows[:, :, 1:].copy()) for rows in rounds)
+
+
+def stacked(moments: list[Ints]) -> Ints:
+    """Several workers', one of them repeated where they are fewer. Shape [workers, moments, columns]."""
+    most = max(map(len, moments))
+    return np.stack([rows[np.minimum(np.arange(most), len(rows) - 1)] for rows in moments])
+
+
+def kinds_under(schedule: Schedule) -> range:
+    """Kinds of the passes that hold most under a schedule, and those before them."""
+    return KINDS if schedule.is_split else range(FIRST_PASS + 1)
+
+
+@shared
+def most_running(moments: Ints, kept_bytes: int, deferred_bytes: int, taken: Ints) -> int:
+    """The most that a worker with one stage keeps and takes at once while it passes micro-batches, in bytes.
+
+    Args:
+        moments: of the stage, shape [moments, 3].
+        kept_bytes: of a micro-batch that is held.
+        deferred_bytes: of one that is put off.
+        taken: what passes take beyond that, by kind; shape [kinds].
+    """
+    most: int = moments[0, 1] * kept_bytes + moments[0, 2] * deferred_bytes + taken[moments[0, 0]]
+    for row in range(1, len(moments)):
+        most = max(most, moments[row, 1] * kept_bytes + moments[row, 2] * deferred_bytes + taken[moments[row, 0]])
+    return most
