@@ -65,6 +65,12 @@ def _rows(moments: Iterable[tuple[int, int, int]]) -> Ints:
     return np.array(list(moments), dtype=np.int64)
 
 
+@lru_cache(maxsize=1024)
+def pipeline_moments(schedule: Schedule, num_stages: int, num_microbatches: int) -> Ints:
+    """`stage_moments` of every stage; one of them is repeated where they are fewer. Shape [stages, moments, 3]."""
+    return _stacked([stage_moments(schedule, stage, num_stages, num_microbatches) for stage in range(num_stages)])
+
+
 def worker_moments(schedule: Schedule, place: int, num_workers: int, num_microbatches: int, num_stages: int) -> Ints:
     """Of a worker with several stages, or one. Shape [moments, 1 + 2 * num_stages].
 
@@ -103,11 +109,11 @@ def all_moments(schedule: Schedule, num_workers: int, num_microbatches: int, num
     for place in range(num_workers):
         own = worker_moments(schedule, place, num_workers, num_microbatches, num_stages)
         by_kind.append([own[own[:, 0] == kind] for kind in np.unique(own[:, 0])])
-    rounds = [stacked([own[turn % len(own)] for own in by_kind]) for turn in range(max(map(len, by_kind)))]
+    rounds = [_stacked([own[turn % len(own)] for own in by_kind]) for turn in range(max(map(len, by_kind)))]
     return tuple(Moments(kinds := rows[:, 0, 0], bool((kinds == kinds[0]).all()), rows[:, :, 1:].copy()) for rows in rounds)
 
 
-def stacked(moments: list[Ints]) -> Ints:
+def _stacked(moments: list[Ints]) -> Ints:
     """Several workers', one of them repeated where they are fewer. Shape [workers, moments, columns]."""
     most = max(map(len, moments))
     return np.stack([rows[np.minimum(np.arange(most), len(rows) - 1)] for rows in moments])

@@ -1,5 +1,6 @@
 """Services in processes of their own, ended on every path."""
 
+import itertools
 import os
 import select
 import signal
@@ -80,6 +81,11 @@ def free_port() -> int:
     """One at which nobody on this machine listens now."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return int(listening.getsockname()[1])
+
+
+def free_descriptors(pid: int) -> Iterator[int]:
+    """Numbers of descriptors that a process does not use, from the lowest one on: those that it gets next."""
+    return (number for number in itertools.count() if not os.path.lexists(f"/proc/{pid}/fd/{number}"))
 
 
 def is_running(pid: int) -> bool:

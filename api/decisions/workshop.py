@@ -133,6 +133,13 @@ class Workshop:
         return WorkLostError(f"the process that plans ended ({how}); try again")
 
     def _free(self) -> "_Helper":
+        """One that is idle; those that ended meanwhile are let go of, and others begun."""
+        while (helper := self._idle_one()).has_ended:
+            self._dismiss(helper, was_ready=True)
+            self.start()
+        return helper
+
+    def _idle_one(self) -> "_Helper":
         with self._changed:
             self._changed.wait_for(lambda: self._idle or self._closed or not self._helpers, LONGEST_SECONDS)
             if self._closed:
@@ -175,6 +182,11 @@ class _Helper:
         self.pid: int | None = None
         """Once it is ready."""
         self.fork = server.fork(_help, niceness)
+
+    @property
+    def has_ended(self) -> bool:
+        """Of one that does nothing, of which nothing but its end is heard."""
+        return self.fork.connection.poll()
 
     def ask(self, *task: Any) -> Any:
         """What the process returns for a task; raises as `answer` does."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from estimator.arrays import Floats, Ints
 from estimator.layers import LayerSums
-from estimator.moments import kinds_under, stacked, stage_moments
+from estimator.moments import kinds_under, pipeline_moments, stage_moments
 from estimator.schedule import most_in_flight
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LayerProfile, LinkCost
@@ -96,7 +96,6 @@ class Partitioner:
         self.tolerance = EXACT if len(set(map(_amounts, layers))) == 1 else CLOSE
         self._splits: dict[int, Ints] = {}
         self._crews: dict[tuple[WorkerKind, ...], Crew] = {}
-        self._moments_by: dict[tuple[int, int], Ints] = {}
         self._descended: dict[tuple[WorkerKind, ...], Ints] = {}
         """Where the last descent for these workers ended: a good split for other micro-batch counts too."""
         self._bounded: dict[tuple[object, ...], Attained] = {}
@@ -209,7 +208,7 @@ class Partitioner:
             above=crew.above,
             below=crew.below,
             usable_bytes=crew.usable_bytes,
-            moments=self._moments(num_stages, num_microbatches),
+            moments=pipeline_moments(self._schedule, num_stages, num_microbatches),
             rest=num_microbatches - 1,
             lag=self._schedule.lag,
             all_forward=self._schedule is Schedule.GPIPE,
@@ -218,13 +217,6 @@ class Partitioner:
             most_first=firsts.most,
             common=firsts.common,
         )
-
-    def _moments(self, num_stages: int, num_microbatches: int) -> Ints:
-        """When each stage holds most; one of its moments is repeated where they are fewer. Shape [stages, moments, 3]."""
-        key = num_stages, num_microbatches
-        if key not in self._moments_by:
-            self._moments_by[key] = stacked([stage_moments(self._schedule, stage, *key) for stage in range(num_stages)])
-        return self._moments_by[key]
 
     def _first(self, options: Ints, chain: Chain, below: float = math.inf) -> tuple[float, Ints]:
         """The fastest of several splits (shape [splits, stages + 1]) and its objective; the first among equals.

@@ -6,14 +6,14 @@ import signal
 import subprocess
 import sys
 from contextlib import closing
-from itertools import count, islice
+from itertools import islice
 
 import pytest
 
 from api.decisions import warm
 from api.decisions.forkserver import ForkServer
 from tests.api.decisions import works
-from tests.processes import is_running
+from tests.processes import free_descriptors, is_running
 from tests.runtime.runs import children_of, eventually, leaves_nothing
 
 pytestmark = pytest.mark.processes
@@ -114,7 +114,7 @@ def test_forks_end_with_their_server_and_the_next_one_has_another(server, begin,
 def test_a_server_that_can_have_no_descriptor_more_forks_again_once_it_can(server, begin):
     _, same, _ = told(begin())
     limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
-    _, second = islice((number for number in count() if not os.path.lexists(f"/proc/{server.pid}/fd/{number}")), 2)
+    _, second = islice(free_descriptors(server.pid), 2)
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (second, limits[1]))
     with pytest.raises((EOFError, ConnectionResetError)):
         told(begin())

@@ -19,7 +19,7 @@ from api.decisions import planning, warm
 from api.decisions import workshop as workshops
 from api.decisions.deciding import Decider
 from api.decisions.tries import MOST_TRIES
-from api.decisions.workshop import TakesTooLongError, Workshop
+from api.decisions.workshop import TakesTooLongError, WorkLostError, Workshop
 from api.metrics import Metrics
 from api.settings import Settings
 from kintsugi.core.cluster import Cluster
@@ -30,7 +30,7 @@ from tests.api.decisions import works
 from tests.api.decisions.test_ahead import without_time
 from tests.api.requests import EVENTS, event, new_job
 from tests.builders import snapshot_of, uniform_profile
-from tests.processes import is_running
+from tests.processes import free_descriptors, is_running
 from tests.runtime.runs import children_of, eventually, leaves_nothing
 
 pytestmark = pytest.mark.processes
@@ -101,13 +101,18 @@ def test_more_who_ask_than_there_are_processes_take_turns(workshop):
     assert plans == [planning.decided(snapshot).plan for snapshot in AFTER] * 4
 
 
-def test_a_process_that_ends_is_told_and_another_takes_its_place(workshop):
+def test_a_process_that_ends_while_it_does_nothing_costs_nobody_an_answer(workshop):
     workshop.do(planning.decided, AFTER[0])
     (helper,) = workshop._helpers
     os.kill(helper.pid, signal.SIGKILL)
     assert not eventually(lambda: is_running(helper.pid), lambda running: not running)
-    with pytest.raises(UnavailableError, match="try again"):
-        workshop.do(planning.decided, AFTER[0])
+    assert workshop.do(planning.decided, AFTER[0]).plan is not None
+    assert helper not in workshop._helpers
+
+
+def test_a_process_that_ends_over_its_work_is_told_and_another_takes_its_place(workshop):
+    with pytest.raises(WorkLostError, match="killed"):
+        workshop.do(works.dies, AFTER[0])
     assert workshop.do(planning.decided, AFTER[0]).plan is not None
 
 
@@ -149,7 +154,7 @@ def test_without_processes_nothing_is_done(fork_server):
 
 def test_where_no_process_can_begin_nobody_is_stopped_and_a_later_one_begins(monkeypatch, without_collector, fork_server):
     """As in a service that has used up its descriptors."""
-    used_up, of_others = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
+    used_up, of_others = next(free_descriptors(os.getpid())), resource.getrlimit(resource.RLIMIT_NOFILE)
     searched, decided = [], planning.decided
     monkeypatch.setattr(planning, "decided", lambda snapshot: searched.append(snapshot) or decided(snapshot))
     with leaves_no_fork(fork_server), closing(Workshop(1, fork_server)) as shop:
