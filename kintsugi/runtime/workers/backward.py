@@ -80,10 +80,10 @@ class PassedStage:
     def backward_input(self, gradients: Sequence[Tensor]) -> Activations:
         """The input part: gradients of the inputs that need one. The whole pass where it cannot be split.
 
-        What only the input part needs is let go of on the way; what the gradients of weights are made of stays.
-
         That is where no input needs a gradient, where a weight that an operation on the way to the inputs takes as it is serves
         another one, too, and where a function that is written in Python, compiled or checkpointed would be passed through twice.
+
+        What only the input part needs is let go of on the way; what the gradients of weights are made of stays.
         """
         found = self._parted(gradients)
         result = self.backward(gradients) if found is None else self._zeros_for_none(found)
