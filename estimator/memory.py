@@ -66,7 +66,7 @@ def running_bytes(sums: LayerSums, ranges: Sequence[tuple[int, int]], moments: I
     """
     update = max(sums.update_bytes(*stage) for stage in ranges)
     sizes = [amount(*stage) for amount in (sums.activation_bytes, sums.deferred_bytes) for stage in ranges]
-    taken = {kind: max(sums.temporary_bytes(*stage, kind) for stage in ranges) for kind in set(moments[:, 0].tolist())}
+    taken = {kind: _widest_bytes(sums, ranges, kind) for kind in set(moments[:, 0].tolist())}
     rows: list[list[int]] = moments.tolist()
     passing: list[int] = [taken[kind] + sum(map(mul, counts, sizes)) for kind, *counts in rows]
     return max(update, *passing)
@@ -81,20 +81,18 @@ def rerouted_peak_bytes(plan: Plan, worker: str, sums: LayerSums, held_bytes: in
     """Peak memory of a worker that takes at most so many bytes of its `activation_budget` at once."""
     ranges = _ranges(plan, worker)
     update = max(sums.update_bytes(*stage) for stage in ranges)
-    temporary = max(sums.temporary_bytes(*stage) for stage in ranges)
-    return worker_static_bytes(plan, worker, sums) + max(update, held_bytes + temporary)
+    return worker_static_bytes(plan, worker, sums) + max(update, held_bytes + _widest_bytes(sums, ranges, PASS))
 
 
 def activation_budget(plan: Plan, worker: str, sums: LayerSums, usable_bytes: int) -> int:
     """What a worker has for activations, in bytes, beside what it always holds and what a forward or whole backward pass takes."""
-    temporary = max(sums.temporary_bytes(*stage) for stage in _ranges(plan, worker))
-    return usable_bytes - worker_static_bytes(plan, worker, sums) - temporary
+    return usable_bytes - worker_static_bytes(plan, worker, sums) - _widest_bytes(sums, _ranges(plan, worker), PASS)
 
 
 def part_excesses(plan: Plan, worker: str, sums: LayerSums) -> tuple[int, int]:
     """What the parts of a worker's split backward passes take beyond whole passes, input part first, in bytes; below 0 if less."""
     ranges = _ranges(plan, worker)
-    whole, *parts = (max(sums.temporary_bytes(*stage, kind) for stage in ranges) for kind in (PASS, INPUT_PART, WEIGHT_PART))
+    whole, *parts = (_widest_bytes(sums, ranges, kind) for kind in (PASS, INPUT_PART, WEIGHT_PART))
     return parts[0] - whole, parts[1] - whole
 
 
@@ -105,6 +103,11 @@ def worker_static_bytes(plan: Plan, worker: str, sums: LayerSums) -> int:
         return sums.static_bytes(stages[0].layer_start, stages[0].layer_stop, fewest_replicas(plan, stages[0]))
     replicas = min(fewest_replicas(plan, stage) for stage in stages)
     return sums.held_bytes(_ranges(plan, worker), replicas)
+
+
+def _widest_bytes(sums: LayerSums, ranges: Sequence[tuple[int, int]], kind: int) -> int:
+    """What the pass of a kind takes that takes most of any of a worker's stages."""
+    return max(sums.temporary_bytes(*stage, kind) for stage in ranges)
 
 
 def _ranges(plan: Plan, worker: str) -> list[tuple[int, int]]:

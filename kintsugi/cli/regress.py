@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from kintsugi.cli.output import Format, print_json
 from kintsugi.cli.terminal import terminal
 from kintsugi.core import codec
 from kintsugi.core.errors import InfeasibleError, InvalidInputError, NotFoundError
+from kintsugi.core.patterns import is_asked
 from kintsugi.runtime.disk import require_folder
 from planner.quality import Baseline, Case, Figures, Verdict, compare, decide
 
@@ -77,7 +77,7 @@ def regress(
     patterns = tuple(only or ())
     cases = _cases(folder, patterns)
     before = _baseline(folder, is_needed=not update or bool(patterns)).cases
-    left_out = {name: figures for name, figures in before.items() if not _is_asked(name, patterns)}
+    left_out = {name: figures for name, figures in before.items() if not is_asked(name, patterns)}
     results = [_result(name, case, before.get(name), folder / CASES) for name, case in _tracked(cases)]
     results += [_gone(name, figures, update) for name, figures in before.items() if name not in cases and name not in left_out]
     _print(results, format)
@@ -105,14 +105,10 @@ def _cases(folder: Path, patterns: Sequence[str]) -> dict[str, Case]:
     paths = sorted((folder / CASES).glob("*.json"))
     if not paths:
         raise InvalidInputError(f"has no {CASES}/*.json", field="folder", value=str(folder))
-    asked = [path for path in paths if _is_asked(path.stem, patterns)]
+    asked = [path for path in paths if is_asked(path.stem, patterns)]
     if not asked:
         raise InvalidInputError(f"names no case; one is {paths[0].stem}", field="only", value=list(patterns))
     return {path.stem: _named(path) for path in asked}
-
-
-def _is_asked(name: str, patterns: Sequence[str]) -> bool:
-    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _named(path: Path) -> Case:

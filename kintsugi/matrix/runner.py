@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from kintsugi.core.errors import InvalidInputError, KintsugiError
+from kintsugi.core.patterns import is_asked
 from kintsugi.matrix import store
 from kintsugi.matrix.cell import Cell, Part, Variant
 from kintsugi.matrix.execution import StoppedError, execute
@@ -37,7 +37,7 @@ class Asked:
             InvalidInputError: no cell has a name like that.
         """
         known = matrix.cells(sweep=self.sweep)
-        found = tuple(cell for cell in known if not self.only or any(fnmatchcase(cell.name, pattern) for pattern in self.only))
+        found = tuple(cell for cell in known if is_asked(cell.name, self.only))
         if not found:
             raise InvalidInputError(f"names no cell; one is {known[0].name}", field="only", value=list(self.only))
         return found

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from estimator.arrays import Floats, Ints
-from estimator.layers import KINDS, LayerSums
+from estimator.layers import LayerSums
 from estimator.moments import Moments
 
 ROUNDING = 1e-9
@@ -20,19 +20,19 @@ FIRST, INNER, LAST = range(3)
 class Capacities:
     """Upper bounds from what layers need at least: nearly exact where all but the first and the last are equal."""
 
-    def __init__(self, sums: LayerSums, num_replicas: int) -> None:
+    def __init__(self, sums: LayerSums, num_replicas: int, taken_bytes: Ints) -> None:
         """Tabulate, over all layer ranges that a stage may have, the least bytes of one layer and of each further one.
 
         Args:
             sums: of the profile's layers.
             num_replicas: holders of each layer.
+            taken_bytes: what a pass over layers [a, b) takes beyond what is kept, by kind; shape [kinds, layers + 1, layers + 1].
         """
         self._num_layers = sums.profile.num_layers
         self._static = _least(sums.least_static_table(num_replicas))
         self._held = _least_held(sums.activations, sums.entry_bytes)
         self._deferred = _least_held(sums.deferred, sums.deferred_entry_bytes)
-        own = range(self._num_layers)
-        self._taken = np.array([min(sums.temporary_bytes(n, n + 1, kind) for n in own) for kind in KINDS], dtype=np.int64)
+        self._taken: Ints = np.diagonal(taken_bytes, offset=1, axis1=1, axis2=2).min(axis=1)
 
     def suffice(self, moments: Sequence[Moments], usable_bytes: Sequence[int]) -> bool:
         """Whether a split is not ruled out. O(moments * stages).

@@ -98,7 +98,7 @@ class ChunkSplitter:
         waited = np.array(sums.backward_input, np.float64) if schedule.is_split else self._backward
         self._parts = self._forward, waited, self._backward - waited
         self._delays = np.array([0.0, *(link.transfer_seconds(layer.output_bytes) for layer in layers[:-1]), 0.0])
-        self._capacities = Capacities(sums, num_replicas)
+        self._capacities = Capacities(sums, num_replicas, self._taken)
         self._known: dict[tuple[tuple[WorkerKind, ...], int, int], ChunkSplit] = {}
 
     def best(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int, tail: Floats) -> ChunkSplit:
