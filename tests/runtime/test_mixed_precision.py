@@ -6,10 +6,12 @@ from torch import nn
 
 from kintsugi.core.decision import StateKind
 from kintsugi.runtime.llama import llama_job
+from kintsugi.runtime.measuring.allocator import MemoryMeter
 from kintsugi.runtime.mixed_precision import MASTER, MixedPrecisionAdamW, mixed_precision_adamw
 from kintsugi.runtime.workers.state import ModelState
 from restorer.packing import pack, unpack
 from tests.runtime.jobs import TINY_LLAMA as TINY
+from tests.runtime.operations import Operations
 
 
 def stepped(optimizer, parameter, gradients):
@@ -18,12 +20,60 @@ def stepped(optimizer, parameter, gradients):
         optimizer.step()
 
 
+def fused(parameters):
+    return torch.optim.AdamW(parameters, lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+
+
 def test_fp32_parameters_are_trained_as_by_torch():
-    start, gradients = torch.randn(5, 3), torch.randn(4, 5, 3)
+    start, gradients = torch.randn(50, 37), torch.randn(4, 50, 37)
     ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
     stepped(MixedPrecisionAdamW([ours]), ours, gradients)
-    stepped(torch.optim.AdamW([theirs], lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1), theirs, gradients)
+    stepped(fused([theirs]), theirs, gradients)
     assert torch.equal(ours, theirs)
+
+
+SHAPES = ((700, 1000), (3,), (500, 600), (), (500, 800), (0,), (41, 7))
+"""Some are updated together with others of a list, and some by themselves."""
+
+
+@pytest.mark.parametrize("dtypes", [(torch.bfloat16,), (torch.bfloat16, torch.float32, torch.float64)])
+def test_many_parameters_are_trained_as_each_by_itself_in_fp32(dtypes):
+    """Where some have no gradient at times, and of several types."""
+    starts = [torch.randn(shape).to(dtypes[index % len(dtypes)]) for index, shape in enumerate(SHAPES)]
+    together, alone = ([nn.Parameter(start.clone()) for start in starts] for _ in range(2))
+    exact = [nn.Parameter(start if start.dtype.itemsize > 4 else start.float()) for start in starts]
+    optimizer, others, reference = MixedPrecisionAdamW(together), [MixedPrecisionAdamW([p]) for p in alone], fused(exact)
+    for number in range(3):
+        for index, (ours, own, wide) in enumerate(zip(together, alone, exact, strict=True)):
+            gradient = torch.randn(ours.shape).to(ours.dtype) if (number, index) != (1, 4) else None
+            ours.grad = own.grad = gradient
+            wide.grad = None if gradient is None else gradient.to(wide.dtype)
+        for stepping in (optimizer, *others, reference):
+            stepping.step()
+    assert all(map(torch.equal, together, alone))
+    assert all(torch.equal(ours, wide.to(ours.dtype)) for ours, wide in zip(together, exact, strict=True))
+
+
+def test_an_update_of_many_parameters_takes_few_operations():
+    parameters = [nn.Parameter(torch.ones(64, dtype=torch.bfloat16)) for _ in range(300)]
+    optimizer = MixedPrecisionAdamW(parameters)
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    with Operations() as operations:
+        optimizer.step()
+    assert [operations.names.count(name) for name in ("_foreach_copy_", "_fused_adamw_", "copy_")] == [2, 1, 0]
+
+
+def test_gradients_are_widened_in_no_more_memory_than_the_largest_takes():
+    parameters = [nn.Parameter(torch.ones(1000, width, dtype=torch.bfloat16)) for width in (300, 600, 300, 300, 200, 400)]
+    optimizer = MixedPrecisionAdamW(parameters)
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    with MemoryMeter("cpu") as meter, meter.section("update"):
+        optimizer.step()
+    assert 0 < meter.sections["update"].rise_bytes <= 4 * 600_000 + 1_000  # and numbers of the optimizer's own
 
 
 def test_updates_too_small_for_the_parameters_type_add_up():
