@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from kintsugi.runtime.measuring.allocator import MemoryMeter, Section
 from kintsugi.runtime.models import Activations, Batch, TrainingJob, loss_of, run_layer, train_layer
 from kintsugi.runtime.workers.backward import PassedStage
-from kintsugi.runtime.workers.demands import squared_norm
+from kintsugi.runtime.workers.demands import norms, scale
 from restorer.transport import TensorSpec
 
 
@@ -103,15 +103,14 @@ def update(job: TrainingJob, module: nn.Module, optimizer: torch.optim.Optimizer
 
 
 def take_norm(module: nn.Module) -> None:
-    """Its first part: the norm, which the host waits for before anything is updated."""
-    squared_norm(_gradients(module))
+    """Its first part: the norms, which the host waits for, as one number of all layers, before anything is updated."""
+    norms(_gradients(module))
 
 
 def apply(job: TrainingJob, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """The rest of it, which begins on a device that has nothing left to do."""
     if job.max_grad_norm is not None:
-        for gradient in _gradients(module):
-            gradient.mul_(1.0)
+        scale(_gradients(module), 1.0)
     optimizer.step()
 
 

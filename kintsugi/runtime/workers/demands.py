@@ -1,4 +1,4 @@
-"""What a step asks of a worker's layers: that forward passes change neither parameters nor buffers; how long gradients are."""
+"""What a step asks of layers: that forward passes change neither parameters nor buffers; how long gradients are, and are to be."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from kintsugi.core.errors import InvalidInputError
 
 _PIECE = 2**22
-"""Numbers that are squared at once."""
+"""Numbers that the norm of is taken at once."""
 _CAUSES = {
     "parameter": ("an embedding with max_norm does", "a layer that leaves its parameters to the optimizer"),
     "buffer": ("batch norm does", "a layer without running state"),
@@ -75,14 +75,28 @@ def _bits(tensor: Tensor | None) -> Tensor:
 
 
 def squared_norm(gradients: Iterable[Tensor | None]) -> Tensor:
-    """Sum of squares in 64 bits, where the gradients are; zero in host memory where there are none.
+    """Sum of squares in 64 bits, where the gradients are; zero in host memory where there are none."""
+    found = norms([gradient for gradient in gradients if gradient is not None])
+    return torch.stack(found).square().sum() if found else torch.zeros((), dtype=torch.float64)
 
-    Piece by piece: all numbers of a wide layer in 64 bits would take several times its memory.
+
+def norms(gradients: Iterable[Tensor]) -> list[Tensor]:
+    """2-norms in 64 bits, where the gradients are, of all that hold a number: many at once, and several of a wide layer's.
+
+    For 64 bits of each number of such a one a processor would take several times its memory, so they are taken piece by piece.
     """
-    squares = [
-        piece.double().square().sum()
-        for gradient in gradients
-        if gradient is not None
-        for piece in gradient.reshape(-1).split(_PIECE)
-    ]
-    return torch.stack(squares).sum() if squares else torch.zeros((), dtype=torch.float64)
+    present = [gradient for gradient in gradients if gradient.numel()]
+    found = _norms_at_once([gradient for gradient in present if gradient.numel() <= _PIECE])
+    for wide in (gradient for gradient in present if gradient.numel() > _PIECE):
+        found += _norms_at_once(list(wide.reshape(-1).split(_PIECE)))
+    return found
+
+
+def _norms_at_once(tensors: list[Tensor]) -> list[Tensor]:
+    return list(torch._foreach_norm(tensors, dtype=torch.float64)) if tensors else []
+
+
+def scale(gradients: list[Tensor], factor: float) -> None:
+    """Multiply all of them in place, at once."""
+    if gradients:
+        torch._foreach_mul_(gradients, factor)

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from kintsugi.runtime.workers.demands import Watch
+from kintsugi.runtime.workers import demands
+from kintsugi.runtime.workers.demands import Watch, scale, squared_norm
 from tests.core.refusals import refuses
+from tests.runtime.operations import Operations
 
 
 class Renamed(nn.Module):
@@ -73,3 +75,27 @@ def test_an_optimizer_may_change_parameters_between_two_passes():
             loss = module(torch.ones(1, 3)).sum()
         loss.backward()
         optimizer.step()
+
+
+def test_the_norm_is_that_of_all_gradients_in_64_bits(monkeypatch):
+    monkeypatch.setattr(demands, "_PIECE", 64)
+    numbers = torch.randn(4000, dtype=torch.float64)
+    gradients = [numbers[:3000].reshape(50, 60).t(), None, torch.empty(0), numbers[3000:3990].reshape(990, 1), *numbers[3990:]]
+    assert squared_norm(gradients).item() == pytest.approx(numbers.square().sum().item(), rel=1e-13)
+    narrow = [torch.full((100,), 1e30), torch.full((7,), 3.0, dtype=torch.bfloat16)]
+    assert squared_norm(narrow).item() == pytest.approx(100 * narrow[0][0].double().item() ** 2, rel=1e-15)
+    assert squared_norm([torch.tensor([1.0, torch.inf])]).item() == torch.inf
+
+
+def test_where_nothing_is_trained_the_norm_is_zero():
+    assert squared_norm([None, torch.empty(0)]).item() == 0.0
+    scale([], 2.0)
+
+
+def test_many_gradients_take_as_many_operations_as_one():
+    gradients = [torch.full((3,), float(number)) for number in range(300)]
+    with Operations() as operations:
+        squared_norm(gradients)
+        scale(gradients, 0.5)
+    assert operations.names == ["_foreach_norm", "stack", "pow", "sum", "_foreach_mul_"]
+    assert all(torch.equal(gradient, torch.full((3,), number / 2)) for number, gradient in enumerate(gradients))
