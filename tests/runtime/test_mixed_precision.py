@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from kintsugi.core.decision import StateKind
+from kintsugi.runtime import mixed_precision
 from kintsugi.runtime.llama import llama_job
 from kintsugi.runtime.measuring.allocator import MemoryMeter
 from kintsugi.runtime.mixed_precision import MASTER, MixedPrecisionAdamW, mixed_precision_adamw
@@ -37,8 +38,9 @@ SHAPES = ((700, 1000), (3,), (500, 600), (), (500, 800), (0,), (41, 7))
 
 
 @pytest.mark.parametrize("dtypes", [(torch.bfloat16,), (torch.bfloat16, torch.float32, torch.float64)])
-def test_many_parameters_are_trained_as_each_by_itself_in_fp32(dtypes):
+def test_many_parameters_are_trained_as_each_by_itself_in_fp32(dtypes, monkeypatch):
     """Where some have no gradient at times, and of several types."""
+    monkeypatch.setattr(mixed_precision, "_FEW", 2**18)
     starts = [torch.randn(shape).to(dtypes[index % len(dtypes)]) for index, shape in enumerate(SHAPES)]
     together, alone = ([nn.Parameter(start.clone()) for start in starts] for _ in range(2))
     exact = [nn.Parameter(start if start.dtype.itemsize > 4 else start.float()) for start in starts]
@@ -65,7 +67,8 @@ def test_an_update_of_many_parameters_takes_few_operations():
     assert [operations.names.count(name) for name in ("_foreach_copy_", "_fused_adamw_", "copy_")] == [2, 1, 0]
 
 
-def test_gradients_are_widened_in_no_more_memory_than_the_largest_takes():
+def test_gradients_are_widened_in_no_more_memory_than_the_largest_takes(monkeypatch):
+    monkeypatch.setattr(mixed_precision, "_FEW", 2**18)
     parameters = [nn.Parameter(torch.ones(1000, width, dtype=torch.bfloat16)) for width in (300, 600, 300, 300, 200, 400)]
     optimizer = MixedPrecisionAdamW(parameters)
     for parameter in parameters:
