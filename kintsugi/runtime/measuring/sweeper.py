@@ -25,6 +25,7 @@ from kintsugi.runtime.models import (
     model_shape,
     optimizer_for,
     sampler_of,
+    seed_generators,
     train_layer,
 )
 from kintsugi.runtime.workers.backward import is_divisible
@@ -84,6 +85,9 @@ class Sweeper:
         self._optimizer_states = [state_of(job, optimizer) if optimizer is not None else None for optimizer in self._optimizers]
         self._sampler = sampler_of(job)
         self._num_sweeps = 0
+        self._reader = next((index for index, layer in enumerate(job.layers) if layer.inputs), len(job.layers) - 1)
+        """The layer whose stage makes its batches between its passes; those of later ones, while they wait for what arrives."""
+        self._fields: Batch = {}
         self._marks = Marks(job.device)
         self._timed: list[tuple[list[float], int, bool]] = []
         """What takes the seconds of what was timed in a sweep, the mark at which that begins, and whether it is the rest of it."""
@@ -107,18 +111,17 @@ class Sweeper:
             is_split: time the part of the backward pass that the inputs' gradients need, in the place of the whole.
         """
         number, self._num_sweeps = self._num_sweeps, self._num_sweeps + 1
-        batch = self._batch(number)
         passes: list[_Passed] = []
         self._marks.clear()
         self._marks.let_host_lead()
         for index, sample in enumerate(samples):
             inputs = self._inputs(index, passes)
-            self._time(sample.forward, partial(self._forward, passes, inputs, batch, number))
+            self._time(sample.forward, partial(self._forward, passes, inputs, number))
         gradients: Activations = ()
         for passed, sample in zip(reversed(passes), reversed(samples), strict=True):
             gradients = self._backward(passed, gradients, sample, is_split=is_split)
         require_dense_gradients(self._state.parameters)
-        self._update(samples)
+        self._update(samples, number)
         self._marks.let_host_lead()
         for index, sample in enumerate(samples):
             self._time(sample.accumulation, partial(_accumulate, self._own_parameters(index)))
@@ -127,15 +130,19 @@ class Sweeper:
             if parameter.grad is not None:
                 parameter.grad.zero_()
 
-    def _update(self, samples: list[Samples]) -> None:
+    def _update(self, samples: list[Samples], number: int) -> None:
         """As around a commit point: all norms, for which the host waits, and then the updates, one after the other."""
         layers = list(zip(self._state.modules.values(), self._optimizers, samples, strict=True))
         for module, optimizer, sample in layers:
             self._time(sample.optimizer, partial(take_norm, module) if optimizer is not None else None)
         self._marks.wait()
-        for module, optimizer, sample in layers:
+        for index, (module, optimizer, sample) in enumerate(layers):
             if optimizer is not None:
-                self._time(sample.optimizer, partial(apply, self._job, module, optimizer), is_rest=True)
+                self._time(sample.optimizer, partial(self._apply, index, module, optimizer, number), is_rest=True)
+
+    def _apply(self, index: int, module: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+        seed_generators(self._job, 4, number, index)
+        apply(self._job, module, optimizer)
 
     def _batch(self, number: int) -> Batch:
         return batch_of(self._job, self._sampler, number, 0)
@@ -145,12 +152,14 @@ class Sweeper:
         specs = self._boundaries[index]
         return tuple(t.detach().requires_grad_(spec.requires_grad) for t, spec in zip(arrived, specs, strict=True))
 
-    def _forward(self, passes: list[_Passed], inputs: Activations, batch: Batch, number: int) -> None:
+    def _forward(self, passes: list[_Passed], inputs: Activations, number: int) -> None:
         """Pass through one more layer than `passes` has."""
         index = len(passes)
-        outputs = train_layer(self._job, index, self._state.modules[index], inputs, batch, step=number, microbatch=0)
+        if index == self._reader:
+            self._fields = self._batch(number)
+        outputs = train_layer(self._job, index, self._state.modules[index], inputs, self._fields, step=number, microbatch=0)
         is_last = index + 1 == len(self._job.layers)
-        loss = loss_of(self._job, outputs, batch)[0] / self._job.num_microbatches if is_last else None
+        loss = loss_of(self._job, outputs, self._fields)[0] / self._job.num_microbatches if is_last else None
         if loss is None:
             outputs = as_announced(outputs, self._boundaries[index + 1], self._job.layers[index].name)
         passes.append(_Passed(inputs, outputs, loss))

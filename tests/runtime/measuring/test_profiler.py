@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from kintsugi.runtime.measuring import machine, marks, profiler, sweeper
 from kintsugi.runtime.measuring.machine import memory_bytes
 from kintsugi.runtime.measuring.probe import Probed
 from kintsugi.runtime.measuring.profiler import profile_job
-from kintsugi.runtime.models import TrainingJob
+from kintsugi.runtime.models import TrainingJob, seed_for
 from tests.runtime.jobs import stateless
 
 LINK = LinkCost(alpha_seconds=1e-4, beta_seconds_per_byte=1e-9)
@@ -103,6 +104,56 @@ def test_times_are_those_that_the_layers_take(virtual_clock):
         assert layer.forward_seconds == pytest.approx(times.forward_seconds)
         assert layer.backward_input_seconds == pytest.approx(times.backward_input_seconds if index else 0.0)
         assert layer.backward_weight_seconds == pytest.approx(times.backward_weight_seconds)
+
+
+class Slow(list):
+    """Samples that take a second each."""
+
+    def __getitem__(self, index):
+        emulation.time.sleep(1.0)
+        return super().__getitem__(index)
+
+
+class Ones(nn.Module):
+    """Looks at nothing."""
+
+    def forward(self):
+        return torch.ones(4, 8)
+
+
+class Sum(nn.Module):
+    """Looks at the micro-batch as well."""
+
+    def forward(self, hidden, values):
+        return hidden + values
+
+
+@pytest.mark.parametrize(("modules", "reader"), [((Start, LINEAR), 0), ((Ones, Sum, LINEAR), 1)])
+def test_batches_are_made_in_the_forward_pass_of_the_first_layer_that_looks_at_them(virtual_clock, modules, reader):
+    job = job_of(*modules)
+    layers = [replace(layer, inputs=("values",) if n == reader else ()) for n, layer in enumerate(job.layers)]
+    profile = profile_of(replace(job, layers=layers, dataset=Slow(job.dataset)))
+    expected = [job.microbatch_size if n == reader else 0.0 for n in range(len(layers))]
+    assert [layer.forward_seconds for layer in profile.layers] == pytest.approx(expected)
+
+
+class Drawing(torch.optim.SGD):
+    """Remembers the seed that each update draws from."""
+
+    seeds: ClassVar = []
+
+    def step(self):
+        self.seeds.append(torch.default_generator.initial_seed())
+        super().step()
+
+
+def test_updates_are_seeded_as_in_training():
+    job = job_of(Start, LINEAR, LINEAR, optimizer=lambda named: Drawing([p for _, p in named], lr=0.1))
+    Drawing.seeds.clear()
+    profile_of(job)
+    sweeps = len(Drawing.seeds) // 2 - 1  # and once for the memory that an update takes
+    expected = [seed_for(job, 4, number, layer) for number in range(sweeps) for layer in (1, 2)]
+    assert [seed for seed in Drawing.seeds if seed in expected] == expected
 
 
 def test_median_is_not_moved_by_one_slow_sweep(monkeypatch):
