@@ -165,11 +165,14 @@ class Groups:
         return waiter
 
     def all_reduce(self, tensor: torch.Tensor, members: tuple[str, ...] | None = None) -> None:
-        """Sum `tensor` in place over `members` (all by default); bitwise equal on all of them.
+        """Sum `tensor` in place over `members` (all by default); bitwise equal on all of them. Who is alone has the sum already.
 
         Raises:
             CommunicationError: a member is gone or `abort` was called.
         """
+        if (members or self._members) == (self._worker,):
+            self._waiter.require_use()
+            return
         self._reduction(tensor, members, self._waiter).wait()
 
     def begin_all_reduce(self, tensor: torch.Tensor, members: tuple[str, ...]) -> Reducing:

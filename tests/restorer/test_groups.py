@@ -71,6 +71,20 @@ def test_reductions_over_all_and_over_some_are_bitwise_equal(crew):
     assert torch.allclose(torch.frombuffer(bytearray(pair["w0"]), dtype=torch.float32), expected)
 
 
+def reduce_alone(member: Member) -> tuple[list[float], list[str]]:
+    """The sum over this member, and the threads that wait for something."""
+    tensor = torch.arange(3.0)
+    member.groups.all_reduce(tensor, (member.name,))
+    return tensor.tolist(), [thread.name for thread in threading.enumerate() if thread.name.startswith("waiter")]
+
+
+def test_who_is_alone_has_the_sum_and_waits_for_nobody_until_the_groups_are_given_up(crew):
+    crew.build("g0", subgroups=[("w1",)])
+    assert crew.call(reduce_alone, on=("w1",)) == {"w1": ([0.0, 1.0, 2.0], [])}
+    crew.abort("w1")
+    assert_freed(crew.call(reduce_alone, on=("w1",)))
+
+
 @pytest.mark.parametrize("action", WAITS)
 def test_abort_frees_who_waits(crew, action):
     crew.build("g0")
