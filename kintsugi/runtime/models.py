@@ -37,9 +37,10 @@ NamedParameters = list[tuple[str, nn.Parameter]]
 class Dataset(Sized, Protocol):
     """A map-style data set whose samples are mappings of field name to tensor.
 
-    A micro-batch is read by every worker whose layers or loss look at it, and again when its step is run again. What a sample draws
-    (masks, augmentation) from torch's, Python's and NumPy's generators is the same each time: they are seeded for every micro-batch
-    of every step. Generators of its own, and whatever else it remembers, must not make a difference.
+    A micro-batch is read by every worker whose layers or loss look at it, and again when its step is run again; on a CUDA device
+    the first of a step is read before the step before is committed. What a sample draws (masks, augmentation) from torch's,
+    Python's and NumPy's generators is the same each time: they are seeded for every micro-batch of every step. Generators of its
+    own, and whatever else it remembers, must not make a difference.
     """
 
     def __getitem__(self, index: int) -> Mapping[str, Any]:

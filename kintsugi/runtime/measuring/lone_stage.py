@@ -34,6 +34,8 @@ from restorer.transport import Fetched, TensorSpec
 
 _WORKER, _NOBODY = "w00", "w01"
 _PATIENCE_SECONDS = 60.0
+_MANY_STEPS = 2**31
+"""None of them is the last: the next one's batch is made in each."""
 _ARRIVING, _STEP = "arriving", "step"
 
 
@@ -154,6 +156,7 @@ def stage_job(job: TrainingJob, place: Place) -> TrainingJob:
         loss=job.loss if place.layer_stop == last else _what_follows,
         dataset=_Repeated(job.dataset, job.microbatch_size * place.num_microbatches),
         num_microbatches=place.num_microbatches,
+        num_steps=_MANY_STEPS,
     )
 
 

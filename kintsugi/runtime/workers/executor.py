@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from kintsugi.runtime.records.tracing import ActionTrace
 from kintsugi.runtime.workers.backward import PassedStage
 from kintsugi.runtime.workers.buckets import BucketInFlight, taken_gradients
 from kintsugi.runtime.workers.commit import CommitRecord, Permit, StepStatus, anything, divisor_of, require_each_once
-from kintsugi.runtime.workers.demands import Watch, squared_norm
+from kintsugi.runtime.workers.demands import Watch, scale, squared_norm
 from kintsugi.runtime.workers.numbering import Numbering
 from kintsugi.runtime.workers.ownership import owned_parameters, require_reduced
 from kintsugi.runtime.workers.state import ModelState
@@ -77,10 +77,14 @@ class Executor:
         self._trace = trace or ActionTrace(worker, None)
         self._numbering = Numbering(shape)
         self._watches: dict[int, Watch] = {}
+        self._forwards = {(own.microbatch, own.layer_start): own for own in self._actions if own.kind is ActionKind.FORWARD}
+        self._batches: dict[tuple[int, Action], Batch] = {}
+        """Made before their passes, by step and forward pass."""
         self._begin(0)
 
     def _begin(self, step: int) -> None:
         self._step = step
+        self._batches = {(own, action): batch for (own, action), batch in self._batches.items() if own == step}
         self._losses: list[tuple[Tensor, Tensor]] = []
         """Sums and their counts, on the device: to read one is to wait for it."""
         self._counted = torch.zeros(self._job.num_microbatches, dtype=torch.float64)
@@ -127,15 +131,21 @@ class Executor:
                 for index, spec in enumerate(self._numbering.specs(action.message))
             ]
 
-    def _batch(self, action: Action) -> Batch:
+    def _batch(self, step: int, action: Action) -> Batch:
         """The fields of a micro-batch; nothing where neither a layer nor the loss of this stage looks at them."""
         layers = self._job.layers[action.layer_start : action.layer_stop]
         if action.layer_stop < len(self._job.layers) and not any(layer.inputs for layer in layers):
             return {}
-        return batch_of(self._job, self._sampler, self._step, action.microbatch)
+        return batch_of(self._job, self._sampler, step, action.microbatch)
+
+    def _make_batch(self, step: int, forward: Action | None) -> None:
+        """Of a forward pass that is to come, while there is something else to wait for."""
+        if forward is not None and step < self._job.num_steps:
+            self._batches[step, forward] = self._batch(step, forward)
 
     def _forward(self, action: Action) -> None:
-        batch = self._batch(action)
+        ahead = self._batches.pop((self._step, action), None)
+        batch = self._batch(self._step, action) if ahead is None else ahead
         arrived = self._activations.pop((action.microbatch, action.layer_start), ())
         inputs = tuple(
             tensor.detach().requires_grad_(spec.requires_grad)
@@ -187,6 +197,8 @@ class Executor:
         ]
 
     def _receive(self, action: Action) -> None:
+        if action.kind is ActionKind.RECEIVE_ACTIVATION:
+            self._make_batch(self._step, self._forwards.get((action.microbatch, action.boundary)))
         store = self._activations if action.kind is ActionKind.RECEIVE_ACTIVATION else self._gradients
         store[action.microbatch, action.boundary] = tuple(receiving.wait() for receiving in self._receiving.pop(action))
         for over in self._windows.over_with.get(action, ()):
@@ -214,11 +226,13 @@ class Executor:
         self._reducing.clear()
         self._complete_gradients()
         owned = [parameter.grad for name, parameter in self.state.parameters.items() if name in self._owned]
-        squared = squared_norm(owned).cpu()
+        squared = squared_norm(owned)
+        if squared.is_cuda:
+            self._make_batch(self._step + 1, next(iter(self._forwards.values()), None))
+        squared, *losses = _on_host([squared, *itertools.chain.from_iterable(self._losses)])
         self.status = StepStatus(step=self._step, is_reduced=True, last_record=self.status.last_record)
         asks = torch.tensor(float(self._recorder.asks_for_checkpoint(self._step)), dtype=torch.float64)
-        losses = [torch.stack([loss.double().cpu(), count.cpu()]) for loss, count in self._losses]
-        sums = sum(losses, torch.zeros(2, dtype=torch.float64))
+        sums = sum(map(torch.stack, zip(losses[::2], losses[1::2], strict=True)), torch.zeros(2, dtype=torch.float64))
         total = torch.cat([torch.stack([squared, asks]), sums, self._counted])
         self._recorder.before_commit(self._step)
         self.groups.all_reduce(total, self._plan.workers)
@@ -246,17 +260,23 @@ class Executor:
                 parameter.grad = torch.zeros_like(parameter)
 
     def _apply(self, record: CommitRecord) -> None:
-        limit, scale = self._job.max_grad_norm, 1 / record.divisor
+        limit, factor = self._job.max_grad_norm, 1 / record.divisor
         if limit is not None:
-            scale *= min(1.0, limit / (math.sqrt(record.squared_norm) + 1e-6))
-        if scale != 1.0:
-            for parameter in self.state.parameters.values():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(scale)
+            factor *= min(1.0, limit / (math.sqrt(record.squared_norm) + 1e-6))
+        if factor != 1.0:
+            scale([parameter.grad for parameter in self.state.parameters.values() if parameter.grad is not None], factor)
         self.state.set_learning_rate(record.step)
         self.state.update(record.step)
         self.status = StepStatus(step=record.step + 1, last_record=record)
         self._recorder.committed(record)
+
+
+def _on_host(values: Iterable[Tensor]) -> list[Tensor]:
+    """Single numbers, in 64 bits in host memory; the device is waited for once, whatever it has of them."""
+    exact = [value.double() for value in values]
+    away = [value for value in exact if value.is_cuda]
+    arrived = iter(torch.stack(away).cpu() if away else ())
+    return [next(arrived) if value.is_cuda else value for value in exact]
 
 
 _PERFORM: dict[ActionKind, Callable[[Executor, Action], None]] = {

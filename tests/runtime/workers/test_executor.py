@@ -11,14 +11,16 @@ from estimator.program import Program, compile_program
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.errors import CommunicationError, ReconfigurationError
 from kintsugi.core.plan import Plan
-from kintsugi.runtime.models import Activations, Batch, TrainingJob, collate, model_shape, run_layer, seed_for
+from kintsugi.runtime.llama import llama_job
+from kintsugi.runtime.models import Activations, Batch, Dataset, TrainingJob, collate, model_shape, run_layer, seed_for
 from kintsugi.runtime.sampler import Sampler
 from kintsugi.runtime.workers.commit import CommitRecord, StepStatus
 from kintsugi.runtime.workers.executor import Executor
 from kintsugi.runtime.workers.state import ModelState
+from restorer.transport import Fetched, TensorSpec, Transport
 from tests.builders import grid_plan
 from tests.core.refusals import refuses
-from tests.runtime.jobs import NUM_MICROBATCHES, counted_job, frozen_job, odd_job, profile_for, tiny_gpt
+from tests.runtime.jobs import NUM_MICROBATCHES, TINY_LLAMA, counted_job, frozen_job, odd_job, profile_for, tiny_gpt
 
 JOBS = {"gpt": tiny_gpt, "odd": odd_job, "frozen": frozen_job, "counted": counted_job}
 
@@ -44,20 +46,24 @@ class Nobody:
         pass
 
 
-def executor_of(job: TrainingJob, groups: Alone, before_action=lambda *_: None) -> Executor:
-    plan: Plan = grid_plan(len(job.layers), [1], [NUM_MICROBATCHES])
-    program: Program = compile_program(plan, profile_for(job), Cluster.uniform(1))
+def executor_of(
+    job: TrainingJob, groups: Alone, before_action=lambda *_: None, *, num_stages: int = 1, transport: Transport | None = None
+) -> Executor:
+    """Of the last stage."""
+    plan: Plan = grid_plan(len(job.layers), [num_stages], [NUM_MICROBATCHES])
+    program: Program = compile_program(plan, profile_for(job), Cluster.uniform(num_stages))
+    worker = plan.workers[-1]
     return Executor(
-        worker="w00",
+        worker=worker,
         job=job,
         shape=model_shape(job),
-        state=ModelState.initial(job, range(len(job.layers))),
+        state=ModelState.initial(job, plan.layers_of[worker]),
         plan=plan,
-        actions=program.actions["w00"],
-        windows=windows(program.actions["w00"], program.places["w00"]),
+        actions=program.actions[worker],
+        windows=windows(program.actions[worker], program.places[worker]),
         reductions=program.reductions,
         groups=groups,
-        transport=Nobody(),
+        transport=transport or Nobody(),
         before_action=before_action,
     )
 
@@ -225,3 +231,47 @@ def test_nobody_applies_a_step_in_which_a_microbatch_was_trained_twice():
     with pytest.raises(ReconfigurationError, match=f"micro-batch {NUM_MICROBATCHES - 1} of step 0 was trained 2 times"):
         executor.run(0)
     assert is_as(executor, before)
+
+
+class Noted:
+    """Samples, and a transport of random numbers, that note when they are asked for and waited for."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self.seen: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int):
+        self.seen.append("sample")
+        return self._dataset[index]
+
+    def receive(self, spec: TensorSpec, peer: str, tag: int) -> Fetched:
+        return Fetched(lambda: self._arrived(spec))
+
+    def send(self, tensor: torch.Tensor, peer: str, tag: int) -> "Noted":
+        return self
+
+    def wait(self) -> None:
+        pass
+
+    def acknowledged(self) -> None:
+        pass
+
+    def settle(self) -> None:
+        pass
+
+    def _arrived(self, spec: TensorSpec) -> torch.Tensor:
+        self.seen.append("activation")
+        return torch.randn(spec.shape, dtype=spec.dtype)
+
+
+def test_samples_are_collected_before_what_the_stage_before_sends_is_waited_for():
+    """Whose loss looks at them."""
+    job = llama_job(TINY_LLAMA, dtype=torch.float64, num_microbatches=NUM_MICROBATCHES)
+    noted = Noted(job.dataset)
+    executor = executor_of(replace(job, dataset=noted), Alone(), num_stages=2, transport=noted)
+    noted.seen.clear()
+    assert executor.run(0).microbatches == (1,) * NUM_MICROBATCHES
+    assert noted.seen == ["sample", "activation"] * NUM_MICROBATCHES
