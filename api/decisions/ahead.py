@@ -33,7 +33,7 @@ def make(workshop: Workshop, base: str, loss: Loss) -> Made | None:
         loss: who is lost.
 
     Raises:
-        UnavailableError: the process ended (it may have been killed for memory); the next call begins another.
+        UnavailableError: the process ended (it may have been killed for memory); another takes its place.
         KintsugiError: planning failed.
     """
     return workshop.do(_make, base, loss)

@@ -12,7 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing import Pipe, get_context, parent_process
+from multiprocessing import Pipe, get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, NoReturn
@@ -23,6 +23,7 @@ CLOSING_SECONDS = 5.0
 """How long a process that is ended may take for that."""
 _HEEDED = (signal.SIGCHLD, signal.SIGTERM)
 """By a server: a fork ended, and it is to end itself."""
+_CTRL_C = (signal.SIGINT,)
 _FORK = b"f"
 """What a server is told, along with two descriptors, to have it fork."""
 
@@ -35,7 +36,7 @@ class ForkServer:
 
         Args:
             prepare: what the server does once for all its forks; no thread may be left of it. Its module had better import little,
-                for that is loaded before the server minds any signal.
+                for that is loaded before the server minds whether its owner is still there.
         """
         self._prepare = prepare
         self._process: SpawnProcess | None = None
@@ -87,7 +88,8 @@ class ForkServer:
         with theirs, ExitStack() as failed:
             failed.callback(ours.close)
             process = get_context("spawn").Process(target=_serve, args=(theirs, self._prepare), daemon=True)
-            process.start()
+            with _blocking_ctrl_c():
+                process.start()
             failed.pop_all()
         self._process = process
         return ours
@@ -155,9 +157,21 @@ def _shut(connection: Connection) -> None:
         ours.detach()
 
 
+@contextmanager
+def _blocking_ctrl_c() -> Iterator[None]:
+    """A process that is begun within this has ctrl-c wait until it knows what to do then."""
+    resource_tracker.ensure_running()  # where that had to begin, too, it would not leave ctrl-c blocked
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _CTRL_C)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(control: socket.socket, prepare: Callable[[], None]) -> None:
     """The life of a server: it ends when who began it does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-c reaches the whole group; who began this process ends it in order
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _CTRL_C)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a process with more threads than one is not to be forked
     with _ending_with_parent():
         prepare()

@@ -6,6 +6,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -71,21 +72,19 @@ class Workshop:
         with self._changed:
             while len(self._helpers) < self._most and not self._closed:
                 try:
-                    helper = _Helper(self._server, self._niceness)
-                except OSError as error:  # no descriptors, no memory: who asked can still search by itself
+                    self._begin()
+                except (OSError, RuntimeError) as error:  # no descriptors, memory, or threads: who asked can still search by itself
                     self._log.warning("cannot begin a process that plans", reason=str(error))
                     return
-                self._helpers.add(helper)
-                threading.Thread(target=self._welcome, args=(helper,), name="workshop", daemon=True).start()
 
     def do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What `work` returns in one of the processes, once one is free.
 
         Raises:
             KintsugiError: that `work` raised.
-            WorkLostError: the process ended (it may have been killed for memory), or is silent; the next call begins another.
+            WorkLostError: the process ended (it may have been killed for memory), or is silent; another takes its place.
             NobodyThereError: there is no process.
-            UnavailableError: somebody ended it.
+            UnavailableError: somebody ended it, or all were busy for too long.
         """
         self.start()
         helper = self._free()
@@ -120,6 +119,14 @@ class Workshop:
         with self._changed:
             self._changed.wait_for(lambda: not self._helpers, CLOSING_SECONDS)
 
+    def _begin(self) -> None:
+        with ExitStack() as failed:
+            helper = _Helper(self._server, self._niceness)
+            failed.callback(helper.fork.close)
+            threading.Thread(target=self._welcome, args=(helper,), name="workshop", daemon=True).start()
+            failed.pop_all()
+        self._helpers.add(helper)
+
     def _loss(self, helper: "_Helper", error: Exception) -> UnavailableError:
         """What it means that a process gave no answer: the work is not to blame where the process was asked to end."""
         if isinstance(error, TimeoutError):
@@ -133,10 +140,9 @@ class Workshop:
         return WorkLostError(f"the process that plans ended ({how}); try again")
 
     def _free(self) -> "_Helper":
-        """One that is idle; those that ended meanwhile are let go of, and others begun."""
+        """One that is idle; those that ended meanwhile are let go of."""
         while (helper := self._idle_one()).has_ended:
             self._dismiss(helper, was_ready=True)
-            self.start()
         return helper
 
     def _idle_one(self) -> "_Helper":
@@ -144,8 +150,10 @@ class Workshop:
             self._changed.wait_for(lambda: self._idle or self._closed or not self._helpers, LONGEST_SECONDS)
             if self._closed:
                 raise UnavailableError("the processes that plan were ended; try again")
-            if not self._idle:
+            if not self._helpers:
                 raise NobodyThereError("no process is there that plans; try again")
+            if not self._idle:
+                raise UnavailableError(f"all processes that plan were busy for {LONGEST_SECONDS:g} s; try again")
             return self._idle.pop()
 
     def _welcome(self, helper: "_Helper") -> None:
@@ -167,11 +175,13 @@ class Workshop:
         self._dismiss(helper, was_ready=True)
 
     def _dismiss(self, helper: "_Helper", *, was_ready: bool) -> None:
-        """Let go of one that nobody else waits for."""
+        """Let go of one that nobody else waits for; another takes its place at once if it was ready, for there may be who waits."""
         helper.fork.close()
         with self._changed:
             self._helpers.discard(helper)
             self._num_ready -= was_ready
+            if was_ready:
+                self.start()
             self._changed.notify_all()
 
 

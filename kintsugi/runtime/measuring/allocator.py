@@ -8,17 +8,20 @@ not come from the allocator (a library's own) is in neither.
 import gc
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import attrgetter
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
+from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-_ALLOCATION = "[memory]"
+_SECTION = "[section]"
 _QUIET = {"KINETO_LOG_LEVEL": "6"}
 """The profiler would write two lines of its own to standard error."""
 
@@ -73,7 +76,7 @@ class MemoryMeter:
     def section(self, name: str) -> Iterator[None]:
         """A part of what is done within the meter; sections do not overlap, and their names are their own."""
         if self._device.type != "cuda":
-            with record_function(f"{_ALLOCATION}{name}"):
+            with record_function(f"{_SECTION}{name}"):
                 yield
             return
         torch.cuda.synchronize(self._device)
@@ -89,18 +92,46 @@ def _sections(done: profile) -> dict[str, Section]:
     """Sections by the instants at which allocations were written down."""
     assert done.profiler is not None
     assert done.profiler.kineto_results is not None
-    events = done.profiler.kineto_results.events()
-    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == _ALLOCATION)  # type: ignore[attr-defined]
+    events = sorted(_flat(done.profiler.kineto_results.experimental_event_tree()), key=attrgetter("start_time_ns"))
+    changes = list(_changes(events))
     instants = [at for at, _ in changes]
     held = [0, *accumulate(num_bytes for _, num_bytes in changes)]
     result = {}
     for event in events:
-        name = event.name().removeprefix(_ALLOCATION)
-        if name != event.name() and name:
-            first = bisect_left(instants, event.start_ns())
-            last = bisect_right(instants, event.start_ns() + event.duration_ns())
+        name = event.name.removeprefix(_SECTION)
+        if name != event.name:
+            first = bisect_left(instants, event.start_time_ns)
+            last = bisect_right(instants, event.end_time_ns)
             result[name] = Section(held[first], max(held[first : last + 1]), held[last])
     return result
+
+
+def _flat(events: Iterable[Any]) -> Iterator[Any]:
+    """Events and all that came within them."""
+    waiting = deque(events)
+    while waiting:
+        event = waiting.popleft()
+        yield event
+        waiting.extend(event.children)
+
+
+def _changes(events: Iterable[Any]) -> Iterator[tuple[int, int]]:
+    """When how many bytes came, or went if below 0.
+
+    Torch goes on to write down that what an earlier profile saw come goes, whenever that is: it may be garbage, found at any time.
+    """
+    held = set()
+    for event in events:
+        if event.tag != _EventType.Allocation:
+            continue
+        allocation = event.extra_fields
+        if allocation.alloc_size > 0:
+            held.add(allocation.ptr)
+        elif allocation.ptr not in held:
+            continue
+        else:
+            held.remove(allocation.ptr)
+        yield event.start_time_ns, allocation.alloc_size
 
 
 @contextmanager

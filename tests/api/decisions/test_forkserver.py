@@ -99,6 +99,22 @@ def test_ctrl_c_ends_neither_the_server_nor_its_forks(server, begin):
     assert is_running(pid)
 
 
+def test_ctrl_c_does_not_end_a_server_that_only_begins(server, begin):
+    fork = begin()
+    os.kill(server.pid, signal.SIGINT)
+    _, parent, _ = told(fork)
+    assert parent == server.pid
+
+
+def test_a_fork_that_is_ended_before_it_has_left_its_server_does_not_end_that_one():
+    with leaves_nothing(), closing(ForkServer(works.prepare_for_early_ends)) as server:
+        for _ in range(2):
+            with closing(server.fork(works.tell_origin)) as fork:
+                with pytest.raises((EOFError, ConnectionResetError)):
+                    told(fork)
+                assert fork.exit_status() == -signal.SIGTERM
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, None), (signal.SIGTERM, -signal.SIGTERM)])
 def test_forks_end_with_their_server_and_the_next_one_has_another(server, begin, number, status):
     fork = begin()

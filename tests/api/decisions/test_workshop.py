@@ -19,7 +19,7 @@ from api.decisions import planning, warm
 from api.decisions import workshop as workshops
 from api.decisions.deciding import Decider
 from api.decisions.tries import MOST_TRIES
-from api.decisions.workshop import TakesTooLongError, WorkLostError, Workshop
+from api.decisions.workshop import NobodyThereError, TakesTooLongError, WorkLostError, Workshop
 from api.metrics import Metrics
 from api.settings import Settings
 from kintsugi.core.cluster import Cluster
@@ -116,6 +116,33 @@ def test_a_process_that_ends_over_its_work_is_told_and_another_takes_its_place(w
     assert workshop.do(planning.decided, AFTER[0]).plan is not None
 
 
+def test_who_waits_while_the_only_process_ends_over_the_work_of_another_is_answered_by_the_next(without_collector, fork_server):
+    with leaves_no_fork(fork_server), ThreadPoolExecutor(2) as threads, closing(Workshop(1, fork_server)) as shop:
+        lost = threads.submit(shop.do, time.sleep, 60.0)
+        assert eventually(lambda: shop.is_ready and not shop._idle, bool)
+        waiting = threads.submit(shop.do, abs, -3)
+        assert eventually(lambda: shop._changed._waiters, bool)
+        (helper,) = shop._helpers
+        os.kill(helper.pid, signal.SIGKILL)
+        assert waiting.result(timeout=60.0) == 3
+        with pytest.raises(WorkLostError, match="killed"):
+            lost.result(timeout=60.0)
+
+
+def test_where_all_stay_busy_for_too_long_nobody_is_told_that_there_is_no_process(monkeypatch, without_collector, fork_server):
+    """Who is told so makes a long search in the service's own process."""
+    with leaves_no_fork(fork_server), closing(Workshop(1, fork_server)) as shop:
+        shop.start()
+        busy = shop._free()
+        with monkeypatch.context() as patch:
+            patch.setattr(workshops, "LONGEST_SECONDS", 0.1)
+            with pytest.raises(UnavailableError, match=r"busy for 0\.1 s") as caught:
+                shop.do(abs, -3)
+        assert not isinstance(caught.value, NobodyThereError)
+        shop._shelve(busy)
+        assert shop.do(abs, -3) == 3
+
+
 @pytest.mark.parametrize("is_ready", [False, True])
 def test_closing_ends_the_processes_and_refuses_what_comes_later(without_collector, is_ready, fork_server):
     with leaves_no_fork(fork_server):
@@ -170,6 +197,17 @@ def test_where_no_process_can_begin_nobody_is_stopped_and_a_later_one_begins(mon
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, of_others)
         assert searched == AFTER[:2]
+        assert shop.do(abs, -3) == 3
+
+
+def test_where_no_thread_can_begin_nobody_waits_for_a_process_that_nobody_welcomes(without_collector, fork_server):
+    with leaves_no_fork(fork_server), closing(Workshop(1, fork_server)) as shop:
+        before = threading.stack_size(2**46)  # bytes that no address space has
+        try:
+            with pytest.raises(NobodyThereError):
+                shop.do(abs, -3)
+        finally:
+            threading.stack_size(before)
         assert shop.do(abs, -3) == 3
 
 

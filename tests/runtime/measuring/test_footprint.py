@@ -220,6 +220,16 @@ def test_sections_hold_what_came_before_them():
     assert meter.sections["some"].rise_bytes == 4 * MIB
 
 
+def test_letting_go_of_what_was_there_before_counts_as_nothing_whoever_saw_it_come():
+    unseen = torch.empty(2 * WIDTH)
+    with MemoryMeter("cpu"):
+        seen = torch.empty(3 * WIDTH)
+    with MemoryMeter("cpu") as meter, meter.section("some"):
+        del unseen, seen
+        torch.empty(WIDTH)
+    assert meter.sections == {"some": Section(0, MIB, 0)}
+
+
 def test_nothing_is_written_and_the_environment_stays(capfd):
     with MemoryMeter("cpu"):  # torch sets a variable of its own at the profiler's first use in a process
         pass
