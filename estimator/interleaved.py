@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from estimator.arrays import Floats, Ints
-from estimator.compiled import compiled
+from estimator.compiled import borrowing, compiled
 from estimator.layers import INPUT_PART, PASS, WEIGHT_PART
 from estimator.pipeline import PassTimes
 from estimator.schedule import BACKWARD, FORWARD, INPUT, KINDS, WEIGHT, Step, order
@@ -64,16 +64,18 @@ def lag(num_workers: int, num_virtual: int, groups: Groups) -> int:
 
 
 class _State(NamedTuple):
-    """How far a pipeline has come."""
+    """How far a pipeline has come, in each of several cases."""
 
     passed: Floats
-    """When each stage was through with the forward pass of each micro-batch. Shape [stages, num_microbatches]."""
-    returned: Floats
-    """The same of backward passes, or their input parts."""
+    """When each stage was through with its latest pass of each micro-batch, weight parts aside.
+
+    Shape [stages, num_microbatches, cases]. A stage passes a micro-batch backward long after the next one has passed it forward,
+    which no longer asks for that then.
+    """
     free: Floats
-    """When each worker was through with its latest pass. Shape [workers]."""
+    """When each worker was through with its latest pass. Shape [workers, cases]."""
     ends: Floats
-    """When each stage was through with its latest weight part, or whole backward pass. Shape [stages]."""
+    """When each stage was through with its latest weight part, or whole backward pass. Shape [stages, cases]."""
     order: Ints
     """Stages in which each worker has passed units backward. Shape [workers, units]."""
     num_units: Ints
@@ -82,39 +84,38 @@ class _State(NamedTuple):
 
 @compiled
 def interleaved_ends(times: PassTimes, delays: Floats, num_workers: int, num_microbatches: int, is_split: bool) -> Floats:
-    """When each stage is through with its last backward pass, in seconds. Shape [stages]. O(stages * num_microbatches).
+    """When each stage is through with its last backward pass, in seconds. Shape [stages, cases].
+
+    All cases are gone through at once, as passes have the same order in each: O(stages * num_microbatches) instructions on vectors.
 
     Args:
-        times: of the passes.
-        delays: seconds between neighbouring stages, each way, shape [stages - 1].
+        times: of the passes, shape [stages, cases].
+        delays: seconds between neighbouring stages, each way, shape [stages - 1, cases].
         num_workers: that the stages go round.
         num_microbatches: that enter the pipeline.
         is_split: whether weight parts are put off.
     """
-    num_stages = len(times.forward)
+    num_stages, num_cases = times.forward.shape
     num_virtual, groups = num_stages // num_workers, groups_of(num_workers, num_microbatches)
-    places, behind = num_virtual * groups[0] * groups[3], lag(num_workers, num_virtual, groups)
+    units, behind = _units_by_place(num_virtual, groups), lag(num_workers, num_virtual, groups)
     state = _State(
-        np.zeros((num_stages, num_microbatches)),
-        np.zeros((num_stages, num_microbatches)),
-        np.zeros(num_workers),
-        np.zeros(num_stages),
+        np.zeros((num_stages, num_microbatches, num_cases)),
+        np.zeros((num_workers, num_cases)),
+        np.zeros((num_stages, num_cases)),
         np.zeros((num_workers, num_virtual * num_microbatches), dtype=np.int64),
         np.zeros(num_workers, dtype=np.int64),
     )
-    for clock in range(places + behind):
-        for worker in range(num_workers):
-            turn, microbatch = unit(clock - worker, num_virtual, groups)
+    for clock in range(len(units) + behind):
+        for worker in range(max(0, clock - len(units) + 1), min(num_workers, clock + 1)):
+            turn, microbatch = units[clock - worker, 0], units[clock - worker, 1]
             if microbatch >= 0:
                 stage = turn * num_workers + worker
-                start = _start(state.passed, (stage, stage - 1), microbatch, delays, state.free[worker])
-                state.free[worker] = state.passed[stage, microbatch] = start + times.forward[stage]
-        for worker in range(num_workers):
-            turn, microbatch = unit(clock - behind + worker, num_virtual, groups)
+                _pass(state, times.forward, delays, (stage, stage - 1), microbatch, worker)
+        for worker in range(max(0, behind - clock), min(num_workers, behind - clock + len(units))):
+            turn, microbatch = units[clock - behind + worker, 0], units[clock - behind + worker, 1]
             if microbatch >= 0:
                 stage = (num_virtual - 1 - turn) * num_workers + worker
-                start = _start(state.returned, (stage, stage + 1), microbatch, delays, state.free[worker])
-                state.free[worker] = state.returned[stage, microbatch] = start + times.backward[stage]
+                _pass(state, times.backward, delays, (stage, stage + 1), microbatch, worker)
                 state.order[worker, state.num_units[worker]] = stage
                 state.num_units[worker] += 1
                 _finish(state, times.weight, worker, state.num_units[worker] - (worker + 1 if is_split else 1))
@@ -125,22 +126,40 @@ def interleaved_ends(times: PassTimes, delays: Floats, num_workers: int, num_mic
 
 
 @compiled
-def _start(ends: Floats, way: tuple[int, int], microbatch: int, delays: Floats, free: float) -> float:
-    """When a free worker can pass a micro-batch through a stage, which comes after another one on its way, if there is one."""
+def _units_by_place(num_virtual: int, groups: Groups) -> Ints:
+    """`unit` at every place. Shape [places, 2]."""
+    result = np.empty((num_virtual * groups[0] * groups[3], 2), dtype=np.int64)
+    for place in range(len(result)):
+        result[place, 0], result[place, 1] = unit(place, num_virtual, groups)
+    return result
+
+
+@borrowing
+def _pass(  # noqa: PLR0917
+    state: _State, seconds: Floats, delays: Floats, way: tuple[int, int], microbatch: int, worker: int
+) -> None:
+    """Pass a micro-batch through a stage, which comes after another one on its way, if there is one."""
     stage, before = way
-    if not 0 <= before < len(ends):
-        return free
-    arrival: float = ends[before, microbatch] + delays[min(stage, before)]
-    return max(free, arrival)
+    free, passed, own = state.free[worker], state.passed[stage, microbatch], seconds[stage]
+    if not 0 <= before < len(state.passed):
+        for case in range(len(free)):
+            free[case] = passed[case] = free[case] + own[case]
+        return
+    earlier, delay = state.passed[before, microbatch], delays[min(stage, before)]
+    for case in range(len(free)):
+        arrival = earlier[case] + delay[case]
+        start = max(free[case], arrival)
+        free[case] = passed[case] = start + own[case]
 
 
-@compiled
+@borrowing
 def _finish(state: _State, weight: Floats, worker: int, place: int) -> None:
     """Pass the weight part of the unit that a worker passed backward as its `place`-th; nothing below 0."""
     if place >= 0:
         stage = state.order[worker, place]
-        state.free[worker] += weight[stage]
-        state.ends[stage] = state.free[worker]
+        free, ends, own = state.free[worker], state.ends[stage], weight[stage]
+        for case in range(len(free)):
+            free[case] = ends[case] = free[case] + own[case]
 
 
 _Unit = tuple[int, int]

@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from estimator.arrays import Ints
+from estimator.holding import Holding, Tie, held_table
 from kintsugi.core.profile import LayerProfile, Profile
 
 PASS, FIRST_PASS, EARLY_PASS, INPUT_PART, EARLY_INPUT, WEIGHT_PART, FIRST_WEIGHT = KINDS = range(7)
@@ -29,26 +30,6 @@ class StageTimes:
     def backward_seconds(self) -> float:
         """Input and weight part."""
         return self.backward_input_seconds + self.backward_weight_seconds
-
-
-@dataclass(frozen=True, slots=True)
-class _Tie:
-    """What a layer that shares parameters adds to what layers count by themselves, apart from its owner and beside it; in bytes."""
-
-    layer: int
-    owner: int
-    weights_apart: int
-    optimizer_apart: int
-    weights_together: int
-    optimizer_together: int
-
-    @classmethod
-    def of(cls, index: int, owner_index: int, layer: LayerProfile, owner: LayerProfile) -> Self:
-        """A layer that counts no parameters of its own shares all of its owner's; another one counts what it shares itself."""
-        if not layer.parameter_bytes:
-            return cls(index, owner_index, owner.parameter_bytes + owner.gradient_bytes, owner.optimizer_bytes, 0, 0)
-        shared = layer.tied_bytes
-        return cls(index, owner_index, shared, 0, -shared, -(layer.optimizer_bytes * shared // layer.parameter_bytes))
 
 
 class _Taking(NamedTuple):
@@ -129,31 +110,17 @@ class LayerSums:
         copies, shared = self._optimizer_share(num_replicas)
         return int(weights + -(-optimizer * copies // shared))
 
-    @cached_property
-    def _held_prefixes(self) -> tuple[Ints, Ints]:
-        """Weights with gradients, and optimizer state, of the first n layers in bytes. Shape [layers + 1] each."""
-        return np.array(self._weights, dtype=np.int64), np.array(self._optimizer_bytes, dtype=np.int64)
-
-    def held_bytes_of(self, starts: Ints, stops: Ints, num_replicas: int) -> Ints:
-        """`held_bytes` of many workers at once. From shapes [..., ranges] to [...]; ranges with stop <= start mean nothing."""
-        weights, optimizer = ((prefix[stops] - prefix[starts]).sum(axis=-1) for prefix in self._held_prefixes)
-        for tie in self._ties:
-            holds = ((starts <= tie.layer) & (tie.layer < stops)).any(axis=-1)
-            is_apart = ~((starts <= tie.owner) & (tie.owner < stops)).any(axis=-1)
-            weights = weights + holds * np.where(is_apart, tie.weights_apart, tie.weights_together)
-            optimizer = optimizer + holds * np.where(is_apart, tie.optimizer_apart, tie.optimizer_together)
-        copies, shared = self._optimizer_share(num_replicas)
-        result: Ints = weights - (-optimizer * copies // shared)
-        return result
+    def holding(self, num_replicas: int) -> Holding:
+        """What `held_bytes` adds up, for compiled functions."""
+        return Holding.of(self._weights, self._optimizer_bytes, self._ties, self._optimizer_share(num_replicas))
 
     def static_table(self, num_replicas: int) -> Ints:
         """`static_bytes` of all layer ranges at once; entries with stop <= start mean nothing. Shape [layers + 1, layers + 1]."""
-        bounds = np.arange(self.profile.num_layers + 1)
-        return self.held_bytes_of(bounds[:, None, None], bounds[None, :, None], num_replicas)
+        return held_table(self.holding(num_replicas))
 
     def least_static_table(self, num_replicas: int) -> Ints:
         """What layer ranges add to a worker's `held_bytes` at least, whatever else it holds. Shape as of `static_table`."""
-        weights, optimizer = (prefix.copy() for prefix in self._held_prefixes)
+        weights, optimizer = (np.array(prefix, dtype=np.int64) for prefix in (self._weights, self._optimizer_bytes))
         for tie in self._ties:
             weights[tie.layer + 1 :] += min(tie.weights_apart, tie.weights_together)
             optimizer[tie.layer + 1 :] += min(tie.optimizer_apart, tie.optimizer_together)
@@ -212,13 +179,13 @@ class LayerSums:
         return self._whole_takings[kind] if kind < EARLY_PASS else self._part_takings[kind - EARLY_PASS]
 
     @cached_property
-    def _ties(self) -> tuple[_Tie, ...]:
+    def _ties(self) -> tuple[Tie, ...]:
         """Layers that share parameters with another one, where it is known how many."""
         layers = self.profile.layers
         index_of = {layer.name: index for index, layer in enumerate(layers)}
         pairs = [(index, index_of[layer.tied_to]) for index, layer in enumerate(layers) if layer.tied_to is not None]
         return tuple(
-            _Tie.of(index, owner, layers[index], layers[owner])
+            Tie.of(index, owner, layers[index], layers[owner])
             for index, owner in pairs
             if layers[index].tied_bytes or not layers[index].parameter_bytes
         )
