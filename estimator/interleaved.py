@@ -106,19 +106,8 @@ def interleaved_ends(times: PassTimes, delays: Floats, num_workers: int, num_mic
         np.zeros(num_workers, dtype=np.int64),
     )
     for clock in range(len(units) + behind):
-        for worker in range(max(0, clock - len(units) + 1), min(num_workers, clock + 1)):
-            turn, microbatch = units[clock - worker, 0], units[clock - worker, 1]
-            if microbatch >= 0:
-                stage = turn * num_workers + worker
-                _pass(state, times.forward, delays, (stage, stage - 1), microbatch, worker)
-        for worker in range(max(0, behind - clock), min(num_workers, behind - clock + len(units))):
-            turn, microbatch = units[clock - behind + worker, 0], units[clock - behind + worker, 1]
-            if microbatch >= 0:
-                stage = (num_virtual - 1 - turn) * num_workers + worker
-                _pass(state, times.backward, delays, (stage, stage + 1), microbatch, worker)
-                state.order[worker, state.num_units[worker]] = stage
-                state.num_units[worker] += 1
-                _finish(state, times.weight, worker, state.num_units[worker] - (worker + 1 if is_split else 1))
+        _pass_forward(state, times.forward, delays, units, clock)
+        _pass_backward(state, times, delays, units, clock - behind, is_split)
     for worker in range(num_workers):
         for place in range(state.num_units[worker] - (worker if is_split else 0), state.num_units[worker]):
             _finish(state, times.weight, worker, place)
@@ -135,31 +124,46 @@ def _units_by_place(num_virtual: int, groups: Groups) -> Ints:
 
 
 @borrowing
-def _pass(  # noqa: PLR0917
-    state: _State, seconds: Floats, delays: Floats, way: tuple[int, int], microbatch: int, worker: int
+def _pass_forward(state: _State, forward: Floats, delays: Floats, units: Ints, clock: int) -> None:
+    """The forward passes at a clock; worker i is i places behind the first."""
+    num_workers, num_cases = state.free.shape
+    for worker in range(max(0, clock - len(units) + 1), min(num_workers, clock + 1)):
+        turn, microbatch = units[clock - worker, 0], units[clock - worker, 1]
+        stage = turn * num_workers + worker
+        for case in range(num_cases if microbatch >= 0 else 0):
+            start = state.free[worker, case]
+            if stage > 0:
+                start = max(start, state.passed[stage - 1, microbatch, case] + delays[stage - 1, case])
+            state.free[worker, case] = state.passed[stage, microbatch, case] = start + forward[stage, case]
+
+
+@borrowing
+def _pass_backward(  # noqa: PLR0917
+    state: _State, times: PassTimes, delays: Floats, units: Ints, clock: int, is_split: bool
 ) -> None:
-    """Pass a micro-batch through a stage, which comes after another one on its way, if there is one."""
-    stage, before = way
-    free, passed, own = state.free[worker], state.passed[stage, microbatch], seconds[stage]
-    if not 0 <= before < len(state.passed):
-        for case in range(len(free)):
-            free[case] = passed[case] = free[case] + own[case]
-        return
-    earlier, delay = state.passed[before, microbatch], delays[min(stage, before)]
-    for case in range(len(free)):
-        arrival = earlier[case] + delay[case]
-        start = max(free[case], arrival)
-        free[case] = passed[case] = start + own[case]
+    """The backward passes, or their parts, at a clock of their own; worker i is i places ahead of the first."""
+    num_workers, num_cases = state.free.shape
+    last = len(state.passed) - 1
+    for worker in range(max(0, -clock), min(num_workers, len(units) - clock)):
+        turn, microbatch = units[clock + worker, 0], units[clock + worker, 1]
+        stage = last + 1 - (turn + 1) * num_workers + worker
+        for case in range(num_cases if microbatch >= 0 else 0):
+            start = state.free[worker, case]
+            if stage < last:
+                start = max(start, state.passed[stage + 1, microbatch, case] + delays[stage, case])
+            state.free[worker, case] = state.passed[stage, microbatch, case] = start + times.backward[stage, case]
+        if microbatch >= 0:
+            state.order[worker, state.num_units[worker]] = stage
+            state.num_units[worker] += 1
+            _finish(state, times.weight, worker, state.num_units[worker] - (worker + 1 if is_split else 1))
 
 
 @borrowing
 def _finish(state: _State, weight: Floats, worker: int, place: int) -> None:
     """Pass the weight part of the unit that a worker passed backward as its `place`-th; nothing below 0."""
-    if place >= 0:
-        stage = state.order[worker, place]
-        free, ends, own = state.free[worker], state.ends[stage], weight[stage]
-        for case in range(len(free)):
-            free[case] = ends[case] = free[case] + own[case]
+    stage = state.order[worker, max(place, 0)]
+    for case in range(state.free.shape[1] if place >= 0 else 0):
+        state.free[worker, case] = state.ends[stage, case] = state.free[worker, case] + weight[stage, case]
 
 
 _Unit = tuple[int, int]

@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from estimator.arrays import Ints
+from estimator.compiled import compiled
 from estimator.holding import Holding, Tie, held_table
 from kintsugi.core.profile import LayerProfile, Profile
 
@@ -80,7 +81,8 @@ class LayerSums:
         self.deferred_entry_bytes = (*(0 if layer.deferred_bytes else layer.entry_bytes for layer in layers), 0)
         """What stages that begin with layer n keep of their input until the weight part, shape [layers + 1]."""
         self._update_bytes = tuple(layer.optimizer_temporary_bytes for layer in layers)
-        self._static_bytes: dict[tuple[int, int, int], int] = {}
+        self._held_bytes: dict[tuple[tuple[tuple[int, int], ...], int], int] = {}
+        self._temporary_bytes: dict[tuple[int, int, int], int] = {}
 
     def times(self, start: int, stop: int, speed_ratio: float = 1.0) -> StageTimes:
         """Times of layers start..stop-1 on a worker of the given speed."""
@@ -93,13 +95,16 @@ class LayerSums:
 
     def static_bytes(self, start: int, stop: int, num_replicas: int) -> int:
         """Parameters, gradients and this replica's optimizer state, shared parameters of absent owners included."""
-        key = start, stop, num_replicas
-        if key not in self._static_bytes:
-            self._static_bytes[key] = self.held_bytes([(start, stop)], num_replicas)
-        return self._static_bytes[key]
+        return self.held_bytes([(start, stop)], num_replicas)
 
     def held_bytes(self, ranges: Sequence[tuple[int, int]], num_replicas: int) -> int:
         """`static_bytes` of several layer ranges on one worker; what layers of two of them share is there once."""
+        key = tuple(ranges), num_replicas
+        if key not in self._held_bytes:
+            self._held_bytes[key] = self._added_up(ranges, num_replicas)
+        return self._held_bytes[key]
+
+    def _added_up(self, ranges: Sequence[tuple[int, int]], num_replicas: int) -> int:
         weights = sum(self._weights[stop] - self._weights[start] for start, stop in ranges)
         optimizer = sum(self._optimizer_bytes[stop] - self._optimizer_bytes[start] for start, stop in ranges)
         for tie in self._ties:
@@ -147,8 +152,11 @@ class LayerSums:
         Layers after that one keep nothing any more in a whole backward pass, or a weight part, and in an input part what
         waits for the weight part.
         """
-        ends, by_stop, by_start = self._taking(kind)
-        return max(ends[start:stop]) + by_stop[stop] + by_start[start]
+        key = start, stop, kind
+        if key not in self._temporary_bytes:
+            ends, by_stop, by_start = self._taking(kind)
+            self._temporary_bytes[key] = max(ends[start:stop]) + by_stop[stop] + by_start[start]
+        return self._temporary_bytes[key]
 
     def update_bytes(self, start: int, stop: int) -> int:
         """The most that an update takes: layers are updated one after the other."""
@@ -239,10 +247,17 @@ def _made_bytes(layer: LayerProfile) -> int:
 
 def _greatest(values: Sequence[int]) -> Ints:
     """The greatest of values[a:b]; zero for empty ranges. Shape [values + 1, values + 1]."""
+    return _greatest_of(np.array(values, dtype=np.int64))
+
+
+@compiled
+def _greatest_of(values: Ints) -> Ints:
     count = len(values)
     result = np.zeros((count + 1, count + 1), dtype=np.int64)
     for start in range(count):
-        result[start, start + 1 :] = np.maximum.accumulate(values[start:])
+        result[start, start + 1] = values[start]
+        for stop in range(start + 2, count + 1):
+            result[start, stop] = max(result[start, stop - 1], values[stop - 1])
     return result
 
 
