@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from estimator.arrays import Floats, Ints
-from estimator.compiled import compiled
+from estimator.compiled import borrowing, compiled
 from estimator.layers import INPUT_PART, PASS, WEIGHT_PART
 from estimator.pipeline import PassTimes
 from estimator.schedule import BACKWARD, FORWARD, INPUT, KINDS, WEIGHT, Step, order
@@ -64,16 +64,18 @@ def lag(num_workers: int, num_virtual: int, groups: Groups) -> int:
 
 
 class _State(NamedTuple):
-    """How far a pipeline has come."""
+    """How far a pipeline has come, in each of several cases."""
 
     passed: Floats
-    """When each stage was through with the forward pass of each micro-batch. Shape [stages, num_microbatches]."""
-    returned: Floats
-    """The same of backward passes, or their input parts."""
+    """When each stage was through with its latest pass of each micro-batch, weight parts aside.
+
+    Shape [stages, num_microbatches, cases]. A stage passes a micro-batch backward long after the next one has passed it forward,
+    which no longer asks for that then.
+    """
     free: Floats
-    """When each worker was through with its latest pass. Shape [workers]."""
+    """When each worker was through with its latest pass. Shape [workers, cases]."""
     ends: Floats
-    """When each stage was through with its latest weight part, or whole backward pass. Shape [stages]."""
+    """When each stage was through with its latest weight part, or whole backward pass. Shape [stages, cases]."""
     order: Ints
     """Stages in which each worker has passed units backward. Shape [workers, units]."""
     num_units: Ints
@@ -82,42 +84,30 @@ class _State(NamedTuple):
 
 @compiled
 def interleaved_ends(times: PassTimes, delays: Floats, num_workers: int, num_microbatches: int, is_split: bool) -> Floats:
-    """When each stage is through with its last backward pass, in seconds. Shape [stages]. O(stages * num_microbatches).
+    """When each stage is through with its last backward pass, in seconds. Shape [stages, cases].
+
+    All cases are gone through at once, as passes have the same order in each: O(stages * num_microbatches) instructions on vectors.
 
     Args:
-        times: of the passes.
-        delays: seconds between neighbouring stages, each way, shape [stages - 1].
+        times: of the passes, shape [stages, cases].
+        delays: seconds between neighbouring stages, each way, shape [stages - 1, cases].
         num_workers: that the stages go round.
         num_microbatches: that enter the pipeline.
         is_split: whether weight parts are put off.
     """
-    num_stages = len(times.forward)
+    num_stages, num_cases = times.forward.shape
     num_virtual, groups = num_stages // num_workers, groups_of(num_workers, num_microbatches)
-    places, behind = num_virtual * groups[0] * groups[3], lag(num_workers, num_virtual, groups)
+    units, behind = _units_by_place(num_virtual, groups), lag(num_workers, num_virtual, groups)
     state = _State(
-        np.zeros((num_stages, num_microbatches)),
-        np.zeros((num_stages, num_microbatches)),
-        np.zeros(num_workers),
-        np.zeros(num_stages),
+        np.zeros((num_stages, num_microbatches, num_cases)),
+        np.zeros((num_workers, num_cases)),
+        np.zeros((num_stages, num_cases)),
         np.zeros((num_workers, num_virtual * num_microbatches), dtype=np.int64),
         np.zeros(num_workers, dtype=np.int64),
     )
-    for clock in range(places + behind):
-        for worker in range(num_workers):
-            turn, microbatch = unit(clock - worker, num_virtual, groups)
-            if microbatch >= 0:
-                stage = turn * num_workers + worker
-                start = _start(state.passed, (stage, stage - 1), microbatch, delays, state.free[worker])
-                state.free[worker] = state.passed[stage, microbatch] = start + times.forward[stage]
-        for worker in range(num_workers):
-            turn, microbatch = unit(clock - behind + worker, num_virtual, groups)
-            if microbatch >= 0:
-                stage = (num_virtual - 1 - turn) * num_workers + worker
-                start = _start(state.returned, (stage, stage + 1), microbatch, delays, state.free[worker])
-                state.free[worker] = state.returned[stage, microbatch] = start + times.backward[stage]
-                state.order[worker, state.num_units[worker]] = stage
-                state.num_units[worker] += 1
-                _finish(state, times.weight, worker, state.num_units[worker] - (worker + 1 if is_split else 1))
+    for clock in range(len(units) + behind):
+        _pass_forward(state, times.forward, delays, units, clock)
+        _pass_backward(state, times, delays, units, clock - behind, is_split)
     for worker in range(num_workers):
         for place in range(state.num_units[worker] - (worker if is_split else 0), state.num_units[worker]):
             _finish(state, times.weight, worker, place)
@@ -125,22 +115,55 @@ def interleaved_ends(times: PassTimes, delays: Floats, num_workers: int, num_mic
 
 
 @compiled
-def _start(ends: Floats, way: tuple[int, int], microbatch: int, delays: Floats, free: float) -> float:
-    """When a free worker can pass a micro-batch through a stage, which comes after another one on its way, if there is one."""
-    stage, before = way
-    if not 0 <= before < len(ends):
-        return free
-    arrival: float = ends[before, microbatch] + delays[min(stage, before)]
-    return max(free, arrival)
+def _units_by_place(num_virtual: int, groups: Groups) -> Ints:
+    """`unit` at every place. Shape [places, 2]."""
+    result = np.empty((num_virtual * groups[0] * groups[3], 2), dtype=np.int64)
+    for place in range(len(result)):
+        result[place, 0], result[place, 1] = unit(place, num_virtual, groups)
+    return result
 
 
-@compiled
+@borrowing
+def _pass_forward(state: _State, forward: Floats, delays: Floats, units: Ints, clock: int) -> None:
+    """The forward passes at a clock; worker i is i places behind the first."""
+    num_workers, num_cases = state.free.shape
+    for worker in range(max(0, clock - len(units) + 1), min(num_workers, clock + 1)):
+        turn, microbatch = units[clock - worker, 0], units[clock - worker, 1]
+        stage = turn * num_workers + worker
+        for case in range(num_cases if microbatch >= 0 else 0):
+            start = state.free[worker, case]
+            if stage > 0:
+                start = max(start, state.passed[stage - 1, microbatch, case] + delays[stage - 1, case])
+            state.free[worker, case] = state.passed[stage, microbatch, case] = start + forward[stage, case]
+
+
+@borrowing
+def _pass_backward(  # noqa: PLR0917
+    state: _State, times: PassTimes, delays: Floats, units: Ints, clock: int, is_split: bool
+) -> None:
+    """The backward passes, or their parts, at a clock of their own; worker i is i places ahead of the first."""
+    num_workers, num_cases = state.free.shape
+    last = len(state.passed) - 1
+    for worker in range(max(0, -clock), min(num_workers, len(units) - clock)):
+        turn, microbatch = units[clock + worker, 0], units[clock + worker, 1]
+        stage = last + 1 - (turn + 1) * num_workers + worker
+        for case in range(num_cases if microbatch >= 0 else 0):
+            start = state.free[worker, case]
+            if stage < last:
+                start = max(start, state.passed[stage + 1, microbatch, case] + delays[stage, case])
+            state.free[worker, case] = state.passed[stage, microbatch, case] = start + times.backward[stage, case]
+        if microbatch >= 0:
+            state.order[worker, state.num_units[worker]] = stage
+            state.num_units[worker] += 1
+            _finish(state, times.weight, worker, state.num_units[worker] - (worker + 1 if is_split else 1))
+
+
+@borrowing
 def _finish(state: _State, weight: Floats, worker: int, place: int) -> None:
     """Pass the weight part of the unit that a worker passed backward as its `place`-th; nothing below 0."""
-    if place >= 0:
-        stage = state.order[worker, place]
-        state.free[worker] += weight[stage]
-        state.ends[stage] = state.free[worker]
+    stage = state.order[worker, max(place, 0)]
+    for case in range(state.free.shape[1] if place >= 0 else 0):
+        state.free[worker, case] = state.ends[stage, case] = state.free[worker, case] + weight[stage, case]
 
 
 _Unit = tuple[int, int]

@@ -9,6 +9,8 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from estimator.arrays import Ints
+from estimator.compiled import compiled
+from estimator.holding import Holding, Tie, held_table
 from kintsugi.core.profile import LayerProfile, Profile
 
 PASS, FIRST_PASS, EARLY_PASS, INPUT_PART, EARLY_INPUT, WEIGHT_PART, FIRST_WEIGHT = KINDS = range(7)
@@ -29,26 +31,6 @@ class StageTimes:
     def backward_seconds(self) -> float:
         """Input and weight part."""
         return self.backward_input_seconds + self.backward_weight_seconds
-
-
-@dataclass(frozen=True, slots=True)
-class _Tie:
-    """What a layer that shares parameters adds to what layers count by themselves, apart from its owner and beside it; in bytes."""
-
-    layer: int
-    owner: int
-    weights_apart: int
-    optimizer_apart: int
-    weights_together: int
-    optimizer_together: int
-
-    @classmethod
-    def of(cls, index: int, owner_index: int, layer: LayerProfile, owner: LayerProfile) -> Self:
-        """A layer that counts no parameters of its own shares all of its owner's; another one counts what it shares itself."""
-        if not layer.parameter_bytes:
-            return cls(index, owner_index, owner.parameter_bytes + owner.gradient_bytes, owner.optimizer_bytes, 0, 0)
-        shared = layer.tied_bytes
-        return cls(index, owner_index, shared, 0, -shared, -(layer.optimizer_bytes * shared // layer.parameter_bytes))
 
 
 class _Taking(NamedTuple):
@@ -99,7 +81,8 @@ class LayerSums:
         self.deferred_entry_bytes = (*(0 if layer.deferred_bytes else layer.entry_bytes for layer in layers), 0)
         """What stages that begin with layer n keep of their input until the weight part, shape [layers + 1]."""
         self._update_bytes = tuple(layer.optimizer_temporary_bytes for layer in layers)
-        self._static_bytes: dict[tuple[int, int, int], int] = {}
+        self._held_bytes: dict[tuple[tuple[tuple[int, int], ...], int], int] = {}
+        self._temporary_bytes: dict[tuple[int, int, int], int] = {}
 
     def times(self, start: int, stop: int, speed_ratio: float = 1.0) -> StageTimes:
         """Times of layers start..stop-1 on a worker of the given speed."""
@@ -112,13 +95,16 @@ class LayerSums:
 
     def static_bytes(self, start: int, stop: int, num_replicas: int) -> int:
         """Parameters, gradients and this replica's optimizer state, shared parameters of absent owners included."""
-        key = start, stop, num_replicas
-        if key not in self._static_bytes:
-            self._static_bytes[key] = self.held_bytes([(start, stop)], num_replicas)
-        return self._static_bytes[key]
+        return self.held_bytes([(start, stop)], num_replicas)
 
     def held_bytes(self, ranges: Sequence[tuple[int, int]], num_replicas: int) -> int:
         """`static_bytes` of several layer ranges on one worker; what layers of two of them share is there once."""
+        key = tuple(ranges), num_replicas
+        if key not in self._held_bytes:
+            self._held_bytes[key] = self._added_up(ranges, num_replicas)
+        return self._held_bytes[key]
+
+    def _added_up(self, ranges: Sequence[tuple[int, int]], num_replicas: int) -> int:
         weights = sum(self._weights[stop] - self._weights[start] for start, stop in ranges)
         optimizer = sum(self._optimizer_bytes[stop] - self._optimizer_bytes[start] for start, stop in ranges)
         for tie in self._ties:
@@ -129,31 +115,17 @@ class LayerSums:
         copies, shared = self._optimizer_share(num_replicas)
         return int(weights + -(-optimizer * copies // shared))
 
-    @cached_property
-    def _held_prefixes(self) -> tuple[Ints, Ints]:
-        """Weights with gradients, and optimizer state, of the first n layers in bytes. Shape [layers + 1] each."""
-        return np.array(self._weights, dtype=np.int64), np.array(self._optimizer_bytes, dtype=np.int64)
-
-    def held_bytes_of(self, starts: Ints, stops: Ints, num_replicas: int) -> Ints:
-        """`held_bytes` of many workers at once. From shapes [..., ranges] to [...]; ranges with stop <= start mean nothing."""
-        weights, optimizer = ((prefix[stops] - prefix[starts]).sum(axis=-1) for prefix in self._held_prefixes)
-        for tie in self._ties:
-            holds = ((starts <= tie.layer) & (tie.layer < stops)).any(axis=-1)
-            is_apart = ~((starts <= tie.owner) & (tie.owner < stops)).any(axis=-1)
-            weights = weights + holds * np.where(is_apart, tie.weights_apart, tie.weights_together)
-            optimizer = optimizer + holds * np.where(is_apart, tie.optimizer_apart, tie.optimizer_together)
-        copies, shared = self._optimizer_share(num_replicas)
-        result: Ints = weights - (-optimizer * copies // shared)
-        return result
+    def holding(self, num_replicas: int) -> Holding:
+        """What `held_bytes` adds up, for compiled functions."""
+        return Holding.of(self._weights, self._optimizer_bytes, self._ties, self._optimizer_share(num_replicas))
 
     def static_table(self, num_replicas: int) -> Ints:
         """`static_bytes` of all layer ranges at once; entries with stop <= start mean nothing. Shape [layers + 1, layers + 1]."""
-        bounds = np.arange(self.profile.num_layers + 1)
-        return self.held_bytes_of(bounds[:, None, None], bounds[None, :, None], num_replicas)
+        return held_table(self.holding(num_replicas))
 
     def least_static_table(self, num_replicas: int) -> Ints:
         """What layer ranges add to a worker's `held_bytes` at least, whatever else it holds. Shape as of `static_table`."""
-        weights, optimizer = (prefix.copy() for prefix in self._held_prefixes)
+        weights, optimizer = (np.array(prefix, dtype=np.int64) for prefix in (self._weights, self._optimizer_bytes))
         for tie in self._ties:
             weights[tie.layer + 1 :] += min(tie.weights_apart, tie.weights_together)
             optimizer[tie.layer + 1 :] += min(tie.optimizer_apart, tie.optimizer_together)
@@ -180,8 +152,11 @@ class LayerSums:
         Layers after that one keep nothing any more in a whole backward pass, or a weight part, and in an input part what
         waits for the weight part.
         """
-        ends, by_stop, by_start = self._taking(kind)
-        return max(ends[start:stop]) + by_stop[stop] + by_start[start]
+        key = start, stop, kind
+        if key not in self._temporary_bytes:
+            ends, by_stop, by_start = self._taking(kind)
+            self._temporary_bytes[key] = max(ends[start:stop]) + by_stop[stop] + by_start[start]
+        return self._temporary_bytes[key]
 
     def update_bytes(self, start: int, stop: int) -> int:
         """The most that an update takes: layers are updated one after the other."""
@@ -212,13 +187,13 @@ class LayerSums:
         return self._whole_takings[kind] if kind < EARLY_PASS else self._part_takings[kind - EARLY_PASS]
 
     @cached_property
-    def _ties(self) -> tuple[_Tie, ...]:
+    def _ties(self) -> tuple[Tie, ...]:
         """Layers that share parameters with another one, where it is known how many."""
         layers = self.profile.layers
         index_of = {layer.name: index for index, layer in enumerate(layers)}
         pairs = [(index, index_of[layer.tied_to]) for index, layer in enumerate(layers) if layer.tied_to is not None]
         return tuple(
-            _Tie.of(index, owner, layers[index], layers[owner])
+            Tie.of(index, owner, layers[index], layers[owner])
             for index, owner in pairs
             if layers[index].tied_bytes or not layers[index].parameter_bytes
         )
@@ -272,10 +247,17 @@ def _made_bytes(layer: LayerProfile) -> int:
 
 def _greatest(values: Sequence[int]) -> Ints:
     """The greatest of values[a:b]; zero for empty ranges. Shape [values + 1, values + 1]."""
+    return _greatest_of(np.array(values, dtype=np.int64))
+
+
+@compiled
+def _greatest_of(values: Ints) -> Ints:
     count = len(values)
     result = np.zeros((count + 1, count + 1), dtype=np.int64)
     for start in range(count):
-        result[start, start + 1 :] = np.maximum.accumulate(values[start:])
+        result[start, start + 1] = values[start]
+        for stop in range(start + 2, count + 1):
+            result[start, stop] = max(result[start, stop - 1], values[stop - 1])
     return result
 
 

@@ -91,13 +91,18 @@ def most_held(moments: Ints) -> int:
     return int(moments[:, 1:].sum(axis=1).max())
 
 
+@lru_cache(maxsize=1024)
+def stacked_moments(schedule: Schedule, num_workers: int, num_microbatches: int, num_stages: int) -> Ints:
+    """`worker_moments` of every worker; one of them is repeated where they are fewer. Shape [workers, moments, columns]."""
+    places = range(num_workers)
+    return _stacked([worker_moments(schedule, place, num_workers, num_microbatches, num_stages) for place in places])
+
+
 class Moments(NamedTuple):
     """Of every worker of a pipeline those of one kind; one of them is repeated where they are fewer."""
 
     kinds: Ints
     """Shape [workers]."""
-    are_alike: bool
-    """Whether these are all the same."""
     counts: Ints
     """Micro-batches held in each stage, and those put off, shape [workers, moments, 2 * stages per worker]."""
 
@@ -110,7 +115,7 @@ def all_moments(schedule: Schedule, num_workers: int, num_microbatches: int, num
         own = worker_moments(schedule, place, num_workers, num_microbatches, num_stages)
         by_kind.append([own[own[:, 0] == kind] for kind in np.unique(own[:, 0])])
     rounds = [_stacked([own[turn % len(own)] for own in by_kind]) for turn in range(max(map(len, by_kind)))]
-    return tuple(Moments(kinds := rows[:, 0, 0], bool((kinds == kinds[0]).all()), rows[:, :, 1:].copy()) for rows in rounds)
+    return tuple(Moments(rows[:, 0, 0], rows[:, :, 1:].copy()) for rows in rounds)
 
 
 def _stacked(moments: list[Ints]) -> Ints:

@@ -33,7 +33,8 @@ def scheduled_times(
         return pipeline_times(schedule, forward, backward, delay_seconds, num_microbatches)
     times, delays = _pass_times(stages, is_split=is_split), np.array(delay_seconds, dtype=np.float64)
     if round_of < len(stages):
-        ends = interleaved_ends(times, delays, round_of, num_microbatches, is_split)
+        one = PassTimes(*(part[:, None] for part in times))
+        ends = interleaved_ends(one, delays[:, None], round_of, num_microbatches, is_split)[:, 0]
     else:
         ends = alternating_ends(times, delays, num_microbatches, schedule.lag)
     return PipelineTimes(float(ends.max()), tuple(ends.tolist()))

@@ -283,3 +283,29 @@ def greatest_bound(model: Model, chain: Chain, cuts: Ints) -> float:
             return np.inf
         result = max(result, stage_bound(model, chain, stage, (cuts[stage], cuts[stage + 1]), follow))
     return result
+
+
+@borrowing
+def most_apart(both: Floats, one: Floats, other: Floats, reach: float, common: int) -> float:
+    """By how much the reductions of a stage differ at most between two tails, in seconds. O(layers).
+
+    Args:
+        both: time of the first n layers, shape [layers + 1].
+        one: reduction of the first n layers, shape [layers + 1].
+        other: the same.
+        reach: no stage takes longer.
+        common: layers from the first on that are reduced together.
+    """
+    first = one[0] - other[0]
+    apart, together = 0.0, abs(first)
+    for layer in range(1, min(common + 1, len(one))):
+        together = max(together, abs(one[layer] - other[layer]))
+    stop, ahead, behind = 0, 0.0, 0.0
+    for start in range(len(both)):
+        if start:
+            behind += abs((one[start] - other[start]) - (one[start - 1] - other[start - 1]))
+        while stop + 1 < len(both) and both[stop + 1] <= both[start] + reach:
+            stop += 1
+            ahead += abs((one[stop] - other[stop]) - (one[stop - 1] - other[stop - 1]))
+        apart = max(apart, ahead - behind)
+    return float(max(apart + abs(first), together))

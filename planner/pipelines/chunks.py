@@ -4,19 +4,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 
 from estimator.arrays import Floats, Ints
-from estimator.compiled import compiled
-from estimator.interleaved import interleaved_ends
 from estimator.layers import LayerSums
-from estimator.moments import all_moments, kinds_under
-from estimator.pipeline import PassTimes
+from estimator.moments import all_moments, kinds_under, stacked_moments
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
 from planner.pipelines.capacities import Capacities
+from planner.pipelines.chunk_pricing import ChunkMemory, ChunkModel, busiest, lacking_bytes, splits_seconds
 from planner.pipelines.kinds import WorkerKind
 from planner.pipelines.pricing import neighbours, neighbours_between
 
@@ -26,27 +23,9 @@ MOST_SPLITS = 128
 MOST_NEIGHBOURS = 32
 """So many of the splits next to the best one are timed, those first whose busiest worker has least to do."""
 
-AT_ONCE = 1 << 14
-"""So many cuts are looked at together for memory, so that what comes of them stays small."""
-
 MOST_STAGES, MOST_BEYOND, MOST_PAIRS = 8, 16, 128
 """In a pipeline of so few stages two layers move at once where one does not help: one as in so many of the splits next to the
 best one, and then another; so many of what comes of that are timed."""
-
-
-class ChunkModel(NamedTuple):
-    """A model's layers under a schedule, in seconds at speed 1. Shape [layers + 1] each, of the first n layers."""
-
-    forward: Floats
-    backward: Floats
-    """What earlier stages wait for: whole backward passes, or their input parts where weight parts are put off."""
-    weight: Floats
-    """What is put off; zeros where nothing is."""
-    delays: Floats
-    """Of the link in front of layer n."""
-    tail: Floats
-    """Their reduction."""
-    is_split: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +66,23 @@ class ChunkSplitter:
             link: between neighbouring stages.
             num_replicas: holders of each layer, for optimizer state that is shared between them.
         """
-        self._sums, self._schedule, self._num_replicas = sums, schedule, num_replicas
-        self._forward, self._backward = np.array(sums.forward, np.float64), np.array(sums.backward, np.float64)
+        self._schedule = schedule
+        forward, backward = np.array(sums.forward, np.float64), np.array(sums.backward, np.float64)
+        waited = np.array(sums.backward_input, np.float64) if schedule.is_split else backward
         layers = sums.profile.layers
-        self._activations, self._entries = np.array(sums.activations, np.int64), np.array(sums.entry_bytes, np.int64)
-        self._deferred, self._deferred_entries = np.array(sums.deferred, np.int64), np.array(sums.deferred_entry_bytes, np.int64)
-        self._taken = np.stack([sums.temporary_table(kind) for kind in kinds_under(schedule)])
-        self._updates = sums.update_table()
-        self._optimizer = np.array(sums.optimizer, np.float64)
-        waited = np.array(sums.backward_input, np.float64) if schedule.is_split else self._backward
-        self._parts = self._forward, waited, self._backward - waited
-        self._delays = np.array([0.0, *(link.transfer_seconds(layer.output_bytes) for layer in layers[:-1]), 0.0])
-        self._capacities = Capacities(sums, num_replicas, self._taken)
+        delays = np.array([0.0, *(link.transfer_seconds(layer.output_bytes) for layer in layers[:-1]), 0.0])
+        self._model = ChunkModel(forward, waited, backward - waited, delays, schedule.is_split)
+        self._memory = ChunkMemory(
+            activations=np.array(sums.activations, np.int64),
+            entries=np.array(sums.entry_bytes, np.int64),
+            deferred=np.array(sums.deferred, np.int64),
+            deferred_entries=np.array(sums.deferred_entry_bytes, np.int64),
+            taken=np.stack([sums.temporary_table(kind) for kind in kinds_under(schedule)]),
+            updates=sums.update_table(),
+            holding=sums.holding(num_replicas),
+        )
+        self._work, self._optimizer = forward + backward, np.array(sums.optimizer, np.float64)
+        self._capacities = Capacities(sums, num_replicas, self._memory.taken)
         self._known: dict[tuple[tuple[WorkerKind, ...], int, int], ChunkSplit] = {}
 
     def best(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int, tail: Floats) -> ChunkSplit:
@@ -119,13 +103,13 @@ class ChunkSplitter:
         """Whether a split is found that fits memory."""
         if not self.may_fit(kinds, num_virtual, num_microbatches):
             return False
-        descent = _Descent(self, kinds, num_virtual, num_microbatches, np.zeros(len(self._forward)))
+        descent = _Descent(self, kinds, num_virtual, num_microbatches, np.zeros(len(self._work)))
         option = descent.into_memory(self.even([kind.speed_ratio for kind in kinds], num_virtual))
         return not self.lacking(option[None], kinds, num_microbatches)[0]
 
     def roomiest(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int) -> tuple[int, ...]:
         """Cuts of a split whose worker that lacks most lacks little. Shape [stages + 1]."""
-        found = _Descent(self, kinds, num_virtual, num_microbatches, np.zeros(len(self._forward))).roomiest()
+        found = _Descent(self, kinds, num_virtual, num_microbatches, np.zeros(len(self._work))).roomiest()
         return tuple(found.tolist())
 
     def priced(self, cuts: Sequence[int], kinds: tuple[WorkerKind, ...], num_microbatches: int, tail: Floats) -> ChunkSplit:
@@ -141,31 +125,20 @@ class ChunkSplitter:
 
     def through_seconds(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int, tail: Floats) -> Floats:
         """When all passes and the reductions of first stages are done, in several splits. Shape [splits]."""
-        speeds = np.array([kind.speed_ratio for kind in kinds])
-        model = ChunkModel(*self._parts, self._delays, tail, self._schedule.is_split)
-        return splits_seconds(model, speeds, options, num_microbatches)
+        return splits_seconds(self._model, tail, _speeds(kinds), options, num_microbatches)
 
     def update_seconds(self, options: Ints, kinds: Sequence[WorkerKind]) -> Floats:
         """The longest update of a worker in several splits. Shape [splits]."""
-        result: Floats = self._shares(self._optimizer, options, kinds).sum(axis=1).max(axis=1)
-        return result
+        return busiest(self._optimizer, _speeds(kinds), options)[0]
 
     def promise(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> Floats:
         """What splits cost about: the busiest worker for every micro-batch, the greatest stage for every worker. Shape [splits]."""
-        own = self._shares(self._forward + self._backward, options, kinds)
-        result: Floats = num_microbatches * own.sum(axis=1).max(axis=1) + (len(kinds) - 1) * own.max(axis=(1, 2))
-        return result
-
-    def _shares(self, seconds: Floats, options: Ints, kinds: Sequence[WorkerKind]) -> Floats:
-        """Each worker's part of what the first n layers take, stage by stage. Shape [splits, stages per worker, workers]."""
-        speeds = np.array([kind.speed_ratio for kind in kinds])
-        num_virtual = (options.shape[1] - 1) // len(kinds)
-        result: Floats = np.diff(seconds[options], axis=1).reshape(len(options), num_virtual, len(kinds)) / speeds
-        return result
+        workers, stages = busiest(self._work, _speeds(kinds), options)
+        return num_microbatches * workers + (len(kinds) - 1) * stages
 
     def every(self, num_stages: int) -> Ints:
         """All splits over so many stages. Shape [splits, stages + 1]."""
-        count = len(self._forward) - 1
+        count = len(self._work) - 1
         inner = combinations(range(1, count), num_stages - 1)
         return np.array([(0, *cuts, count) for cuts in inner], dtype=np.int64)
 
@@ -176,7 +149,7 @@ class ChunkSplitter:
             weights: of the workers, such as their speeds.
             num_virtual: stages per worker.
         """
-        both, count = self._forward + self._backward, len(self._forward) - 1
+        both, count = self._work, len(self._work) - 1
         due = np.tile(np.array(weights, dtype=np.float64), num_virtual)
         shares = both[-1] * np.cumsum(due)[:-1] / due.sum()
         ends = np.searchsorted((both[1:] + both[:-1]) / 2, shares)
@@ -201,25 +174,14 @@ class ChunkSplitter:
 
     def lacks(self, options: Ints, kinds: Sequence[WorkerKind], num_microbatches: int) -> Ints:
         """Bytes that each worker lacks, below 0 where some are left. From shape [splits, stages + 1] to [splits, workers]."""
-        at_once = max(1, AT_ONCE // options.shape[1])
-        if len(options) > at_once:
-            parts = [options[start : start + at_once] for start in range(0, len(options), at_once)]
-            return np.concatenate([self.lacks(part, kinds, num_microbatches) for part in parts])
         num_workers = len(kinds)
-        places = np.arange(options.shape[1] - 1).reshape(-1, num_workers).T
-        starts, stops = options[:, places], options[:, places + 1]  # shape [splits, workers, stages per worker]
-        sizes = self._activations[stops] - self._activations[starts] + self._entries[starts]
-        if self._schedule.is_split:
-            deferred = self._deferred[stops] - self._deferred[starts] + self._deferred_entries[starts]
-            sizes = np.concatenate((sizes, deferred), axis=2)
-        running = self._updates[starts, stops].max(axis=2)
-        for own in all_moments(self._schedule, num_workers, num_microbatches, len(places[0])):
-            kept = (sizes[:, :, None] @ own.counts[:, :, : sizes.shape[2]].transpose(0, 2, 1))[:, :, 0].max(axis=2)
-            taken = self._taken[own.kinds[0]][starts, stops] if own.are_alike else self._taken[own.kinds[:, None], starts, stops]
-            running = np.maximum(running, kept + taken.max(axis=2))
+        moments = stacked_moments(self._schedule, num_workers, num_microbatches, (options.shape[1] - 1) // num_workers)
         usable = np.array([kind.usable_bytes for kind in kinds], dtype=np.int64)
-        result: Ints = self._sums.held_bytes_of(starts, stops, self._num_replicas) + running - usable
-        return result
+        return lacking_bytes(self._memory, moments, usable, options)
+
+
+def _speeds(kinds: Sequence[WorkerKind]) -> Floats:
+    return np.array([kind.speed_ratio for kind in kinds])
 
 
 class _Descent:
@@ -233,7 +195,7 @@ class _Descent:
 
     def run(self) -> ChunkSplit:
         cuts = self._even()
-        if self._splitter.may_fit(self._kinds, self._num_virtual, self._num_microbatches):
+        if self._fits(cuts) or self._splitter.may_fit(self._kinds, self._num_virtual, self._num_microbatches):
             cuts = self._by_promise(cuts)
             cuts = self._descended(cuts) if self._fits(cuts) else self._within_memory(cuts)
         return self._splitter.priced(cuts.tolist(), self._kinds, self._num_microbatches, self._tail)
@@ -272,11 +234,13 @@ class _Descent:
 
     def _better(self, options: Ints, seconds: float) -> tuple[Ints, float] | None:
         """The fastest that fits memory, and its time, if that is shorter."""
-        options = options[self._lacking(options) == 0]
         times = self._seconds(options)
-        if times.min(initial=math.inf) >= seconds * (1 - 1e-12):
+        faster = np.flatnonzero(times < seconds * (1 - 1e-12))
+        faster = faster[self._lacking(options[faster]) == 0]
+        if not len(faster):
             return None
-        return options[times.argmin()], float(times.min())
+        best = faster[times[faster].argmin()]
+        return options[best], float(times[best])
 
     def _by_promise(self, cuts: Ints) -> Ints:
         return _steepest(cuts, self._promise, neighbours)
@@ -369,30 +333,3 @@ def _steepest(cuts: Ints, cost: Callable[[Ints], Ints | Floats], options_of: Cal
             break
         cuts, least = options[best], costs[best]
     return cuts
-
-
-@compiled
-def splits_seconds(model: ChunkModel, speeds: Floats, options: Ints, num_microbatches: int) -> Floats:
-    """Times of several splits, reductions of the workers' first stages included. Shape [splits].
-
-    Args:
-        model: its layers.
-        speeds: of the workers.
-        options: stage boundaries, shape [splits, stages + 1].
-        num_microbatches: that enter the pipeline.
-    """
-    num_workers, num_stages = len(speeds), options.shape[1] - 1
-    result = np.zeros(len(options))
-    times, tail = PassTimes(np.empty(num_stages), np.empty(num_stages), np.empty(num_stages)), model.tail
-    for row in range(len(options)):
-        cuts = options[row]
-        for stage in range(num_stages):
-            speed = speeds[stage % num_workers]
-            times.forward[stage] = (model.forward[cuts[stage + 1]] - model.forward[cuts[stage]]) / speed
-            times.backward[stage] = (model.backward[cuts[stage + 1]] - model.backward[cuts[stage]]) / speed
-            times.weight[stage] = (model.weight[cuts[stage + 1]] - model.weight[cuts[stage]]) / speed
-        delays = model.delays[cuts[1:-1]] if num_workers > 1 else np.zeros(num_stages - 1)
-        ends = interleaved_ends(times, delays, num_workers, num_microbatches, model.is_split)
-        for stage in range(num_workers):
-            result[row] = max(result[row], ends[stage] + tail[cuts[stage + 1]] - tail[cuts[stage]] + tail[0])
-    return result

@@ -15,7 +15,7 @@ from estimator.moments import kinds_under, pipeline_moments, stage_moments
 from estimator.schedule import most_in_flight
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LayerProfile, LinkCost
-from planner.pipelines.bounds import Chain, Model, fill_peaks, fits_somehow, widest_that_fits
+from planner.pipelines.bounds import Chain, Model, fill_peaks, fits_somehow, most_apart, widest_that_fits
 from planner.pipelines.exploring import explore
 from planner.pipelines.kinds import ANY, Crew, Firsts, WorkerKind
 from planner.pipelines.minimax import minimax
@@ -184,10 +184,8 @@ class Partitioner:
 
         A stage whose passes alone take longer has a longer objective, so what it reduces does not matter.
         """
-        tails = one.tail - other.tail
-        added = np.concatenate(([0.0], np.abs(np.diff(tails)).cumsum()))
-        furthest = np.searchsorted(self._both, self._both + within * one.speeds.max() / (one.rest + 1), side="right") - 1
-        apart = max(float((added[furthest] - added).max() + abs(tails[0])), float(np.abs(tails[: one.common + 1]).max()))
+        reach = within * one.speeds.max() / (one.rest + 1)
+        apart = most_apart(self._both, one.tail, other.tail, reach, one.common)
         return apart + (0.0 if one.least_update == other.least_update else abs(one.least_update - other.least_update))
 
     def nearby(self, attained: Attained, cuts: Sequence[int], below: float) -> list[tuple[int, ...]]:

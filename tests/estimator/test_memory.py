@@ -19,7 +19,8 @@ from estimator.memory import (
 from estimator.moments import stage_moments
 from estimator.schedule import ORDERS, Pass, order
 from kintsugi.core.plan import Schedule
-from tests.builders import grid_plan, layer, profile_of, uniform_profile
+from kintsugi.core.profile import OptimizerSharding
+from tests.builders import grid_plan, layer, profile_of, transformer_profile, uniform_profile
 
 sizes = st.integers(0, 1_000)
 NAMES = (
@@ -171,3 +172,13 @@ def test_shared_parameters_are_held_once(start, stop, weights, optimizer):
     sums = LayerSums(profile)
     assert sums.static_bytes(start, stop, 1) == weights + optimizer
     assert sums.static_table(1)[start, stop] == weights + optimizer
+
+
+@pytest.mark.parametrize("sharding", list(OptimizerSharding))
+@pytest.mark.parametrize("replicas", [1, 3, 8])
+def test_tables_hold_what_each_range_does(sharding, replicas):
+    profile = transformer_profile(6, optimizer_sharding=sharding)
+    sums = LayerSums(profile)
+    table = sums.static_table(replicas)
+    for start, stop in itertools.combinations(range(9), 2):
+        assert table[start, stop] == sums.held_bytes([(start, stop)], replicas)

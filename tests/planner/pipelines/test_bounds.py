@@ -12,6 +12,7 @@ from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
 from planner.pipelines import partition
+from planner.pipelines.bounds import most_apart
 from planner.pipelines.kinds import WorkerKind
 from planner.pipelines.partition import CLOSE
 from planner.pipelines.zero_bubble import partitioner_for
@@ -81,3 +82,23 @@ def test_what_was_found_for_other_reductions_is_close_for_these_and_bounds_stay_
     assert attained.seconds <= split.least_seconds <= least * (1 + 1e-9)
     assert split.seconds == pytest.approx(objective((profile, workers, microbatches, later, schedule), split.cuts), rel=1e-9)
     assert split.seconds <= least * (1 + 2 * CLOSE)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=100)
+def test_reductions_of_a_stage_differ_at_most_by_what_is_told(data):
+    """Over all stages that take no longer than the reach, and layers that are reduced together."""
+    count = data.draw(st.integers(1, 7))
+    steps = st.lists(st.integers(0, 9), min_size=count + 1, max_size=count + 1)
+    one, other, both = (np.cumsum(data.draw(steps)).astype(float) for _ in range(3))
+    both -= both[0]
+    reach, common = float(data.draw(st.integers(0, 40))), data.draw(st.integers(0, count))
+    apart = one - other
+    stages = [(a, b) for a in range(count + 1) for b in range(a, count + 1) if both[b] - both[a] <= reach]
+    least = max(
+        *(abs(apart[b] - apart[a] + apart[0]) for a, b in stages),
+        *(abs(apart[layer]) for layer in range(common + 1)),
+    )
+    steps_apart = np.abs(np.diff(apart))
+    most = max(max(float(steps_apart[a:b].sum()) for a, b in stages) + abs(apart[0]), np.abs(apart[: common + 1]).max())
+    assert least <= most_apart(both, one, other, reach, common) == most

@@ -2,10 +2,15 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from estimator.layers import LayerSums
+from estimator.memory import running_bytes
+from estimator.moments import worker_moments
+from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from planner.pipelines.chunks import ChunkSplitter
 from planner.pipelines.kinds import WorkerKind
@@ -46,3 +51,33 @@ def test_splits_fit_nearly_always_where_any_does_and_are_close_to_the_best():
     assert num_missed <= 1
     assert min(ratios) > 1 - 1e-9
     assert sum(ratio > 1.01 for ratio in ratios) <= len(ratios) // 20
+
+
+@pytest.mark.parametrize("schedule", [Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB])
+@pytest.mark.parametrize(("num_workers", "virtual", "count"), [(1, 1, 4), (2, 3, 5), (3, 2, 7), (4, 2, 8)])
+def test_many_splits_take_and_lack_what_the_estimator_tells_of_each(schedule, num_workers, virtual, count):
+    """More of them than are timed at once, on workers of different speeds; of each layer another amount waits for weight parts."""
+    chance = random.Random(5)
+    sizes = ("deferred_bytes", "input_temporary_bytes", "weight_temporary_bytes")
+    layers = [replace(own, **{name: chance.randint(1, 10**8) for name in sizes}) for own in tight_layers(chance, 11)]
+    sums = LayerSums(profile_of(layers, inter_host=LINK))
+    splitter, kinds = ChunkSplitter(sums, schedule, LINK, 1), crew(chance, num_workers, sums.static_bytes(0, 11, 1))
+    options = splitter.every(num_workers * virtual)[:100]
+    through = splitter.through_seconds(options, kinds, count, np.zeros(12))
+    update, lacks = splitter.update_seconds(options, kinds), splitter.lacks(options, kinds, count)
+    for row, cuts in enumerate(map(tuple, options.tolist())):
+        assert (through[row], update[row]) == pytest.approx(alone(sums, schedule, kinds, cuts, count), rel=1e-12)
+        for place, kind in enumerate(kinds):
+            own = list(itertools.pairwise(cuts))[place::num_workers]
+            running = running_bytes(sums, own, worker_moments(schedule, place, num_workers, count, virtual))
+            assert lacks[row, place] == sums.held_bytes(own, 1) + running - kind.usable_bytes
+
+
+def alone(sums, schedule, kinds, cuts, count):
+    """When a split's workers are through, and their longest update."""
+    stages = [sums.times(a, b, kinds[n % len(kinds)].speed_ratio) for n, (a, b) in enumerate(itertools.pairwise(cuts))]
+    crossings = cuts[1:-1] if len(kinds) > 1 else []
+    delays = [LINK.transfer_seconds(sums.profile.layers[stop - 1].output_bytes) for stop in crossings]
+    times = scheduled_times(schedule, stages, delays, count, num_workers=len(kinds))
+    updates = [sum(stage.optimizer_seconds for stage in stages[place :: len(kinds)]) for place in range(len(kinds))]
+    return max(times.stage_end_seconds[: len(kinds)]), max(updates)
