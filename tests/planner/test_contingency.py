@@ -30,7 +30,7 @@ def text(decision):
     return codec.dumps(replace(decision, search=replace(decision.search, elapsed_seconds=0.0)))
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=12)
 @given(st.integers(3, 9), st.integers(1, 3), st.booleans())
 def test_every_contingency_equals_a_fresh_search(num_workers, workers_per_host, transformer):
     base = running(num_workers, workers_per_host=workers_per_host, profile=transformer_profile(3) if transformer else None)

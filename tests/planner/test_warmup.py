@@ -51,7 +51,7 @@ def with_a_slow_worker(cluster):
     return cluster.with_workers((replace(cluster.workers[0], speed_ratio=0.5), *cluster.workers[1:]))
 
 for cluster in (Cluster.uniform(8), with_a_slow_worker(Cluster.uniform(8, workers_per_host=4))):
-    for profile in (transformer_profile(6), uniform_profile(16)):
+    for profile in (uniform_profile(6), transformer_profile(6), uniform_profile(16)):
         for schedule in Schedule:
             first = snapshot_of(profile, cluster, 16)
             live(replace(first, settings=replace(first.settings, schedule=schedule)), num_losses=2)

@@ -133,15 +133,16 @@ def said_by(arguments: list[str], script: str = "") -> str:
 
 
 @pytest.mark.processes
-def test_a_script_that_trains_while_workers_import_it_is_told_so(tmp_path):
+@pytest.mark.parametrize("job", ["make_job", "tiny_gpt"])
+def test_a_script_that_trains_while_workers_import_it_is_told_so(job, tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(job="make_job"))
+    script.write_text(SCRIPT.format(job=job))
     assert "WorkerError" in (said := said_by([str(script)]))
     assert "__main__" in said
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("how", "job"), [("-c", "make_job"), ("-", "tiny_gpt")])
+@pytest.mark.parametrize(("how", "job"), [("-c", "make_job"), ("-", "make_job"), ("-", "tiny_gpt")])
 def test_a_script_that_is_no_file_is_told_so_before_a_worker_is_started(how, job):
     script = SCRIPT.format(job=job)
     said = said_by(["-c", script]) if how == "-c" else said_by(["-"], script)

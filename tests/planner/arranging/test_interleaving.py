@@ -297,7 +297,7 @@ def test_the_same_arrangement_moves_nothing():
     assert decision.plan.pipelines == plan.pipelines
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=25)
 @given(st.data())
 def test_every_loss_that_leaves_the_state_is_mended_legally(data):
     kind = data.draw(st.sampled_from([Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB]))
