@@ -28,6 +28,8 @@ _amounts = attrgetter(*(field.name for field in fields(LayerProfile) if field.na
 MOST_SPLITS = 128
 """So few splits are priced one and all."""
 
+NO_SPLITS: Ints = np.zeros((0, 0), dtype=np.int64)
+
 MOST_CHOICES = 4096
 """Of workers of a pipeline, by memory, among which an order is looked for in which the layers fit."""
 
@@ -99,6 +101,8 @@ class Partitioner:
         self._descended: dict[tuple[WorkerKind, ...], Ints] = {}
         """Where the last descent for these workers ended: a good split for other micro-batch counts too."""
         self._bounded: dict[tuple[object, ...], Attained] = {}
+        self._attained: dict[tuple[WorkerKind, ...], Ints] = {}
+        """Splits that attained the last bound of these workers: good ones for other micro-batch counts, too."""
         self._solved: dict[tuple[object, ...], tuple[Chain, Split]] = {}
         """What was asked last of each pipeline, but for what follows its passes, and the split."""
 
@@ -133,8 +137,10 @@ class Partitioner:
             shift = self._most_shift(chain, known.chain, known.seconds)
             if shift <= self.tolerance / 20 * known.seconds:
                 return replace(known, chain=chain, seconds=known.seconds - shift)
-        bound, starts = minimax(self._model, chain)
-        self._bounded[asked] = Attained(tuple(kinds), chain, float(bound), starts)
+        bound, starts = minimax(self._model, chain, self._attained.get(asked[0], NO_SPLITS))
+        self._bounded[asked] = Attained(asked[0], chain, float(bound), starts)
+        if not math.isinf(bound):
+            self._attained[asked[0]] = starts
         return self._bounded[asked]
 
     def _all_splits(self, num_stages: int) -> Ints:

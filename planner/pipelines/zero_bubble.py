@@ -41,5 +41,5 @@ class ZeroBubblePartitioner(Partitioner):
         whole = super().attain(kinds, num_microbatches, tail_seconds, least_update, firsts)
         if math.isinf(whole.seconds):
             return whole
-        bound, starts = minimax(self._priced_model, whole.chain)
+        bound, starts = minimax(self._priced_model, whole.chain, whole.starts)
         return replace(whole, seconds=float(bound), starts=np.vstack((whole.starts, starts)))
