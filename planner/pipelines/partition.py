@@ -20,8 +20,9 @@ from planner.pipelines.exploring import explore
 from planner.pipelines.kinds import ANY, Crew, Firsts, WorkerKind
 from planner.pipelines.minimax import minimax
 from planner.pipelines.orders import order_that_fits
-from planner.pipelines.pricing import neighbours, splits_seconds
+from planner.pipelines.pricing import splits_seconds
 from planner.pipelines.relaxation import Outline, widest_stages
+from planner.pipelines.shifting import neighbours_below
 
 _amounts = attrgetter(*(field.name for field in fields(LayerProfile) if field.name not in {"name", "tied_to"}))
 
@@ -93,7 +94,8 @@ class Partitioner:
             least_delay=float(delays[1:-1].min()) if count > 1 else 0.0,
             update=np.array(sums.optimizer, dtype=np.float64),
         )
-        self._priced_model = self._model
+        self.priced_model = self._model
+        """Layers as prices see them: weight parts apart where they are put off."""
         self._both = forward + backward
         self.tolerance = EXACT if len(set(map(_amounts, layers))) == 1 else CLOSE
         self._splits: dict[int, Ints] = {}
@@ -176,12 +178,12 @@ class Partitioner:
         starts = attained.starts if known is None else np.vstack((attained.starts, [known]))
         seconds, cuts = self._first(starts, chain)
         while seconds > bound * (1 + self.tolerance):
-            nearby, other = self._first(neighbours(cuts), chain, seconds)
+            nearby, other = self._first(neighbours_below(self.priced_model, chain, cuts, seconds), chain, seconds)
             if nearby >= seconds * (1 - 1e-12):
                 break
             seconds, cuts = nearby, other
         if seconds > bound * (1 + CLOSE):
-            bound, seconds, cuts = explore(self._priced_model, chain, bound, cuts, CLOSE)
+            bound, seconds, cuts = explore(self.priced_model, chain, bound, cuts, CLOSE)
         self._descended[attained.kinds] = cuts
         return Split(tuple(cuts.tolist()), seconds, bound)
 
@@ -196,8 +198,8 @@ class Partitioner:
 
     def nearby(self, attained: Attained, cuts: Sequence[int], below: float) -> list[tuple[int, ...]]:
         """Splits one layer away from another one that have a shorter objective than `below`, the shortest first."""
-        options = neighbours(np.array(cuts))
-        seconds = np.array([splits_seconds(self._priced_model, attained.chain, option[None], below)[0] for option in options])
+        options = neighbours_below(self.priced_model, attained.chain, np.array(cuts), below)
+        seconds = np.array([splits_seconds(self.priced_model, attained.chain, option[None], below)[0] for option in options])
         return [tuple(options[row].tolist()) for row in np.argsort(seconds, kind="stable") if seconds[row] < below]
 
     def _chain(
@@ -229,7 +231,7 @@ class Partitioner:
         """
         if not len(options):
             return math.inf, options
-        seconds = splits_seconds(self._priced_model, chain, options, below)
+        seconds = splits_seconds(self.priced_model, chain, options, below)
         best = int(seconds.argmin())
         return float(seconds[best]), options[best]
 
