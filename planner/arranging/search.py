@@ -133,11 +133,15 @@ class EqualSearch:
         return least
 
     def even(self, dp: int, limit_seconds: float = math.inf, *, num_lengths: int = 2) -> Arrangement | None:
-        """The best arrangement of `dp` pipelines of so many lengths around the mean: few shapes, so reductions wait less."""
+        """The best arrangement of `dp` pipelines of so many lengths around the mean: few shapes, so reductions wait less.
+
+        One length is the mean, two are that and the next, three begin with one that is shorter: for the pipeline that is left with
+        the fewest micro-batches.
+        """
         own = self._lengths(dp)
-        shortest = min(self._problem.num_workers // dp, self._problem.allowed.pp[-1])
+        shortest = min(self._problem.num_workers // dp, self._problem.allowed.pp[-1]) - (num_lengths > 2)
         most = np.zeros_like(own.most)
-        kept = slice(shortest - own.first, shortest - own.first + num_lengths)
+        kept = slice(max(shortest - own.first, 0), shortest - own.first + num_lengths)
         most[kept] = own.most[kept]
         return self._among(dp, own._replace(most=most), limit_seconds)[1]
 
