@@ -129,6 +129,11 @@ class PassedStage:
             self._to_weights += [(edge, g) for edge, g in zip(cut.weight_edges, found, strict=False) if g is not None]
 
     @property
+    def has_weight_part(self) -> bool:
+        """Whether the input part, once it is done, has left anything for the weight part."""
+        return bool(self._cuts or self._to_weights)
+
+    @property
     def _wanted(self) -> tuple[Tensor, ...]:
         return tuple(tensor for tensor in self.inputs if tensor.requires_grad)
 

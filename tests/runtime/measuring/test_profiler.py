@@ -156,6 +156,33 @@ def test_updates_are_seeded_as_in_training():
     assert [seed for seed in Drawing.seeds if seed in expected] == expected
 
 
+class Warming(nn.Linear):
+    """Sleeps in its forward passes, longest in the first one after an update."""
+
+    def __init__(self):
+        super().__init__(8, 8)
+        self._seen = -1
+
+    def forward(self, values):
+        emulation.time.sleep(0.25 if self._seen == self.weight._version else 0.75)
+        self._seen = self.weight._version
+        return super().forward(values)
+
+
+def test_what_a_first_micro_batch_takes_longer_is_the_updates(virtual_clock):
+    warming = profile_of(job_of(Start, Warming)).layers[1]
+    assert (warming.forward_seconds, warming.optimizer_seconds) == pytest.approx((0.25, 0.5))
+
+
+def test_all_layers_of_a_sweep_are_passed_in_one_call_of_autograd(monkeypatch):
+    measured = sweeper.Sweeper(job_of(Start, LINEAR, LINEAR, LINEAR))
+    samples, calls = measured.warmed_up(), []
+    backward = torch.autograd.backward
+    monkeypatch.setattr(torch.autograd, "backward", lambda roots, **named: (calls.append(len(roots)), backward(roots, **named)))
+    measured.sweep(samples)
+    assert calls == [1] * 4, "two micro-batches, each twice"
+
+
 def test_median_is_not_moved_by_one_slow_sweep(monkeypatch):
     instants = itertools.accumulate([0.01] * 60 + [5.0] * 10 + [0.01] * 1000)
     monkeypatch.setattr(marks.time, "perf_counter", lambda: next(instants))
