@@ -108,7 +108,7 @@ for is_distinct in (False, True):
                 runs.append(alone.times(1))
         error = model.step_seconds(pipeline) / emulated_seconds(runs) - 1
         print(f"{pipeline}: {error:+.2%}")
-        assert abs(error) < 0.03, pipeline
+        assert abs(error) < 0.05, pipeline
 """
 
 

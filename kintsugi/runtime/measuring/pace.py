@@ -25,19 +25,19 @@ class LayerSeconds:
 def layer_seconds(samples: Sequence[Samples]) -> list[LayerSeconds]:
     """What every layer takes among all others of its model, by medians. Shape [layers].
 
-    A step's micro-batches and norms follow each other with the host as far ahead of the device as it has come by then. It waits for
-    the norms, so that both begin with the updates at the same time. What the first micro-batch takes longer is theirs.
+    A step's micro-batches and norms follow each other with the host as far ahead of the device as it has come by then. Both begin
+    with the updates, for which the host waits, and with the first micro-batch at the same time; what that takes longer is theirs.
 
     Args:
         samples: of all layers of a model, in their order. Shape [layers].
     """
     pieces = {kind: [_piece(sample, kind) for sample in samples] for kind in KINDS}
     microbatch = pieces["forward"] + pieces["backward"][::-1]
-    updates, lag = paced(pieces["update"])
-    first, lag = paced(pieces["first_forward"] + pieces["first_backward"][::-1], lag)
-    _, lag = paced(microbatch, lag)
+    first, _ = paced(_firsts(samples, "forward") + _firsts(samples, "backward")[::-1])
+    _, lag = paced(microbatch)
     passes, after = paced(microbatch, lag)
     norms, _ = paced(pieces["norm"], after)
+    updates, _ = paced(pieces["update"])
     parts, _ = paced(pieces["forward"] + pieces["backward_input"][::-1], lag)
     accumulations, _ = paced(pieces["accumulation"], lag)
     return [
@@ -68,6 +68,12 @@ def paced(pieces: Sequence[Piece], lag: float = 0.0) -> tuple[list[float], float
         taken.append(seconds := max(doing, giving - lag))
         lag += seconds - giving
     return taken, lag
+
+
+def _firsts(samples: Sequence[Samples], kind: str) -> list[Piece]:
+    """Passes of first micro-batches; a host that waits within one for its device waits for what lets it lead there, too."""
+    pairs = [(_piece(sample, f"first_{kind}"), _piece(sample, kind)) for sample in samples]
+    return [(min(first[0], later[0]), first[1]) for first, later in pairs]
 
 
 def _piece(sample: Samples, kind: str) -> Piece:

@@ -194,7 +194,6 @@ class Sweeper:
         for index, module, _ in trained:
             self._time(index, "norm", partial(take_norm, module))
         self._marks.wait()
-        self._marks.let_host_lead()
         for index, module, optimizer in trained:
             self._time(index, "update", partial(self._apply, index, module, optimizer, number))
 

@@ -46,7 +46,9 @@ def test_one_layer_that_keeps_the_device_busy_hides_what_the_host_takes_for_the_
     layers = [samples_of(3.0, 1.0), samples_of(3.0, 1.0), samples_of(1.0, 20.0)]
     found = layer_seconds(layers)
     assert [own.forward for own in found] == [own.backward for own in found] == [1.0, 1.0, 20.0]
-    assert sum(own.optimizer for own in found) == 22.0 + 26.0, "norms while the device is behind, updates from the start"
+    assert sum(own.optimizer for own in found) == 22.0 + 26.0 + 4.0, (
+        "norms while it is behind; updates, and a first pass, from nothing"
+    )
 
 
 def test_where_the_host_is_slower_on_the_whole_it_decides():
@@ -58,3 +60,9 @@ def test_what_the_first_micro_batch_takes_longer_belongs_to_the_update():
     slower, faster = samples_of(2.0, 2.0, first_forward=2.5), samples_of(2.0, 2.0, first_backward=1.5)
     assert [own.optimizer for own in layer_seconds([slower, faster])] == pytest.approx([4.5, 3.5])
     assert [own.forward + own.backward for own in layer_seconds([slower, faster])] == [4.0, 4.0]
+
+
+def test_a_host_that_waits_in_a_first_pass_for_what_lets_it_lead_is_not_slower():
+    waiting = samples_of(2.0, 2.0)
+    waiting.host.first_forward = [50.0]
+    assert [own.optimizer for own in layer_seconds([waiting])] == [4.0]
