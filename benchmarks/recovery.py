@@ -97,9 +97,9 @@ class Cell:
     has_equal_replicas: bool = True
 
     def take(self, result: RunResult, reference: RunResult) -> None:
-        """Add one struck run."""
+        """Add one struck run; nobody trains again after a kill behind the last step."""
         found = difference(result, reference)
-        self.recoveries += result.recoveries
+        self.recoveries += [recovery for recovery in result.recoveries if recovery.resumed_at is not None]
         self.loss_ratio = max(self.loss_ratio, found.loss_ratio)
         self.parameter_ratio = max(self.parameter_ratio, found.parameter_ratio)
         self.has_equal_replicas &= found.has_equal_replicas

@@ -1,5 +1,8 @@
 """The one place that names torch's private classes: gloo process groups built directly, without a global default group."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -40,8 +43,28 @@ def connect(
     gloo: Any = dist.ProcessGroupGloo
     options = gloo._Options()
     options._timeout = timedelta(seconds=timeout_seconds)
-    options._devices = [gloo.create_device(hostname=address)]
-    connected: Any = gloo(PrefixStore(prefix, store), rank, size, options)
+    with _threads_preempt_nobody():
+        options._devices = [gloo.create_device(hostname=address)]
+        connected: Any = gloo(PrefixStore(prefix, store), rank, size, options)
     connected._set_default_timeout(timedelta(seconds=reduction_timeout_seconds))
     group: GlooGroup = connected
     return group
+
+
+@contextmanager
+def _threads_preempt_nobody() -> Iterator[None]:
+    """What threads begin meanwhile waits, when it wakes up, until who has its processor lets go of it (SCHED_BATCH).
+
+    gloo's loop only tries to take a connection's lock and comes back at once where it is held: whoever holds it and was
+    preempted by the loop cannot let go of it before the loop has spun its time away.
+    """
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+        yield
+        return
+    with suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    try:
+        yield
+    finally:
+        with suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))

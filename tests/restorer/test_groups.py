@@ -5,6 +5,8 @@ import signal
 import socket
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import torch
@@ -83,6 +85,38 @@ def test_who_is_alone_has_the_sum_and_waits_for_nobody_until_the_groups_are_give
     assert crew.call(reduce_alone, on=("w1",)) == {"w1": ([0.0, 1.0, 2.0], [])}
     crew.abort("w1")
     assert_freed(crew.call(reduce_alone, on=("w1",)))
+
+
+def policies(_: Member) -> dict[str, set[int]]:
+    """How this member's threads are scheduled: gloo's and torch's by their names, all others together."""
+    found: dict[str, set[int]] = {}
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # has ended
+            name = (task / "comm").read_text().strip()
+            found.setdefault(name if "gloo" in name else "", set()).add(os.sched_getscheduler(int(task.name)))
+    return found
+
+
+def schedule(_: Member, policy: int) -> None:
+    """All threads that this member has."""
+    for task in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):  # has ended
+            os.sched_setscheduler(int(task), policy, os.sched_param(0))
+
+
+def test_threads_of_gloo_preempt_nobody_and_all_others_are_scheduled_as_before(crew):
+    crew.build("g0", subgroups=[("w0", "w1")])
+    crew.call(reduce_over, None, 1)
+    for found in crew.call(policies).values():
+        assert found.pop("") == {os.SCHED_OTHER}
+        assert "gloo_tcp_loop" in found
+        assert set().union(*found.values()) == {os.SCHED_BATCH}
+
+
+def test_who_is_scheduled_by_choice_has_threads_of_gloo_that_are_so_too(crew):
+    crew.call(schedule, os.SCHED_IDLE)
+    crew.build("g0")
+    assert all(set().union(*found.values()) == {os.SCHED_IDLE} for found in crew.call(policies).values())
 
 
 @pytest.mark.parametrize("action", WAITS)
