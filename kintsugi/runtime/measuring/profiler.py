@@ -144,7 +144,7 @@ def _layer_profile(
     layer: Layer, names: Collection[str], sample: Samples, seconds: LayerSeconds, outputs: tuple[TensorSpec, ...]
 ) -> LayerProfile:
     backward = seconds.backward
-    divided = seconds.backward_input if sample.footprint.has_weight_part else backward
+    divided = seconds.backward_input if sample.footprint.is_divisible else backward
     backward_input = min(divided, backward) if seconds.backward_input else 0.0
     return LayerProfile(
         name=layer.name,

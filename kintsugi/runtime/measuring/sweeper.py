@@ -114,14 +114,19 @@ class Sweeper:
         """The layer whose stage makes its batches between its passes; those of later ones, while they wait for what arrives."""
         self._makes_batch_ahead = torch.device(job.device).type == "cuda"
         """A step's first one, as the executor does there."""
+        self._is_divisible = False
+        """Whether all layers' backward passes have parts; autograd refuses those of some functions."""
         self._marks = Marks(job.device)
         self._timed: list[_Timed] = []
 
     def warmed_up(self) -> list[Samples]:
         """Every layer's bytes, after some sweeps that do not count; times are to come. Shape [layers]."""
         for _ in range(WARMUP):
-            self._sweep([Samples() for _ in self._job.layers], is_split=True)
-        return self._measured_bytes()
+            self._sweep([Samples() for _ in self._job.layers], is_split=False)
+        samples = self._measured_bytes()
+        answered = [any(spec.requires_grad for spec in specs) for specs in self._boundaries]
+        self._is_divisible = all(own.footprint.is_divisible for own, is_wanted in zip(samples, answered, strict=False) if is_wanted)
+        return samples
 
     def sweep(self, samples: list[Samples]) -> None:
         """Add what two sweeps see, shape [layers]: one times whole backward passes, one their part for the inputs' gradients."""
@@ -133,7 +138,8 @@ class Sweeper:
 
         Args:
             samples: take what is seen. Shape [layers].
-            is_split: time the part of the second backward pass that the inputs' gradients need, in the place of the whole.
+            is_split: time the part of the second backward pass that the inputs' gradients need, in the place of the whole; the
+                whole where that of any layer cannot be split.
         """
         number, self._num_sweeps = self._num_sweeps, self._num_sweeps + 1
         self._marks.clear()
@@ -144,12 +150,13 @@ class Sweeper:
         self._backward(descent, "first_backward", partial(torch.autograd.backward, [loss]))
         descent = Descent(self._marks, len(self._job.layers))
         loss, inputs = self._forward("forward", number, descent)
-        if is_split:
+        if is_split and self._is_divisible:
             part = partial(torch.autograd.grad, [loss], inputs, retain_graph=True, allow_unused=True)
             self._backward(descent, "backward_input", part if inputs else _nothing)
             torch.autograd.backward([loss])
         else:
-            self._backward(descent, "backward", partial(torch.autograd.backward, [loss]))
+            kind = "backward_input" if is_split else "backward"
+            self._backward(descent, kind, partial(torch.autograd.backward, [loss]))
         require_dense_gradients(self._state.parameters)
         self._update(number)
         self._marks.let_host_lead()

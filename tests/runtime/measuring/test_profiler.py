@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError
@@ -172,6 +173,20 @@ class Warming(nn.Linear):
 def test_what_a_first_micro_batch_takes_longer_is_the_updates(virtual_clock):
     warming = profile_of(job_of(Start, Warming)).layers[1]
     assert (warming.forward_seconds, warming.optimizer_seconds) == pytest.approx((0.25, 0.5))
+
+
+class Checkpointed(nn.Linear):
+    """Of which autograd passes the whole alone."""
+
+    def forward(self, values):
+        return checkpoint(super().forward, values, use_reentrant=True)
+
+
+def test_a_layer_whose_backward_pass_cannot_be_split_has_none_but_an_input_part():
+    job = job_of(Start, LINEAR, partial(Checkpointed, 8, 8), LINEAR)
+    profile = profile_of(job)
+    assert [layer.backward_weight_seconds == 0 for layer in profile.layers[1:3]] == [False, True]
+    assert profile.layers[2].backward_input_seconds > 0
 
 
 def test_all_layers_of_a_sweep_are_passed_in_one_call_of_autograd(monkeypatch):
