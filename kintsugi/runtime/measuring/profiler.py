@@ -128,8 +128,13 @@ class LayerMeter:
             num_samples=len(self._samples[0].device.backward),
             spread_ratios=tuple(self._selection.expanded([sample.spread_ratio for sample in self._samples])),
         )
-        found = zip(self._job.layers, samples, layer_seconds(samples), boundaries, strict=True)
-        profiles = tuple(_layer_profile(layer, names, sample, seconds, outputs) for layer, sample, seconds, outputs in found)
+        seconds = layer_seconds(samples)
+        answering = [sample for sample, own in zip(samples, seconds, strict=True) if own.backward_input]
+        are_parted = all(sample.footprint.is_divisible for sample in answering)
+        profiles = tuple(
+            _layer_profile(layer, names, sample, own, outputs, is_parted=are_parted)
+            for layer, sample, own, outputs in zip(self._job.layers, samples, seconds, boundaries, strict=True)
+        )
         return MeasuredLayers(profiles=profiles, measurement=measurement, detail=self._told(measurement))
 
     def _told(self, measurement: LayerMeasurement) -> str:
@@ -141,11 +146,18 @@ class LayerMeter:
 
 
 def _layer_profile(
-    layer: Layer, names: Collection[str], sample: Samples, seconds: LayerSeconds, outputs: tuple[TensorSpec, ...]
+    layer: Layer,
+    names: Collection[str],
+    sample: Samples,
+    seconds: LayerSeconds,
+    outputs: tuple[TensorSpec, ...],
+    *,
+    is_parted: bool,
 ) -> LayerProfile:
     backward = seconds.backward
-    divided = seconds.backward_input if sample.footprint.is_divisible else backward
-    backward_input = min(divided, backward) if seconds.backward_input else 0.0
+    backward_input = min(seconds.backward_input, backward)
+    if seconds.backward_input and not is_parted:
+        backward_input = backward
     return LayerProfile(
         name=layer.name,
         forward_seconds=seconds.forward,
