@@ -14,13 +14,12 @@ from planner.arranging.filling import Filling
 from planner.arranging.knapsack import lengths_worth, most_worth
 from planner.arranging.polishing import polished
 from planner.arranging.problem import EqualProblem
-from planner.arranging.stepping import Kind, Stepper
+from planner.arranging.stepping import Kind
 from planner.pipelines.entries import Entries
 from planner.pipelines.partition import Partitioner
 from planner.pipelines.relaxation import Lengths, can_finish, caps, promises, which_can_finish, widest_stages
 from planner.pipelines.tails import least_tails
 from planner.pipelines.timetable import Timetable
-from planner.pipelines.zero_bubble import partitioner_for
 
 RELAXED_STEP, MARGIN = 1.01, 1.1
 """How exactly the least relaxed time is found, and how far above it tables go at first."""
@@ -50,12 +49,14 @@ class EqualSearch:
         self._most: dict[int, Ints] = {}
         self._entries_of: dict[int, Entries] = {}
         self._shared: dict[range, Ceilings] = {}
+        self._arranged: dict[int, Arrangement | None] = {}
+        """The best of each number of pipelines that was asked for last."""
         self._outline = self.partitioner(self._replicas(problem.allowed.dp[-1])).outline(problem.kind, problem.allowed.pp)
         updates = np.array(problem.costs.sums.optimizer, dtype=np.float64) / problem.kind.speed_ratio
         self._widest_updates = widest_stages(updates)
         allowed = problem.allowed
         self._tails = least_tails(problem.costs.profile, allowed.dp, allowed.pp.start, problem.reduction_link)
-        self._stepper = Stepper(problem.costs, problem.schedule, problem.link)
+        self._stepper = problem.shared.stepper(problem.costs, problem.schedule, problem.link)
 
     @property
     def most_pursued(self) -> int:
@@ -117,6 +118,7 @@ class EqualSearch:
         ones only: that is the bound. Then the same with prices; where they equal the bounds the arrangement is optimal.
         """
         bound, arrangement = self._among(dp, self._lengths(dp), limit_seconds)
+        self._arranged[dp] = arrangement
         if dp == 1:
             bound = max(bound, min(limit_seconds, self._single_bound()))
         return bound, arrangement
@@ -134,8 +136,10 @@ class EqualSearch:
 
     def even(self, dp: int, limit_seconds: float = math.inf, *, num_lengths: int = 2) -> Arrangement | None:
         """The best arrangement of `dp` pipelines of so many lengths around the mean: few shapes, so reductions wait less."""
-        own = self._lengths(dp)
+        own, found = self._lengths(dp), self._arranged.get(dp)
         shortest = min(self._problem.num_workers // dp, self._problem.allowed.pp[-1])
+        if found is not None and {shape.num_stages for shape in found.shapes} <= set(range(shortest, shortest + num_lengths)):
+            return found if found.seconds < limit_seconds else None
         most = np.zeros_like(own.most)
         kept = slice(shortest - own.first, shortest - own.first + num_lengths)
         most[kept] = own.most[kept]
@@ -277,8 +281,8 @@ class EqualSearch:
         """Splits of layers whose optimizer state is shared by so many replicas."""
         problem = self._problem
         if num_replicas not in self._partitioners:
-            kind = partitioner_for(problem.schedule)
-            self._partitioners[num_replicas] = kind(problem.costs.sums, problem.schedule, problem.link, num_replicas)
+            asked = problem.costs, problem.schedule, problem.link, num_replicas
+            self._partitioners[num_replicas] = problem.shared.partitioner(*asked)
         return self._partitioners[num_replicas]
 
     def _replicas(self, dp: int) -> int:

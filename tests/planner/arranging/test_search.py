@@ -14,7 +14,7 @@ from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
 from planner.arranging.knapsack import lengths_worth, most_worth
-from planner.batches import distribute, trim
+from planner.batches import distribute, exchanged, trim
 from planner.pipelines.kinds import WorkerKind
 from planner.pipelines.partition import CLOSE, Partitioner
 from planner.pipelines.relaxation import least_seconds, relaxed_worth, widest_stages
@@ -236,3 +236,21 @@ def test_trimming_takes_from_the_slowest(caps, data):
     for _ in range(sum(count for _, count in pipelines) - total):
         max((p for p in best if p[1] > 1), key=lambda p: p[1] / p[0])[1] -= 1
     assert slowest[0] == pytest.approx(max(count / length for length, count in best))
+
+
+@given(st.lists(st.lists(st.integers(0, 5), min_size=40, max_size=40), min_size=1, max_size=5), st.data())
+@settings(deadline=None)
+def test_shares_near_those_dealt_out_one_by_one_come_to_them(steps, data):
+    times = [list(itertools.accumulate(own)) for own in steps]
+    near = data.draw(st.lists(st.integers(1, 7), min_size=len(steps), max_size=len(steps)))
+    asked = []
+
+    def seconds(k, count):
+        asked.append((k, count))
+        return times[k][count]
+
+    dealt = distribute(len(steps), sum(near), seconds)
+    assert exchanged(near, seconds) == dealt
+    asked.clear()
+    assert exchanged(dealt, seconds) == dealt
+    assert len(set(asked)) <= 2 * len(steps)
