@@ -7,6 +7,7 @@ are rows: a kind, micro-batches held in each of the worker's stages, and micro-b
 of anything than another one of their kind are left out for the most part.
 """
 
+import sys
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from estimator.arrays import Ints
 from estimator.compiled import shared
 from estimator.interleaved import held_passes
 from estimator.layers import EARLY_INPUT, EARLY_PASS, FIRST_PASS, FIRST_WEIGHT, INPUT_PART, KINDS, PASS, WEIGHT_PART
-from estimator.schedule import num_in_flight, scheduled_in_flight
+from estimator.schedule import most_in_flight, num_in_flight, scheduled_in_flight
 from kintsugi.core.plan import Schedule
 
 _KNOWN_FIRST = frozenset(
@@ -65,10 +66,21 @@ def _rows(moments: Iterable[tuple[int, int, int]]) -> Ints:
     return np.array(list(moments), dtype=np.int64)
 
 
-@lru_cache(maxsize=1024)
 def pipeline_moments(schedule: Schedule, num_stages: int, num_microbatches: int) -> Ints:
     """`stage_moments` of every stage; one of them is repeated where they are fewer. Shape [stages, moments, 3]."""
+    return _pipeline_moments(schedule, num_stages, min(num_microbatches, _most_that_matter(schedule, num_stages)))
+
+
+@lru_cache(maxsize=1024)
+def _pipeline_moments(schedule: Schedule, num_stages: int, num_microbatches: int) -> Ints:
     return _stacked([stage_moments(schedule, stage, num_stages, num_microbatches) for stage in range(num_stages)])
+
+
+def _most_that_matter(schedule: Schedule, num_stages: int) -> int:
+    """More micro-batches change no moment: one more than are in flight, or in flight and put off."""
+    if schedule is Schedule.GPIPE:
+        return sys.maxsize
+    return 1 + most_in_flight(num_stages, schedule.lag) * (2 if schedule.is_split else 1)
 
 
 def worker_moments(schedule: Schedule, place: int, num_workers: int, num_microbatches: int, num_stages: int) -> Ints:

@@ -9,7 +9,7 @@ from planner.pipelines.pricing import split_seconds
 from planner.pipelines.stages import Stages, entry_bound, fill_bounds, stages_below
 
 MOST_EXPLORED = 256
-"""Splits that are priced for one level of bounds before it is given up."""
+"""Splits that are priced for one level of bounds; where there are more within it, none is."""
 
 FIRST_LEVEL = 1e-3
 """How far above the least bound the first level reaches, as a share; every level reaches twice as far as the one before."""
@@ -44,25 +44,51 @@ def explore(model: Model, chain: Chain, least: float, cuts: Ints, close: float) 
 
 @compiled
 def _within(model: Model, chain: Chain, level: float, seconds: float, cuts: Ints) -> tuple[bool, float, Ints]:
-    """Whether all splits within a level of bounds were priced, and the best of them and of the given one."""
-    count, num_stages, left = len(model.forward) - 1, len(chain.speeds), MOST_EXPLORED
+    """Whether the splits within a level of bounds are few, and the best of these and of the given one."""
+    count, num_stages = len(model.forward) - 1, len(chain.speeds)
     stages, path = stages_below(model, chain, level), np.zeros(num_stages, dtype=np.int64)
-    for first in stages.stops[stages.ranges[0, 0, 0] : stages.ranges[0, 0, 1]]:
-        best, follow = np.full((num_stages + 1, count + 1), np.inf), follow_seconds(model, chain, first)
-        fill_bounds(stages, level, follow, best)
-        limited, option = (stages, best, level), np.zeros(num_stages + 1, dtype=np.int64)
+    firsts = stages.stops[stages.ranges[0, 0, 0] : stages.ranges[0, 0, 1]]
+    best, follows = np.full((len(firsts), num_stages + 1, count + 1), np.inf), np.zeros(len(firsts))
+    num_within = 0.0
+    for index, first in enumerate(firsts):
+        follows[index] = follow_seconds(model, chain, first)
+        fill_bounds(stages, level, follows[index], best[index])
+        num_within += _num_within((stages, best[index], level), follows[index], first)
+    if num_within > MOST_EXPLORED:
+        return False, seconds, cuts
+    for index, first in enumerate(firsts):
+        limited, option = (stages, best[index], level), np.zeros(num_stages + 1, dtype=np.int64)
         option[1] = first
-        has_next = _descend(limited, follow, option, path, 1)
+        has_next = _descend(limited, follows[index], option, path, 1)
         while has_next:
-            left -= 1
-            if left < 0:
-                return False, seconds, cuts
             if greatest_bound(model, chain, option) <= seconds:
                 own = split_seconds(model, chain, option)
                 if own < seconds:
                     seconds, cuts = own, option.copy()
-            has_next = _advance(limited, follow, option, path)
+            has_next = _advance(limited, follows[index], option, path)
     return True, seconds, cuts
+
+
+@compiled
+def _num_within(limited: Limited, follow: float, first: int) -> float:
+    """How many splits with this first stage are within the level; a float, as they may be more than an integer holds."""
+    stages, best, _ = limited
+    num_stages, count = len(best) - 1, best.shape[1] - 1
+    ways = np.zeros(best.shape)
+    ways[num_stages, count] = 1.0
+    for stage in range(num_stages - 1, 0, -1):
+        for start in range(stage, count - num_stages + stage + 1):
+            for entry in range(stages.ranges[stage, start, 0], stages.ranges[stage, start, 1]):
+                if _is_within(limited, follow, stage, entry):
+                    ways[stage, start] += ways[stage + 1, stages.stops[entry]]
+    return float(ways[1, first])
+
+
+@borrowing
+def _is_within(limited: Limited, follow: float, stage: int, entry: int) -> bool:
+    """Whether a stage may hold the layers of an entry: with the best of the stages after it, all are within the level."""
+    stages, best, level = limited
+    return bool(best[stage + 1, stages.stops[entry]] <= level and entry_bound(stages, entry, follow) <= level)
 
 
 @borrowing
@@ -90,9 +116,9 @@ def _descend(limited: Limited, follow: float, option: Ints, path: Ints, stage: i
 @borrowing
 def _enter(limited: Limited, follow: float, option: Ints, path: Ints, place: tuple[int, int]) -> bool:
     """Put a stage's first entry from one on that is within the level, with the stages after it; False where there is none."""
-    (stages, best, level), (stage, begin) = limited, place
+    stages, (stage, begin) = limited[0], place
     for entry in range(begin, stages.ranges[stage, option[stage], 1]):
-        if best[stage + 1, stages.stops[entry]] <= level and entry_bound(stages, entry, follow) <= level:
+        if _is_within(limited, follow, stage, entry):
             option[stage + 1], path[stage] = stages.stops[entry], entry
             return True
     return False

@@ -9,16 +9,24 @@ from planner.pipelines.stages import Stages, entry_bound, fill_bounds, stages_be
 
 
 @compiled
-def minimax(model: Model, chain: Chain) -> tuple[float, Ints]:
+def minimax(model: Model, chain: Chain, known: Ints) -> tuple[float, Ints]:
     """The least greatest bound over all splits that fit memory, in seconds, and two splits that attain it.
 
     What follows the first stage depends on its layers, and all other stages' bounds on that: first stages are tried in the
     order of their bounds with the least that can follow, until none is left that could do better. The splits are
     stage boundaries, shape [2, stages + 1]: with the largest and with the smallest stages first. Infinite where nothing fits.
-    O(stages * layers^2) for every first stage that is tried; a ceiling from a split by even time leaves far less.
+    O(stages * layers^2) for every first stage that is tried; a ceiling from a split by even time, or a known one, leaves far less.
+
+    Args:
+        model: layers.
+        chain: what is asked of the pipeline.
+        known: splits that were good for something similar, and may not fit; shape [splits, stages + 1].
     """
     count, num_stages = len(model.forward) - 1, len(chain.speeds)
-    limit, follow = even_ceiling(model, chain) * (1 + 1e-12), follow_seconds(model, chain, 1)
+    ceiling = even_ceiling(model, chain)
+    for row in range(len(known)):
+        ceiling = min(ceiling, greatest_bound(model, chain, known[row]))
+    limit, follow = ceiling * (1 + 1e-12), follow_seconds(model, chain, 1)
     stages, best = stages_below(model, chain, limit), np.full((num_stages + 1, count + 1), np.inf)
     fill_bounds(stages, limit, follow, best)
     hopes, own = np.full(count + 1, np.inf), np.full(count + 1, np.inf)

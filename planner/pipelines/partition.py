@@ -22,13 +22,16 @@ from planner.pipelines.exploring import explore
 from planner.pipelines.kinds import ANY, Crew, Firsts, WorkerKind
 from planner.pipelines.minimax import minimax
 from planner.pipelines.orders import order_that_fits
-from planner.pipelines.pricing import neighbours, splits_seconds
+from planner.pipelines.pricing import splits_seconds
 from planner.pipelines.relaxation import Outline, widest_stages
+from planner.pipelines.shifting import neighbours_below
 
 _amounts = attrgetter(*(field.name for field in fields(LayerProfile) if field.name not in {"name", "tied_to"}))
 
 MOST_SPLITS = 128
 """So few splits are priced one and all."""
+
+NO_SPLITS: Ints = np.zeros((0, 0), dtype=np.int64)
 
 MOST_CHOICES = 4096
 """Of workers of a pipeline, by memory, among which an order is looked for in which the layers fit."""
@@ -95,7 +98,8 @@ class Partitioner:
             least_delay=float(delays[1:-1].min()) if count > 1 else 0.0,
             update=np.array(sums.optimizer, dtype=np.float64),
         )
-        self._priced_model = self._model
+        self.priced_model = self._model
+        """Layers as prices see them: weight parts apart where they are put off."""
         self._both = forward + backward
         self.tolerance = EXACT if len(set(map(_amounts, layers))) == 1 else CLOSE
         self._splits: dict[int, Ints] = {}
@@ -103,6 +107,8 @@ class Partitioner:
         self._descended: dict[tuple[WorkerKind, ...], Ints] = {}
         """Where the last descent for these workers ended: a good split for other micro-batch counts too."""
         self._bounded: dict[tuple[object, ...], Attained] = {}
+        self._attained: dict[tuple[WorkerKind, ...], Ints] = {}
+        """Splits that attained the last bound of these workers: good ones for other micro-batch counts, too."""
         self._solved: dict[tuple[object, ...], tuple[Chain, Split]] = {}
         """What was asked last of each pipeline, but for what follows its passes, and the split."""
         self._priced: dict[tuple[object, ...], Attained] = {}
@@ -149,8 +155,10 @@ class Partitioner:
             shift = self._most_shift(chain, known.chain, known.seconds)
             if shift <= self.tolerance / 20 * known.seconds:
                 return replace(known, chain=chain, seconds=known.seconds - shift)
-        bound, starts = minimax(self._model, chain)
-        self._bounded[asked] = Attained(tuple(kinds), chain, float(bound), starts)
+        bound, starts = minimax(self._model, chain, self._attained.get(asked[0], NO_SPLITS))
+        self._bounded[asked] = Attained(asked[0], chain, float(bound), starts)
+        if not math.isinf(bound):
+            self._attained[asked[0]] = starts
         return self._bounded[asked]
 
     def _all_splits(self, num_stages: int) -> Ints:
@@ -188,12 +196,12 @@ class Partitioner:
         starts = attained.starts if known is None else np.vstack((attained.starts, [known]))
         seconds, cuts = self._first(starts, chain)
         while seconds > bound * (1 + self.tolerance):
-            nearby, other = self._first(neighbours(cuts), chain, seconds)
+            nearby, other = self._first(neighbours_below(self.priced_model, chain, cuts, seconds), chain, seconds)
             if nearby >= seconds * (1 - 1e-12):
                 break
             seconds, cuts = nearby, other
         if seconds > bound * (1 + CLOSE):
-            bound, seconds, cuts = explore(self._priced_model, chain, bound, cuts, CLOSE)
+            bound, seconds, cuts = explore(self.priced_model, chain, bound, cuts, CLOSE)
         self._descended[attained.kinds] = cuts
         return Split(tuple(cuts.tolist()), seconds, bound)
 
@@ -208,8 +216,8 @@ class Partitioner:
 
     def nearby(self, attained: Attained, cuts: Sequence[int], below: float) -> list[tuple[int, ...]]:
         """Splits one layer away from another one that have a shorter objective than `below`, the shortest first."""
-        options = neighbours(np.array(cuts))
-        seconds = np.array([splits_seconds(self._priced_model, attained.chain, option[None], below)[0] for option in options])
+        options = neighbours_below(self.priced_model, attained.chain, np.array(cuts), below)
+        seconds = np.array([splits_seconds(self.priced_model, attained.chain, option[None], below)[0] for option in options])
         return [tuple(options[row].tolist()) for row in np.argsort(seconds, kind="stable") if seconds[row] < below]
 
     def _chain(
@@ -241,7 +249,7 @@ class Partitioner:
         """
         if not len(options):
             return math.inf, options
-        seconds = splits_seconds(self._priced_model, chain, options, below)
+        seconds = splits_seconds(self.priced_model, chain, options, below)
         best = int(seconds.argmin())
         return float(seconds[best]), options[best]
 

@@ -26,7 +26,7 @@ class ZeroBubblePartitioner(Partitioner):
     def __init__(self, sums: LayerSums, schedule: Schedule, link: LinkCost, num_replicas: int) -> None:
         super().__init__(sums, schedule, link, num_replicas)
         backward, weight = np.array(sums.backward_input, np.float64), np.array(sums.backward_weight, np.float64)
-        self._priced_model = self._model._replace(backward=backward, weight=weight)
+        self.priced_model = self._model._replace(backward=backward, weight=weight)
         self._both = self._model.forward + backward
 
     def attain(
@@ -41,5 +41,5 @@ class ZeroBubblePartitioner(Partitioner):
         whole = super().attain(kinds, num_microbatches, tail_seconds, least_update, firsts)
         if math.isinf(whole.seconds):
             return whole
-        bound, starts = minimax(self._priced_model, whole.chain)
+        bound, starts = minimax(self.priced_model, whole.chain, whole.starts)
         return replace(whole, seconds=float(bound), starts=np.vstack((whole.starts, starts)))

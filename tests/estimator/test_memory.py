@@ -16,7 +16,7 @@ from estimator.memory import (
     stage_peak_bytes,
     worker_static_bytes,
 )
-from estimator.moments import stage_moments
+from estimator.moments import pipeline_moments, stage_moments
 from estimator.schedule import ORDERS, Pass, order
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import OptimizerSharding
@@ -97,6 +97,15 @@ def test_a_stage_takes_what_a_walk_through_its_passes_takes(schedule, found, num
     moments = stage_moments(schedule, stage, num_stages, num_microbatches)
     peak = stage_peak_bytes(sums, 0, len(found), moments=moments, num_replicas=1)
     assert peak == sums.static_bytes(0, len(found), 1) + walk.most
+
+
+@pytest.mark.parametrize("schedule", STAGED)
+def test_a_pipeline_has_the_moments_of_its_stages_however_many_micro_batches_there_are(schedule):
+    for num_stages, num_microbatches in itertools.product(range(1, 8), range(1, 40)):
+        found = pipeline_moments(schedule, num_stages, num_microbatches)
+        own = [stage_moments(schedule, stage, num_stages, num_microbatches) for stage in range(num_stages)]
+        assert found.shape[1] == max(map(len, own))
+        assert all(np.array_equal(np.unique(rows, axis=0), np.unique(mine, axis=0)) for rows, mine in zip(found, own, strict=True))
 
 
 def test_layers_that_keep_nothing_still_take_what_passes_take():

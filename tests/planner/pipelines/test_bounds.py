@@ -12,9 +12,12 @@ from estimator.split import scheduled_times
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
 from planner.pipelines import partition
-from planner.pipelines.bounds import most_apart
+from planner.pipelines.bounds import greatest_bound, most_apart
+from planner.pipelines.exploring import explore
 from planner.pipelines.kinds import WorkerKind
 from planner.pipelines.partition import CLOSE
+from planner.pipelines.pricing import ROUNDING, neighbours
+from planner.pipelines.shifting import neighbours_below
 from planner.pipelines.zero_bubble import partitioner_for
 from tests.builders import layer, profile_of
 from tests.planner.oracle import splits
@@ -102,3 +105,47 @@ def test_reductions_of_a_stage_differ_at_most_by_what_is_told(data):
     steps_apart = np.abs(np.diff(apart))
     most = max(max(float(steps_apart[a:b].sum()) for a, b in stages) + abs(apart[0]), np.abs(apart[: common + 1]).max())
     assert least <= most_apart(both, one, other, reach, common) == most
+
+
+@given(chains(), st.sampled_from([0.3, 0.6, 2.0]), st.data())
+@settings(max_examples=300, deadline=None)
+def test_neighbours_are_ruled_out_by_their_bounds_alone(chain, share, data):
+    """In the order of all neighbours: those that fit memory and of which no stage's bound is above the time."""
+    profile, workers, microbatches, tail, schedule = chain
+    sums = LayerSums(profile)
+    partitioner = partitioner_for(schedule)(sums, schedule, profile.network.inter_host, 1)
+    usable = int(share * sums.static_bytes(0, profile.num_layers, 1)) + 10**7
+    asked = partitioner.attain([WorkerKind(speed, usable) for speed in workers], microbatches, tail, 0.0).chain
+    cuts = np.array(data.draw(st.sampled_from(list(splits(profile.num_layers, len(workers))))))
+    model, options = partitioner.priced_model, neighbours(cuts)
+    bounds = np.array([greatest_bound(model, asked, option) for option in options])
+    for below in (*bounds[bounds < np.inf], np.inf):
+        expected = options[(bounds <= below * (1 + ROUNDING)) & (bounds < np.inf)] if len(options) else options
+        assert np.array_equal(neighbours_below(model, asked, cuts, below), expected)
+
+
+@given(chains(), st.data())
+@settings(max_examples=200, deadline=None)
+def test_few_splits_are_explored_to_the_last(chain, data):
+    """From any split to the fastest one, and to a bound that says so."""
+    profile, workers, microbatches, tail, schedule = chain
+    partitioner = partitioner_for(schedule)(LayerSums(profile), schedule, profile.network.inter_host, 1)
+    attained = partitioner.attain([WorkerKind(speed, 10**12) for speed in workers], microbatches, tail, 0.0)
+    found = list(splits(profile.num_layers, len(workers)))
+    cuts = np.array(data.draw(st.sampled_from(found)))
+    bound, seconds, best = explore(partitioner.priced_model, attained.chain, attained.seconds, cuts, 0.0)
+    least = min(objective(chain, option) for option in found)
+    assert seconds == pytest.approx(least, rel=1e-9)
+    assert objective(chain, best) == pytest.approx(least, rel=1e-9)
+    assert bound == pytest.approx(least, rel=1e-3)
+
+
+def test_where_splits_are_many_none_is_priced():
+    """40 equal layers over twelve stages: thousands of splits have no stage with more than four."""
+    profile = profile_of([layer(f"l{n}", forward_seconds=0.001) for n in range(40)])
+    partitioner = partitioner_for(Schedule.ONE_F_ONE_B)(LayerSums(profile), Schedule.ONE_F_ONE_B, profile.network.inter_host, 1)
+    attained = partitioner.attain([WorkerKind(1.0, 10**12)] * 12, 9000, np.zeros(41), 0.0)
+    cuts = np.array([0, *range(1, 12), 40])
+    bound, seconds, best = explore(partitioner.priced_model, attained.chain, attained.seconds, cuts, 0.0)
+    assert (bound, list(best)) == (attained.seconds, list(cuts))
+    assert seconds > 2 * attained.seconds

@@ -1,9 +1,11 @@
 """Whether layers fit the memory of a pipeline, against every split and every order of its workers."""
 
+import math
 import random
 from dataclasses import replace
 from itertools import pairwise, permutations
 
+import numpy as np
 import pytest
 
 from estimator.layers import LayerSums
@@ -14,8 +16,10 @@ from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings, Ranges
 from kintsugi.core.plan import Schedule
 from planner.legality import violations
+from planner.pipelines import partition
 from planner.pipelines.kinds import WorkerKind
 from planner.pipelines.partition import Partitioner
+from planner.pipelines.zero_bubble import partitioner_for
 from planner.replan import replan
 from tests.builders import FAST, layer, profile_of, snapshot_of
 from tests.planner.oracle import best_pipeline_seconds, splits
@@ -119,3 +123,25 @@ def test_a_layer_that_fits_later_stages_alone_is_given_to_one():
     assert violations(asked, decision) == ()
     assert decision.search.lower_bound_seconds <= best * (1 + 1e-3)
     assert decision.estimate.pipeline_seconds == pytest.approx(best)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda item: item.value)
+def test_bounds_do_not_depend_on_what_was_asked_before(schedule, monkeypatch):
+    """Splits that were good for other micro-batches spare work, whether they fit or not, and change neither bounds nor splits."""
+    monkeypatch.setattr(partition, "MOST_SPLITS", 0)
+    chance, num_fitting = random.Random(7), 0
+    for _ in range(100):
+        profile, length = profile_with(chance, has_parts=schedule.is_split), chance.randint(2, 4)
+        sums = LayerSums(profile)
+        if length > profile.num_layers:
+            continue
+        usable = int(sums.static_bytes(0, profile.num_layers, 1) * chance.choice([0.4, 0.6, 0.9]))
+        kinds, tail = (WorkerKind(1.0, usable),) * length, np.zeros(profile.num_layers + 1)
+        asked_before = partitioner_for(schedule)(sums, schedule, FAST, 1)
+        for microbatches in chance.sample(range(1, 12), 4):
+            fresh = partitioner_for(schedule)(sums, schedule, FAST, 1).attain(kinds, microbatches, tail)
+            again = asked_before.attain(kinds, microbatches, tail)
+            assert again.seconds == fresh.seconds
+            assert np.array_equal(again.starts, fresh.starts)
+            num_fitting += fresh.seconds < math.inf
+    assert num_fitting >= 50
