@@ -117,7 +117,7 @@ class Partitioner:
     def afresh(self) -> Self:
         """The same for another search: it shares what is known for certain, but knows no splits that others have come upon."""
         other = copy(self)
-        other._descended, other._bounded, other._solved = {}, {}, {}
+        other._descended, other._bounded, other._attained, other._solved = {}, {}, {}, {}
         return other
 
     def attain(
