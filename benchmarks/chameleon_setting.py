@@ -13,8 +13,8 @@ from functools import partial
 from statistics import fmean
 
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.running import LiveTable
 from estimator.costs import Costs
 from kintsugi.core.decision import Estimate
 from kintsugi.core.job import Snapshot
@@ -99,7 +99,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--seeds", type=int, default=6)
     seeds, console = arguments.parse_args().seeds, Console(width=120)
-    table = Table(title=f"chameleon-32, {seeds} seeds: Chameleon as published trains so many times as much")
+    table = LiveTable(title=f"chameleon-32, {seeds} seeds: Chameleon as published trains so many times as much")
     for name in ("micro-batches", "a rearrangement stops for", "rerouted steps", "Oobleck", "ReCycle"):
         table.add_column(name, justify="right")
     for count in MICROBATCHES:

@@ -22,7 +22,6 @@ the campaign allows; 2 for a bad file.
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,6 +29,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.running import scratch
 from benchmarks.trouble.campaign import Campaign, Run, load
 from benchmarks.trouble.report import JOIN, PROCESSES, RunReport, cells_of, draw, phase_table
 from benchmarks.trouble.service import ServiceProcess, service_process
@@ -182,7 +182,7 @@ def main() -> int:
         return 2
     console.print(f"{campaign.name}: {len(runs)} runs, {sum(run.num_faults for run in runs)} faults and joins beside")
     reports = []
-    with tempfile.TemporaryDirectory(prefix="kintsugi-chaos-") as folder, service_process(Path(folder)) as service:
+    with scratch() as folder, service_process(folder) as service:
         profile = profile_of(campaign, runs[0].dp * runs[0].pp)
         warm(campaign, profile, service)
         for run in runs:

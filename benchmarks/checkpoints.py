@@ -7,11 +7,9 @@ one repeat, with a 95 % confidence interval over repeats (Student). Goodput is s
 """
 
 import argparse
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,6 +18,7 @@ from rich.table import Table
 from scipy import stats
 from torch import nn
 
+from benchmarks.running import scratch
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
 from kintsugi.runtime.checkpoints.snapshots import SnapshotPool
 from kintsugi.runtime.plain import PlainRun
@@ -65,7 +64,7 @@ def train_once(sizes: Sizes, strategy: Strategy | None) -> Outcome:
     points = torch.randn(NUM_SAMPLES, 32, generator=torch.Generator().manual_seed(1))
     every = sizes.every_steps if strategy is not None else sizes.num_steps + 2
     options = CheckpointOptions(every_steps=every, strategy=strategy or Strategy.OVERLAPPED, max_in_flight=4)
-    with tempfile.TemporaryDirectory(prefix="kintsugi-") as folder:
+    with scratch() as folder:
         run = PlainRun(
             folder, num_samples=NUM_SAMPLES, global_batch_size=BATCH_SIZE, num_steps=sizes.num_steps + 1, checkpoints=options
         )
@@ -80,7 +79,7 @@ def train_once(sizes: Sizes, strategy: Strategy | None) -> Outcome:
             run.commit(step, loss)
         run.close()
         wall = time.monotonic() - began
-        assert audit(Path(folder)).is_exact
+        assert audit(folder).is_exact
     return Outcome(wall, run.stall_seconds, sizes.num_steps)
 
 

@@ -9,12 +9,9 @@ fingerprint finds the parts that all snapshots share as it does in a running ser
 
 import argparse
 import statistics
-import tempfile
 import time
-from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from api import logs
 from api.metrics import Metrics
@@ -23,6 +20,7 @@ from api.service import Service
 from api.settings import Settings
 from api.storage.shelf import Decided, Shelf
 from api.storage.store import Store
+from benchmarks.running import LiveTable, scratch
 from kintsugi.core.job import JobSettings, Ranges, Snapshot
 from planner.contingency import after, fingerprint, losses
 from planner.replan import replan
@@ -40,7 +38,7 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=50)
     arguments = parser.parse_args()
     logs.configure(Settings(log_level="error"))
-    table = Table(title="one worker lost: time to answer")
+    table = LiveTable(title="one worker lost: time to answer")
     for name in ("workers", "from contingency: median", "largest", "asked", "fresh: median"):
         table.add_column(name, justify="right")
     for workers in arguments.workers:
@@ -52,8 +50,8 @@ def main() -> None:
 
 def measured(num_workers: int, num_answers: int) -> tuple[list[float], list[float]]:
     """Seconds of every answer from the contingencies and of every fresh one. Shapes [num_answers], [FRESH_SEARCHES]."""
-    with tempfile.TemporaryDirectory() as directory:
-        store = Store(f"sqlite:///{Path(directory) / 'bench.sqlite3'}")
+    with scratch() as folder:
+        store = Store(f"sqlite:///{folder / 'bench.sqlite3'}")
         store.open()
         base = running(store, num_workers)
         snapshots = [after(base, loss) for loss in losses(base, 0)]

@@ -18,13 +18,12 @@ disk before it is told: beside the figures stands the time that the disk takes t
 
 import argparse
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.running import LiveTable, scratch, tell
 from benchmarks.service import fsync_seconds
 from benchmarks.traffic.beats import heard
 from benchmarks.traffic.events import Row, sustained
@@ -45,11 +44,12 @@ def main() -> None:
         "heartbeats": lambda folder: heard(folder, arguments.workers, arguments.seconds),
         "restart": lambda folder: restarted(folder, arguments.past_jobs, arguments.past_events),
     }
-    table = Table("load", "asked", "reached", title="the service under load")
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
-        pace = fsync_seconds(Path(directory))
+    table = LiveTable("load", "asked", "reached", title="the service under load")
+    with scratch(Path.cwd()) as folder:
+        pace = fsync_seconds(folder)
         for name in arguments.only:
-            for row in parts[name](Path(directory)):
+            tell(f"measures {name}")
+            for row in parts[name](folder):
                 table.add_row(*row)
     console = Console(width=160)
     console.print(table)

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.running import LiveTable
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Plan
 from restorer.matching import Crew, Layers, match, match_layers, missing_bytes
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     arguments = parser.parse_args()
     asked = f"asked for 2,048: {ASKED_SECONDS * 1e3:.0f} ms, where scipy takes {SCIPY_SECONDS * 1e3:.0f} ms"
-    table = Table(title=f"{asked}; both move equally many bytes")
+    table = LiveTable(title=f"{asked}; both move equally many bytes")
     for name in ("workers", "lost", "on a host", "ours", "without ties", "scipy", "median ratio", "moved"):
         table.add_column(name, justify="right")
     for num_workers in arguments.workers:

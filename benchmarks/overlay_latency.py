@@ -8,14 +8,12 @@ back, and gives a new generation. The baseline is an agent that asks every secon
 
 import argparse
 import statistics
-import tempfile
 import threading
 import time
-from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.running import LiveTable, scratch
 from kintsugi.client import Client
 from kintsugi.core.overlay import Overlay
 from kintsugi.core.overlay_messages import OverlayEvent, OverlayEventKind
@@ -34,7 +32,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[6, 12])
     parser.add_argument("--events", type=int, default=30)
     arguments = parser.parse_args()
-    table = Table(title="from an event to all agents")
+    table = LiveTable(title="from an event to all agents")
     for name in ("agents", "the answer: median", "all told: median", "largest", "asking every second: median", "ratio"):
         table.add_column(name, justify="right")
     for workers in arguments.workers:
@@ -49,8 +47,8 @@ def measured(num_workers: int, num_events: int) -> tuple[list[float], list[float
     """Seconds to the answer, to the last agent that waits, and to one that asks every second; one of each for every event."""
     answered, told, asked = [], [], []
     with (
-        tempfile.TemporaryDirectory() as folder,
-        service(Path(folder) / "bench.sqlite3", "--log-level", "error") as process,
+        scratch() as folder,
+        service(folder / "bench.sqlite3", "--log-level", "error") as process,
         Client(process.url) as client,
     ):
         overlay = grown(client, num_workers)

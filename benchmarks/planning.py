@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.running import LiveTable
 from estimator.estimate import estimate
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
@@ -66,7 +66,9 @@ def rows(profile: Profile) -> list[tuple[str, float, float]]:
 
 
 def main() -> None:
-    table = Table(title=f"{NUM_WORKERS} workers, {NUM_MICROBATCHES} micro-batches, processor time, medians of {REPEATS} cold calls")
+    table = LiveTable(
+        title=f"{NUM_WORKERS} workers, {NUM_MICROBATCHES} micro-batches, processor time, medians of {REPEATS} cold calls"
+    )
     for name in ("profile", "what", "median", "asked"):
         table.add_column(name, justify="right" if name in ("median", "asked") else "left")
     for name in ("llama2-7b.a100-80g", "gpt2-medium.a100-80g"):

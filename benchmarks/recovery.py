@@ -12,16 +12,15 @@ import argparse
 import itertools
 import random
 import statistics
-import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.running import scratch
 from kintsugi.cli.demo import service
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Policy
@@ -150,7 +149,7 @@ def run(url: str, profile: Profile, num_workers: int, policy: Policy | None, *, 
 def cells(arguments: argparse.Namespace, console: Console) -> Iterator[Cell]:
     """Each number of workers under each policy."""
     profile = profile_job(partial(gpt_job, num_microbatches=8, num_steps=1, shape=SHAPE), name="recovery", num_workers=6)
-    with tempfile.TemporaryDirectory() as folder, service(Path(folder)) as url:
+    with scratch() as folder, service(folder) as url:
         for num_workers in arguments.workers:
             num_kills = KILLS_PER_RUN[num_workers]
             reference = run(url, profile, num_workers, None, seed=arguments.seed, num_kills=num_kills)

@@ -10,7 +10,6 @@ event. The database lies in the page cache, as after a restart of the service; a
 
 import argparse
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +27,7 @@ from api.service import Service
 from api.settings import Settings
 from api.storage.store import Store
 from api.storage.tables import DECISIONS, JOBS, LOG, STATES
+from benchmarks.running import scratch, tell
 from kintsugi.client import Client
 from kintsugi.core.job import JobSettings
 from kintsugi.core.membership import Event, EventKind
@@ -49,11 +49,15 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=5)
     arguments = parser.parse_args()
     logs.configure(Settings(log_level="warning"))
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-        database = Path(folder) / "restart.sqlite3"
+    with scratch(Path.cwd()) as folder:
+        database = folder / "restart.sqlite3"
+        tell(f"fills a database with {arguments.jobs:,} jobs")
         fill(f"sqlite:///{database}", arguments.jobs, arguments.events)
         size = database.stat().st_size
-        starts = [seconds_until(database, number, arguments.jobs) for number in range(arguments.starts)]
+        starts = []
+        for number in range(arguments.starts):
+            starts.append(seconds_until(database, number, arguments.jobs))
+            tell(f"start {number + 1} of {arguments.starts}", *(f"{seconds:.2f} s" for seconds in starts[-1]))
     title = f"{arguments.jobs:,} jobs, {arguments.jobs * arguments.events:,} events, {size / 1e6:,.0f} MB"
     table = Table("from the start of the process to", "median s", "longest s", title=title)
     for moment, seconds in zip(MOMENTS, zip(*starts, strict=True), strict=True):

@@ -12,10 +12,8 @@ import argparse
 import os
 import signal
 import sys
-import tempfile
 import time
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import structlog
@@ -23,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.checkpoints import interval
+from benchmarks.running import scratch
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.profile import Device, LayerProfile, LinkCost, Network, Profile, Provenance, ProvenanceKind, Recovery
 from kintsugi.runtime.checkpoints.recording import CheckpointOptions, Strategy
@@ -109,8 +108,8 @@ def child(folder: str, variant: str, num_steps: int, steps: list[int]) -> None:
 
 def goodput(variant: str, num_steps: int, steps: list[int]) -> float:
     """Committed steps by wall time, start of the processes included."""
-    with tempfile.TemporaryDirectory(prefix="kintsugi-") as folder:
-        run = Path(folder) / "run"
+    with scratch() as folder:
+        run = folder / "run"
         told = [str(run), variant, str(num_steps), ",".join(map(str, steps))]
         command = [sys.executable, "-m", "benchmarks.restarts", "--child", *told]
         began = time.monotonic()

@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.running import LiveTable
 from kintsugi.core import codec
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.decision import Decision
@@ -64,7 +65,7 @@ def median(asked: list[Snapshot]) -> float:
 
 def table(sizes: list[int], repeats: int) -> Table:
     """Search for the workers that are left, and the whole decision over all policies."""
-    result = Table(
+    result = LiveTable(
         title=f"one worker lost, {NUM_LAYERS} layers, PP 4-16, DP free, 4 micro-batches a worker; CPU time, medians of cold calls"
     )
     for name in ("workers", "layers", "search", "all policies", "asked", "published", "gap of the search", "chosen"):

@@ -18,7 +18,6 @@ in every figure. A cell begins no further kill once it has taken its seconds.
 
 import argparse
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -31,6 +30,7 @@ from rich.table import Table
 from benchmarks.rivals import kintsugi_crew
 from benchmarks.rivals.environment import torchft_python, torchft_version
 from benchmarks.rivals.torchft_crew import NUM_REPLICAS, LighthouseTimes, TorchftCrew
+from benchmarks.running import scratch
 from benchmarks.trouble.service import service_process
 from kintsugi.core.errors import UnavailableError
 
@@ -121,7 +121,7 @@ def main() -> None:
     for column in ("MB", "system", "kills", "kill to step", "ratio", "restart to full strength", "ratio", "without imports"):
         table.add_column(column, justify="left" if column == "system" else "right")
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kintsugi-torchft-")))
+        folder = stack.enter_context(scratch())
         python = torchft_python(arguments.environment or folder / "environment")
         console.print(torchft_version(python))
         service = stack.enter_context(service_process(folder))

@@ -10,6 +10,7 @@ The events have ids that follow from the pod's uid: told again after a restart o
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -19,7 +20,7 @@ from typing import Any
 import httpx2
 
 from kintsugi.client import Client
-from kintsugi.core.errors import KintsugiError, StaleGenerationError
+from kintsugi.core.errors import InvalidInputError, KintsugiError, StaleGenerationError
 from kintsugi.core.membership import Event, EventKind
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -36,6 +37,10 @@ def connected(api: str | None) -> httpx2.Client:
     timeout = httpx2.Timeout(30.0, read=WATCH_SECONDS + 30.0)
     if api is not None:
         return httpx2.Client(base_url=api, timeout=timeout)
+    if "KUBERNETES_SERVICE_HOST" not in os.environ:
+        raise InvalidInputError(
+            "is needed outside a cluster: run `kubectl proxy` and name http://127.0.0.1:8001", field="kubernetes", value=api
+        )
     address = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
     headers = {"Authorization": f"Bearer {(ACCOUNT / 'token').read_text()}"}
     return httpx2.Client(base_url=address, headers=headers, verify=str(ACCOUNT / "ca.crt"), timeout=timeout)
@@ -132,8 +137,13 @@ def main() -> None:
     parser.add_argument("--service", required=True, help="URL of Kintsugi; its token comes from KINTSUGI_TOKEN")
     parser.add_argument("--kubernetes", help="URL of the API server; the cluster's own by default")
     options = parser.parse_args()
-    with connected(options.kubernetes) as kubernetes, Client(options.service) as client:
-        watch(kubernetes, client, options.job, options.namespace)
+    try:
+        with connected(options.kubernetes) as kubernetes, Client(options.service) as client:
+            watch(kubernetes, client, options.job, options.namespace)
+    except KintsugiError as error:
+        sys.exit(f"kubernetes_watcher: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

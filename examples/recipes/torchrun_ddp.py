@@ -11,6 +11,7 @@ the job is torchrun's `--rdzv-id`.
 
 import argparse
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -79,6 +80,8 @@ def main() -> None:
     parser.add_argument("--job", default=os.environ.get("TORCHELASTIC_RUN_ID", "torchrun"))
     parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_args()
+    if not dist.is_torchelastic_launched():
+        sys.exit("start it by torchrun: the whole command stands at the top of this file")
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     told: list[list[int]] = [[]]

@@ -58,6 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             tell(f"kintsugi: the output cannot be written: {error.strerror}; send it elsewhere")
     except KeyboardInterrupt:
         status = INTERRUPTED
+    except SystemError as error:  # so Python tells of Ctrl-C where machine code had its result already
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        status = INTERRUPTED
     sys.exit(status)
 
 

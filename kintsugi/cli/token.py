@@ -22,6 +22,7 @@ from kintsugi.core.errors import InvalidInputError
 SECONDS_PER_DAY = 86_400.0
 MOST_DAYS = int(LONGEST_LIFE_SECONDS / SECONDS_PER_DAY)
 PAGE = 1_000
+ID_WIDTH = 16
 
 DatabaseUrl = Annotated[str | None, typer.Option(help="SQLAlchemy URL of the service's database; by default the service's own.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="A table, or one JSON document.")]
@@ -65,9 +66,13 @@ def list_(database_url: DatabaseUrl = None, output: FormatOption = Format.TABLE)
     if output is Format.JSON:
         print_json({"tokens": tokens})
         return
-    shown, now = Table("id", "name", "scope", "job", "issued", "standing"), text_of(utc_now())
+    shown, now = Table(), text_of(utc_now())
+    shown.add_column("id", no_wrap=True, min_width=ID_WIDTH)  # whole on narrow screens, too: `revoke` asks for it
+    for name in ("name", "scope", "job", "issued", "standing"):
+        shown.add_column(name, overflow="fold")
     for token in tokens:
-        shown.add_row(token.id, token.name, token.scope.value, token.job or "all", token.created_at[:19], _standing(token, now))
+        issued, standing = _to_the_second(token.created_at), _standing(token, now)
+        shown.add_row(token.id, token.name, token.scope.value, token.job or "all", issued, standing)
     terminal().print(shown)
 
 
@@ -137,10 +142,15 @@ def _all(vault: Vault) -> Iterator[Token]:
 
 def _standing(token: Token, now: str) -> str:
     if token.revoked_at is not None:
-        return f"revoked {token.revoked_at}"
-    if not token.is_usable(now):
-        return f"expired {token.expires_at}"
-    return "usable" if token.expires_at is None else f"until {token.expires_at}"
+        return f"revoked {_to_the_second(token.revoked_at)}"
+    if token.expires_at is None:
+        return "usable"
+    return f"{'until' if token.is_usable(now) else 'expired'} {_to_the_second(token.expires_at)}"
+
+
+def _to_the_second(moment: str) -> str:
+    """A moment for people, in UTC; it may be broken between day and time."""
+    return moment[:19].replace("T", " ")
 
 
 def _advice(issued: IssuedToken) -> str:

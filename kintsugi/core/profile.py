@@ -108,7 +108,7 @@ class LayerProfile:
     backward_weight_seconds: float
     """The part of the backward pass that yields the gradients of the weights."""
     optimizer_seconds: float = 0.0
-    """Norm of the gradients, clipping and the optimizer's update, once per step."""
+    """Norm of the gradients, clipping and the optimizer's update, once per step; a first micro-batch is slower by some of it."""
     accumulation_seconds: float = 0.0
     """Of `backward_weight_seconds`, what adding to the gradients of earlier micro-batches takes; a step's first has none."""
     parameter_bytes: int

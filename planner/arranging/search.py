@@ -49,8 +49,6 @@ class EqualSearch:
         self._most: dict[int, Ints] = {}
         self._entries_of: dict[int, Entries] = {}
         self._shared: dict[range, Ceilings] = {}
-        self._arranged: dict[int, Arrangement | None] = {}
-        """The best of each number of pipelines that was asked for last."""
         self._outline = self.partitioner(self._replicas(problem.allowed.dp[-1])).outline(problem.kind, problem.allowed.pp)
         updates = np.array(problem.costs.sums.optimizer, dtype=np.float64) / problem.kind.speed_ratio
         self._widest_updates = widest_stages(updates)
@@ -118,7 +116,6 @@ class EqualSearch:
         ones only: that is the bound. Then the same with prices; where they equal the bounds the arrangement is optimal.
         """
         bound, arrangement = self._among(dp, self._lengths(dp), limit_seconds)
-        self._arranged[dp] = arrangement
         if dp == 1:
             bound = max(bound, min(limit_seconds, self._single_bound()))
         return bound, arrangement
@@ -135,13 +132,15 @@ class EqualSearch:
         return least
 
     def even(self, dp: int, limit_seconds: float = math.inf, *, num_lengths: int = 2) -> Arrangement | None:
-        """The best arrangement of `dp` pipelines of so many lengths around the mean: few shapes, so reductions wait less."""
-        own, found = self._lengths(dp), self._arranged.get(dp)
-        shortest = min(self._problem.num_workers // dp, self._problem.allowed.pp[-1])
-        if found is not None and {shape.num_stages for shape in found.shapes} <= set(range(shortest, shortest + num_lengths)):
-            return found if found.seconds < limit_seconds else None
+        """The best arrangement of `dp` pipelines of so many lengths around the mean: few shapes, so reductions wait less.
+
+        One length is the mean, two are that and the next, three begin with one that is shorter: for the pipeline that is left with
+        the fewest micro-batches.
+        """
+        own = self._lengths(dp)
+        shortest = min(self._problem.num_workers // dp, self._problem.allowed.pp[-1]) - (num_lengths > 2)
         most = np.zeros_like(own.most)
-        kept = slice(shortest - own.first, shortest - own.first + num_lengths)
+        kept = slice(max(shortest - own.first, 0), shortest - own.first + num_lengths)
         most[kept] = own.most[kept]
         return self._among(dp, own._replace(most=most), limit_seconds)[1]
 

@@ -140,7 +140,7 @@ def reason(
     second = best.estimate
     return (
         f"{chosen.reason}: {price} give {mine.goodput_samples_per_second:.6g} samples/s with a failure every "
-        f"{mtbf_seconds:.4g} s{risk}; {best.policy.value} would give {second.goodput_samples_per_second:.6g} "
+        f"{mtbf_seconds:,.6g} s{risk}; {best.policy.value} would give {second.goodput_samples_per_second:.6g} "
         f"({second.iteration_seconds:.4g} s a step after {second.reconfiguration_seconds:.4g} s)"
         f"{_risk(best, mtbf_seconds)}."
     )

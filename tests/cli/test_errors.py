@@ -91,10 +91,16 @@ def test_who_stops_reading_is_told_nothing():
     assert process.returncode == 1
 
 
-def test_an_interrupted_command_ends_without_a_word(capsys, monkeypatch):
-    def interrupted(_: str):
-        raise KeyboardInterrupt
+def interrupted(_: str):
+    raise KeyboardInterrupt
 
+
+def interrupted_in_machine_code(_: str):
+    raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
+
+
+@pytest.mark.parametrize("interrupted", [interrupted, interrupted_in_machine_code])
+def test_an_interrupted_command_ends_without_a_word(capsys, monkeypatch, interrupted):
     monkeypatch.setattr("kintsugi.cli.load", interrupted)
     with pytest.raises(SystemExit) as left:
         main(["plan"])

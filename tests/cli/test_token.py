@@ -52,6 +52,8 @@ def test_a_token_from_its_creation_to_its_end(capsys, url):
     assert token["id"] == secret.split("_")[1]
     table = run(capsys, "list", "--database-url", url)
     assert "night" in table
+    assert token["id"] in table
+    assert token["expires_at"][:10] in table
     assert secret not in table
     run(capsys, "revoke", token["id"], "--database-url", url)
     run(capsys, "revoke", token["id"], "--database-url", url)

@@ -158,7 +158,32 @@ bool is_pinned(const void* data) {
   return block != blocks.end() && block->second.is_pinned;
 }
 
+// Time ---------------------------------------------------------------------------------------------------------------------------
+
+// What the host takes to give the device an operation, and the device to do it, and for each byte that goes in; in seconds that pass
+// on these clocks alone.
+double giving = 0, doing = 0, moving = 0;
+double host_clock = 0, device_clock = 0;
+
+void keep_device(double seconds) {
+  std::lock_guard guard(lock);
+  host_clock += giving;
+  device_clock = std::max(device_clock, host_clock) + seconds;
+}
+
+void do_one(int64_t num_bytes) { keep_device(doing + moving * num_bytes); }
+
+void await_device() {
+  std::lock_guard guard(lock);
+  host_clock = std::max(host_clock, device_clock);
+}
+
 // Streams ------------------------------------------------------------------------------------------------------------------------
+
+void await_all() {
+  await_device();
+  finish_all();
+}
 
 struct Hooks final : at::CUDAHooksInterface {
   explicit Hooks(at::CUDAHooksArgs) {}
@@ -181,7 +206,7 @@ struct Hooks final : at::CUDAHooksInterface {
   at::Allocator* getCUDADeviceAllocator() const override { return &device_memory; }
   Device getDeviceFromPtr(void*) const override { return kDevice; }
   const at::Generator& getDefaultGenerator(DeviceIndex) const override { return at::detail::getDefaultCPUGenerator(); }
-  void deviceSynchronize(DeviceIndex) const override { finish_all(); }
+  void deviceSynchronize(DeviceIndex) const override { await_all(); }
 };
 
 // An event is the stream that it was recorded in: who waits for it, waits for all of that.
@@ -207,9 +232,15 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void block(void* event, const Stream&) const override { finish_event(event); }
   bool queryEvent(void*) const override { return true; }
   bool queryStream(const Stream&) const override { return true; }
-  void synchronizeStream(const Stream& of) const override { finish(of.id()); }
-  void synchronizeEvent(void* event) const override { finish_event(event); }
-  void synchronizeDevice(DeviceIndex) const override { finish_all(); }
+  void synchronizeStream(const Stream& of) const override {
+    await_device();
+    finish(of.id());
+  }
+  void synchronizeEvent(void* event) const override {
+    await_device();
+    finish_event(event);
+  }
+  void synchronizeDevice(DeviceIndex) const override { await_all(); }
 };
 
 // Operations ---------------------------------------------------------------------------------------------------------------------
@@ -290,6 +321,8 @@ bool may_be_put_off(const Tensor& to, const Tensor& from) {
 
 Tensor& copy(Tensor& self, const Tensor& from, bool non_blocking) {
   if (self.is_same(from) || self.numel() == 0) return self;
+  do_one(from.nbytes());
+  if (!non_blocking && (self.is_cpu() || from.is_cpu())) await_device();
   if (!non_blocking || !may_be_put_off(self, from)) {
     finish(current);
     copy_now(self, from);
@@ -302,6 +335,7 @@ Tensor& copy(Tensor& self, const Tensor& from, bool non_blocking) {
 }
 
 at::Scalar local_scalar(const Tensor& self) {
+  await_device();
   finish(current);
   return host_of(self).item();
 }
@@ -321,6 +355,9 @@ class OnHost {
   void run() {
     auto& schema = operation_.schema();
     for (auto& value : last(schema.arguments().size())) value = of_host(value);
+    int64_t num_bytes = 0;
+    for (auto& [device, host] : pairs_) num_bytes += device.nbytes();
+    do_one(num_bytes);
     auto& name = operation_.operator_name().name;
     bool may_mix = name.find("index") != std::string::npos;  // indices may lie on the host
     TORCH_CHECK(may_mix || !has_host_ || pairs_.empty(), "Expected all tensors to be on the same device, but ", name, " was given both");
@@ -466,5 +503,11 @@ int64_t current_stream() { return current; }
 void set_stream(int64_t stream) { current = stream; }
 int64_t new_stream() { return ++last_stream; }
 void finish_stream(int64_t stream) { finish(stream); }
-void finish_streams() { finish_all(); }
+void finish_streams() { await_all(); }
+void set_pace(double giving_seconds, double doing_seconds, double seconds_per_byte) {
+  giving = giving_seconds, doing = doing_seconds, moving = seconds_per_byte;
+}
+void keep_busy(double seconds) { keep_device(seconds); }
+double host_seconds() { return host_clock; }
+double device_seconds() { return std::max(host_clock, device_clock); }
 }

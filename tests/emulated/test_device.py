@@ -79,6 +79,38 @@ torch.cuda.is_available()
 assert not is_usable_in_a_fork(), "somebody asked for it before"
 """
 
+PACE = """
+import sys
+import torch
+from emulated_cuda import Pace
+from benchmarks.lone_stages import Model, emulated_seconds, pipelines
+from kintsugi.runtime.devices import job_on
+from kintsugi.runtime.gpt import GptShape, gpt_job
+from kintsugi.runtime.measuring import marks
+from kintsugi.runtime.measuring.lone_stage import LoneStage
+from kintsugi.runtime.measuring.profiler import profile_layers
+from kintsugi.runtime.mixed_precision import mixed_precision_adamw
+
+def small_gpt():
+    shape = GptShape(num_blocks=8, width=32, sequence_length=16, dropout=0.0)
+    return gpt_job(num_microbatches=8, num_steps=1, shape=shape, optimizer=mixed_precision_adamw)
+
+Pace.keep(host_seconds=float(sys.argv[1]), device_seconds=2e-6, seconds_per_byte=float(sys.argv[2]))
+marks.time.perf_counter = Pace.host_clock
+job = job_on(small_gpt, "cuda", torch.bfloat16)
+for is_distinct in (False, True):
+    model = Model(job, profile_layers(job, 2, is_distinct=is_distinct).profiles, "")
+    one, four, _, halves, _, quarters, *_ = pipelines(len(job.layers))
+    for pipeline in (one, four, halves, quarters):
+        runs = []
+        for place in pipeline.places:
+            with LoneStage(job, place) as alone:
+                runs.append(alone.times(1))
+        error = model.step_seconds(pipeline) / emulated_seconds(runs) - 1
+        print(f"{pipeline}: {error:+.2%}")
+        assert abs(error) < 0.05, pipeline
+"""
+
 
 def emulated(*command: str) -> subprocess.CompletedProcess[str]:
     options = {"cwd": ROOT, "env": environment(), "capture_output": True, "text": True}
@@ -93,6 +125,15 @@ def test_who_does_not_wait_reads_rubbish():
 def test_who_is_forked_from_a_process_that_asked_for_the_device_has_none():
     done = emulated("-c", FORKS)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("host_seconds", "seconds_per_byte"), [(1e-5, 0.0), (1e-7, 1e-9), (1e-5, 1e-9)], ids=["host", "device", "either"]
+)
+def test_steps_take_what_profiles_say_whether_host_or_device_is_slower(host_seconds, seconds_per_byte):
+    """By clocks that only the device's operations move."""
+    done = emulated("-c", PACE, str(host_seconds), str(seconds_per_byte))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_what_is_tested_on_devices_holds_on_this_one():

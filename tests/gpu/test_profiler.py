@@ -26,7 +26,7 @@ def test_layers_take_time_and_memory(precision):
     sweeper = Sweeper(job)
     samples = sweeper.warmed_up()
     sweeper.sweep(samples)
-    assert all(min(sample.forward) > 0 and min(sample.backward) > 0 for sample in samples)
+    assert all(min(sample.device.forward) > 0 and min(sample.device.backward) > 0 for sample in samples)
     assert sum(sample.parameter_bytes for sample in samples) > 0
     assert torch.cuda.max_memory_allocated(DEVICE) > before
 

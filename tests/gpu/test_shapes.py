@@ -26,7 +26,7 @@ def test_the_distinct_layers_of_large_models_are_measured(make_job):
     samples = sweeper.warmed_up()
     sweeper.sweep(samples)
     assert len(samples) == 3
-    assert all(min(sample.forward) > 0 and min(sample.backward) > 0 for sample in samples)
+    assert all(min(sample.device.forward) > 0 and min(sample.device.backward) > 0 for sample in samples)
     assert all(12 <= sample.optimizer_bytes / (sample.parameter_bytes / 2) < 12.1 for sample in samples)
 
 

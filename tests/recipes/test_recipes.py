@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -175,6 +176,33 @@ def test_a_plain_loop_whose_service_is_nowhere_says_so_without_a_traceback():
         output = process.communicate(timeout=60)[0].decode()
     assert process.returncode == 1
     assert output.startswith("plain_loop: url: is no URL of a service; write it as http://127.0.0.1:8000")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "why"),
+    [
+        ("torchrun_ddp.py", "--service http://127.0.0.1:8000", "start it by torchrun: "),
+        ("kubernetes_watcher.py", "--job llama --service http://127.0.0.1:8000", "kubernetes_watcher: kubernetes: is needed"),
+        ("kubernetes_watcher.py", "--job llama --service nowhere --kubernetes http://[::1]:1", "kubernetes_watcher: url: "),
+    ],
+)
+def test_a_recipe_that_cannot_begin_says_why_without_a_traceback(name, arguments, why, monkeypatch):
+    for given in ("TORCHELASTIC_RUN_ID", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(given, raising=False)
+    with recipe(name, *arguments.split()) as process:
+        output = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 1
+    assert output.startswith(why)
+
+
+def test_a_watcher_ends_by_ctrl_c_without_a_traceback(url, client):
+    create(client, "interrupted")
+    lists = [{"metadata": {"resourceVersion": "1"}, "items": []}]
+    with api_server(lists, []) as (address, queries), watching("interrupted", url, address) as process:
+        until(lambda: any("watch" in query for query in queries))
+        process.send_signal(signal.SIGINT)
+        output = process.communicate(timeout=60)[0].decode()
+    assert (process.returncode, output) == (130, "")
 
 
 def test_torchrun_on_fewer_ranks_shares_the_work_anew(url, client):

@@ -37,6 +37,8 @@ class Footprint:
     """The same of a step's first weight part, with the gradients that are made in it."""
     optimizer_temporary_bytes: int = 0
     """The most that an update takes beyond what was there before."""
+    is_divisible: bool = False
+    """Whether the backward pass has parts."""
 
 
 class GradientSource(torch.autograd.Function):
@@ -78,13 +80,14 @@ def footprints(
     for module in modules:
         module.zero_grad(set_to_none=True)
     arrived: Activations = ()
+    are_divisible = []
     with MemoryMeter(job.device) as meter:
         for index, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
             entering = tuple(t.requires_grad_(spec.requires_grad) for t, spec in zip(arrived, boundaries[index], strict=True))
             run = partial(_root, job, index, module, batch)
             _first_pass(meter, run, module, entering, str(index))
             _pass(meter, run, entering, str(index))
-            _parts(meter, run, entering, str(index))
+            are_divisible.append(_parts(meter, run, entering, str(index)))
             module.zero_grad(set_to_none=True)
             _parts(meter, run, entering, f"first {index}")
             _complete_gradients(module)
@@ -93,7 +96,7 @@ def footprints(
                     update(job, module, optimizer)
             with torch.no_grad():
                 arrived = run_layer(job.layers[index], module, arrived, batch)
-    return [_footprint(meter.sections, index) for index in range(len(modules))]
+    return [_footprint(meter.sections, index, is_divisible=it) for index, it in enumerate(are_divisible)]
 
 
 def update(job: TrainingJob, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -153,8 +156,8 @@ def _pass(meter: MemoryMeter, run: Callable[[Activations], Tensor | None], arriv
     del inputs, kept
 
 
-def _parts(meter: MemoryMeter, run: Callable[[Activations], Tensor | None], arrived: Activations, name: str) -> None:
-    """A forward pass as between two layers of a stage, and both parts of a backward pass."""
+def _parts(meter: MemoryMeter, run: Callable[[Activations], Tensor | None], arrived: Activations, name: str) -> bool:
+    """A forward pass as between two layers of a stage, and both parts of a backward pass; whether it has two."""
     root = run(tuple(tensor.clone() for tensor in arrived))
     passed = PassedStage.of(arrived, (), root)
     is_trained = root is not None
@@ -165,6 +168,7 @@ def _parts(meter: MemoryMeter, run: Callable[[Activations], Tensor | None], arri
     with meter.section(f"weight {name}"):
         if is_trained:
             passed.backward_weight()
+    return passed.is_parted
 
 
 def _root(job: TrainingJob, index: int, module: nn.Module, batch: Batch, inputs: Activations) -> Tensor | None:
@@ -182,7 +186,7 @@ def what_follows(outputs: Activations) -> Tensor | None:
     return root
 
 
-def _footprint(sections: Mapping[str, Section], index: int) -> Footprint:
+def _footprint(sections: Mapping[str, Section], index: int, *, is_divisible: bool) -> Footprint:
     first, forward, backward, entered = (sections[f"{part} {index}"] for part in ("first", "forward", "backward", "entered"))
     input_part, weight_part, first_weight = (sections[f"{part} {index}"] for part in ("input", "weight", "weight first"))
     update = sections.get(f"update {index}")
@@ -196,4 +200,5 @@ def _footprint(sections: Mapping[str, Section], index: int) -> Footprint:
         weight_temporary_bytes=weight_part.rise_bytes,
         first_weight_temporary_bytes=first_weight.rise_bytes,
         optimizer_temporary_bytes=update.rise_bytes if update is not None else 0,
+        is_divisible=is_divisible,
     )

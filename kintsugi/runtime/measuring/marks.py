@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import torch
 
-LEAD_CYCLES = 20_000_000
-"""Of a device's clock, some 10 ms: the host is as far ahead of the device as in the middle of a step, where it is fast enough."""
+LEAD_CYCLES = 10_000_000
+"""Of a device's clock, some 5 ms: the host is as far ahead of the device as in the middle of a step, where it is fast enough."""
 
 
 class Marks:
-    """Instants on a device. One thread's.
+    """Instants on a device, and on the host that tells it what to do. One thread's at a time.
 
     On CUDA devices they are events among the kernels: nobody waits at one, so that what follows is given to the device as early
     as it is in training, and a time has no more of the host's in it than there.
@@ -24,7 +24,8 @@ class Marks:
     def clear(self) -> None:
         """Forget all instants; what is under way comes to its end first."""
         self.wait()
-        self._instants: list[float] = []
+        self._instants: list[tuple[float, float]] = []
+        """On the host: before each mark and after it."""
         self._events: list[torch.cuda.Event] = []
 
     def wait(self) -> None:
@@ -40,18 +41,24 @@ class Marks:
 
     def add(self) -> int:
         """Now; on CUDA devices when everything before is done. Returns its number, from 0."""
+        before = after = time.perf_counter()
         if self._is_cuda:
             event = torch.cuda.Event(enable_timing=True)
             event.record(torch.cuda.current_stream(self._device))
             self._events.append(event)
-        else:
-            self._instants.append(time.perf_counter())
-        return len(self._events or self._instants) - 1
+            after = time.perf_counter()
+        self._instants.append((before, after))
+        return len(self._instants) - 1
 
     @property
     def seconds(self) -> list[float]:
-        """From each instant to the next. Shape [instants - 1]."""
+        """From each instant to the next, as the device has it. Shape [instants - 1]."""
         self.wait()
         if self._is_cuda:
             return [one.elapsed_time(other) / 1e3 for one, other in pairwise(self._events)]
-        return [other - one for one, other in pairwise(self._instants)]
+        return self.host_seconds
+
+    @property
+    def host_seconds(self) -> list[float]:
+        """The same as the host has it, which gives a CUDA device what to do and goes on. Shape [instants - 1]."""
+        return [other - one for (_, one), (other, _) in pairwise(self._instants)]

@@ -1,6 +1,5 @@
 """Measures a training job on this machine, layer by layer, and its network and recovery between real processes."""
 
-import statistics
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from kintsugi.core.profile import LayerMeasurement, LayerProfile, Profile, Prove
 from kintsugi.runtime.devices import require_device
 from kintsugi.runtime.layer import Layer
 from kintsugi.runtime.measuring.machine import description, device_name, device_of, driver_of
+from kintsugi.runtime.measuring.pace import LayerSeconds, layer_seconds
 from kintsugi.runtime.measuring.probe import probe
 from kintsugi.runtime.measuring.selection import distinct_job, distinct_layers, whole
 from kintsugi.runtime.measuring.sweeper import Samples, Sweeper
@@ -125,11 +125,11 @@ class LayerMeter:
             torch_version=str(torch.__version__),
             precision=type_name(self._job.dtype),
             recomputes_activations=self._job.recomputes_activations,
-            num_samples=len(self._samples[0].backward),
+            num_samples=len(self._samples[0].device.backward),
             spread_ratios=tuple(self._selection.expanded([sample.spread_ratio for sample in self._samples])),
         )
-        layers = zip(self._job.layers, samples, boundaries, strict=True)
-        profiles = tuple(_layer_profile(layer, names, sample, outputs) for layer, sample, outputs in layers)
+        found = zip(self._job.layers, samples, layer_seconds(samples), boundaries, strict=True)
+        profiles = tuple(_layer_profile(layer, names, sample, seconds, outputs) for layer, sample, seconds, outputs in found)
         return MeasuredLayers(profiles=profiles, measurement=measurement, detail=self._told(measurement))
 
     def _told(self, measurement: LayerMeasurement) -> str:
@@ -140,16 +140,19 @@ class LayerMeter:
         )
 
 
-def _layer_profile(layer: Layer, names: Collection[str], sample: Samples, outputs: tuple[TensorSpec, ...]) -> LayerProfile:
-    backward = statistics.median(sample.backward)
-    backward_input = min(statistics.median(sample.backward_input), backward)
+def _layer_profile(
+    layer: Layer, names: Collection[str], sample: Samples, seconds: LayerSeconds, outputs: tuple[TensorSpec, ...]
+) -> LayerProfile:
+    backward = seconds.backward
+    divided = seconds.backward_input if sample.footprint.is_divisible else backward
+    backward_input = min(divided, backward) if seconds.backward_input else 0.0
     return LayerProfile(
         name=layer.name,
-        forward_seconds=statistics.median(sample.forward),
+        forward_seconds=seconds.forward,
         backward_input_seconds=backward_input,
         backward_weight_seconds=backward - backward_input,
-        optimizer_seconds=statistics.median(sample.optimizer),
-        accumulation_seconds=min(statistics.median(sample.accumulation), backward - backward_input),
+        optimizer_seconds=seconds.optimizer,
+        accumulation_seconds=min(seconds.accumulation, backward - backward_input),
         parameter_bytes=sample.parameter_bytes,
         gradient_bytes=sample.gradient_bytes,
         optimizer_bytes=sample.optimizer_bytes,

@@ -58,6 +58,8 @@ class PassedStage:
     """Until the input part is done."""
     roots: tuple[GradientEdge, ...]
     """Where the backward pass starts: at the loss, or at the outputs that need a gradient. Until the input part is done."""
+    is_parted: bool = False
+    """Whether an input part was not the whole pass."""
     _cuts: list[_Cut] = field(default_factory=list)
     _to_weights: list[tuple[GradientEdge, Tensor | None]] = field(default_factory=list)
     """Edges that lead to weights alone, with their gradients."""
@@ -86,6 +88,7 @@ class PassedStage:
         What only the input part needs is let go of on the way; what the gradients of weights are made of stays.
         """
         found = self._parted(gradients)
+        self.is_parted = found is not None
         result = self.backward(gradients) if found is None else self._zeros_for_none(found)
         self.inputs, self.roots = (), ()
         return result
@@ -141,12 +144,6 @@ class PassedStage:
             torch.zeros_like(tensor) if gradient is None else gradient
             for tensor, gradient in zip(self._wanted, gradients, strict=True)
         )
-
-
-def is_divisible(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
-    """Whether the backward pass between some outputs and inputs has parts; all of them need gradients."""
-    targets = [get_gradient_edge(tensor).node for tensor in inputs]
-    return find_cuts([get_gradient_edge(tensor) for tensor in outputs], targets) is not None
 
 
 def find_cuts(roots: Sequence[GradientEdge], targets: Sequence[Node]) -> tuple[list[_Cut], frozenset[Node]] | None:

@@ -12,8 +12,34 @@ NAME = "Emulated device"
 _library = ctypes.CDLL(os.environ["EMULATED_CUDA"])
 for _name in ("held_bytes", "most_bytes", "capacity_bytes", "current_stream", "new_stream"):
     getattr(_library, _name).restype = ctypes.c_int64
+for _name in ("host_seconds", "device_seconds"):
+    getattr(_library, _name).restype = ctypes.c_double
 for _name in ("set_stream", "finish_stream"):
     getattr(_library, _name).argtypes = [ctypes.c_int64]
+_library.keep_busy.argtypes = [ctypes.c_double]
+_library.set_pace.argtypes = [ctypes.c_double] * 3
+
+CYCLES_PER_SECOND = 2e9
+
+
+class Pace:
+    """Clocks of host and device that operations of the device move, and nothing else; until then the machine."""
+
+    is_kept = False
+
+    @classmethod
+    def keep(cls, *, host_seconds, device_seconds, seconds_per_byte):
+        """From now on every operation takes the host so long to give, and the device so long to do, with what goes into it."""
+        cls.is_kept = True
+        _library.set_pace(host_seconds, device_seconds, seconds_per_byte)
+
+    @staticmethod
+    def host_clock():
+        return _library.host_seconds()
+
+    @classmethod
+    def device_clock(cls):
+        return _library.device_seconds() if cls.is_kept else time.perf_counter()
 
 
 class Stream(torch.Stream):
@@ -44,9 +70,9 @@ class Event:
 
     def record(self, stream=None):
         self._stream = stream or current_stream()
-        if self._is_timed:
+        if self._is_timed and not Pace.is_kept:
             self._stream.synchronize()
-        self._recorded_at = time.perf_counter()
+        self._recorded_at = Pace.device_clock()
 
     def synchronize(self):
         if self._stream is not None:
@@ -144,7 +170,7 @@ STREAMS = {
     "current_stream": current_stream,
     "default_stream": answering(lambda: Stream(stream_id=0)),
     "synchronize": answering(_library.finish_streams),
-    "_sleep": answering(nothing),
+    "_sleep": lambda cycles: _library.keep_busy(cycles / CYCLES_PER_SECOND if Pace.is_kept else 0.0),
     "is_current_stream_capturing": answering(lambda: False),
 }
 MEMORY = {

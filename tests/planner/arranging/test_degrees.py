@@ -1,5 +1,6 @@
 """Which numbers of pipelines are tried first."""
 
+from collections import Counter
 from itertools import pairwise, takewhile
 from pathlib import Path
 
@@ -47,3 +48,10 @@ def test_numbers_that_leave_pipelines_fewer_microbatches_or_more_workers_come_fi
 def test_the_best_of_2048_numbers_of_pipelines_is_found_though_few_are_searched():
     profile = codec.load(Profile, Path(__file__).parents[3] / "profiles" / "models" / "llama2-7b.h100-80g.json")
     assert replan(snapshot_of(profile, Cluster.uniform(2048), 4096)).search.gap_ratio < 0.01
+
+
+def test_one_pipeline_may_be_shorter_by_two_stages_where_the_others_would_not_fit():
+    """204 of 205 pipelines have four micro-batches: ten workers for each are two too many, and one of nine would be the slowest."""
+    profile = codec.load(Profile, Path(__file__).parents[3] / "profiles" / "models" / "llama2-7b.h100-80g.json")
+    plan = replan(snapshot_of(profile, Cluster.uniform(2048), 819)).plan
+    assert Counter((len(p.stages), p.num_microbatches) for p in plan.pipelines) == {(10, 4): 204, (8, 3): 1}

@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from kintsugi.core import codec
 from kintsugi.core.errors import InvalidInputError
@@ -154,6 +155,47 @@ def test_updates_are_seeded_as_in_training():
     sweeps = len(Drawing.seeds) // 2 - 1  # and once for the memory that an update takes
     expected = [seed_for(job, 4, number, layer) for number in range(sweeps) for layer in (1, 2)]
     assert [seed for seed in Drawing.seeds if seed in expected] == expected
+
+
+class Warming(nn.Linear):
+    """Sleeps in its forward passes, longest in the first one after an update."""
+
+    def __init__(self):
+        super().__init__(8, 8)
+        self._seen = -1
+
+    def forward(self, values):
+        emulation.time.sleep(0.25 if self._seen == self.weight._version else 0.75)
+        self._seen = self.weight._version
+        return super().forward(values)
+
+
+def test_what_a_first_micro_batch_takes_longer_is_the_updates(virtual_clock):
+    warming = profile_of(job_of(Start, Warming)).layers[1]
+    assert (warming.forward_seconds, warming.optimizer_seconds) == pytest.approx((0.25, 0.5))
+
+
+class Checkpointed(nn.Linear):
+    """Of which autograd passes the whole alone."""
+
+    def forward(self, values):
+        return checkpoint(super().forward, values, use_reentrant=True)
+
+
+def test_a_layer_whose_backward_pass_cannot_be_split_has_none_but_an_input_part():
+    job = job_of(Start, LINEAR, partial(Checkpointed, 8, 8), LINEAR)
+    profile = profile_of(job)
+    assert [layer.backward_weight_seconds == 0 for layer in profile.layers[1:3]] == [False, True]
+    assert profile.layers[2].backward_input_seconds > 0
+
+
+def test_all_layers_of_a_sweep_are_passed_in_one_call_of_autograd(monkeypatch):
+    measured = sweeper.Sweeper(job_of(Start, LINEAR, LINEAR, LINEAR))
+    samples, calls = measured.warmed_up(), []
+    backward = torch.autograd.backward
+    monkeypatch.setattr(torch.autograd, "backward", lambda roots, **named: (calls.append(len(roots)), backward(roots, **named)))
+    measured.sweep(samples)
+    assert calls == [1] * 4, "two micro-batches, each twice"
 
 
 def test_median_is_not_moved_by_one_slow_sweep(monkeypatch):

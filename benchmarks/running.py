@@ -1,0 +1,38 @@
+"""What benchmarks that take minutes share: they tell how far they are, and leave nothing behind when they are stopped."""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from kintsugi.runtime.signals import ending_in_order
+
+
+def tell(*words: object) -> None:
+    """A line for those who watch, on standard error."""
+    print(*words, sep=" | ", file=sys.stderr, flush=True)
+
+
+class LiveTable(Table):
+    """A table whose rows are told as they are measured, too: printed it is at the end alone, which a stopped run lacks."""
+
+    def add_row(self, *cells: RenderableType | None, **style: Any) -> None:
+        """Append a row, and tell it."""
+        tell(*cells)
+        super().add_row(*cells, **style)
+
+
+@contextmanager
+def scratch(where: Path | None = None) -> Iterator[Path]:
+    """A folder for the block, gone however that ends, by SIGTERM and SIGHUP too.
+
+    Args:
+        where: the folder that it is made in, on the disk that is to be measured; where temporary files lie by default.
+    """
+    with ending_in_order(), tempfile.TemporaryDirectory(prefix="kintsugi-", dir=where) as folder:
+        yield Path(folder)
