@@ -56,3 +56,23 @@ def distribute(
         counts[first] += 1
         heapq.heappush(queue, (seconds(first, counts[first] + 1), first))
     return tuple(counts)
+
+
+def exchanged(shares: Sequence[int], seconds: Callable[[int, int], float]) -> tuple[int, ...]:
+    """What `distribute` comes to, from shares that are near it: the nearer they are, the fewer times are asked for.
+
+    Who is through last gives a micro-batch to whoever would be through with it first, as long as that is sooner.
+
+    Args:
+        shares: micro-batches of each pipeline, one at least.
+        seconds: time of a pipeline with so many.
+    """
+    counts = list(shares)
+    for _ in range(sum(counts)):  # fewer, unless times fall somewhere
+        takes = min((seconds(k, count + 1), k) for k, count in enumerate(counts))
+        gives = max(((seconds(k, count), k) for k, count in enumerate(counts) if count > 1), default=takes)
+        if gives <= takes:
+            break
+        counts[gives[1]] -= 1
+        counts[takes[1]] += 1
+    return tuple(counts)

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from estimator.arrays import Floats, Ints, Mask
 from restorer.buckets import Bucket
 from restorer.colouring import coloured, first_fitted, weight
-from restorer.sequencing import Shop, end_seconds, shortest, soonest
+from restorer.sequencing import Shop, end_seconds, shortest, sooner_seconds, soonest
 
 Rounds = tuple[tuple[int, ...], ...]
 """Indices of buckets, round by round."""
@@ -36,10 +37,12 @@ def few_rounds(buckets: Sequence[Bucket], num_bytes: Sequence[int]) -> Rounds:
     return _few(buckets, _conflicts(_stages(buckets)), num_bytes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class QuickOrder:
     """What `short_rounds` starts from: rounds by first fit, or each bucket as soon as it can begin. Where many are compared."""
 
+    buckets: Sequence[Bucket]
+    num_bytes: Sequence[int]
     stages: Mask
     """Which buckets each stage of each shape takes part in, shape by shape. Shape [stages, buckets]."""
     conflicts: Mask
@@ -51,7 +54,8 @@ class QuickOrder:
         """Of buckets of these sizes."""
         stages = _stages(buckets)
         conflicts = _conflicts(stages)
-        return cls(stages, conflicts, _last_first(first_fitted(conflicts, np.array(num_bytes, dtype=np.int64)), buckets))
+        fitted = _last_first(first_fitted(conflicts, np.array(num_bytes, dtype=np.int64)), buckets)
+        return cls(buckets, num_bytes, stages, conflicts, fitted)
 
     def rounds(self, seconds: Sequence[float], ready_seconds: Sequence[float]) -> Rounds:
         """Whichever are through first when the buckets take so long and can begin then."""
@@ -59,8 +63,19 @@ class QuickOrder:
 
     def reduced_seconds(self, seconds: Sequence[float], ready_seconds: Sequence[float] | Floats) -> float:
         """End of the last reduction with these rounds."""
-        shop = self._shop(seconds, ready_seconds)
-        return min(end_seconds(shop, _flat(self.fitted)), end_seconds(shop, soonest(shop)))
+        return sooner_seconds(self._shop(seconds, ready_seconds), self._flat)
+
+    def shortest_seconds(self, seconds: Sequence[float], ready_seconds: Sequence[float] | Floats) -> float:
+        """End of the last reduction with `short_rounds`."""
+        return _shortest(self._shop(seconds, ready_seconds), self._few)[1]
+
+    @cached_property
+    def _flat(self) -> Ints:
+        return _flat(self.fitted)
+
+    @cached_property
+    def _few(self) -> Rounds:
+        return _few(self.buckets, self.conflicts, self.num_bytes)
 
     def _shop(self, seconds: Sequence[float], ready_seconds: Sequence[float] | Floats) -> Shop:
         own, ready = np.array(seconds, dtype=np.float64), np.array(ready_seconds, dtype=np.float64)
@@ -86,11 +101,16 @@ def short_rounds(
     stages = _stages(buckets)
     conflicts = _conflicts(stages)
     shop = Shop(conflicts, stages, np.array(seconds, dtype=np.float64), np.array(ready_seconds, dtype=np.float64))
-    rounds, end = _sooner(shop, _few(buckets, conflicts, num_bytes))
-    if len(buckets) > MOST_SEARCHED:
-        return rounds
+    return _shortest(shop, _few(buckets, conflicts, num_bytes))[0]
+
+
+def _shortest(shop: Shop, few: Rounds) -> tuple[Rounds, float]:
+    """`short_rounds` from few rounds on, and when they are through."""
+    rounds, end = _sooner(shop, few)
+    if len(shop.ready) > MOST_SEARCHED:
+        return rounds, end
     order = shortest(shop, end, MOST_LOOKS)
-    return _levels(order, shop.conflicts) if len(order) else rounds
+    return (_levels(order, shop.conflicts), end_seconds(shop, order)) if len(order) else (rounds, end)
 
 
 def _sooner(shop: Shop, rounds: Rounds) -> tuple[Rounds, float]:

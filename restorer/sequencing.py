@@ -48,6 +48,12 @@ def soonest(shop: Shop) -> Ints:
 
 
 @compiled
+def sooner_seconds(shop: Shop, order: Ints) -> float:
+    """End of the last reduction in an order, or with each as soon as it can begin, whichever is sooner."""
+    return min(end_seconds(shop, order), end_seconds(shop, soonest(shop)))
+
+
+@compiled
 def shortest(shop: Shop, least: float, most_looks: int) -> Ints:
     """An order that is through before `least` seconds, the first that is if it is not bettered; empty where none is found.
 

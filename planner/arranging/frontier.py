@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from estimator.goodput import goodput_samples_per_second, migration_seconds, throughput_samples_per_second
 from planner.arranging.arrangement import Arrangement
 from planner.arranging.request import AnySearch, Request
 from planner.placing.placement import least_migration_seconds
@@ -70,9 +69,4 @@ class Frontier:
 
     def _goodput(self, arrangement: Arrangement, seconds: float, moving_seconds: float) -> float:
         """With this step, when moving what must be moved takes so long."""
-        settings, profile = self.request.settings, self.request.costs.profile
-        throughput = throughput_samples_per_second(settings.num_microbatches, profile.microbatch_size, seconds)
-        charged = self.request.expected_restart_seconds(len(arrangement.shapes))
-        if self.request.holdings.plan is not None:
-            charged += migration_seconds(profile.recovery, moving_seconds)
-        return goodput_samples_per_second(throughput, charged, settings.mtbf_seconds)
+        return self.request.worth_of_step(seconds, len(arrangement.shapes), moving_seconds)

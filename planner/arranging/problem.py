@@ -1,12 +1,13 @@
 """What is asked of workers, equal or not."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from estimator.costs import Costs
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
 from planner.arranging.degrees import Degrees
+from planner.arranging.shared import Shared
 from planner.pipelines.kinds import WorkerKind
 
 
@@ -22,6 +23,7 @@ class _Asked:
     """The fastest between neighbouring stages, so that bounds hold."""
     reduction_link: Callable[[int], LinkCost]
     """The fastest that can pace a reduction over so many workers."""
+    shared: Shared = field(default_factory=Shared, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,4 +57,5 @@ class Problem(_Asked):
             schedule=self.schedule,
             link=self.link,
             reduction_link=self.reduction_link,
+            shared=self.shared,
         )

@@ -1,14 +1,17 @@
 """Plans on workers or links that differ, bettered by moving single workers: what arrangements without names cannot see."""
 
+import math
 import sys
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from heapq import nsmallest
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Stage
 from planner.arranging.degrees import degrees
-from planner.arranging.lanes import Lanes, Timing, changes
+from planner.arranging.lanes import Lanes, Timing, changes, distinct_changes
 from planner.arranging.request import Request
 from planner.placing.placement import NOT_NEEDED
 from planner.placing.survival import plan_exposure
@@ -19,6 +22,12 @@ MOST_WORKERS = 16
 
 MOST_TRIED = 6
 """Of all changes, so many that promise most are priced in full before the plan is left as it is."""
+
+MOST_NAMED = 2
+"""So many of the ways to name the workers of a change are tried."""
+
+LEAST_GAIN = 1e-9
+"""By what share goodput must grow at least: less is rounding."""
 
 SLACK = 0.02
 """By what share pipelines of a change may be through later than the plan's: not all is seen before it is priced in full."""
@@ -51,52 +60,78 @@ def _is_possible(request: Request) -> bool:
     return len(request.workers) <= MOST_WORKERS and not request.settings.schedule.is_interleaved
 
 
-def refined(request: Request, plan: Plan, goodput: float, goodput_above: Callable[[Plan, float], float | None]) -> Plan:
-    """The plan, changed worker by worker as long as goodput grows by that: exchanged, moved, left out or taken in.
+class Refinery:
+    """Changes plans of one request worker by worker."""
 
-    Micro-batches and layers follow. A change that leaves replicas of more layers within one host or failure domain is not made.
-
-    Args:
-        request: what was asked for.
-        plan: to start from; its workers hold one stage each.
-        goodput: of that plan, in samples per second.
-        goodput_above: of another plan; None where it is not above the given one.
-    """
-    refinery, best, is_better = _Refinery(request, plan), goodput, True
-    while is_better:
-        is_better = False
-        for option in refinery.options(plan):
-            if refinery.exposure(option) > refinery.exposure(plan):
-                continue
-            if (higher := goodput_above(option, best * (1 + 1e-9))) is not None:
-                plan, best, is_better = option, higher, True
-                break
-    return plan
-
-
-class _Refinery:
-    """Changes plans worker by worker."""
-
-    def __init__(self, request: Request, plan: Plan) -> None:
+    def __init__(self, request: Request) -> None:
         self._request, self._costs = request, request.costs
         settings, profile = request.settings, request.costs.profile
         self._allowed = degrees(settings.ranges, len(request.workers), profile.num_layers, settings.num_microbatches)
-        self._timing = Timing(request, plan.schedule)
 
-    def options(self, plan: Plan) -> Iterator[Plan]:
-        """Changed plans, those first whose pipelines are through first, as far as they could be faster than the plan."""
+    def refined(self, plan: Plan, goodput: float, goodput_above: Callable[[Plan, float], float | None]) -> Plan:
+        """The plan, changed worker by worker as long as goodput grows by that: exchanged, moved, left out or taken in.
+
+        Micro-batches and layers follow. A change that leaves replicas of more layers within one host or failure domain is not made.
+
+        Args:
+            plan: to start from; its workers hold one stage each.
+            goodput: of that plan, in samples per second.
+            goodput_above: of another plan; None where it is not above the given one.
+        """
+        best, is_better = goodput * (1 + LEAST_GAIN), True
+        self._timing.begin()
+        while is_better:
+            is_better = False
+            for option in self._options(plan, best):
+                if self._exposure(option) > self._exposure(plan):
+                    continue
+                if (higher := goodput_above(option, best)) is not None:
+                    plan, best, is_better = option, higher * (1 + LEAST_GAIN), True
+                    break
+        return plan
+
+    @cached_property
+    def _timing(self) -> Timing:
+        return Timing(self._request, self._request.settings.schedule)
+
+    def _options(self, plan: Plan, goodput: float) -> Iterator[Plan]:
+        """Changed plans, those first whose pipelines are through first, as far as they could have more goodput."""
         lanes = tuple(tuple(stage.worker for stage in pipeline.stages if stage.worker) for pipeline in plan.pipelines)
         idle = [worker for worker in self._request.workers if worker not in set(plan.workers)]
-        changed = {
-            key: option for option in changes(lanes, idle, self._timing.likeness) if self._is_allowed(key := tuple(sorted(option)))
-        }
-        timed = ((self._timing.seconds(option), key) for key, option in changed.items())
-        limit = min(self._timing.seconds(lanes) * (1 + SLACK), sys.float_info.max)
-        for seconds, key in nsmallest(MOST_TRIED, timed):
-            if seconds <= limit and (option := self._plan(plan, changed[key])) is not None:
-                yield option
+        promising = self._promising_kinds if self._costs.cluster.has_equal_links else self._promising
+        for option in islice(promising(lanes, idle, goodput), MOST_TRIED):
+            if (changed := self._plan(plan, option)) is not None:
+                yield changed
 
-    def exposure(self, plan: Plan) -> float:
+    def _promising(self, lanes: Lanes, idle: Sequence[str], _: float) -> Iterator[Lanes]:
+        """The first of all changes."""
+        changed = {key: option for option in changes(lanes, idle, self._timing.likeness) if self._is_allowed(key := _key(option))}
+        yield from (changed[key] for key in self._soonest(lanes, changed.items()))
+
+    def _promising_kinds(self, lanes: Lanes, idle: Sequence[str], goodput: float) -> Iterator[Lanes]:
+        """The same where lanes that are alike take equally long, whoever their workers are: such changes are timed once.
+
+        The step is known before workers have names, so names, of which state and domains depend, are given to better ones alone.
+        """
+        timing, by_kind = self._timing, defaultdict[tuple[int, ...], dict[Lanes, Lanes]](dict)
+        options = (lanes, *distinct_changes(lanes, idle, timing.likeness, timing.kind))
+        first = {timing.alike(option): option for option in options}
+        kinds = {_key(option): option for option in first.values() if self._is_allowed(option)}
+        for key in self._soonest(lanes, kinds.items()):
+            step = timing.step_seconds(kinds[key])
+            if math.isinf(step) or self._request.worth_of_step(step, len(key)) <= goodput:
+                continue
+            for option in changes(lanes, idle, timing.likeness) if not by_kind else ():
+                by_kind[timing.alike(option)][_key(option)] = option
+            yield from (option for _, option in sorted(by_kind[timing.alike(key)].items())[:MOST_NAMED])
+
+    def _soonest(self, lanes: Lanes, changed: Iterable[tuple[Lanes, Lanes]]) -> list[Lanes]:
+        """Keys of the changes that are through first, as far as they may be before the lanes are."""
+        limit = min(self._timing.seconds(lanes) * (1 + SLACK), sys.float_info.max)
+        timed = ((self._timing.seconds(option), key) for key, option in changed)
+        return [key for seconds, key in nsmallest(MOST_TRIED, timed) if seconds <= limit]
+
+    def _exposure(self, plan: Plan) -> float:
         """How much one host or failure domain can take with it."""
         return plan_exposure(plan, self._costs.cluster, self._request.workers)
 
@@ -124,3 +159,8 @@ class _Refinery:
         idle = tuple(IdleWorker(worker=worker, reason=NOT_NEEDED) for worker in self._request.workers if worker not in used)
         changed = replace(plan, pipelines=pipelines, idle_workers=idle, rounds=())
         return changed.amended(rounds=fastest_rounds(changed, self._costs))
+
+
+def _key(lanes: Lanes) -> Lanes:
+    """The same for lanes in any order."""
+    return tuple(sorted(lanes))

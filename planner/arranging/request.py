@@ -5,7 +5,13 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from estimator.costs import Costs
-from estimator.goodput import charged_goodput, restart_excess_seconds
+from estimator.goodput import (
+    charged_goodput,
+    goodput_samples_per_second,
+    migration_seconds,
+    restart_excess_seconds,
+    throughput_samples_per_second,
+)
 from kintsugi.core.decision import Estimate
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import JobSettings
@@ -14,6 +20,7 @@ from planner.arranging.degrees import degrees
 from planner.arranging.interleaving import InterleavedSearch
 from planner.arranging.problem import Problem
 from planner.arranging.search import EqualSearch
+from planner.arranging.shared import Shared
 from planner.arranging.shortage import memory_error
 from planner.arranging.unequal import UnequalSearch
 from planner.pipelines.kinds import WorkerKind, crews, kinds_of
@@ -40,6 +47,8 @@ class Request:
     """What plans are worth no more than is of no use, for a better one is known; see `worth`."""
     searches: dict[Hashable, EqualSearch] = field(default_factory=dict, compare=False)
     """By what is asked of equal workers, whoever they are; requests that are made of each other share what these found out."""
+    shared: Shared = field(default_factory=Shared, compare=False)
+    """What they share, equal workers or not."""
 
     @property
     def kinds(self) -> tuple[WorkerKind, ...]:
@@ -53,6 +62,15 @@ class Request:
         if self.policy is Policy.FAULT_FREE:
             return price.goodput_samples_per_second
         return charged_goodput(price, self.settings.mtbf_seconds)
+
+    def worth_of_step(self, iteration_seconds: float, num_pipelines: int, moving_seconds: float = 0.0) -> float:
+        """`worth` of such a step of so many pipelines without dead slots, when moving what must be moved takes so long."""
+        settings, profile = self.settings, self.costs.profile
+        throughput = throughput_samples_per_second(settings.num_microbatches, profile.microbatch_size, iteration_seconds)
+        charged = self.expected_restart_seconds(num_pipelines)
+        if self.holdings.plan is not None:
+            charged += migration_seconds(profile.recovery, moving_seconds)
+        return goodput_samples_per_second(throughput, charged, settings.mtbf_seconds)
 
     def expected_restart_seconds(self, num_pipelines: int) -> float:
         """`estimator.goodput.expected_restart_seconds` of an arrangement without dead slots: only a single pipeline risks any."""
@@ -96,6 +114,7 @@ def search_for(request: Request, *, is_spread: bool = True) -> AnySearch:
         schedule=settings.schedule,
         link=links.fastest,
         reduction_link=reduction_link,
+        shared=request.shared,
     )
     if settings.schedule.is_interleaved:
         return InterleavedSearch(problem)

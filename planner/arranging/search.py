@@ -14,13 +14,12 @@ from planner.arranging.filling import Filling
 from planner.arranging.knapsack import lengths_worth, most_worth
 from planner.arranging.polishing import polished
 from planner.arranging.problem import EqualProblem
-from planner.arranging.stepping import Kind, Stepper
+from planner.arranging.stepping import Kind
 from planner.pipelines.entries import Entries
 from planner.pipelines.partition import Partitioner
 from planner.pipelines.relaxation import Lengths, can_finish, caps, promises, which_can_finish, widest_stages
 from planner.pipelines.tails import least_tails
 from planner.pipelines.timetable import Timetable
-from planner.pipelines.zero_bubble import partitioner_for
 
 RELAXED_STEP, MARGIN = 1.01, 1.1
 """How exactly the least relaxed time is found, and how far above it tables go at first."""
@@ -55,7 +54,7 @@ class EqualSearch:
         self._widest_updates = widest_stages(updates)
         allowed = problem.allowed
         self._tails = least_tails(problem.costs.profile, allowed.dp, allowed.pp.start, problem.reduction_link)
-        self._stepper = Stepper(problem.costs, problem.schedule, problem.link)
+        self._stepper = problem.shared.stepper(problem.costs, problem.schedule, problem.link)
 
     @property
     def most_pursued(self) -> int:
@@ -281,8 +280,8 @@ class EqualSearch:
         """Splits of layers whose optimizer state is shared by so many replicas."""
         problem = self._problem
         if num_replicas not in self._partitioners:
-            kind = partitioner_for(problem.schedule)
-            self._partitioners[num_replicas] = kind(problem.costs.sums, problem.schedule, problem.link, num_replicas)
+            asked = problem.costs, problem.schedule, problem.link, num_replicas
+            self._partitioners[num_replicas] = problem.shared.partitioner(*asked)
         return self._partitioners[num_replicas]
 
     def _replicas(self, dp: int) -> int:

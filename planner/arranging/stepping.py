@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -47,17 +48,22 @@ class Reductions:
         num_bytes = [bucket_bytes(bucket, profile) for bucket in buckets]
         return cls(shapes, num_bytes, QuickOrder.of(buckets, num_bytes))
 
-    def end_seconds(self, pipelines: Counter[Kind], ends: Mapping[Kind, Sequence[float]], link: LinkCost) -> float:
+    def end_seconds(
+        self, pipelines: Counter[Kind], ends: Mapping[Kind, Sequence[float]], link: LinkCost, *, is_quick: bool
+    ) -> float:
         """End of the last reduction when stages are through with their passes at these times."""
         kinds_of: dict[tuple[int, ...], list[Kind]] = {shape: [] for shape in self.shapes}
         for kind in pipelines:
             kinds_of[kind.cuts].append(kind)
-        latest = np.concatenate([np.max([ends[kind] for kind in kinds], axis=0) for kinds in kinds_of.values()])
-        times = [sum(pipelines[kind] for kind in kinds) for kinds in kinds_of.values()]
-        num_workers = np.repeat(times, [len(shape) - 1 for shape in self.shapes]) @ self.order.stages
-        workers_and_bytes = zip(num_workers.tolist(), self.num_bytes, strict=True)
-        seconds = [ring_all_reduce_seconds(link, count, num_bytes) for count, num_bytes in workers_and_bytes]
-        return self.order.reduced_seconds(seconds, np.where(self.order.stages, latest[:, None], 0.0).max(axis=0))
+        latest, times = list[float](), list[int]()
+        for kinds in kinds_of.values():
+            own = ends[kinds[0]] if len(kinds) == 1 else list(map(max, *[ends[kind] for kind in kinds]))
+            latest += own
+            times += [sum([pipelines[kind] for kind in kinds])] * len(own)
+        num_workers = (np.array(times) @ self.order.stages).tolist()
+        seconds = list(map(partial(ring_all_reduce_seconds, link), num_workers, self.num_bytes))
+        ready = (np.array(latest)[:, None] * self.order.stages).max(axis=0)
+        return (self.order.reduced_seconds if is_quick else self.order.shortest_seconds)(seconds, ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,30 +77,32 @@ class Stepper:
     _ends: dict[Kind, tuple[float, ...]] = field(default_factory=dict, init=False)
     _reductions: dict[Shapes, Reductions] = field(default_factory=dict, init=False)
 
-    def seconds(self, pipelines: Counter[Kind], reduction_link: LinkCost) -> float:
-        """A step of pipelines given by kind and number, as the estimator reckons it, with a quickly found order of reductions.
-
-        Plans are given the best order that is found; their steps may be shorter.
+    def seconds(self, pipelines: Counter[Kind], reduction_link: LinkCost, *, is_quick: bool = True) -> float:
+        """A step of pipelines given by kind and number, as the estimator reckons it.
 
         Args:
             pipelines: how many there are of each kind.
             reduction_link: that paces reductions.
+            is_quick: with a quickly found order of reductions; plans are given the best that is found, and steps may be shorter.
         """
-        shapes = tuple(dict.fromkeys(kind.cuts for kind in pipelines))
+        shapes = tuple(sorted({kind.cuts for kind in pipelines}))
         if shapes not in self._reductions:
             self._reductions[shapes] = Reductions.of(shapes, self.costs.profile)
-        ends = {kind: self._stage_ends(kind) for kind in pipelines}
-        reduced = self._reductions[shapes].end_seconds(pipelines, ends, reduction_link)
+        ends = {kind: self.stage_ends(kind) for kind in pipelines}
+        reduced = self._reductions[shapes].end_seconds(pipelines, ends, reduction_link, is_quick=is_quick)
+        return max(reduced, *map(max, ends.values())) + self.after_seconds(pipelines)
+
+    def after_seconds(self, pipelines: Counter[Kind]) -> float:
+        """What follows the last reduction: the commit, and the longest update."""
         num_workers = sum([times * len(kind.speeds) for kind, times in pipelines.items()])
-        update = max([self._update_seconds(kind) for kind in pipelines])
-        return max(reduced, *map(max, ends.values())) + self.costs.commit_seconds(num_workers) + update
+        return self.costs.commit_seconds(num_workers) + max([self._update_seconds(kind) for kind in pipelines])
 
     def _update_seconds(self, kind: Kind) -> float:
         """The longest update of a stage."""
         optimizer = self.costs.sums.optimizer
         return max([(optimizer[b] - optimizer[a]) / speed for (a, b), speed in zip(pairwise(kind.cuts), kind.speeds, strict=True)])
 
-    def _stage_ends(self, kind: Kind) -> tuple[float, ...]:
+    def stage_ends(self, kind: Kind) -> tuple[float, ...]:
         """When the stages of a pipeline are through with their last backward pass. Shape [stages]."""
         if kind not in self._ends:
             cuts, count, speeds = kind

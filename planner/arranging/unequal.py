@@ -5,10 +5,11 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice, pairwise, product, zip_longest
 
 from estimator.arrays import Floats
+from kintsugi.core.profile import LinkCost
 from planner.arranging.arrangement import Arrangement, PipelineShape
 from planner.arranging.grouping import Kinds, dealt, evenly_roomy, in_turn, just_fitting, roomiest_first
 from planner.arranging.ordering import MOST_WORKERS, Ordered, Ordering, fits
@@ -26,6 +27,9 @@ MOST_CORRECTED = 3
 MOST_TRIED = 128
 """Arrangements that are tried by room alone where no others fit memory."""
 
+ROUNDING = 1e-9
+"""By what share a bound may be above a time by rounding alone."""
+
 TOLERANCE = 2e-3
 """What is found may be as far from the best there is."""
 
@@ -39,6 +43,29 @@ class _Crew:
     search: EqualSearch
     allowed: range
     """Numbers of pipelines."""
+
+
+@dataclass(frozen=True)
+class _Option:
+    """An arrangement whose step is reckoned when it is asked for."""
+
+    arrangement: Arrangement
+    alike: Counter[Kind]
+    """Its pipelines."""
+    stepper: Stepper
+    reduction_link: LinkCost
+    longest_seconds: float
+    """Of its pipelines, until each has reduced its own layers."""
+
+    @cached_property
+    def least_seconds(self) -> float:
+        """The step is no shorter."""
+        return (self.longest_seconds + self.stepper.after_seconds(self.alike)) * (1 - ROUNDING)
+
+    @cached_property
+    def timed(self) -> Arrangement:
+        """The arrangement with its step."""
+        return replace(self.arrangement, seconds=self.stepper.seconds(self.alike, self.reduction_link))
 
 
 class UnequalSearch:
@@ -63,11 +90,11 @@ class UnequalSearch:
         self._ordering = Ordering(len(problem.kinds))
         self._most: dict[tuple[int, Kinds], int] = {}
         """Micro-batches that fit the memory of one of so many pipelines, where it was found out."""
-        self._options: dict[tuple[Kinds, ...], Arrangement | None] = {}
+        self._options: dict[tuple[Kinds, ...], _Option | None] = {}
         self._fitting: dict[tuple[Kinds, int], list[list[Kinds]]] = {}
         """Workers in so many pipelines that are as short as fits memory."""
         self._tails: dict[int, Floats] = {}
-        self._stepper = Stepper(problem.costs, problem.schedule, problem.link)
+        self._stepper = problem.shared.stepper(problem.costs, problem.schedule, problem.link)
 
     def _crews_of(self, ideal: EqualProblem) -> Iterator[_Crew]:
         """All workers, and those that are left without the slowest or the smallest, as large as the largest and as the smallest."""
@@ -109,10 +136,11 @@ class UnequalSearch:
 
     def arrange(self, dp: int, limit_seconds: float = math.inf) -> tuple[float, Arrangement | None]:
         """A lower bound on the step of `dp` pipelines, and the best arrangement; none where no step is below the limit."""
-        bound = max(self.floor_seconds, self._ideal.arrange(dp, limit_seconds)[0])
+        least, of_ideal = self._ideal.arrange(dp, limit_seconds)
+        bound = max(self.floor_seconds, least)
         if bound >= limit_seconds:
             return bound, None
-        return bound, self._best_of(dp, lambda search: search.arrange(dp, limit_seconds)[1])
+        return bound, self._best_of(dp, lambda own: of_ideal if own is self._ideal else own.arrange(dp, limit_seconds)[1])
 
     def even(self, dp: int, limit_seconds: float = math.inf, *, num_lengths: int = 2) -> Arrangement | None:
         """The best arrangement of `dp` pipelines of so many lengths around the mean."""
@@ -129,7 +157,7 @@ class UnequalSearch:
             for dp in self.by_promise()
             for total in range(dp * lengths[0], min(len(kinds), dp * lengths[-1]) + 1)
         )
-        yield from (option for option in islice(tried, MOST_TRIED) if option is not None)
+        yield from (option.timed for option in islice(tried, MOST_TRIED) if option is not None)
 
     def step_seconds(self, arrangement: Arrangement) -> float:
         """Step of an arrangement over the fastest links, reductions, commit and update included."""
@@ -137,13 +165,15 @@ class UnequalSearch:
 
     def _best_of(self, dp: int, ask: Callable[[EqualSearch], Arrangement | None]) -> Arrangement | None:
         """The best of what comes of the arrangements of equal workers that a question has, one for each crew."""
-        options: list[Arrangement] = []
+        best: Arrangement | None = None
         for crew in self._crews:
             found = ask(crew.search) if dp in crew.allowed else None
-            options += self._given(crew.kinds, found) if found is not None else ()
-        return min(options, key=lambda option: option.seconds, default=None)
+            for option in self._given(crew.kinds, found) if found is not None else ():
+                if best is None or option.least_seconds < best.seconds:
+                    best = option.timed if best is None or option.timed.seconds < best.seconds else best
+        return best
 
-    def _given(self, kinds: Kinds, found: Arrangement) -> Iterator[Arrangement]:
+    def _given(self, kinds: Kinds, found: Arrangement) -> Iterator[_Option]:
         """Pipelines of these lengths, workers given to the longest or the shortest first, alike ones together or dealt out.
 
         Where memory differs also of other lengths: about as roomy as each other, or as short as fits.
@@ -173,25 +203,26 @@ class UnequalSearch:
         for order, count in product((kinds, kinds[::-1]), dict.fromkeys((share, 1))) if is_small else ((kinds, share),):
             yield from just_fitting(order, dp, self._problem.allowed.pp, partial(fits, partitioner, num_microbatches=count))
 
-    def _over(self, groups: Sequence[Kinds]) -> Arrangement | None:
+    def _over(self, groups: Sequence[Kinds]) -> _Option | None:
         """Pipelines of these workers; None where nothing fits memory."""
         shares = self._shares(groups)
         if shares is None:
             return None
-        dp, pipelines = len(groups), []
+        dp, pipelines, longest = len(groups), [], 0.0
         for group, share in zip(groups, shares, strict=True):
             found = self._split(dp, group, share)
             if found is None:
                 return None
             order, split = found
             pipelines.append((PipelineShape(split.cuts, share), order))
+            longest = max(longest, split.seconds)
         pipelines.sort(key=lambda item: (-len(item[1]), -item[0].num_microbatches, item[0].cuts, item[1]))
         kinds = tuple(kind for _, group in pipelines for kind in group)
         arrangement = Arrangement(tuple(shape for shape, _ in pipelines), math.inf, kinds, self._levels)
         alike = Counter(
             Kind(shape.cuts, shape.num_microbatches, tuple(kind.speed_ratio for kind in group)) for shape, group in pipelines
         )
-        return replace(arrangement, seconds=self._stepper.seconds(alike, self._problem.reduction_link(dp)))
+        return _Option(arrangement, alike, self._stepper, self._problem.reduction_link(dp), longest)
 
     def _shares(self, groups: Sequence[Kinds]) -> tuple[int, ...] | None:
         """Micro-batches of pipelines so that all are through together; None where some pipeline fits no micro-batch.

@@ -3,9 +3,11 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from operator import attrgetter
+from typing import Self
 
 import numpy as np
 
@@ -60,6 +62,8 @@ class Attained:
     """No split is faster; infinite where no split fits memory."""
     starts: Ints
     """Shape [splits, stages + 1]."""
+    is_exact: bool = False
+    """Whether all splits were priced: the bound is the best one's objective."""
 
 
 class Partitioner:
@@ -107,6 +111,14 @@ class Partitioner:
         """Splits that attained the last bound of these workers: good ones for other micro-batch counts, too."""
         self._solved: dict[tuple[object, ...], tuple[Chain, Split]] = {}
         """What was asked last of each pipeline, but for what follows its passes, and the split."""
+        self._priced: dict[tuple[object, ...], Attained] = {}
+        """The best of all splits by what was asked, where all are priced."""
+
+    def afresh(self) -> Self:
+        """The same for another search: it shares what is known for certain, but knows no splits that others have come upon."""
+        other = copy(self)
+        other._descended, other._bounded, other._attained, other._solved = {}, {}, {}, {}
+        return other
 
     def attain(
         self,
@@ -127,10 +139,14 @@ class Partitioner:
             least_update: what the longest update takes at least, which the objective leaves out.
             firsts: what is known of the first stages of all pipelines.
         """
-        chain = self._chain(kinds, num_microbatches, tail_seconds, least_update, firsts)
         if not self._schedule.is_split and math.comb(self._sums.profile.num_layers - 1, len(kinds) - 1) <= MOST_SPLITS:
-            seconds, cuts = self._first(self._all_splits(len(kinds)), chain)
-            return Attained(tuple(kinds), chain, seconds, np.stack([cuts]))
+            everything = tuple(kinds), num_microbatches, tail_seconds.tobytes(), least_update, firsts
+            if everything not in self._priced:
+                chain = self._chain(kinds, num_microbatches, tail_seconds, least_update, firsts)
+                seconds, cuts = self._first(self._all_splits(len(kinds)), chain)
+                self._priced[everything] = Attained(tuple(kinds), chain, seconds, cuts[None], is_exact=True)
+            return self._priced[everything]
+        chain = self._chain(kinds, num_microbatches, tail_seconds, least_update, firsts)
         asked = tuple(kinds), chain.rest, chain.most_first, chain.common
         if asked in self._bounded:
             known = self._bounded[asked]
@@ -161,6 +177,8 @@ class Partitioner:
         """
         if math.isinf(attained.seconds):
             return None
+        if attained.is_exact:
+            return Split(tuple(attained.starts[0].tolist()), attained.seconds, attained.seconds)
         chain = attained.chain
         asked = attained.kinds, chain.rest, chain.most_first, chain.common
         if asked in self._solved:

@@ -18,7 +18,7 @@ from kintsugi.core.plan import IdleWorker, Pipeline, Plan, Schedule
 from planner.arranging.arrangement import Arrangement
 from planner.arranging.degrees import degrees
 from planner.arranging.pursuit import pursue
-from planner.arranging.refining import is_refined, is_worth_refining, refined
+from planner.arranging.refining import Refinery, is_refined, is_worth_refining
 from planner.arranging.request import AnySearch, Request, counted_alike, search_for
 from planner.placing.placement import NOT_NEEDED, Layout, place
 from planner.placing.spreading import is_spread, most_confined
@@ -119,7 +119,11 @@ def _under_schedule(request: Request) -> Found:
     most = MOST_REFINED_OVER_LINKS if request.costs.cluster.links else MOST_REFINED
     worth = partial(_worth, request)
     promising = nlargest(most, placed, key=worth)
-    best = max([_refined(request, found, least) if worth(found) > request.least_worth else found for found in promising], key=worth)
+    refinery = Refinery(request)
+    best = max(
+        [_refined(refinery, request, found, least) if worth(found) > request.least_worth else found for found in promising],
+        key=worth,
+    )
     least = min(least, best.estimate.iteration_seconds, _confined_bound(request, best.plan))
     told = replace(best.search, elapsed_seconds=clock() - started, candidates=num_priced)
     return replace(best, search=told.bounded(least, best.estimate.iteration_seconds))
@@ -174,11 +178,11 @@ def _confined_bound(request: Request, plan: Plan) -> float:
     return pursue(few, search_for(few, is_spread=False))[1]
 
 
-def _refined(request: Request, found: Found, least_seconds: float) -> Found:
+def _refined(refinery: Refinery, request: Request, found: Found, least_seconds: float) -> Found:
     """The plan bettered worker by worker, where that may be worth it; no step is shorter than `least_seconds`."""
     if not is_worth_refining(request, found.estimate.iteration_seconds, least_seconds):
         return found
-    plan = refined(request, found.plan, _worth(request, found), partial(_worth_above, request))
+    plan = refinery.refined(found.plan, _worth(request, found), partial(_worth_above, request))
     return found if plan is found.plan else _found(request, plan)
 
 

@@ -1,17 +1,20 @@
 """Lanes that are alike are timed once, and as if each were timed alone."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
 
 from estimator.costs import Costs
+from estimator.estimate import priced
 from kintsugi.core.cluster import Cluster, HostLink
 from kintsugi.core.job import JobSettings
-from kintsugi.core.plan import Policy, Schedule
-from planner.arranging.lanes import Timing, changes
+from kintsugi.core.plan import Pipeline, Plan, Policy, Schedule, Stage
+from planner.arranging.lanes import Timing, changes, distinct_changes
 from planner.arranging.request import Request
 from planner.batches import distribute
 from planner.placing.placement import Holdings
+from restorer.rounds import fastest_rounds
 from tests.builders import uniform_profile
 
 LANES = (("w00", "w01", "w02"), ("w03", "w04", "w05"))
@@ -66,3 +69,44 @@ def test_very_many_microbatches_are_shared_out_as_one_by_one_without_timing_each
     found = timing.shares(lanes)
     assert len(times) < 600
     assert found == distribute(len(lanes), 3_000, lambda k, m: timing._pace(len(lanes), lanes[k], m)[0].seconds)
+
+
+def mixed(cluster, *speeds):
+    workers = zip(cluster.workers, itertools.cycle(speeds), strict=False)
+    return cluster.with_workers(tuple(replace(worker, speed_ratio=speed) for worker, speed in workers))
+
+
+@pytest.mark.parametrize("speeds", [(0.5, 1, 1, 1, 1, 1, 1), (0.5, 1), (0.5, 1, 0.7), (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)])
+@pytest.mark.parametrize("lanes", [LANES, (("w00", "w01"), ("w02", "w03"), ("w04",)), (("w00",), ("w01", "w02", "w03", "w04"))])
+def test_distinct_changes_come_to_all_that_changes_come_to_but_are_fewer(lanes, speeds):
+    timing = Timing(request_of(mixed(Cluster.uniform(7), *speeds)), Schedule.ONE_F_ONE_B)
+    idle = sorted({f"w{n:02d}" for n in range(7)}.difference(*lanes))
+    all_of_them = list(changes(lanes, idle, timing.likeness))
+    distinct = list(distinct_changes(lanes, idle, timing.likeness, timing.kind))
+    assert {timing.alike(option) for option in distinct} | {timing.alike(lanes)} == set(map(timing.alike, all_of_them)) | {
+        timing.alike(lanes)
+    }
+    assert {tuple(sorted(option)) for option in distinct} <= {tuple(sorted(option)) for option in all_of_them}
+    assert len(distinct) < len(all_of_them) or len(set(speeds)) == len(speeds)
+
+
+@pytest.mark.parametrize("schedule", [Schedule.ONE_F_ONE_B, Schedule.ZB_H1])
+def test_a_step_is_what_the_estimator_makes_of_the_plan(schedule):
+    request = request_of(mixed(Cluster.uniform(7), 0.5, 1, 1), 14)
+    request = replace(request, settings=replace(request.settings, schedule=schedule))
+    timing = Timing(request, schedule)
+    for lanes in (LANES, (("w00", "w01", "w02", "w03"), ("w04", "w05"), ("w06",)), (("w01",), ("w02",), ("w00", "w03", "w04"))):
+        shares = timing.shares(lanes)
+        pipelines = tuple(
+            Pipeline(
+                num_microbatches=share,
+                stages=tuple(
+                    Stage(layer_start=a, layer_stop=b, worker=worker)
+                    for worker, (a, b) in zip(lane, itertools.pairwise(timing.cuts(len(lanes), lane, share)), strict=True)
+                ),
+            )
+            for lane, share in zip(lanes, shares, strict=True)
+        )
+        plan = Plan(generation=0, policy=Policy.FAULT_FREE, schedule=schedule, pipelines=pipelines)
+        plan = plan.amended(rounds=fastest_rounds(plan, request.costs))
+        assert timing.step_seconds(lanes) == pytest.approx(priced(plan, request.costs).iteration_seconds, rel=1e-12)

@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from estimator.costs import Costs
 from kintsugi.core.cluster import Cluster, HostLink, Worker
 from kintsugi.core.job import Ranges
-from kintsugi.core.plan import Schedule
+from kintsugi.core.plan import Policy, Schedule
 from kintsugi.core.profile import LinkCost
+from planner.arranging.refining import Refinery
+from planner.arranging.request import Request
 from planner.legality import violations
+from planner.placing.placement import Holdings
 from planner.replan import replan
 from tests.builders import layer, profile_of, snapshot_of, uniform_profile
 from tests.planner.oracle import best_named_seconds
@@ -113,3 +117,15 @@ def test_a_worker_that_would_hold_all_others_up_is_left_out(speed):
     plan = replan(snapshot_of(profile, cluster_of([1.0, speed, 1.0, 1.0], {}), 6)).plan
     assert [idle.worker for idle in plan.idle_workers] == ["w01"]
     assert all(idle.reason for idle in plan.idle_workers)
+
+
+def test_other_names_for_the_same_pipelines_are_not_tried_where_nothing_moves():
+    profile, cluster = uniform_profile(8), cluster_of([0.5] + [1.0] * 7, {})
+    asked = snapshot_of(profile, cluster, 16)
+    decision, workers = replan(asked), tuple(worker.id for worker in cluster.workers)
+    request = Request(Costs(profile, cluster), asked.settings, workers, Holdings(None, ()), 0, Policy.FAULT_FREE)
+    tried = []
+    refinery = Refinery(request)
+    refinery.refined(decision.plan, request.worth(decision.estimate) * 0.99, lambda plan, least: tried.append((plan, least)))
+    assert len(tried) == 6
+    refinery.refined(decision.plan, request.worth(decision.estimate), lambda *tried: pytest.fail(f"{tried} is no better"))

@@ -14,10 +14,11 @@ from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
 from planner.arranging.knapsack import lengths_worth, most_worth
-from planner.batches import distribute, trim
+from planner.batches import distribute, exchanged, trim
 from planner.pipelines.kinds import WorkerKind
 from planner.pipelines.partition import CLOSE, Partitioner
 from planner.pipelines.relaxation import least_seconds, relaxed_worth, widest_stages
+from planner.pipelines.zero_bubble import partitioner_for
 from planner.replan import replan
 from tests.builders import FREE, layer, profile_of, snapshot_of, uniform_profile
 from tests.planner.oracle import best_pipeline_seconds, best_single_step_seconds, best_split_seconds, splits
@@ -236,3 +237,34 @@ def test_trimming_takes_from_the_slowest(caps, data):
     for _ in range(sum(count for _, count in pipelines) - total):
         max((p for p in best if p[1] > 1), key=lambda p: p[1] / p[0])[1] -= 1
     assert slowest[0] == pytest.approx(max(count / length for length, count in best))
+
+
+@pytest.mark.parametrize("schedule", [Schedule.ONE_F_ONE_B, Schedule.ZB_H1])
+def test_a_partitioner_afresh_finds_what_a_new_one_does_whatever_others_came_upon(schedule):
+    profile = profile_of([layer(f"l{n}", forward_seconds=0.01 + 0.003 * (n % 5)) for n in range(16)])
+    kinds, tail = [WorkerKind(speed, 10**12) for speed in (1.0, 0.5, 1.0, 0.8, 1.0)], np.linspace(0.0, 0.1, 17)
+    asked = LayerSums(profile), schedule, profile.network.inter_host, 1
+    used = partitioner_for(schedule)(*asked)
+    for count in (40, 20, 9):
+        used.best(used.attain(kinds, count, tail))
+    new, afresh = partitioner_for(schedule)(*asked), used.afresh()
+    for count in (10, 11):
+        assert afresh.best(afresh.attain(kinds, count, tail)) == new.best(new.attain(kinds, count, tail))
+
+
+@given(st.lists(st.lists(st.integers(0, 5), min_size=40, max_size=40), min_size=1, max_size=5), st.data())
+@settings(deadline=None)
+def test_shares_near_those_dealt_out_one_by_one_come_to_them(steps, data):
+    times = [list(itertools.accumulate(own)) for own in steps]
+    near = data.draw(st.lists(st.integers(1, 7), min_size=len(steps), max_size=len(steps)))
+    asked = []
+
+    def seconds(k, count):
+        asked.append((k, count))
+        return times[k][count]
+
+    dealt = distribute(len(steps), sum(near), seconds)
+    assert exchanged(near, seconds) == dealt
+    asked.clear()
+    assert exchanged(dealt, seconds) == dealt
+    assert len(set(asked)) <= 2 * len(steps)
