@@ -62,11 +62,8 @@ def pursue(request: Request, search: AnySearch) -> tuple[Frontier, float]:
 
 
 def _evened(search: AnySearch, dp: int, limit_seconds: float) -> Iterator[Arrangement]:
-    """Pipelines that differ by one stage at most, and such that are all of one length: then some workers are left idle.
-
-    Where there are none, such as have one that is shorter by another stage.
-    """
-    even = search.even(dp, limit_seconds) or search.even(dp, limit_seconds, num_lengths=3)
+    """Pipelines that differ by one stage at most, and such that are all of one length: then some workers are left idle."""
+    even = search.even(dp, limit_seconds)
     if even is not None:
         yield even
         if len({shape.num_workers for shape in even.shapes}) > 1:

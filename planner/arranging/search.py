@@ -134,14 +134,19 @@ class EqualSearch:
     def even(self, dp: int, limit_seconds: float = math.inf, *, num_lengths: int = 2) -> Arrangement | None:
         """The best arrangement of `dp` pipelines of so many lengths around the mean: few shapes, so reductions wait less.
 
-        One length is the mean, two are that and the next, three begin with one that is shorter: for the pipeline that is left with
-        the fewest micro-batches.
+        Where a large job has none, one length less is tried, too: for the pipeline that is left with the fewest micro-batches.
         """
+        allowed = self._problem.allowed
+        shortest = min(self._problem.num_workers // dp, allowed.pp[-1])
+        found = self._of_lengths(dp, range(shortest, shortest + num_lengths), limit_seconds)
+        if found is None and num_lengths > 1 and len(allowed.dp) > SMALL:
+            found = self._of_lengths(dp, range(shortest - 1, shortest + num_lengths), limit_seconds)
+        return found
+
+    def _of_lengths(self, dp: int, kept: range, limit_seconds: float) -> Arrangement | None:
         own = self._lengths(dp)
-        shortest = min(self._problem.num_workers // dp, self._problem.allowed.pp[-1]) - (num_lengths > 2)
-        most = np.zeros_like(own.most)
-        kept = slice(max(shortest - own.first, 0), shortest - own.first + num_lengths)
-        most[kept] = own.most[kept]
+        most, first = np.zeros_like(own.most), max(kept.start - own.first, 0)
+        most[first : kept.stop - own.first] = own.most[first : kept.stop - own.first]
         return self._among(dp, own._replace(most=most), limit_seconds)[1]
 
     def _among(self, dp: int, lengths: Lengths, limit_seconds: float) -> tuple[float, Arrangement | None]:
