@@ -6,6 +6,7 @@ waits at the end for a file that another has just begun.
 
 import gc
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -49,6 +50,9 @@ PROCESSES = "pytest.mark.processes"
 pytest.register_assert_rewrite(  # to say what was not so
     "tests.processes", "tests.services", "tests.restorer.crew", "tests.runtime.runs"
 )
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background; what tests start would ignore Ctrl-C, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; on tiny tensors threads only wait for each other
 

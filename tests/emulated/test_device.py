@@ -98,8 +98,8 @@ def small_gpt():
 Pace.keep(host_seconds=float(sys.argv[1]), device_seconds=2e-6, seconds_per_byte=float(sys.argv[2]))
 marks.time.perf_counter = Pace.host_clock
 job = job_on(small_gpt, "cuda", torch.bfloat16)
-for is_distinct in (False, True):
-    model = Model(job, profile_layers(job, 2, is_distinct=is_distinct).profiles, "")
+for way in sys.argv[3:]:
+    model = Model(job, profile_layers(job, 2, is_distinct=way == "distinct").profiles, "")
     one, four, _, halves, _, quarters, *_ = pipelines(len(job.layers))
     for pipeline in (one, four, halves, quarters):
         runs = []
@@ -128,11 +128,13 @@ def test_who_is_forked_from_a_process_that_asked_for_the_device_has_none():
 
 
 @pytest.mark.parametrize(
-    ("host_seconds", "seconds_per_byte"), [(1e-5, 0.0), (1e-7, 1e-9), (1e-5, 1e-9)], ids=["host", "device", "either"]
+    ("pace", "ways"),
+    [((1e-5, 0.0), ["whole"]), ((1e-7, 1e-9), ["distinct"]), ((1e-5, 1e-9), ["whole", "distinct"])],
+    ids=["host", "device", "either"],
 )
-def test_steps_take_what_profiles_say_whether_host_or_device_is_slower(host_seconds, seconds_per_byte):
+def test_steps_take_what_profiles_say_whether_host_or_device_is_slower(pace, ways):
     """By clocks that only the device's operations move."""
-    done = emulated("-c", PACE, str(host_seconds), str(seconds_per_byte))
+    done = emulated("-c", PACE, *map(str, pace), *ways)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
