@@ -133,10 +133,17 @@ def _reconcile(state: State, message: Reconcile, choose: Choose) -> Step:
     lost, is_first = message.lost | state.lost, state.promised != message.ballot
     if not is_first and lost == state.excluded:
         return _close(state, message, choose)
-    promises = (*message.promises, Promise(state.contribution, state.accepted)) if is_first else message.promises
+    promises = (*message.promises, _promise(state, message.promises)) if is_first else message.promises
     state = replace(state, promised=message.ballot, excluded=lost, held=None)
     joining = united(message.joining, state.joining)
     return _pass_on(state, replace(message, lost=lost, promises=promises, joining=joining), choose)
+
+
+def _promise(state: State, others: tuple[Promise, ...]) -> Promise:
+    """This worker's part. What others accepted with it travels once: a ballot has one proposal, which is as long as all notes."""
+    carried = {promise.accepted.ballot for promise in others if promise.accepted is not None}
+    is_news = state.accepted is not None and state.accepted.ballot not in carried
+    return Promise(state.contribution, state.accepted if is_news else None)
 
 
 def _begin(state: State, choose: Choose) -> Step:
