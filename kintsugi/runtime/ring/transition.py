@@ -23,6 +23,7 @@ from kintsugi.runtime.ring.signals import (
     Joining,
     LeaveOut,
     Lost,
+    Missed,
     Probe,
     Received,
     Record,
@@ -48,6 +49,8 @@ def transition(state: State, signal: Signal, choose: Choose) -> Step:
             return _decided(state, agreement, choose)
         case Lost():
             return _lost(state, signal, choose)
+        case Missed(worker):
+            return _missed(state, worker, choose)
         case Found(worker):
             return _found(state, worker, choose)
         case Joining(joiner):
@@ -78,6 +81,13 @@ def _lost(state: State, signal: Lost, choose: Choose) -> Step:
     if (is_news and worker in passes_on_to) or (signal.is_reported and (is_news or is_forgotten)):
         return _begin(after, choose)
     return _propose(after, choose) if after.held is not None and after != state else (after, ())
+
+
+def _missed(state: State, worker: str, choose: Choose) -> Step:
+    """Say it again: under a ballot of its own while one is under way, else which generation this is, for who may lack it."""
+    if state.is_left_out or worker not in state.agreement.members or worker in state.lost:
+        return state, ()
+    return _begin(state, choose) if state.promised is not None else (state, (Send(worker, Hello(state.agreement.generation)),))
 
 
 def _found(state: State, worker: str, choose: Choose) -> Step:

@@ -27,6 +27,8 @@ SPLIT = Network(4, can_crash=False, can_freeze=False, can_cut=False, can_split=T
         (Network(3, can_cut=False), 1),
         (Network(3, can_break=True), 1),
         (Network(3, can_freeze=False, can_cut=False), 2),
+        (Network(3, can_freeze=False, can_cut=False, can_miss=True), 2),
+        (Network(4, can_freeze=False, can_cut=False, can_miss=True, commits=False), 2),
         (Network(5, can_freeze=False, can_cut=False, commits=False), 2),
         (Network(4, can_freeze=False, can_break=True, commits=False), 1),
         (Network(2, can_cut=False, hurries=True), 1),
@@ -50,6 +52,7 @@ def test_every_world_keeps_the_claims(network: Network, faults: int) -> None:
         (Network(3, can_crash=False, can_cut=False), 1),
         (Network(3, can_crash=False, can_freeze=False, commits=False), 2),
         (Network(3, can_freeze=False, can_cut=False), 2),
+        (Network(3, can_freeze=False, can_cut=False, can_miss=True), 2),
         (Network(2, can_join=True, can_freeze=False), 1),
         (Network(3, can_freeze=False, can_cut=False, can_split=True, hurries=True), 1),
         (Network(4, can_crash=False, can_freeze=False, can_cut=False, can_split=True, commits=False), 1),
@@ -115,6 +118,12 @@ def test_a_restart_before_all_accepted_is_found(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(transition, "_pass_on", hasty)
     report = explore(Network(3, can_cut=False, commits=False), 2)
     assert report.violation.startswith("two memberships of generation")
+
+
+def test_a_loss_of_messages_that_nobody_says_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transition, "_missed", lambda state, *_: (state, ()))
+    report = explore(Network(3, can_freeze=False, can_cut=False, can_miss=True), 2)
+    assert report.violation == "a membership is mended for ever"
 
 
 def test_a_commit_after_the_contribution_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
