@@ -8,6 +8,7 @@ from estimator.communication import ring_all_reduce_seconds, slowest_link
 from estimator.host_links import MOST_HOSTS, HostLinks
 from estimator.layers import LayerSums, StageTimes
 from estimator.list_schedule import WorkerSchedule
+from estimator.memory import Allowance
 from estimator.seats import Alike
 from kintsugi.core.cluster import Cluster
 from kintsugi.core.plan import Reduction
@@ -25,6 +26,8 @@ class Costs:
         self._rings: dict[tuple[str, ...], LinkCost] = {}
         self.rerouted: dict[object, list[tuple[bool, Mapping[str, WorkerSchedule]]]] = {}
         """List schedules by what they order, and whether they fit memory: plans differ in their reductions alone at times."""
+        self.allowances: dict[object, dict[object, Allowance]] = {}
+        """Of workers of rerouted pipelines, by the holders of layers, and by their own layers."""
         self.alike: dict[object, dict[object, Alike]] = {}
         """Pipelines that no failure touched, by schedule and holders of layers, and by what sets them apart."""
         self.paths: dict[tuple[str, ...], tuple[str, ...]] = {}

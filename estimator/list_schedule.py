@@ -16,8 +16,7 @@ Limited = tuple[int, int, int]
 """What a limit counts: the micro-batches of a worker, with so many stages to go, of a pipeline (or -1 for all)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(NamedTuple):
     """One stage of one micro-batch's way, on the worker that computes it."""
 
     worker: str
@@ -34,8 +33,7 @@ class Hop:
     """Most micro-batches between forward and backward pass; None for what the schedule has with so many stages to go."""
 
 
-@dataclass(frozen=True, slots=True)
-class Journey:
+class Journey(NamedTuple):
     """The way of some micro-batches of one pipeline through all stages."""
 
     pipeline: int

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from operator import mul
+from typing import NamedTuple
 
 from estimator.arrays import Ints
 from estimator.layers import INPUT_PART, PASS, WEIGHT_PART, LayerSums
@@ -77,23 +78,35 @@ def worker_peak_bytes(plan: Plan, worker: str, sums: LayerSums, moments: Ints) -
     return worker_static_bytes(plan, worker, sums) + running_bytes(sums, _ranges(plan, worker), moments)
 
 
-def rerouted_peak_bytes(plan: Plan, worker: str, sums: LayerSums, held_bytes: int) -> int:
-    """Peak memory of a worker that takes at most so many bytes of its `activation_budget` at once."""
-    ranges = _ranges(plan, worker)
-    update = max(sums.update_bytes(*stage) for stage in ranges)
-    return worker_static_bytes(plan, worker, sums) + max(update, held_bytes + _widest_bytes(sums, ranges, PASS))
+class Allowance(NamedTuple):
+    """What a worker of rerouted pipelines takes beside activations, in bytes."""
+
+    static_bytes: int
+    """Parameters, gradients and optimizer state of all its stages."""
+    pass_bytes: int
+    """What a forward or whole backward pass takes at most."""
+    input_excess_bytes: int
+    """How much more an input part takes than those; below 0 if less."""
+    weight_excess_bytes: int
+    """The same of a weight part."""
+    update_bytes: int
+    """What an update takes, when nothing else is held."""
+
+    def activation_budget(self, usable_bytes: int) -> int:
+        """What such a worker has for activations on devices of which it may use so much."""
+        return usable_bytes - self.static_bytes - self.pass_bytes
+
+    def peak_bytes(self, held_bytes: int) -> int:
+        """Peak memory where it takes at most so much of its `activation_budget` at once."""
+        return self.static_bytes + max(self.update_bytes, held_bytes + self.pass_bytes)
 
 
-def activation_budget(plan: Plan, worker: str, sums: LayerSums, usable_bytes: int) -> int:
-    """What a worker has for activations, in bytes, beside what it always holds and what a forward or whole backward pass takes."""
-    return usable_bytes - worker_static_bytes(plan, worker, sums) - _widest_bytes(sums, _ranges(plan, worker), PASS)
-
-
-def part_excesses(plan: Plan, worker: str, sums: LayerSums) -> tuple[int, int]:
-    """What the parts of a worker's split backward passes take beyond whole passes, input part first, in bytes; below 0 if less."""
+def allowance(plan: Plan, worker: str, sums: LayerSums) -> Allowance:
+    """What a worker takes beside activations: the same for all that hold the same layers in a plan."""
     ranges = _ranges(plan, worker)
     whole, *parts = (_widest_bytes(sums, ranges, kind) for kind in (PASS, INPUT_PART, WEIGHT_PART))
-    return parts[0] - whole, parts[1] - whole
+    update = max(sums.update_bytes(*stage) for stage in ranges)
+    return Allowance(worker_static_bytes(plan, worker, sums), whole, parts[0] - whole, parts[1] - whole, update)
 
 
 def worker_static_bytes(plan: Plan, worker: str, sums: LayerSums) -> int:

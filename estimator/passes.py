@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from estimator.costs import Costs
 from estimator.layers import StageTimes
-from estimator.memory import rerouted_peak_bytes, worker_peak_bytes
+from estimator.memory import worker_peak_bytes
 from estimator.moments import most_held, worker_moments
-from estimator.rerouted import Schedules, rerouted_schedules, touched_pipelines
+from estimator.rerouted import Schedules, allowances_of, rerouted_schedules, touched_pipelines
 from estimator.seats import Alike, Seat
 from estimator.split import scheduled_times
 from kintsugi.core.layout import Pipeline
@@ -49,6 +49,7 @@ def passes_of(plan: Plan, costs: Costs) -> Passes:
 
 def _add_rerouted(result: Passes, plan: Plan, costs: Costs, touched: frozenset[int]) -> None:
     schedules = result.rerouted = rerouted_schedules(plan, costs, touched)
+    allowances = allowances_of(plan, costs, touched)
     for index in sorted(touched):
         seats: list[Seat | None] = []
         for stage in plan.pipelines[index].stages:
@@ -58,7 +59,7 @@ def _add_rerouted(result: Passes, plan: Plan, costs: Costs, touched: frozenset[i
             own = schedules[stage.worker]
             result.end_seconds[stage.worker] = own.end_seconds
             times = costs.stage(stage.worker, stage.layer_start, stage.layer_stop)
-            peak = rerouted_peak_bytes(plan, stage.worker, costs.sums, own.activation_bytes)
+            peak = allowances[stage.worker].peak_bytes(own.activation_bytes)
             seats.append(Seat(times.forward_seconds, times.backward_seconds, own.num_in_flight, peak, own.busy_seconds))
         result.seats[index] = seats
     for worker, index in plan.pipeline_of.items():

@@ -5,11 +5,14 @@ from collections.abc import Mapping, Sequence
 from estimator.costs import Costs
 from estimator.interleaved import stage_limit
 from estimator.list_schedule import Budget, Hop, Journey, ListScheduler, WorkerSchedule
-from estimator.memory import activation_budget, part_excesses
+from estimator.memory import Allowance, allowance
 from estimator.reductions import reduced_seconds
-from kintsugi.core.plan import Plan
+from kintsugi.core.plan import Plan, Stage
 
 Schedules = Mapping[str, WorkerSchedule]
+
+Halt = tuple[int, str, str | None]
+"""A stage of a micro-batch's way: its number, the worker that computes it, and the one that computes the next."""
 
 
 def touched_pipelines(plan: Plan) -> frozenset[int]:
@@ -62,14 +65,23 @@ def _fits(schedules: Schedules, budgets: Mapping[str, Budget]) -> bool:
     return all(schedule.activation_bytes <= budgets[worker].activation_bytes for worker, schedule in schedules.items())
 
 
+def allowances_of(plan: Plan, costs: Costs, touched: frozenset[int]) -> dict[str, Allowance]:
+    """What each worker of the touched pipelines takes beside activations."""
+    known, result = costs.allowances.setdefault(plan.num_holders, {}), {}
+    for worker, index in plan.pipeline_of.items():
+        if index in touched:
+            key = tuple([(stage.layer_start, stage.layer_stop) for stage in plan.stages_of[worker]])
+            if key not in known:
+                known[key] = allowance(plan, worker, costs.sums)
+            result[worker] = known[key]
+    return result
+
+
 def _budgets(plan: Plan, costs: Costs, touched: frozenset[int]) -> dict[str, Budget]:
     """What each worker has for activations."""
     return {
-        worker: Budget(
-            activation_budget(plan, worker, costs.sums, costs.usable_bytes(worker)), *part_excesses(plan, worker, costs.sums)
-        )
-        for worker, index in plan.pipeline_of.items()
-        if index in touched
+        worker: Budget(own.activation_budget(costs.usable_bytes(worker)), own.input_excess_bytes, own.weight_excess_bytes)
+        for worker, own in allowances_of(plan, costs, touched).items()
     }
 
 
@@ -85,31 +97,29 @@ def _journeys(plan: Plan, costs: Costs, touched: frozenset[int]) -> list[Journey
                 turns_of.setdefault(workers, []).append(turn)
         else:
             turns_of[tuple([stage.worker for stage in stages if stage.worker])] = list(range(len(microbatches)))
-        result += [
-            Journey(pipeline, _hops(plan, costs, pipeline, workers), [microbatches[turn] for turn in turns], turns)
-            for workers, turns in turns_of.items()
-        ]
+        limits, known = _limits(plan, pipeline), dict[Halt, Hop]()
+        for workers, turns in turns_of.items():
+            halts = list(zip(range(len(stages)), workers, (*workers[1:], None), strict=True))
+            for halt in halts:
+                if halt not in known:
+                    known[halt] = _hop(costs, stages[halt[0]], *halt[1:], limits[halt[0]])
+            hops = tuple([known[halt] for halt in halts])
+            result.append(Journey(pipeline, hops, [microbatches[turn] for turn in turns], turns))
     return result
 
 
-def _hops(plan: Plan, costs: Costs, pipeline: int, workers: tuple[str, ...]) -> tuple[Hop, ...]:
-    hops = []
-    stages, limits = plan.pipelines[pipeline].stages, _limits(plan, pipeline)
-    for worker, following, stage, limit in zip(workers, (*workers[1:], None), stages, limits, strict=True):
-        times = costs.stage(worker, stage.layer_start, stage.layer_stop)
-        hops.append(
-            Hop(
-                worker=worker,
-                forward_seconds=times.forward_seconds,
-                backward_input_seconds=times.backward_input_seconds,
-                backward_weight_seconds=times.backward_weight_seconds,
-                delay_seconds=costs.boundary_seconds(worker, following, stage.layer_stop) if following else 0.0,
-                activation_bytes=costs.sums.activation_bytes(stage.layer_start, stage.layer_stop),
-                deferred_bytes=costs.sums.deferred_bytes(stage.layer_start, stage.layer_stop),
-                limit=limit,
-            )
-        )
-    return tuple(hops)
+def _hop(costs: Costs, stage: Stage, worker: str, following: str | None, limit: int | None) -> Hop:
+    times = costs.stage(worker, stage.layer_start, stage.layer_stop)
+    return Hop(
+        worker=worker,
+        forward_seconds=times.forward_seconds,
+        backward_input_seconds=times.backward_input_seconds,
+        backward_weight_seconds=times.backward_weight_seconds,
+        delay_seconds=costs.boundary_seconds(worker, following, stage.layer_stop) if following else 0.0,
+        activation_bytes=costs.sums.activation_bytes(stage.layer_start, stage.layer_stop),
+        deferred_bytes=costs.sums.deferred_bytes(stage.layer_start, stage.layer_stop),
+        limit=limit,
+    )
 
 
 def _limits(plan: Plan, pipeline: int) -> tuple[int | None, ...]:

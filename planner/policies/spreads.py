@@ -17,6 +17,9 @@ Routes = tuple[Route, ...]
 Gift = tuple[Slot, int]
 """A dead slot, and one of its micro-batches."""
 
+Crews = Mapping[Slot, Sequence[tuple[str, int, float]]]
+"""Those holders, their pipelines, and what a micro-batch of the slot takes them, in seconds."""
+
 Rank = Callable[[float, float], tuple[float, ...]]
 """What a holder is chosen by, the least first: seconds of passes that it would have, and that its pipeline would have taken in."""
 
@@ -28,11 +31,11 @@ def spreads(plan: Plan, holders: Holders, costs: Costs) -> tuple[Routes, ...]:
     least: what is taken in at several stages of a pipeline adds up on its own micro-batches' way. Or to the holder whose
     pipeline has taken in least anyway, micro-batch by micro-batch. Or evenly, as the paper has it (section IV-A).
     """
-    by_slot = list(_gifts(plan, holders))
+    by_slot, crews, loads = list(_gifts(plan, holders)), _crews(plan, holders, costs), _own_loads(plan, holders, costs)
     found = (
-        _ranked(plan, holders, costs, by_slot, lambda end, _: (end,)),
-        _ranked(plan, holders, costs, by_slot, lambda end, taken: (end, taken)),
-        _ranked(plan, holders, costs, sorted(by_slot, key=_turn(plan)), lambda end, taken: (taken, end)),
+        _ranked(plan, crews, loads, by_slot, lambda end, _: (end,)),
+        _ranked(plan, crews, loads, by_slot, lambda end, taken: (end, taken)),
+        _ranked(plan, crews, loads, sorted(by_slot, key=_turn(plan)), lambda end, taken: (taken, end)),
         even_spread(plan, holders),
     )
     return tuple(dict.fromkeys(found))
@@ -47,8 +50,8 @@ def even_spread(plan: Plan, holders: Holders) -> Routes:
     )
 
 
-def _gifts(plan: Plan, holders: Holders) -> Iterator[Gift]:
-    for slot in holders:
+def _gifts(plan: Plan, dead: Iterable[Slot]) -> Iterator[Gift]:
+    for slot in dead:
         for microbatch in plan.microbatches_of(slot.pipeline):
             yield slot, microbatch
 
@@ -58,16 +61,12 @@ def _turn(plan: Plan) -> Callable[[Gift], int]:
     return lambda gift: gift[1] - plan.microbatches_of(gift[0].pipeline)[0]
 
 
-def _ranked(plan: Plan, holders: Holders, costs: Costs, gifts: Iterable[Gift], rank: Rank) -> Routes:
+def _ranked(plan: Plan, crews: Crews, loads: Mapping[str, float], gifts: Iterable[Gift], rank: Rank) -> Routes:
     """Each micro-batch in turn to the holder of the least rank; ties go to slot order.
 
     Ranks never fall, so the first of a slot's queue is the least once its own is up to date. O(log holders) a micro-batch, about.
     """
-    load, taken = _own_loads(plan, holders, costs), [0.0] * len(plan.pipelines)
-    crews = {
-        slot: [(worker, plan.pipeline_of[worker], _seconds(costs, worker, _stage(plan, slot))) for worker in holders[slot]]
-        for slot in holders
-    }
+    load, taken = dict(loads), [0.0] * len(plan.pipelines)
     queues = {
         slot: [(rank(load[worker] + seconds, taken[p] + seconds), place) for place, (worker, p, seconds) in enumerate(crew)]
         for slot, crew in crews.items()
@@ -87,7 +86,14 @@ def _ranked(plan: Plan, holders: Holders, costs: Costs, gifts: Iterable[Gift], r
         takers[slot, microbatch] = worker
         load[worker] += seconds
         taken[p] += seconds
-    return tuple(_route(*gift, takers[gift]) for gift in _gifts(plan, holders))
+    return tuple(_route(*gift, takers[gift]) for gift in _gifts(plan, crews))
+
+
+def _crews(plan: Plan, holders: Holders, costs: Costs) -> Crews:
+    return {
+        slot: [(worker, plan.pipeline_of[worker], _seconds(costs, worker, _stage(plan, slot))) for worker in workers]
+        for slot, workers in holders.items()
+    }
 
 
 def _own_loads(plan: Plan, holders: Holders, costs: Costs) -> dict[str, float]:

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from estimator.layers import FIRST_PASS, KINDS, PASS, WEIGHT_PART, LayerSums
 from estimator.memory import (
-    activation_budget,
+    allowance,
     peak_bytes,
-    rerouted_peak_bytes,
     running_bytes,
     stage_peak_bytes,
     worker_static_bytes,
@@ -161,8 +160,8 @@ def test_a_worker_that_uses_its_budget_up_fills_its_device(worker):
     profile = profile_with([(10, 5, 0, 1, 2), (10, 70, 0, 1, 2), (10, 20, 3, 1, 2), (10, 0, 0, 1, 2)])
     plan, sums = grid_plan(4, [2], [4]), LayerSums(profile)
     usable = worker_static_bytes(plan, worker, sums) + 500
-    budget = activation_budget(plan, worker, sums, usable)
-    assert rerouted_peak_bytes(plan, worker, sums, budget) == usable
+    own = allowance(plan, worker, sums)
+    assert own.peak_bytes(own.activation_budget(usable)) == usable
 
 
 @pytest.mark.parametrize(
