@@ -1,5 +1,6 @@
 """A worker's part in there being a scheduler: it votes, and stands by for the scheduler where it is asked to."""
 
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ class Succession:
         """Take part in votes from now on; a worker's last vote lies in a file, so that it votes once a term."""
         own = agent.identity
         lease_seconds = LEASE_SECONDS if standby is None else standby.lease_seconds
-        folder = Path(tempfile.gettempdir()) / "kintsugi-ballots" if standby is None else standby.folder
+        folder = Path(tempfile.gettempdir()) / f"kintsugi-ballots-{os.getuid()}" if standby is None else standby.folder
         box = BallotBox(folder / f"{quote(f'{own.job}-{own.worker}', safe='')}.ballot.json")
         electorate = Electorate(
             own.worker,
