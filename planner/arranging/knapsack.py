@@ -17,29 +17,11 @@ IMPOSSIBLE = -(2**40)
 
 
 @compiled
-def most_worth(worth: Worth, first_length: int, num_workers: int, num_pipelines: int) -> int:
-    """The most that exactly so many pipelines over so many workers, some of whom may stay idle, are worth together.
-
-    Negative where there are none.
+def lengths_worth(worth: Worth, first_length: int, num_workers: int, num_pipelines: int, enough: int) -> Worth:
+    """How many of so many pipelines have each length where they are worth most together; workers may stay idle. Shape [lengths].
 
     Args:
         worth: of a pipeline of length first_length + k, shape [lengths]; below 1 where it cannot take a micro-batch.
-        first_length: the shortest length.
-        num_workers: at most so many in all.
-        num_pipelines: exactly so many.
-    """
-    single, _ = _with_idle(worth)
-    most = min(num_workers, num_pipelines * (first_length + len(worth) - 1))
-    result: int = _tables(single, first_length, most, num_pipelines, _halves(num_pipelines))[0, len(worth) - 1]
-    return result
-
-
-@compiled
-def lengths_worth(worth: Worth, first_length: int, num_workers: int, num_pipelines: int, enough: int) -> Worth:
-    """How many pipelines of each length are worth most together, over as many workers as can be. Shape [lengths].
-
-    Args:
-        worth: as for `most_worth`, like the rest.
         first_length: the shortest length.
         num_workers: at most so many in all.
         num_pipelines: exactly so many.

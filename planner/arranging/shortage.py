@@ -8,7 +8,7 @@ import numpy as np
 
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges
-from planner.arranging.knapsack import Worth, most_worth
+from planner.arranging.knapsack import Worth, lengths_worth
 from planner.pipelines.kinds import WorkerKind
 from planner.pipelines.partition import Partitioner
 
@@ -80,4 +80,4 @@ def _sufficient_workers(
 
 def _hold(worth: Worth, first_length: int, dp: int, num_microbatches: int, num_workers: int) -> bool:
     """Whether `dp` pipelines of so many workers can hold all micro-batches."""
-    return num_workers >= dp * first_length and most_worth(worth, first_length, num_workers, dp) >= num_microbatches
+    return num_workers >= dp * first_length and len(lengths_worth(worth, first_length, num_workers, dp, num_microbatches)) > 0

@@ -13,7 +13,7 @@ from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.job import Ranges
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import LinkCost
-from planner.arranging.knapsack import lengths_worth, most_worth
+from planner.arranging.knapsack import lengths_worth
 from planner.batches import distribute, exchanged, trim
 from planner.pipelines.kinds import WorkerKind
 from planner.pipelines.partition import CLOSE, Partitioner
@@ -159,11 +159,16 @@ def test_a_single_pipeline_has_the_shortest_step_with_its_updates(layers, worker
     assert decision.search.lower_bound_seconds <= best * (1 + 1e-12)
 
 
+def most_worth(worth, first, workers, pipelines):
+    times = lengths_worth(np.array(worth), first, workers, pipelines, 1)
+    return int(np.array(worth) @ times) if len(times) else -1
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(1, 3), st.integers(1, 5), st.integers(1, 20))
 def test_the_knapsack_agrees_with_enumeration(worth, first, pipelines, workers):
     assume(pipelines * first <= workers)
-    most = most_worth(np.array(worth), first, workers, pipelines)
+    most = most_worth(worth, first, workers, pipelines)
     fitting = {
         combination: sum(worth[length - first] for length in combination)
         for combination in itertools.combinations_with_replacement(range(first, first + len(worth)), pipelines)
@@ -189,7 +194,7 @@ def test_the_knapsack_agrees_with_a_table_over_all_workers(worth, first, workers
             for index, gain in enumerate(worth):
                 if value >= 0 and gain > 0 and used + first + index <= workers:
                     table[k + 1][used + first + index] = max(table[k + 1][used + first + index], value + gain)
-    assert max(most_worth(np.array(worth), first, workers, pipelines), -1) == max(table[pipelines])
+    assert most_worth(worth, first, workers, pipelines) == max(table[pipelines])
 
 
 @given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=9))
