@@ -11,6 +11,7 @@ import numpy as np
 
 from estimator.arrays import Floats
 from estimator.compiled import compiled
+from estimator.lockstep import FEWEST_STAGES, MOST_STAGES, lockstep_ends
 from kintsugi.core.errors import InfeasibleError
 from kintsugi.core.plan import Schedule
 
@@ -138,6 +139,14 @@ def alternating_ends(times: PassTimes, delays: Floats, num_microbatches: int, la
 
 @compiled
 def one_forward_one_backward_ends(times: PassTimes, delays: Floats, num_microbatches: int) -> Floats:
+    """`stagewise_ends`, by vectors in long pipelines: the same to the last bit."""
+    if FEWEST_STAGES <= len(times.forward) <= MOST_STAGES:
+        return lockstep_ends(times.forward, times.backward, times.weight, delays, num_microbatches)
+    return stagewise_ends(times, delays, num_microbatches)
+
+
+@compiled
+def stagewise_ends(times: PassTimes, delays: Floats, num_microbatches: int) -> Floats:
     """Clock by clock: at clock t, stage i passes (t - i) / 2 forward, or m = (t + i + 1) / 2 - P backward. Shape [stages].
 
     After that comes the weight part of m - i where there is one; the others follow in the end. Every pass that is waited for

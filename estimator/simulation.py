@@ -30,9 +30,9 @@ HALT = np.dtype(
 
 OP = np.dtype(
     [
-        ("halt", "i8"),
-        ("rank", "i8"),  # preference among passes that became ready at once
         ("ready", "f8"),  # when it last became ready
+        ("halt", "i4"),
+        ("rank", "i4"),  # preference among passes that became ready at once
     ]
 )
 """A micro-batch in a stage."""
@@ -66,10 +66,10 @@ DESK = np.dtype(
 )
 """A worker: what it may do, what waits for it, and what it did."""
 
-WAITING = np.dtype([("forward", "i8"), ("backward", "i8"), ("weight", "i8")])
+WAITING = np.dtype([("forward", "i4"), ("backward", "i4"), ("weight", "i4")])
 """A place in the queues of forward passes (by key), backward passes and weight parts (by worker)."""
 
-PLACED = np.dtype([("kind", "i8"), ("op", "i8"), ("end", "f8")])
+PLACED = np.dtype([("end", "f8"), ("op", "i4"), ("kind", "i4")])
 """A pass in a worker's order, and when it is through."""
 
 EVENT = np.dtype([("seconds", "f8"), ("code", "i8")])
@@ -77,10 +77,10 @@ EVENT = np.dtype([("seconds", "f8"), ("code", "i8")])
 
 @borrowing
 def _push(events: Records, size: int, seconds: float, code: int) -> None:
-    """Add to a binary heap, the earliest first; order among events of one time does not matter."""
+    """Add to a heap of four below each, the earliest first; order among events of one time does not matter."""
     place = size
     while place > 0:
-        parent = (place - 1) >> 1
+        parent = (place - 1) >> 2
         if events[parent].seconds <= seconds:
             break
         events[place].seconds, events[place].code = events[parent].seconds, events[parent].code
@@ -92,15 +92,18 @@ def _push(events: Records, size: int, seconds: float, code: int) -> None:
 def _pop(events: Records, size: int) -> int:
     """Take the earliest of `size` events; its code."""
     earliest = events[0].code
-    seconds, code = events[size - 1].seconds, events[size - 1].code
-    place, child = 0, 1
-    while child < size - 1:
-        if child + 1 < size - 1 and events[child + 1].seconds < events[child].seconds:
-            child += 1
-        if events[child].seconds >= seconds:
+    last = size - 1
+    seconds, code = events[last].seconds, events[last].code
+    place, first = 0, 1
+    while first < last:
+        child, least = first, events[first].seconds
+        for other in range(first + 1, min(first + 4, last)):
+            if events[other].seconds < least:
+                child, least = other, events[other].seconds
+        if least >= seconds:
             break
-        events[place].seconds, events[place].code = events[child].seconds, events[child].code
-        place, child = child, 2 * child + 1
+        events[place].seconds, events[place].code = least, events[child].code
+        place, first = child, 4 * child + 1
     events[place].seconds, events[place].code = seconds, code
     return int(earliest)
 

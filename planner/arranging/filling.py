@@ -5,11 +5,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from estimator.arrays import Floats, Ints
 from estimator.compiled import compiled
-from planner.arranging.knapsack import lengths_worth, most_worth
+from planner.arranging.knapsack import lengths_worth
 from planner.batches import trim
 from planner.pipelines.entries import Entry
 from planner.pipelines.timetable import Timetable, caps_within, values_from
@@ -69,20 +67,26 @@ def _least(seconds: Floats, low: float, work: tuple[int, int, int], total: int) 
     Args:
         seconds: of each length and number of micro-batches.
         low: least value that counts.
-        work: the first length, workers, and pipelines.
+        work: the first length, workers, and pipelines, as for `knapsack.lengths_worth`.
         total: micro-batches of all pipelines.
     """
-    first, num_workers, num_pipelines = work
+    caps, times = _finished_within(seconds, low, work, total)
+    if len(times):
+        return low, caps, times
     values = values_from(seconds, low)
-    infeasible, feasible, step = -1, len(values), 1
+    infeasible, feasible, step = 0, len(values), 1
     while infeasible + 1 < feasible:
         probe = min(infeasible + step, (infeasible + feasible) // 2)
-        caps = caps_within(seconds, values[probe] * (1 + TOLERANCE))
-        if most_worth(caps, first, num_workers, num_pipelines) < total:
-            infeasible, step = probe, step * 2
+        within, lengths = _finished_within(seconds, values[probe], work, total)
+        if len(lengths):
+            feasible, caps, times = probe, within, lengths
         else:
-            feasible = probe
-    if feasible == len(values):
-        return low, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    caps = caps_within(seconds, values[feasible] * (1 + TOLERANCE))
-    return values[feasible], caps, lengths_worth(caps, first, num_workers, num_pipelines)
+            infeasible, step = probe, step * 2
+    return (values[feasible] if len(times) else low), caps, times
+
+
+@compiled
+def _finished_within(seconds: Floats, target: float, work: tuple[int, int, int], total: int) -> tuple[Ints, Ints]:
+    """Caps by a time, and how many pipelines of each length finish so many micro-batches or more; empty where none do."""
+    caps = caps_within(seconds, target * (1 + TOLERANCE))
+    return caps, lengths_worth(caps, *work, total)

@@ -35,18 +35,21 @@ def most_worth(worth: Worth, first_length: int, num_workers: int, num_pipelines:
 
 
 @compiled
-def lengths_worth(worth: Worth, first_length: int, num_workers: int, num_pipelines: int) -> Worth:
-    """How many pipelines of each length are worth most together, over as many workers as can be; there are some. Shape [lengths].
+def lengths_worth(worth: Worth, first_length: int, num_workers: int, num_pipelines: int, enough: int) -> Worth:
+    """How many pipelines of each length are worth most together, over as many workers as can be. Shape [lengths].
 
     Args:
         worth: as for `most_worth`, like the rest.
         first_length: the shortest length.
         num_workers: at most so many in all.
         num_pipelines: exactly so many.
+        enough: worth, above 0, below which no pipelines will do: then the result is empty.
     """
     single, used = _with_idle(worth)
     most, counts = min(num_workers, num_pipelines * (first_length + len(worth) - 1)), _halves(num_pipelines)
     tables = _tables(single, first_length, most, num_pipelines, counts)
+    if tables[0, len(worth) - 1] < enough:
+        return np.zeros(0, dtype=np.int64)
     result = np.zeros(len(worth), dtype=np.int64)
     for index, times in enumerate(_trace(tables, counts, len(worth), first_length, most)):
         result[used[index]] += times
@@ -123,9 +126,10 @@ def _combine(first: Worth, second: Worth, shift: int, result: Worth) -> None:
     for a in range(width):
         if first[a] < 0:
             continue
-        for b in range(max(0, -shift - a), min(width, width - shift - a)):
-            if second[b] >= 0:
-                result[a + b + shift] = max(result[a + b + shift], first[a] + second[b])
+        begin = max(0, -shift - a)
+        filled, others = result[begin + a + shift :], second[begin:]
+        for n in range(min(len(filled), len(others))):  # what cannot be filled stays negative; nothing else decides, for speed
+            filled[n] = max(filled[n], first[a] + others[n])
 
 
 @compiled

@@ -11,7 +11,7 @@ from planner.arranging.arrangement import Arrangement, PipelineShape
 from planner.arranging.ceilings import Ceilings
 from planner.arranging.degrees import turning_points_first
 from planner.arranging.filling import Filling
-from planner.arranging.knapsack import lengths_worth, most_worth
+from planner.arranging.knapsack import lengths_worth
 from planner.arranging.polishing import polished
 from planner.arranging.problem import EqualProblem
 from planner.arranging.stepping import Kind
@@ -191,10 +191,9 @@ class EqualSearch:
 
     def _can_reach(self, dp: int, most: Ints, limit: float, ceilings: Ceilings) -> bool:
         """`_is_reachable` by certain ceilings."""
-        work = self._first_length, self._problem.num_workers, dp
+        work = self._first_length, self._problem.num_workers, dp, self._problem.num_microbatches
         ceilings.lower(most, limit)
-        while most_worth(most, *work) >= self._problem.num_microbatches:
-            places = np.flatnonzero(lengths_worth(most, *work))
+        while len(places := np.flatnonzero(lengths_worth(most, *work))):
             used = most[places]
             entries = zip((places + self._first_length).tolist(), used.tolist(), strict=True)
             most[places] = [ceilings.most_within(entry, limit) for entry in entries]

@@ -1,14 +1,18 @@
 """The recurrence against the paper's closed forms, against a generic evaluation of orders."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator.lockstep import FEWEST_STAGES, MOST_STAGES, lockstep_ends
 from estimator.pipeline import (
+    PassTimes,
     asymmetric_seconds,
     pipeline_times,
     rerouted_seconds,
     single_failure_seconds,
+    stagewise_ends,
     symmetric_seconds,
 )
 from estimator.schedule import order
@@ -39,6 +43,25 @@ def test_the_recurrence_of_a_schedule_equals_the_generic_one(schedule, pipeline)
     forward, backward, delays, microbatches = pipeline
     orders = [order(schedule, stage, len(forward), microbatches) for stage in range(len(forward))]
     assert pipeline_times(schedule, forward, backward, delays, microbatches) == ordered_times(orders, forward, backward, delays)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 15, 16, 17, FEWEST_STAGES, 33, 64, 101, MOST_STAGES - 1, MOST_STAGES])
+@pytest.mark.parametrize("microbatches", [1, 2, 7, 130])
+@pytest.mark.parametrize("is_split", [False, True])
+def test_all_stages_at_once_take_what_one_by_one_do(stages, microbatches, is_split):
+    chance = np.random.default_rng([stages, microbatches])
+    forward, backward, weight, delays = (chance.random(count) for count in (stages, stages, stages, stages - 1))
+    times = PassTimes(forward, backward, weight * is_split)
+    assert np.array_equal(lockstep_ends(*times, delays, microbatches), stagewise_ends(times, delays, microbatches))
+
+
+@pytest.mark.parametrize("stages", [FEWEST_STAGES, 47, MOST_STAGES + 1])
+def test_the_recurrence_of_long_pipelines_equals_the_generic_one(stages):
+    chance, microbatches = np.random.default_rng(stages), 60
+    forward, backward, delays = (chance.random(count).tolist() for count in (stages, stages, stages - 1))
+    orders = [order(Schedule.ONE_F_ONE_B, stage, stages, microbatches) for stage in range(stages)]
+    times = pipeline_times(Schedule.ONE_F_ONE_B, forward, backward, delays, microbatches)
+    assert times == ordered_times(orders, forward, backward, delays)
 
 
 @given(pipelines(), st.integers(0, 5), st.floats(0.0, 1.0))

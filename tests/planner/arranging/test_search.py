@@ -172,7 +172,8 @@ def test_the_knapsack_agrees_with_enumeration(worth, first, pipelines, workers):
     if not fitting:
         assert most < 0
         return
-    times = lengths_worth(np.array(worth), first, workers, pipelines)
+    assert not len(lengths_worth(np.array(worth), first, workers, pipelines, most + 1))
+    times = lengths_worth(np.array(worth), first, workers, pipelines, most)
     lengths = tuple(np.repeat(np.arange(first, first + len(worth)), times).tolist())
     assert fitting[lengths] == max(fitting.values()) == most
 
