@@ -1,5 +1,6 @@
 """A worker's part in there being a scheduler: it votes, and stands by for the scheduler where it is asked to."""
 
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,8 +28,7 @@ class Succession:
         """Take part in votes from now on; a worker's last vote lies in a file, so that it votes once a term."""
         own = agent.identity
         lease_seconds = LEASE_SECONDS if standby is None else standby.lease_seconds
-        folder = Path(tempfile.gettempdir()) / "kintsugi-ballots" if standby is None else standby.folder
-        box = BallotBox(folder / f"{quote(f'{own.job}-{own.worker}', safe='')}.ballot.json")
+        box = BallotBox(ballot_folder(standby) / f"{quote(f'{own.job}-{own.worker}', safe='')}.ballot.json")
         electorate = Electorate(
             own.worker,
             links,
@@ -52,7 +52,7 @@ class Succession:
             own,
             self._electorate,
             source=source,
-            copy=LogCopy(standby.folder / LOG_FILE),
+            copy=LogCopy(Path(standby.folder) / LOG_FILE),
             serve=lambda path: ServiceProcess(path, own.job, host=standby.host, token=token),
             options=standby,
             silent_seconds=lambda: scheduler.silent_seconds,
@@ -77,3 +77,8 @@ class Succession:
         self._scheduler.moved(url)
         if self._source is not None:
             self._source.moved(url)
+
+
+def ballot_folder(standby: StandbyOptions | None) -> Path:
+    """Where a worker's last vote lies: with what it stands by with, or where temporary files do, apart from other users'."""
+    return Path(tempfile.gettempdir()) / f"kintsugi-ballots-{os.getuid()}" if standby is None else Path(standby.folder)

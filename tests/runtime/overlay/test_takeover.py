@@ -1,6 +1,8 @@
 """A scheduler dies, and a worker goes on in its place: votes over links that form a line, the log's copy, and real services."""
 
+import os
 import signal
+import tempfile
 import threading
 import time
 from contextlib import ExitStack
@@ -24,6 +26,7 @@ from kintsugi.runtime.overlay.heard import HeardScheduler
 from kintsugi.runtime.overlay.messages import Channel, Message
 from kintsugi.runtime.overlay.serving import ServiceProcess
 from kintsugi.runtime.overlay.standby import LOG_FILE, LogCopy, Standby, StandbyOptions
+from kintsugi.runtime.overlay.succeeding import ballot_folder
 from planner.overlay.succession import Ballot
 from tests.planner.overlay.world import mesh
 from tests.processes import is_running, service
@@ -123,6 +126,14 @@ def test_a_candidate_goes_on_from_what_its_voters_had_seen(tmp_path, overlay):
 def entries(world):
     numbered = enumerate(world.log, 1)
     return tuple(OverlayEntry(number=n, event=event, at=at, term=1, generation=n) for n, (event, at) in numbered)
+
+
+def test_votes_of_one_user_lie_where_those_of_another_do_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mine = ballot_folder(None)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert mine != ballot_folder(None)
+    assert ballot_folder(StandbyOptions(folder=str(tmp_path))) == tmp_path
 
 
 def test_the_copy_of_a_log_goes_on_where_it_ended(tmp_path):
@@ -228,7 +239,7 @@ def test_training_and_joining_go_on_when_the_scheduler_is_killed(tmp_path, monke
         monkeypatch.setenv(name, value)
     database, folder = tmp_path / "first.sqlite3", tmp_path / "log"
     token = token_of(database, "clinics")
-    standby = StandbyOptions(folder=folder, lease_seconds=2.0, vote_seconds=1.0)
+    standby = StandbyOptions(folder=str(folder), lease_seconds=2.0, vote_seconds=1.0)
     trainees: dict[str, Trainee] = {}
     with ExitStack() as running:
 
