@@ -17,8 +17,6 @@ Parallelism*, 2023): only input parts are waited for, and worker i puts the weig
 units than the first worker does. Nobody waits for the first stage's input part: it passes backward in one.
 """
 
-from collections import deque
-from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -166,44 +164,45 @@ def _finish(state: _State, weight: Floats, worker: int, place: int) -> None:
         state.free[worker, case] = state.ends[stage, case] = state.free[worker, case] + weight[stage, case]
 
 
-_Unit = tuple[int, int]
-"""Stage and micro-batch."""
-
-
 @lru_cache(maxsize=4096)
-def _passes(worker: int, num_workers: int, num_virtual: int, num_microbatches: int, is_split: bool) -> tuple[Ints, Ints, Ints]:
-    """Passes of one worker in order: their kinds as places in `KINDS`, stages, and micro-batches. Shape [passes] each."""
-    ordered = _units(worker, num_workers, num_virtual, num_microbatches)
-    passes = _with_weight_parts(ordered, worker) if is_split else ordered
-    kinds, stages, microbatches = np.array([(kind, *unit) for kind, unit in passes], dtype=np.int64).T
-    return kinds, stages, microbatches
+def _passes(worker: int, num_workers: int, num_virtual: int, num_microbatches: int, is_split: bool) -> Ints:
+    """Passes of one worker in order: their kinds as places in `KINDS`, stages, and micro-batches. Shape [3, passes]."""
+    return _by_the_clock(worker, num_workers, num_virtual, num_microbatches, worker if is_split else -1)
 
 
-def _units(worker: int, num_workers: int, num_virtual: int, num_microbatches: int) -> list[tuple[int, _Unit]]:
-    """Forward and whole backward passes of one worker, by the clock."""
+@compiled
+def _by_the_clock(worker: int, num_workers: int, num_virtual: int, num_microbatches: int, num_put_off: int) -> Ints:
+    """`_passes`, with the weight parts of so many units put off; below 0 backward passes are whole."""
     groups = groups_of(num_workers, num_microbatches)
-    behind, units = lag(num_workers, num_virtual, groups), []
-    for place in range(num_virtual * groups[0] * groups[3]):
-        turn, microbatch = unit(place, num_virtual, groups)
-        if microbatch >= 0:
-            units.append((2 * (place + worker), FORWARD, (turn * num_workers + worker, microbatch)))
-            returning = (num_virtual - 1 - turn) * num_workers + worker, microbatch
-            units.append((2 * (place + behind - worker) + 1, BACKWARD, returning))
-    return [(kind, passed) for _, kind, passed in sorted(units)]
-
-
-def _with_weight_parts(ordered: Iterable[tuple[int, _Unit]], num_put_off: int) -> Iterator[tuple[int, _Unit]]:
-    """The passes with backward ones split, and the weight parts of so many of them put off."""
-    waiting: deque[_Unit] = deque()
-    for kind, passed in ordered:
-        if kind == FORWARD or passed[0] == 0:
-            yield kind, passed
+    behind, num_places = lag(num_workers, num_virtual, groups), num_virtual * groups[0] * groups[3]
+    passes, size = np.empty((3, 3 * num_virtual * num_microbatches), dtype=np.int64), 0
+    inputs, num_inputs, num_weights = np.empty(num_virtual * num_microbatches, dtype=np.int64), 0, 0
+    forward, backward = 0, 0
+    while backward < num_places:
+        is_forward = forward < num_places and forward + worker <= backward + behind - worker
+        turn, microbatch = unit(forward if is_forward else backward, num_virtual, groups)
+        forward, backward = forward + is_forward, backward + (not is_forward)
+        if microbatch < 0:
             continue
-        yield INPUT, passed
-        waiting.append(passed)
-        if len(waiting) > num_put_off:
-            yield WEIGHT, waiting.popleft()
-    yield from ((WEIGHT, passed) for passed in waiting)
+        stage = (turn if is_forward else num_virtual - 1 - turn) * num_workers + worker
+        is_whole = num_put_off < 0 or stage == 0
+        passes[0, size] = FORWARD if is_forward else BACKWARD if is_whole else INPUT
+        passes[1, size], passes[2, size] = stage, microbatch
+        if not (is_forward or is_whole):
+            inputs[num_inputs], num_inputs = size, num_inputs + 1
+        size += 1
+        if num_inputs - num_weights > max(num_put_off, 0):
+            size, num_weights = _weight_part(passes, size, inputs[num_weights]), num_weights + 1
+    for place in inputs[num_weights:num_inputs]:
+        size = _weight_part(passes, size, place)
+    return passes[:, :size].copy()
+
+
+@borrowing
+def _weight_part(passes: Ints, size: int, place: int) -> int:
+    """Add the weight part of the unit whose input part is at a place; how many passes there are then."""
+    passes[0, size], passes[1, size], passes[2, size] = WEIGHT, passes[1, place], passes[2, place]
+    return size + 1
 
 
 def worker_order(

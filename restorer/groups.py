@@ -22,7 +22,7 @@ from restorer.channels import ChannelGroups
 from restorer.gloo import GlooGroup, connect
 from restorer.reducing import AllReduce, Reducing
 from restorer.rendezvous import Rendezvous, group_prefix
-from restorer.sockets import Sockets, open_sockets, shut_down, shut_down_once_quiet
+from restorer.sockets import Sockets, ending_at, open_sockets, shut_down, shut_down_once_quiet
 from restorer.teardown import let_go
 from restorer.transport import GlooTransport, Transport, UnderWay, to_host
 from restorer.waiter import OwnWaiter, Waiter
@@ -114,7 +114,7 @@ class Groups:
                     self._groups[members].allreduce([torch.zeros(1)]).wait()
             self._connect_channels()
             if self._own_sockets is None:
-                self._own_sockets = open_sockets() - self._foreign_sockets
+                self._own_sockets = self._connections()
         except Exception as error:  # whatever it is, the waiting thread must learn of it
             self._error = error
         finally:
@@ -124,8 +124,12 @@ class Groups:
         """What they open is among the sockets that are shut down only where that is how they are given up."""
         if self._channels is not None and not self._is_aborted:
             if not self._channels.ends_with_sockets:
-                self._own_sockets = open_sockets() - self._foreign_sockets
+                self._own_sockets = self._connections()
             self._channels.connect(self._rendezvous)
+
+    def _connections(self) -> Sockets:
+        """What was opened since these groups began, and leads from or to where a member listens: others opened connections, too."""
+        return ending_at(open_sockets() - self._foreign_sockets, self._rendezvous.addresses)
 
     def transport(self, device: torch.device, members: tuple[str, ...] | None = None) -> GlooTransport:
         """Messages between `members` (all by default), for one thread: it never waits for what others wait for."""
@@ -204,7 +208,7 @@ class Groups:
         if self._channels is not None:
             self._channels.give_up()
         if self._own_sockets is None:
-            shut_down(open_sockets() - self._foreign_sockets)
+            shut_down(self._connections())
         else:
             drained = (self._own_sockets, self._under_way)
             threading.Thread(target=_drain, args=drained, name=f"drain-{self._name}", daemon=True).start()

@@ -6,6 +6,7 @@ from datetime import timedelta
 from urllib.parse import quote, unquote
 
 from restorer.gloo import Store
+from restorer.sockets import addresses_in
 
 
 class Rendezvous(Store):
@@ -18,6 +19,8 @@ class Rendezvous(Store):
         super().__init__()
         self._publish = publish
         self._values: dict[str, bytes] = {}
+        self._own: list[bytes] = []
+        """What this member published, which it may not have heard yet."""
         self._changed = threading.Condition()
         self._is_closed = False
 
@@ -33,9 +36,18 @@ class Rendezvous(Store):
             self._is_closed = True
             self._changed.notify_all()
 
+    @property
+    def addresses(self) -> frozenset[bytes]:
+        """Where members listen, as they told in whatever form; what only looks like an address is among them, too."""
+        with self._changed:
+            told = (*self._values.values(), *self._own)
+        return frozenset[bytes]().union(*map(addresses_in, told))
+
     def set(self, key: str, value: bytes | str) -> None:
         """Publish a key."""
-        self._publish(key, value.encode() if isinstance(value, str) else bytes(value))
+        told = value.encode() if isinstance(value, str) else bytes(value)
+        self._own.append(told)
+        self._publish(key, told)
 
     def get(self, key: str) -> bytes:
         """Wait for a key."""

@@ -2,11 +2,12 @@
 
 import errno
 import os
+import re
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from weakref import WeakSet
 
@@ -22,6 +23,12 @@ _TCP_INFO_MOVED = "=120xQQ"
 
 Sockets = frozenset[tuple[int, str]]
 """Descriptors with their inodes, which tell them from later files of the same number."""
+
+_ADDRESSES = tuple(
+    re.compile(b"(?=(" + re.escape(struct.pack("=H", family)) + b".{%d}))" % num_bytes, re.DOTALL)
+    for family, num_bytes in ((socket.AF_INET, 6), (socket.AF_INET6, 22))
+)
+"""Of IP and TCP as systems keep them (`struct sockaddr_in` and `sockaddr_in6`, as far as they tell a port and a host)."""
 
 
 _apart: WeakSet[socket.socket] = WeakSet()
@@ -53,6 +60,29 @@ def open_sockets() -> Sockets:
             if target.startswith("socket:") and int(name) not in apart:
                 found.add((int(name), target))
     return frozenset(found)
+
+
+def addresses_in(text: bytes) -> frozenset[bytes]:
+    """Whatever may be an address in what a library says about itself in bytes of its own. O(bytes)."""
+    return frozenset(found for kind in _ADDRESSES for found in kind.findall(text))
+
+
+def ending_at(sockets: Sockets, addresses: Set[bytes]) -> Sockets:
+    """The TCP connections of which one end or the other is at one of these addresses."""
+    return frozenset(own for own in sockets if not addresses.isdisjoint(_ends(*own)))
+
+
+def _ends(descriptor: int, target: str) -> set[bytes]:
+    """Both addresses of a connection; none of what is no TCP connection, or closed since."""
+    with suppress(OSError), _duplicate(descriptor, target) as connection:
+        if connection.family in (socket.AF_INET, socket.AF_INET6):
+            return {_packed(connection.family, *end) for end in (connection.getsockname(), connection.getpeername())}
+    return set()
+
+
+def _packed(family: int, host: str, port: int, flow: int = 0, _: int = 0) -> bytes:
+    begin = struct.pack("=H", family) + struct.pack("!H", port)
+    return begin + (struct.pack("!I", flow) if family == socket.AF_INET6 else b"") + socket.inet_pton(family, host)
 
 
 def shut_down_once_quiet(sockets: Sockets) -> None:

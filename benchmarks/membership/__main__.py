@@ -18,7 +18,7 @@ from benchmarks.membership.exploration import explore
 from benchmarks.membership.latency import Setting, row
 from benchmarks.membership.network import Network
 
-KINDS = ("crash", "freeze", "break", "cut", "split", "join")
+KINDS = ("crash", "freeze", "break", "miss", "cut", "split", "join")
 
 EXPLORATIONS = (
     (2, 2, "crash,freeze,cut", True, False),
@@ -28,6 +28,7 @@ EXPLORATIONS = (
     (2, 1, "crash,freeze,cut,join", True, False),
     (3, 1, "crash,join", True, False),
     (4, 2, "crash", True, False),
+    (4, 2, "crash,miss", True, False),
     (5, 2, "crash", True, False),
     (5, 1, "crash,break,cut", True, False),
 )

@@ -10,7 +10,7 @@ from benchmarks.membership.network import Network
 from benchmarks.membership.world import ANYBODY, World, pair
 from kintsugi.runtime.ring.state import State
 
-FAULTS = ("crash", "freeze", "break", "cut", "split")
+FAULTS = ("crash", "freeze", "break", "miss", "cut", "split")
 """Events that need not happen."""
 
 

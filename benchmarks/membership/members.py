@@ -18,6 +18,7 @@ from kintsugi.runtime.ring.signals import (
     Joining,
     LeaveOut,
     Lost,
+    Missed,
     Received,
     Record,
     Send,
@@ -145,6 +146,8 @@ class Members:
             return Received(self.names[arguments[0]], self.messages[arguments[1]])
         if kind == "lost":
             return Lost(self.names[arguments[0]], is_certain=arguments[1])
+        if kind == "missed":
+            return Missed(self.names[arguments[0]])
         if kind == "reminded":
             return Lost(self.names[arguments[0]], is_reported=True)
         if kind == "joining":

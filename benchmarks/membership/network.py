@@ -20,6 +20,8 @@ class Network(LookingRound):
     can_cut: bool = True
     can_break: bool = False
     """Whether a connection may be lost, and what is under way on it, between members that could connect again."""
+    can_miss: bool = False
+    """Whether what is under way between members may be lost with a connection while they have another one, as both notice."""
     can_split: bool = False
     """Whether the ring may be cut in two parts at once, between each and its other neighbours."""
     hurries: bool = False
@@ -80,6 +82,16 @@ class Network(LookingRound):
         before = draft.world()
         for outcome in self.reactions(before, member, ("lost", other, False)):
             yield self.applied(Draft(before), member, outcome, (how, self.names[member], self.names[other]))
+
+    def _missed(self, draft: Draft, member: int, other: int) -> Iterator[tuple[Event, World]]:
+        """What was under way between two members is lost, and they stay connected."""
+        for way in ((member, other), (other, member)):
+            draft.queues.pop(way, None)
+        before, event = draft.world(), ("miss", self.names[member], self.names[other])
+        for outcome in self.reactions(before, member, ("missed", other)):
+            _, noticed = self.applied(Draft(before), member, outcome, event)
+            for answer in self.reactions(noticed, other, ("missed", member)):
+                yield self.applied(Draft(noticed), other, answer, event)
 
     def _services(self, world: World, *, are_contested: bool) -> Iterator[tuple[Event, World]]:
         """The lease serves who waits for it, and hears of what it is only to keep, where that may make a difference or late.
@@ -176,6 +188,10 @@ class Network(LookingRound):
             draft = Draft(world)
             draft.faults -= 1
             yield from self._lost(draft, member, other, "break")
+        if self.can_miss and self.state(world, other) is not None and world.states[other] != AWAITED:
+            draft = Draft(world)
+            draft.faults -= 1
+            yield from self._missed(draft, member, other)
         if self.can_cut:
             draft = Draft(world)
             draft.cut_off(member, other)

@@ -16,7 +16,7 @@ from planner.arranging.ordering import MOST_WORKERS
 from planner.arranging.pace import Pace, together
 from planner.arranging.problem import Problem
 from planner.arranging.tightness import Tight, interleaved_memory_error
-from planner.pipelines.chunks import ChunkSplit, ChunkSplitter
+from planner.pipelines.chunks import ChunkSplit, ChunkSplitter, least_held
 from planner.pipelines.kinds import WorkerKind, crews, fastest_first, levels
 from planner.pipelines.tails import tail_seconds
 
@@ -60,8 +60,9 @@ class InterleavedSearch:
         self._num_layers = problem.costs.profile.num_layers
         self._splitters: dict[int, ChunkSplitter] = {}
         self._tails: dict[int, Floats] = {}
-        self._tight: dict[tuple[int, Kinds, int, int], None] = {}
-        """Pipelines that no split was found for that fits memory: how many there were, workers, stages of each, micro-batches."""
+        self._tight: dict[tuple[int, tuple[Kinds, int, int]], int] = {}
+        """How many pipelines there were when no split was found that fits memory: by the holders who share optimizer state, and by
+        a pipeline's workers, the stages of each, and its micro-batches."""
         self._num_found = 0
         self._options: dict[int, list[Arrangement]] = {}
         self._too_tight: list[tuple[int, int]] = []
@@ -135,8 +136,9 @@ class InterleavedSearch:
     def shortage(self, ranges: Ranges) -> InfeasibleError:
         """Why nothing fits memory, and how many workers would do within the job's ranges."""
         assert self._tight, "something fits, or nothing was tried"
+        tight = [self._roomiest(dp, *pipeline) for (_, pipeline), dp in self._tight.items()]
         return interleaved_memory_error(
-            min((self._roomiest(*tight) for tight in self._tight), key=lambda tight: (tight.lacking_bytes, len(tight.kinds))),
+            min(tight, key=lambda tight: (tight.lacking_bytes, len(tight.kinds))),
             self._splitter,
             num_layers=self._num_layers,
             num_microbatches=self._problem.num_microbatches,
@@ -254,10 +256,12 @@ class InterleavedSearch:
         dp = len(groups)
         virtual = [min(num_virtual, self._num_layers // len(group)) if len(group) > 1 else 1 for group in groups]
         whole, pipelines = self._problem.num_microbatches, list(zip(groups, virtual, strict=True))
+        if all(self._is_ruled_out(dp, *pipeline) for pipeline in dict.fromkeys(pipelines)):
+            return None
         paces = {pipeline: self._pace(*pipeline) for pipeline in set(pipelines)}
         shares = together([paces[pipeline] for pipeline in pipelines], whole)
         splits = self._splits(groups, virtual, shares)
-        if any(split.lacking_bytes for split in splits):
+        if not splits:
             return None
         order = sorted(range(dp), key=lambda k: (-len(groups[k]), -shares[k]))
         shapes = tuple(PipelineShape(splits[k].cuts, shares[k], virtual[k]) for k in order)
@@ -266,6 +270,17 @@ class InterleavedSearch:
         if len(set(self._kinds)) == 1:
             return Arrangement(shapes, seconds)
         return Arrangement(shapes, seconds, tuple(kind for k in order for kind in groups[k]), self._levels)
+
+    def _is_ruled_out(self, dp: int, group: Kinds, num_virtual: int) -> bool:
+        """Whether it is certain that no split fits memory if this is the pipeline with the most micro-batches."""
+        share = least_held(len(group), -(-self._problem.num_microbatches // dp))
+        is_ruled_out = self._splitter(dp).is_ruled_out(group, num_virtual, share)
+        if is_ruled_out:
+            self._remember_tight(dp, (group, num_virtual, share))
+        return is_ruled_out
+
+    def _remember_tight(self, dp: int, pipeline: tuple[Kinds, int, int]) -> None:
+        self._tight.setdefault((self._replicas(dp), pipeline), dp)
 
     def _pace(self, group: Kinds, num_virtual: int) -> Pace:
         """In passes of the whole model at speed 1, when stages are equal (Narayanan et al., section 2.2; Qi et al., ZB-H1)."""
@@ -280,7 +295,10 @@ class InterleavedSearch:
         return max(0.0, whole - 2 * weight) / whole if self._problem.schedule.is_split and whole else 1.0
 
     def _splits(self, groups: Sequence[Kinds], virtual: Sequence[int], shares: Sequence[int]) -> list[ChunkSplit]:
-        """The split of every pipeline: alike ones share that of the busiest, so that they hold the same, where it is no slower."""
+        """The split of every pipeline: alike ones share that of the busiest, so that they hold the same, where it is no slower.
+
+        None where some pipeline does not fit memory.
+        """
         splitter, tail = self._splitter(len(groups)), self._tail(len(groups))
         busiest: dict[Kinds, ChunkSplit] = {}
         result: dict[tuple[Kinds, int], ChunkSplit] = {}
@@ -290,21 +308,26 @@ class InterleavedSearch:
                 continue
             known = busiest.get(group)
             result[pipeline] = splitter.best(group, virtual[k], share, tail)
-            if known is not None:
+            if result[pipeline].lacking_bytes:
+                self._remember_tight(len(groups), (group, virtual[k], share))
+            elif known is not None and not known.lacking_bytes:
                 same = splitter.priced(known.cuts, group, share, tail)
                 if not same.lacking_bytes and same.seconds <= max(known.seconds, result[pipeline].seconds):
                     result[pipeline] = same
             busiest.setdefault(group, result[pipeline])
-            if result[pipeline].lacking_bytes:
-                self._tight[len(groups), group, virtual[k], share] = None
+        if any(split.lacking_bytes for split in result.values()):
+            return []
         return [result[pipeline] for pipeline in zip(groups, shares, strict=True)]
 
     def _splitter(self, dp: int) -> ChunkSplitter:
-        if dp not in self._splitters:
-            costs = self._problem.costs
-            replicas = costs.profile.optimizer_shards(dp)
-            self._splitters[dp] = ChunkSplitter(costs.sums, self._problem.schedule, self._problem.link, replicas)
-        return self._splitters[dp]
+        replicas = self._replicas(dp)
+        if replicas not in self._splitters:
+            problem = self._problem
+            self._splitters[replicas] = ChunkSplitter(problem.costs.sums, problem.schedule, problem.link, replicas)
+        return self._splitters[replicas]
+
+    def _replicas(self, dp: int) -> int:
+        return self._problem.costs.profile.optimizer_shards(dp)
 
     def _tail(self, dp: int) -> Floats:
         if dp not in self._tails:

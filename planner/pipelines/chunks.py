@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 
 from estimator.arrays import Floats, Ints
+from estimator.interleaved import GROUPS_AT_ONCE
 from estimator.layers import LayerSums
 from estimator.moments import all_moments, kinds_under, stacked_moments
 from kintsugi.core.plan import Schedule
@@ -83,21 +84,41 @@ class ChunkSplitter:
         )
         self._work, self._optimizer = forward + backward, np.array(sums.optimizer, np.float64)
         self._capacities = Capacities(sums, num_replicas, self._memory.taken)
-        self._known: dict[tuple[tuple[WorkerKind, ...], int, int], ChunkSplit] = {}
+        self._known: dict[object, ChunkSplit] = {}
+        """Splits by what was asked for."""
+        self._ruled_out: dict[tuple[tuple[WorkerKind, ...], int, int], ChunkSplit | None] = {}
+        """An even split where none fits memory for certain, by workers, stages of each, and micro-batches."""
 
     def best(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int, tail: Floats) -> ChunkSplit:
-        """The fastest split that was found; one that lacks memory only where none was found that fits.
+        """The fastest split that was found; one that lacks memory, without a time if that is certain, where none was that fits.
 
         Args:
             kinds: of the workers, in the order in which the stages go round them.
             num_virtual: stages per worker; all of them together are no more than there are layers.
             num_microbatches: that enter the pipeline.
-            tail: reduction of the first n layers in seconds, shape [layers + 1]; always the same.
+            tail: reduction of the first n layers in seconds, shape [layers + 1].
         """
-        key = kinds, num_virtual, num_microbatches
+        if ruled_out := self._tight(kinds, num_virtual, num_microbatches):
+            return ruled_out
+        key = kinds, num_virtual, num_microbatches, tail.tobytes()
         if key not in self._known:
             self._known[key] = _Descent(self, kinds, num_virtual, num_microbatches, tail).run()
         return self._known[key]
+
+    def is_ruled_out(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int) -> bool:
+        """Whether it is certain that no split fits memory."""
+        return self._tight(kinds, num_virtual, num_microbatches) is not None
+
+    def _tight(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int) -> ChunkSplit | None:
+        """An even split where it is ruled out that any fits memory."""
+        key = kinds, num_virtual, num_microbatches
+        if key not in self._ruled_out:
+            self._ruled_out[key] = None
+            if not self.may_fit(*key):
+                cuts = self.even([kind.speed_ratio for kind in kinds], num_virtual)
+                lacking = int(self.lacking(cuts[None], kinds, num_microbatches)[0])
+                self._ruled_out[key] = ChunkSplit(tuple(cuts.tolist()), math.inf, math.inf, lacking)
+        return self._ruled_out[key]
 
     def fits(self, kinds: tuple[WorkerKind, ...], num_virtual: int, num_microbatches: int) -> bool:
         """Whether a split is found that fits memory."""
@@ -180,6 +201,11 @@ class ChunkSplitter:
         return lacking_bytes(self._memory, moments, usable, options)
 
 
+def least_held(num_workers: int, num_microbatches: int) -> int:
+    """With which number of so many micro-batches or more workers hold least: whole groups, and few, as others change nothing."""
+    return num_workers * min(num_microbatches // num_workers, GROUPS_AT_ONCE) or num_microbatches
+
+
 def _speeds(kinds: Sequence[WorkerKind]) -> Floats:
     return np.array([kind.speed_ratio for kind in kinds])
 
@@ -194,10 +220,8 @@ class _Descent:
         self._num_microbatches, self._tail = num_microbatches, tail
 
     def run(self) -> ChunkSplit:
-        cuts = self._even()
-        if self._fits(cuts) or self._splitter.may_fit(self._kinds, self._num_virtual, self._num_microbatches):
-            cuts = self._by_promise(cuts)
-            cuts = self._descended(cuts) if self._fits(cuts) else self._within_memory(cuts)
+        cuts = self._by_promise(self._even())
+        cuts = self._descended(cuts) if self._fits(cuts) else self._within_memory(cuts)
         return self._splitter.priced(cuts.tolist(), self._kinds, self._num_microbatches, self._tail)
 
     def _even(self) -> Ints:

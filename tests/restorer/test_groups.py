@@ -324,6 +324,40 @@ def use_connections(member: Member, when: str) -> bool:
     return True
 
 
+def build_while_others_connect(member: Member, attempt: str, members: tuple[str, ...]) -> str:
+    """As a thread that loads samples does."""
+    publish = member.rendezvous._publish
+
+    def open_and_publish(key: str, value: bytes) -> None:
+        if "meanwhile" not in member.kept:
+            open_connections(member, "meanwhile")
+        publish(key, value)
+
+    member.rendezvous._publish = open_and_publish
+    return build(member, attempt, members)
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_abort_touches_no_socket_that_others_opened_while_groups_were_connected(crew, is_built):
+    members = ("w0", "w1", "w2")
+    crew.begin({"w0": (build_while_others_connect, ("g0", members))})
+    if is_built:
+        crew.begin(dict.fromkeys(("w1", "w2"), (build, ("g0", members))))
+        assert set(crew.finish(*members).values()) == {"built"}
+        crew.begin({"w0": (wait_for_message, ("w1",))})
+        hear_from(crew, "w0")
+    else:
+        crew.relay(10.0)
+    crew.abort("w0")
+    assert_freed(crew.finish("w0"))
+    eventually(lambda: crew.call(count_drains, on=("w0",))["w0"], lambda num_drains: num_drains == 0)
+    assert crew.call(use_connections, "meanwhile", on=("w0",)) == {"w0": True}
+
+
+def count_drains(_: Member) -> int:
+    return sum(thread.name.startswith("drain") for thread in threading.enumerate())
+
+
 def test_abort_touches_no_foreign_socket(crew):
     crew.call(open_connections, "before", on=("w0",))
     crew.build("g0")

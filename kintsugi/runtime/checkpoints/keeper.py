@@ -42,6 +42,8 @@ class Keeper:
         self._pending: dict[tuple[int, int], _Pending] = {}
         self._over: set[tuple[int, int]] = set()
         """Attempt and step of checkpoints that are complete, or never will be."""
+        self._committed_step = 0
+        """Of the latest checkpoint; the thread that commits writes it."""
         self._thread: ThreadPoolExecutor | None = None
         self._commits: list[Future[CheckpointRecord | None]] = []
         self.costs = CheckpointCosts()
@@ -135,12 +137,23 @@ class Keeper:
             if worker in pending.missing:
                 self._discard(attempt, step)
 
+    def give_up_incomplete(self, writing: Mapping[str, Collection[tuple[int, int]]]) -> None:
+        """Remove what can never be whole: who left its step before it copied its part writes none.
+
+        Args:
+            writing: attempt and step of what survivors were writing when they were asked.
+        """
+        for key in list(self._pending):
+            if not self._can_complete(key, writing):
+                self._discard(*key)
+
     def forget(self) -> None:
         """The job goes back: what is still being written is of steps that are undone."""
         for attempt, step in list(self._pending):
             self._discard(attempt, step)
         self._writers.clear()
         self._lost.clear()
+        self._committed_step = 0
 
     def look(self) -> int | None:
         """Take in commits that are done; an interval that is to be told to the workers, if there is a new one."""
@@ -181,8 +194,11 @@ class Keeper:
         return self._store.temporary(step, self._options.tag(attempt))
 
     def _commit(self, message: PartWritten, parts: dict[str, PartWritten]) -> CheckpointRecord | None:
-        """In a thread of its own."""
+        """In a thread of its own; nothing comes of one that a later one has overtaken, whose last part was slow."""
         assert self._options is not None
+        if message.step < self._committed_step:
+            self._discard(message.attempt, message.step)
+            return None
         began = time.monotonic()
         state = self._options.sampler.state(message.step)
         manifest = Manifest(
@@ -199,6 +215,7 @@ class Keeper:
             self._log.warning("a checkpoint could not be committed; the previous one stays", step=message.step, reason=str(error))
             self._discard(message.attempt, message.step)
             return None
+        self._committed_step = message.step
         record = checkpoint_record(
             parts.values(), strategy=self._options.checkpoints.strategy.value, commit_seconds=time.monotonic() - began
         )

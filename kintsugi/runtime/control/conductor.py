@@ -112,6 +112,8 @@ class Conductor:
             self._note_resumed()
         silent = dict.fromkeys([*news.ended, *self._fleet.frozen(self._options)])
         missing = [handle for handle in silent if not self._fleet.dismiss(handle, ENDED) and self._fleet.counts_on(handle)]
+        for handle in missing:
+            self.keeper.lost(handle.worker)
         if lost := [handle for handle in missing if not self._farewells.has_gone(handle)]:
             self._lose(lost)
         self._farewells.announce(is_training=self.phase is Phase.TRAINING)
@@ -205,6 +207,7 @@ class Conductor:
 
     def _prepare(self) -> None:
         """Settle the interrupted step, and have all members stage the plan."""
+        self.keeper.give_up_incomplete(self._attempt.writing)
         settlement = Settlement.of(self._attempt.statuses.values())
         try:
             planned_at = self._decider.finish()

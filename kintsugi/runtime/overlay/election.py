@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
+import structlog
+
 from kintsugi.core import codec
 from kintsugi.core.overlay import Overlay
 from kintsugi.runtime.disk import replace_whole
@@ -42,7 +44,11 @@ class BallotBox:
         self.ballot = codec.load(Ballot, path) if path.exists() else Ballot()
 
     def put(self, ballot: Ballot) -> None:
-        """Vote; it is durable once this returns."""
+        """Vote; it is durable once this returns.
+
+        Raises:
+            OSError: the disk is full or broken; the earlier vote holds.
+        """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         replace_whole(self._path, codec.dumps(ballot))
         self.ballot = ballot
@@ -105,9 +111,8 @@ class Electorate:
         term = next_term(self._box.ballot, known.term)
         with self._changed:
             ballot = granted(self._box.ballot, known.term, self._worker, term, is_silent=self._is_silent())
-            if ballot is None:
+            if ballot is None or not self._has_voted(ballot):
                 return None
-            self._box.put(ballot)
             self._remember(question, self._worker)
             self._votes[question], self._newest[question] = {self._worker}, known
         told = {"id": question, "term": term, "candidate": self._worker, "known": [known.term, known.generation]}
@@ -132,15 +137,24 @@ class Electorate:
         known, term, candidate = self._known(), int(fields["term"]), str(fields["candidate"])
         with self._changed:
             ballot = granted(self._box.ballot, known.term, candidate, term, is_silent=self._is_silent())
-            if ballot is None:
+            if ballot is None or not self._has_voted(ballot):
                 return
-            if ballot != self._box.ballot:
-                self._box.put(ballot)
         self._on_vote()
         vote: dict[str, Any] = {"id": fields["id"], "voter": self._worker}
         if (known.term, known.generation) > tuple(fields["known"]):
             vote["overlay"] = codec.encode(known)
         self._links.tell(neighbor, VOTE, vote)
+
+    def _has_voted(self, ballot: Ballot) -> bool:
+        """Whether a vote is durable now; one that a full or broken disk does not take is none, and nothing else."""
+        try:
+            if ballot != self._box.ballot:
+                self._box.put(ballot)
+        except OSError as error:
+            log = structlog.get_logger("kintsugi.overlay")
+            log.warning("cannot vote for a scheduler: the ballot cannot be written", worker=self._worker, error=str(error))
+            return False
+        return True
 
     def _count(self, fields: Mapping[str, Any]) -> None:
         question = str(fields["id"])

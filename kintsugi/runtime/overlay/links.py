@@ -2,9 +2,12 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
+
+import structlog
 
 from kintsugi.core.errors import CommunicationError, ForbiddenError, InvalidInputError
 from kintsugi.runtime.overlay.greeting import Identity, dial, greet, welcome
@@ -13,6 +16,8 @@ from kintsugi.runtime.overlay.messages import Channel, Message
 from kintsugi.runtime.overlay.options import OverlayOptions
 
 _BACKLOG = 64
+_PAUSE_SECONDS = 0.1
+"""Between two attempts to answer while that cannot be done."""
 
 Hears = Callable[[str, Message], None]
 """Takes the neighbour's name and its message, in the thread that read it: it must not block for long."""
@@ -137,11 +142,18 @@ class Links:
             self._ended.notify_all()
 
     def _accept(self) -> None:
+        """Until this end is closed: what keeps it from one caller (a want of descriptors) need not keep it from the next."""
+        is_able = True
         while not self._is_closed:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if is_able and not self._is_closed:
+                    structlog.get_logger("kintsugi.overlay").warning("cannot answer those who call", error=str(error))
+                is_able = False
+                time.sleep(_PAUSE_SECONDS)
+                continue
+            is_able = True
             threading.Thread(target=self._answer, args=(connection,), name="overlay-answers", daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:

@@ -18,7 +18,7 @@ from kintsugi.runtime.overlay.ring import RingReduction
 from kintsugi.runtime.overlay.settlement import Standing, settle
 from kintsugi.runtime.overlay.tree import Position, position
 
-_FIRST_PAUSE_SECONDS = 0.02
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 1.0
 
 
 class Desired(Protocol):
@@ -288,7 +288,7 @@ class Rounds:
     def _await_restart(self, lost: str) -> None:
         """Wait for the next attempt, a little longer each time that one fails in the same way."""
         self._num_lost += 1
-        threading.Event().wait(min(_FIRST_PAUSE_SECONDS * 2 ** (self._num_lost - 3), 1.0) if self._num_lost > 2 else 0.0)
+        threading.Event().wait(pause_seconds(self._num_lost))
         self._report_missing(lost, self.restarts)
         try:
             told = self._inbox.await_restart(self.restarts, self._options.reduction_timeout_seconds)
@@ -297,3 +297,10 @@ class Rounds:
             return
         if not told:
             raise UnavailableError("the scheduler did not restart the reduction", field="worker", value=lost)
+
+
+def pause_seconds(num_lost: int) -> float:
+    """Before the next attempt, after so many in a row that failed for want of a link; none after the first two."""
+    if num_lost < 3:
+        return 0.0
+    return min(_FIRST_PAUSE_SECONDS * 2.0 ** min(num_lost - 3, 10), _LONGEST_PAUSE_SECONDS)

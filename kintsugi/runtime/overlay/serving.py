@@ -1,12 +1,15 @@
 """`kintsugi serve` in a process of its own, on the copy of a scheduler's log."""
 
 import os
-import select
+import queue
 import signal
 import subprocess
 import sys
-import time
+import threading
+from collections import deque
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from kintsugi.client import Client
 from kintsugi.core.errors import UnavailableError
@@ -16,7 +19,8 @@ from kintsugi.core.overlay_messages import OverlayEvent
 ANNOUNCEMENT = "kintsugi: listening on "
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
-_CHUNK_BYTES = 65_536
+_MOST_LINES = 20
+"""Of what a service says that does not start."""
 _BOUND_TO_PARENT = """
 import runpy, signal, sys
 from kintsugi.core.parent import end_with_parent
@@ -51,6 +55,12 @@ class ServiceProcess:
             start_new_session=True,
             env={**os.environ, **settings},
         )
+        assert self._process.stderr is not None
+        self._lines: deque[str] = deque(maxlen=_MOST_LINES)
+        self._addresses: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        """Null where it says nothing any more."""
+        self._reader = threading.Thread(target=self._read, args=(self._process.stderr,), name="overlay-reads-service", daemon=True)
+        self._reader.start()
         try:
             self.url = self._announced()
             self._client = Client(self.url, token=token)
@@ -68,26 +78,30 @@ class ServiceProcess:
         self._end()
 
     def _end(self) -> None:
-        assert self._process.stderr is not None
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(_STOP_SECONDS)
-        self._process.stderr.close()
+        self._reader.join(_STOP_SECONDS)
 
     def _announced(self) -> str:
         """The address that it announces on standard error."""
-        assert self._process.stderr is not None
-        deadline, text = time.monotonic() + _START_SECONDS, ""
-        while (left := deadline - time.monotonic()) > 0:
-            readable, _, _ = select.select([self._process.stderr], [], [], left)
-            chunk = os.read(self._process.stderr.fileno(), _CHUNK_BYTES) if readable else b""
-            if not chunk:
-                break
-            text += chunk.decode(errors="replace")
-            for line in text.splitlines(keepends=True):
-                if line.startswith(ANNOUNCEMENT) and line.endswith("\n"):
-                    return line.removeprefix(ANNOUNCEMENT).strip()
-        raise UnavailableError(f"the service did not start: {text[-500:].strip()}", field="service")
+        with suppress(queue.Empty):
+            if (address := self._addresses.get(timeout=_START_SECONDS)) is not None:
+                return address
+        raise UnavailableError(f"the service did not start: {''.join(self._lines)[-500:].strip()}", field="service")
+
+    def _read(self, pipe: BinaryIO) -> None:
+        """All that it says, as long as it lives, for it would stand still once the pipe is full; its errors are this process's."""
+        with pipe:
+            for line in pipe:
+                text = line.decode(errors="replace")
+                if text.startswith(ANNOUNCEMENT):
+                    self._addresses.put(text.removeprefix(ANNOUNCEMENT).strip())
+                    continue
+                self._lines.append(text)
+                with suppress(OSError, ValueError):  # who reads this process's own errors may be gone
+                    sys.stderr.write(text)
+        self._addresses.put(None)

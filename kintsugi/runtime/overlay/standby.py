@@ -91,33 +91,43 @@ class LogCopy:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self.last_number = self.last_term = 0
-        whole = 0
+        self.last_number = self.last_term = self._num_bytes = 0
         for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
             if not line.endswith(b"\n"):
                 break
-            whole += len(line)
+            self._num_bytes += len(line)
             entry = codec.loads(OverlayEntry, line)
             self.last_number, self.last_term = entry.number, entry.term
         with path.open("ab") as file:
-            file.truncate(whole)
+            file.truncate(self._num_bytes)
 
     def add(self, log: OverlayLog) -> None:
-        """Keep further lines."""
+        """Keep further lines.
+
+        Raises:
+            OSError: the disk is full or broken; none of them is kept.
+        """
         new = [entry for entry in log.entries if entry.number > self.last_number]
         if not new:
             return
-        with self.path.open("a") as file:
-            file.writelines(f"{codec.dumps(entry)}\n" for entry in new)
-            file.flush()
-            os.fsync(file.fileno())
+        text = "".join(f"{codec.dumps(entry)}\n" for entry in new).encode()
+        with self.path.open("r+b", buffering=0) as file:
+            file.seek(self._num_bytes)
+            try:
+                if file.write(text) < len(text):
+                    raise OSError("only a part of the lines could be written")
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(self._num_bytes)
+                raise
+        self._num_bytes += len(text)
         self.last_number, self.last_term = new[-1].number, new[-1].term
 
     def clear(self) -> None:
         """Begin anew: the log of another scheduler may differ from this one's in its last lines."""
         with self.path.open("w") as file:
             os.fsync(file.fileno())
-        self.last_number = self.last_term = 0
+        self.last_number = self.last_term = self._num_bytes = 0
 
 
 class Standby:
@@ -143,6 +153,7 @@ class Standby:
         self._serving: Serving | None = None
         self._term = self._followed_term = 0
         self._closing = threading.Event()
+        self._is_warned = False
         self._log = structlog.get_logger("kintsugi.overlay").bind(worker=identity.worker)
         self._thread = threading.Thread(target=self._run, name="overlay-stands-by", daemon=True)
 
@@ -187,6 +198,17 @@ class Standby:
             self._copy.add(self._source.log(self._copy.last_number, _FOLLOW_SECONDS))
         except KintsugiError:
             self._closing.wait(_PAUSE_SECONDS)
+        except OSError as error:
+            self._warn_once(error)
+            self._closing.wait(_PAUSE_SECONDS)
+        else:
+            self._is_warned = False
+
+    def _warn_once(self, error: OSError) -> None:
+        """A full disk may have room again: what its log lacks then the scheduler tells again."""
+        if not self._is_warned:
+            self._log.warning("the copy of the scheduler's log cannot be written; it is tried again", error=str(error))
+        self._is_warned = True
 
     def _step_down(self, serving: Serving) -> None:
         """Another one took over: end the service that nobody listens to any more."""

@@ -28,7 +28,8 @@ class Succession:
         """Take part in votes from now on; a worker's last vote lies in a file, so that it votes once a term."""
         own = agent.identity
         lease_seconds = LEASE_SECONDS if standby is None else standby.lease_seconds
-        box = BallotBox(ballot_folder(standby) / f"{quote(f'{own.job}-{own.worker}', safe='')}.ballot.json")
+        folder = Path(tempfile.gettempdir()) / f"kintsugi-ballots-{os.getuid()}" if standby is None else Path(standby.folder)
+        box = BallotBox(folder / f"{quote(f'{own.job}-{own.worker}', safe='')}.ballot.json")
         electorate = Electorate(
             own.worker,
             links,
@@ -77,8 +78,3 @@ class Succession:
         self._scheduler.moved(url)
         if self._source is not None:
             self._source.moved(url)
-
-
-def ballot_folder(standby: StandbyOptions | None) -> Path:
-    """Where a worker's last vote lies: with what it stands by with, or where temporary files do, apart from other users'."""
-    return Path(tempfile.gettempdir()) / f"kintsugi-ballots-{os.getuid()}" if standby is None else Path(standby.folder)

@@ -13,6 +13,7 @@ import json
 import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -81,7 +82,11 @@ def sample_hash(samples: Iterable[int]) -> str:
 
 
 class Journal:
-    """The record of one worker's process life. Numbers of attempts grow within a life of the agent."""
+    """The record of one worker's process life. Numbers of attempts grow within a life of the agent.
+
+    A full or broken disk does not stop the training, not even before the first line: a warning says so, and the audit will miss
+    what could not be written.
+    """
 
     def __init__(self, folder: Path, worker: str, life: int, geometry: Geometry) -> None:
         """Begin a file of its own.
@@ -94,7 +99,12 @@ class Journal:
         """
         self._chain = ""
         self._is_whole = True
-        self._descriptor = _create(folder, f"{life:04d}-{worker}")
+        self._descriptor: int | None = None
+        """Null where no file could be made."""
+        try:
+            self._descriptor = _create(folder, f"{life:04d}-{worker}")
+        except OSError as error:
+            self._fail(error)
         self._write("begin", worker=worker, life=life, pid=os.getpid(), **asdict(geometry))
 
     def resume(self, attempt: int, *, step: int, source: Source, generation: int = 0, world_size: int = 1) -> None:
@@ -112,14 +122,21 @@ class Journal:
 
     def sync(self) -> None:
         """Bring all lines to the disk."""
-        os.fsync(self._descriptor)
+        if self._descriptor is not None:
+            try:
+                os.fsync(self._descriptor)
+            except OSError as error:
+                self._fail(error)
 
     def close(self) -> None:
         """Write no more."""
-        os.close(self._descriptor)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
 
     def _write(self, kind: str, **content: Any) -> None:
-        """Append a line. A full disk does not stop the training; the audit will miss what could not be written."""
+        """Append a line, or nothing of it."""
+        if self._descriptor is None:
+            return
         body = _body({"kind": kind, **content})
         chain = _short((self._chain + body).encode())
         line = f'{body[:-1]},"chain":"{chain}"}}\n'.encode()
@@ -128,12 +145,16 @@ class Journal:
             if os.write(self._descriptor, line) < len(line):
                 raise OSError("only a part of a line could be written")
         except OSError as error:
-            os.ftruncate(self._descriptor, end)
-            if self._is_whole:
-                structlog.get_logger("kintsugi.runtime").warning("this run cannot be proven: its journal failed", error=str(error))
-            self._is_whole = False
+            with suppress(OSError):  # what stays there is not believed, nor what follows it
+                os.ftruncate(self._descriptor, end)
+            self._fail(error)
             return
         self._chain = chain
+
+    def _fail(self, error: OSError) -> None:
+        if self._is_whole:
+            structlog.get_logger("kintsugi.runtime").warning("this run cannot be proven: its journal failed", error=str(error))
+        self._is_whole = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +247,7 @@ def _create(folder: Path, stem: str) -> int:
     """A new file, numbered after those of the same worker's earlier processes.
 
     Raises:
+        OSError: the disk is full or broken.
         InvalidInputError: the folder cannot be made, or has too many already.
     """
     make_folder(folder, "run")

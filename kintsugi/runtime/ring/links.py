@@ -13,7 +13,7 @@ from kintsugi.core.errors import CommunicationError
 from kintsugi.runtime.ring.connection import Address, Connection
 from kintsugi.runtime.ring.messages import Hello, Message
 from kintsugi.runtime.ring.options import RingOptions
-from kintsugi.runtime.ring.signals import Lost, Received
+from kintsugi.runtime.ring.signals import Lost, Missed, Received
 from kintsugi.runtime.ring.wire import Frame
 from restorer.sockets import kept_apart
 
@@ -54,7 +54,7 @@ class Links:
         self._selector.register(self._listening, selectors.EVENT_READ)
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._connections: list[Connection] = []
-        self._signals: list[Lost | Received] = []
+        self._signals: list[Lost | Missed | Received] = []
         self._beaten_at = self._polled_at = time.monotonic()
 
     @property
@@ -102,7 +102,7 @@ class Links:
         with suppress(OSError):
             self._waker.send(b"w")
 
-    def poll(self, timeout_seconds: float) -> list[Lost | Received]:
+    def poll(self, timeout_seconds: float) -> list[Lost | Missed | Received]:
         """What happened, in the order of each connection; waits for something at most so long."""
         ready = [] if self._signals else self._selector.select(timeout_seconds)
         self._excuse_own_pause()
@@ -139,9 +139,11 @@ class Links:
         connection.close()
 
     def _lose(self, connection: Connection, *, is_certain: bool = False) -> None:
-        """A connection is gone, and with the last one its peer."""
+        """A connection is gone, and with the last one its peer; with another one what was on its way."""
         self._drop(connection)
-        if connection.peer and connection.peer not in self.peers:
+        if connection.peer in self.peers:
+            self._signals.append(Missed(connection.peer))
+        elif connection.peer:
             self._signals.append(Lost(connection.peer, is_certain=is_certain))
 
     def _guarded(self, connection: Connection, action: Callable[[], None]) -> None:

@@ -77,7 +77,7 @@ class Promise:
 
     contribution: Contribution
     accepted: Proposal | None
-    """What it accepted under the highest ballot so far: it may have been decided already."""
+    """What it accepted under the highest ballot so far: it may have been decided already. Null where another promise tells it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,13 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Missed:
+    """One of several connections with a member is gone: what was on its way over it, in either direction, may not have come."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class Received:
     """A message came."""
 
@@ -62,7 +69,7 @@ class Renewing:
     """That is to be succeeded."""
 
 
-Signal = Lost | Found | Received | Committed | Decided | Joining | Renewing
+Signal = Lost | Missed | Found | Received | Committed | Decided | Joining | Renewing
 
 
 @dataclass(frozen=True, slots=True)

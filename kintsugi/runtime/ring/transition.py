@@ -23,6 +23,7 @@ from kintsugi.runtime.ring.signals import (
     Joining,
     LeaveOut,
     Lost,
+    Missed,
     Probe,
     Received,
     Record,
@@ -48,6 +49,8 @@ def transition(state: State, signal: Signal, choose: Choose) -> Step:
             return _decided(state, agreement, choose)
         case Lost():
             return _lost(state, signal, choose)
+        case Missed(worker):
+            return _missed(state, worker, choose)
         case Found(worker):
             return _found(state, worker, choose)
         case Joining(joiner):
@@ -78,6 +81,13 @@ def _lost(state: State, signal: Lost, choose: Choose) -> Step:
     if (is_news and worker in passes_on_to) or (signal.is_reported and (is_news or is_forgotten)):
         return _begin(after, choose)
     return _propose(after, choose) if after.held is not None and after != state else (after, ())
+
+
+def _missed(state: State, worker: str, choose: Choose) -> Step:
+    """Say it again: under a ballot of its own while one is under way, else which generation this is, for who may lack it."""
+    if state.is_left_out or worker not in state.agreement.members or worker in state.lost:
+        return state, ()
+    return _begin(state, choose) if state.promised is not None else (state, (Send(worker, Hello(state.agreement.generation)),))
 
 
 def _found(state: State, worker: str, choose: Choose) -> Step:
@@ -133,10 +143,17 @@ def _reconcile(state: State, message: Reconcile, choose: Choose) -> Step:
     lost, is_first = message.lost | state.lost, state.promised != message.ballot
     if not is_first and lost == state.excluded:
         return _close(state, message, choose)
-    promises = (*message.promises, Promise(state.contribution, state.accepted)) if is_first else message.promises
+    promises = (*message.promises, _promise(state, message.promises)) if is_first else message.promises
     state = replace(state, promised=message.ballot, excluded=lost, held=None)
     joining = united(message.joining, state.joining)
     return _pass_on(state, replace(message, lost=lost, promises=promises, joining=joining), choose)
+
+
+def _promise(state: State, others: tuple[Promise, ...]) -> Promise:
+    """This worker's part. What others accepted with it travels once: a ballot has one proposal, which is as long as all notes."""
+    carried = {promise.accepted.ballot for promise in others if promise.accepted is not None}
+    is_news = state.accepted is not None and state.accepted.ballot not in carried
+    return Promise(state.contribution, state.accepted if is_news else None)
 
 
 def _begin(state: State, choose: Choose) -> Step:

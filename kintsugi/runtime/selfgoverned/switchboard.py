@@ -18,8 +18,8 @@ from kintsugi.runtime.messages import Delivered
 from kintsugi.runtime.reach import Address
 from kintsugi.runtime.selfgoverned.table import Table
 
-_MOST_BYTES = 1 << 20
-"""Of a line: the addresses of a group of a thousand workers are a fifth of that."""
+_MOST_BYTES = 1 << 26
+"""Of a line: the addresses of a group of a thousand workers, each of whom has one for each other, are a quarter of that."""
 _CLOSE_SECONDS = 2.0
 """For the thread to end."""
 
@@ -157,7 +157,7 @@ class Switchboard:
             while text := await reader.readline():
                 self._take(line.attempt, json.loads(text))
             self._hear(Unserved(line.attempt, "the connection was closed"))
-        except OSError as error:
+        except (OSError, ValueError) as error:  # which a line is that is none, or too long
             self._hear(Unserved(line.attempt, str(error)))
         finally:
             self._close(writer)

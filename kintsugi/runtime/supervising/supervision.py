@@ -16,6 +16,8 @@ USAGE = 2
 """Exit code of invalid input, which no repetition mends."""
 TOLD_TO_END = "the supervisor was told to end"
 _SHELL_SIGNAL = 128
+_MOST_DOUBLINGS = 100
+"""Of a pause: longer than anybody waits. A thousand doublings are no number any more."""
 
 
 class SupervisorState(StrEnum):
@@ -144,6 +146,12 @@ def verdict(record: SupervisorRecord, policy: SupervisorPolicy) -> dict[str, Any
     if not why and (idle := idle_restarts(record.own_attempts)) > policy.max_idle_restarts:
         why = f"{idle} attempts in a row brought no newer checkpoint"
     return {"state": SupervisorState.FAILED if why else SupervisorState.WAITING, "stopped_because": why}
+
+
+def pause_seconds(num_idle: int, policy: SupervisorPolicy) -> float:
+    """Before the next attempt, after so many in a row that brought no newer checkpoint."""
+    num_doublings = min(max(num_idle - 1, 0), _MOST_DOUBLINGS)
+    return min(policy.pause_seconds * 2.0**num_doublings, policy.longest_pause_seconds)
 
 
 def idle_restarts(attempts: Sequence[SupervisedAttempt]) -> int:

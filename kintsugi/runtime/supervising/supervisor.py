@@ -38,6 +38,7 @@ from kintsugi.runtime.supervising.supervision import (
     SupervisorState,
     ending,
     idle_restarts,
+    pause_seconds,
     read_record,
     verdict,
 )
@@ -164,8 +165,7 @@ class Supervisor:
             os.kill(self._process.pid, number)  # `send_signal` would bury it, were it over
 
     def _pause(self, num_idle: int) -> None:
-        longest = self.policy.longest_pause_seconds
-        deadline = time.monotonic() + min(self.policy.pause_seconds * 2.0 ** max(num_idle - 1, 0), longest)
+        deadline = time.monotonic() + pause_seconds(num_idle, self.policy)
         while self._stop_signal is None and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, _LOOK_SECONDS))
 

@@ -7,6 +7,7 @@ and frees the main thread when a step is called off. Everything else it puts int
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
@@ -97,12 +98,16 @@ class Listener:
         return self._groups
 
     def _listen(self) -> None:
+        """A heartbeat is due at its time, however much there is to hear: the addresses of a thousand workers come in one stream."""
+        due_at = time.monotonic() + self._heartbeat_seconds
         try:
             while True:
-                if self._connection.poll(self._heartbeat_seconds):
+                left = due_at - time.monotonic()
+                if left > 0.0 and self._connection.poll(left):
                     self._hear(self._connection.recv())
-                else:
+                elif left <= 0.0:
                     self.send(Heartbeat(self.is_leaving))
+                    due_at = time.monotonic() + self._heartbeat_seconds
         except (EOFError, OSError):
             leave()
 

@@ -10,7 +10,7 @@ import pytest
 from estimator.layers import LayerSums
 from kintsugi.core.plan import Schedule
 from kintsugi.core.profile import OptimizerSharding
-from planner.pipelines.chunks import ChunkSplitter
+from planner.pipelines.chunks import ChunkSplitter, least_held
 from planner.pipelines.kinds import WorkerKind
 from tests.builders import layer, profile_of
 from tests.planner.tight import LINK, NOT_REDUCED, tight_layers
@@ -49,6 +49,16 @@ def test_no_pipeline_that_fits_is_ruled_out_and_of_equal_layers_nearly_all_other
     assert seen[False, False] >= 40
     if is_even:
         assert seen[False, True] <= seen[False, False] // 20
+
+
+def test_what_is_ruled_out_with_whole_groups_is_so_with_any_more_micro_batches():
+    chance, seen = random.Random(3), Counter()
+    for _ in range(400):
+        splitter, kinds, virtual, count, _ = drawn(chance, is_even=False)
+        fewest = least_held(len(kinds), count)
+        seen[splitter.may_fit(kinds, virtual, fewest), splitter.may_fit(kinds, virtual, count + chance.randint(0, 9))] += 1
+    assert not seen[False, True]
+    assert min(seen[True, True], seen[False, False], seen[True, False]) >= 5
 
 
 def test_what_layers_add_at_least_is_no_more_than_they_do():

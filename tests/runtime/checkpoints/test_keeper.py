@@ -226,11 +226,44 @@ def test_the_next_life_goes_on_from_the_newest_checkpoint_and_clears_what_was_be
     later.keeper.close()
 
 
+def test_one_that_is_complete_once_a_later_one_is_whole_is_removed(run):
+    """As where a worker that has no part in the next plan is slow to write the last part of the one before."""
+    run.write("w00")
+    run.write("w01")
+    run.keeper.expect(ATTEMPT + 1, WORKERS[:2])
+    for worker in WORKERS[:2]:
+        run.write(worker, attempt=ATTEMPT + 1, step=STEP + 2)
+    assert run.keeper.newest().step == STEP + 2
+    run.write("w02")
+    assert run.keeper.newest().step == STEP + 2
+    assert run.on_disk() == ["latest.json", f"step-{STEP + 2:08d}"]
+
+
+def test_after_going_back_an_earlier_one_counts_again(run):
+    run.write_all(step=STEP + 2)
+    assert run.keeper.newest().step == STEP + 2
+    run.keeper.forget()
+    run.keeper.expect(ATTEMPT + 1, WORKERS)
+    run.write_all(attempt=ATTEMPT + 1)
+    assert run.keeper.newest().step == STEP
+
+
+def test_parts_of_one_that_others_left_before_they_copied_theirs_are_removed(run):
+    run.write("w00")
+    run.write("w00", step=STEP + 1)
+    run.keeper.give_up_incomplete({"w00": (), "w01": ((ATTEMPT, STEP),), "w02": ((ATTEMPT, STEP),)})
+    assert run.on_disk() == [run.temporary().name]
+    run.write("w01")
+    run.write("w02")
+    assert run.keeper.newest().step == STEP
+
+
 def test_without_a_folder_nothing_is_kept():
     keeper = Keeper(None, Progress())
     assert not keeper.is_on
     assert (keeper.begin(), keeper.newest(), keeper.look(), keeper.every_steps) == (None, None, None, None)
     keeper.expect(ATTEMPT, WORKERS)
     keeper.lost("w00")
+    keeper.give_up_incomplete({})
     assert not keeper.is_hopeful({})
     keeper.close()

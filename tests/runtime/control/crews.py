@@ -48,6 +48,8 @@ class Seat:
     is_willing: bool = True
     """Whether it gets ready and tells what it trained."""
     status: StepStatus | None = None
+    writing: tuple[tuple[int, int], ...] = ()
+    """Attempt and step of checkpoints of which it says that its part is being written."""
     told: list[object] = field(default_factory=list)
     answers: deque[FromWorker] = field(default_factory=deque)
     _plan: Prepare | None = None
@@ -72,7 +74,7 @@ class Seat:
 
     @_on.register
     def _(self, message: CallOff) -> None:
-        self.answers.append(Quiesced(message.attempt, self.status))
+        self.answers.append(Quiesced(message.attempt, self.status, self.writing))
 
     @_on.register
     def _(self, message: Prepare) -> None:

@@ -10,11 +10,14 @@ from kintsugi.core.decision import Decision
 from kintsugi.core.errors import InfeasibleError, ReconfigurationError, StateLostError
 from kintsugi.core.membership import Event, EventKind
 from kintsugi.core.plan import IdleWorker
+from kintsugi.runtime.checkpoints.recording import CheckpointOptions, RunOptions
+from kintsugi.runtime.checkpoints.snapshots import worker_part, write_part
 from kintsugi.runtime.control.attempt import Phase
 from kintsugi.runtime.control.decisions import JobRequest, LocalDecisions
-from kintsugi.runtime.messages import CallOff, Collect, Go, LinkBroken, Prepare, StepDone
-from kintsugi.runtime.options import AgentOptions
+from kintsugi.runtime.messages import CallOff, Collect, Go, LinkBroken, PartWritten, Prepare, StepDone, Stop
+from kintsugi.runtime.options import AgentOptions, WorkerOptions
 from tests.runtime.control.crews import Ensemble
+from tests.runtime.jobs import tiny_gpt
 from tests.runtime.runs import gpt_request
 
 REQUEST = gpt_request(2, 2)
@@ -222,3 +225,39 @@ def test_a_job_that_is_concluded_has_no_step_left():
         prepared = [message for message in ensemble.crew.handles["w00"].told if isinstance(message, Prepare)][-1]
         assert list(prepared.steps(100)) == []
         assert prepared.start_step == 1
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A job with a folder, in which one of its workers has written its part of a checkpoint."""
+    checkpoints = CheckpointOptions(every_steps=1)
+    run = RunOptions.of(tiny_gpt(), tmp_path, mtbf_seconds=1_000.0, checkpoints=checkpoints)
+    with Ensemble(REQUEST, Noting(), AgentOptions(worker=WorkerOptions(run=run))) as ensemble:
+        attempt = ensemble.conductor._attempt.number
+        temporary = run.store.temporary(1, run.tag(attempt))
+        files = write_part(temporary, worker_part("w00"), {"worker": "w00"})
+        seconds = dict.fromkeys(("snapshot_seconds", "backpressure_seconds", "write_seconds", "stall_seconds"), 0.1)
+        ensemble.crew.handles["w00"].answers.append(PartWritten(attempt=attempt, step=1, files=files, **seconds))
+        yield ensemble, temporary
+        ensemble.conductor.close()
+
+
+def test_parts_of_a_checkpoint_that_the_others_left_before_they_copied_theirs_are_removed(recorded):
+    ensemble, temporary = recorded
+    ensemble.conductor.invite("w04", None)
+    ensemble.until(lambda: ensemble.generation == 1 and ensemble.trains())
+    assert not temporary.exists()
+
+
+def test_so_are_those_that_lack_what_a_worker_wrote_that_was_let_go(recorded):
+    """It ends with the plan that it handed its state over for, whatever it is writing."""
+    ensemble, temporary = recorded
+    for worker in ("w01", "w02", "w03"):
+        ensemble.crew.handles[worker].writing = ((ensemble.conductor._attempt.number, 1),)
+    leaver = ensemble.crew.handles["w03"]
+    ensemble.conductor.drain("w03")
+    ensemble.until(lambda: leaver.heard(Stop) == 1)
+    assert temporary.exists()
+    ensemble.lose("w03")
+    ensemble.until(lambda: leaver.is_fenced)
+    assert not temporary.exists()

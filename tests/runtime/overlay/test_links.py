@@ -1,11 +1,14 @@
 """Links between two workers over real sockets: greetings, priorities, bounds and losses."""
 
+import os
+import resource
 import socket
 import threading
 from contextlib import ExitStack
 from queue import SimpleQueue
 
 import pytest
+from structlog.testing import capture_logs
 
 from kintsugi.core.errors import CommunicationError, ForbiddenError, InvalidInputError
 from kintsugi.runtime.overlay.greeting import Identity, is_there
@@ -15,6 +18,7 @@ from kintsugi.runtime.overlay.messages import Channel, Message, read, write
 from kintsugi.runtime.overlay.options import OverlayOptions
 from kintsugi.runtime.overlay.outbox import Outbox
 from kintsugi.runtime.overlay.probe import KINDS, Prober
+from tests.runtime.runs import eventually
 
 OPTIONS = OverlayOptions(link_timeout_seconds=60.0)
 
@@ -75,6 +79,22 @@ def test_nobody_is_there(stack):
             Links(Identity(job="job", worker="c"), OPTIONS, host=host, port=port)
 
 
+def test_neighbours_are_answered_again_once_there_are_descriptors(stack):
+    """To accept a connection takes one; without any the kernel keeps those who call waiting."""
+    one, other = links(stack, "a"), links(stack, "b")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with capture_logs() as logs, socket.socket() as caller:
+        free = os.dup(caller.fileno())
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+        try:
+            caller.connect(("127.0.0.1", other.port))
+            eventually(lambda: [log["event"] for log in logs], lambda told: told == ["cannot answer those who call"])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert one.connect("b", address(other)).peer.worker == "b"
+
+
 def test_a_loss_is_told_once_and_a_hang_up_not_at_all(stack):
     one, other = links(stack, "a"), links(stack, "b")
     lost: SimpleQueue = SimpleQueue()
@@ -88,6 +108,18 @@ def test_a_loss_is_told_once_and_a_hang_up_not_at_all(stack):
     assert one.await_none(30.0)
     assert one.connect("b", address(other)).peer.number == 2
     assert lost.empty()
+
+
+def test_a_message_that_its_hearer_cannot_take_is_a_loss_that_is_told(stack):
+    one, other = links(stack, "a"), links(stack, "b")
+    lost: SimpleQueue = SimpleQueue()
+    other.hear(Channel.CONTROL, lambda _, message: message.fields["missing"])
+    other.on_loss = lambda link, why: lost.put((link.peer.worker, why))
+    one.connect("b", address(other))
+    with capture_logs() as logs:
+        assert one.tell("b", "x", {})
+        assert lost.get(timeout=30.0) == ("a", "a message could not be taken: KeyError: 'missing'")
+    assert ("error", "a message could not be taken") in [(log["log_level"], log["event"]) for log in logs]
 
 
 def test_what_was_sent_before_a_hang_up_arrives(stack):

@@ -9,6 +9,7 @@ from kintsugi.core.errors import CommunicationError
 from kintsugi.core.overlay import Shape, SynchronizationPolicy
 from kintsugi.runtime.overlay.reduction import Header, TreeReduction, merged
 from kintsugi.runtime.overlay.ring import RingReduction
+from kintsugi.runtime.overlay.rounds import pause_seconds
 from kintsugi.runtime.overlay.settlement import Standing, settle
 from kintsugi.runtime.overlay.tree import needed_links, position
 from tests.runtime.overlay.wires import together
@@ -148,3 +149,7 @@ def test_the_links_that_a_worker_needs():
     ring = SynchronizationPolicy(shape=Shape.RING, order=("a", "b", "c", "d"))
     assert set(needed_links(ring, "a")) == {"b", "d"}
     assert set(needed_links(ring, "c")) == {"b", "d"}
+
+
+def test_who_waits_for_a_link_for_hours_looks_for_it_every_second():
+    assert [pause_seconds(num_lost) for num_lost in (1, 2, 3, 4, 8, 9, 5_000)] == [0.0, 0.0, 0.02, 0.04, 0.64, 1.0, 1.0]

@@ -1,15 +1,16 @@
 """A scheduler dies, and a worker goes on in its place: votes over links that form a line, the log's copy, and real services."""
 
-import os
+import resource
 import signal
-import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
+from structlog.testing import capture_logs
 
 from api.access.tokens import NewToken, Scope
 from api.access.vault import Vault
@@ -26,7 +27,6 @@ from kintsugi.runtime.overlay.heard import HeardScheduler
 from kintsugi.runtime.overlay.messages import Channel, Message
 from kintsugi.runtime.overlay.serving import ServiceProcess
 from kintsugi.runtime.overlay.standby import LOG_FILE, LogCopy, Standby, StandbyOptions
-from kintsugi.runtime.overlay.succeeding import ballot_folder
 from planner.overlay.succession import Ballot
 from tests.planner.overlay.world import mesh
 from tests.processes import is_running, service
@@ -123,17 +123,21 @@ def test_a_candidate_goes_on_from_what_its_voters_had_seen(tmp_path, overlay):
     assert parties["w00"].electorate.stand(WON_SECONDS) == (2, parties["w01"].known)
 
 
+def test_who_cannot_write_its_vote_down_has_none_and_passes_on_all_the_same(tmp_path, overlay):
+    """As on a full disk, or where the folder is another user's."""
+    parties = line(tmp_path, overlay)
+    (tmp_path / "no folder").touch()
+    parties["w01"].electorate._box = BallotBox(tmp_path / "no folder" / "w01.json")
+    with capture_logs() as logs:
+        assert parties["w00"].electorate.stand(WON_SECONDS) == (2, overlay)
+        assert parties["w01"].electorate.stand(WON_SECONDS) is None
+    told = [(log["worker"], log["event"].partition(":")[0]) for log in logs if log["log_level"] == "warning"]
+    assert told == [("w01", "cannot vote for a scheduler")] * 2
+
+
 def entries(world):
     numbered = enumerate(world.log, 1)
     return tuple(OverlayEntry(number=n, event=event, at=at, term=1, generation=n) for n, (event, at) in numbered)
-
-
-def test_votes_of_one_user_lie_where_those_of_another_do_not(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    mine = ballot_folder(None)
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-    assert mine != ballot_folder(None)
-    assert ballot_folder(StandbyOptions(folder=str(tmp_path))) == tmp_path
 
 
 def test_the_copy_of_a_log_goes_on_where_it_ended(tmp_path):
@@ -151,6 +155,64 @@ def test_the_copy_of_a_log_goes_on_where_it_ended(tmp_path):
     path.write_text("nothing\n")
     with pytest.raises(InvalidInputError):
         LogCopy(path)
+
+
+@contextmanager
+def room_for(num_bytes: int):
+    """No file may be longer, as on a disk that is full then."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_what_does_not_fit_on_the_disk_is_copied_once_there_is_room(tmp_path):
+    log = entries(mesh("w00", "w01"))
+    copy = LogCopy(tmp_path / "log.jsonl")
+    copy.add(OverlayLog(entries=log[:1], last_number=4))
+    with room_for(copy.path.stat().st_size + 10), pytest.raises(OSError, match="part of the lines"):
+        copy.add(OverlayLog(entries=log[1:], last_number=4))
+    assert LogCopy(copy.path).last_number == 1
+    copy.add(OverlayLog(entries=log[1:], last_number=4))
+    assert LogCopy(copy.path).last_number == len(log) == copy.last_number
+
+
+class Following:
+    """A scheduler that lives; it tells when it was asked for its log behind a line."""
+
+    def __init__(self, log):
+        self.log_entries, self.asked = log, SimpleQueue()
+
+    def log(self, after, wait_seconds):
+        self.asked.put(after)
+        return OverlayLog(entries=self.log_entries[after:], last_number=len(self.log_entries))
+
+
+def test_who_stands_by_follows_on_after_its_disk_was_full(tmp_path, overlay):
+    source = Following(entries(mesh("w00", "w01")))
+    standby = Standby(
+        Identity(job="llama", worker="w00"),
+        line(tmp_path, overlay)["w00"].electorate,
+        source=source,
+        copy=LogCopy(tmp_path / "log.jsonl"),
+        serve=lambda _: Service(),
+        options=StandbyOptions(folder=tmp_path),
+        silent_seconds=lambda: 0.0,
+        known_term=lambda: 1,
+        rank=lambda: 0,
+    )
+    with capture_logs() as logs:
+        with room_for(10):
+            standby.start()
+            assert [source.asked.get(timeout=30.0) for _ in range(3)] == [0, 0, 0]
+        deadline = time.monotonic() + WON_SECONDS
+        while source.asked.get(timeout=30.0) < len(source.log_entries):
+            assert time.monotonic() < deadline
+        standby.close()
+    assert len([log for log in logs if "log cannot be written" in log["event"]]) == 1
+    assert LogCopy(tmp_path / "log.jsonl").last_number == len(source.log_entries)
 
 
 class Service:
@@ -273,6 +335,24 @@ def test_training_and_joining_go_on_when_the_scheduler_is_killed(tmp_path, monke
 def serve_until_killed(log: Path, told) -> None:
     told.send(ServiceProcess(log, "clinics", host="127.0.0.1")._process.pid)
     threading.Event().wait()
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(300)
+def test_a_successor_may_say_as_much_as_it_likes(tmp_path, capsys):
+    """It would stand still once nobody reads what it says: a pipe holds 64 KiB."""
+    copy = LogCopy(tmp_path / LOG_FILE)
+    copy.clear()
+    successor = ServiceProcess(copy.path, "clinics", host="127.0.0.1")
+    try:
+        errors = Path(f"/proc/{successor._process.pid}/fd/2")
+        says = threading.Thread(target=errors.write_text, args=("an error of the service\n" * 50_000,), daemon=True)
+        says.start()
+        says.join(60.0)
+        assert not says.is_alive()
+    finally:
+        successor.close()
+    assert capsys.readouterr().err.count("an error of the service\n") == 50_000
 
 
 @pytest.mark.processes

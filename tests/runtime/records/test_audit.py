@@ -1,6 +1,8 @@
 """What journals prove, and what they give away: every way in which a run or its journals can be wrong."""
 
+import errno
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -304,3 +306,33 @@ def test_a_full_disk_stops_the_journal_and_not_the_training(scribe, monkeypatch)
     report = audit(scribe.run)
     assert not report.is_exact
     assert all("line" not in problem for problem in report.problems)
+
+
+@pytest.mark.parametrize("calls", [("open",), ("fsync",), ("write", "ftruncate")])
+def test_nothing_that_fails_on_a_journal_stops_the_training(scribe, monkeypatch, calls):
+    """As where a worker joins when a disk is full, or its file system was mounted read-only after errors."""
+
+    def failing(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with capture_logs() as logs:
+        for call in calls:
+            monkeypatch.setattr(f"kintsugi.runtime.records.journal.os.{call}", failing)
+        scribe.begin(0, Source.START, 1)
+        scribe.train(range(1))
+        for journal in scribe.journals.values():
+            journal.sync()
+        monkeypatch.undo()
+        scribe.die()
+    assert [log["event"] for log in logs] == ["this run cannot be proven: its journal failed"] * 2, "once for each worker"
+
+
+def test_a_run_of_which_a_worker_has_no_journal_is_not_proven(scribe, monkeypatch):
+    scribe.begin(0, Source.START, 1)
+    scribe.train(range(1))
+    real = os.open
+    monkeypatch.setattr("kintsugi.runtime.records.journal.os.open", lambda *_: real(scribe.run / "missing" / "file", os.O_RDONLY))
+    scribe.begin(1, Source.MEMORY, 2)
+    monkeypatch.undo()
+    scribe.train(range(1, GEOMETRY.num_steps))
+    assert "life 1, attempt 2: journals of 2 workers where [4] took part" in audit(scribe.run).problems

@@ -14,7 +14,7 @@ from kintsugi.runtime.ring.links import listener
 from kintsugi.runtime.ring.messages import Agreement, Joiner
 from kintsugi.runtime.ring.node import RingNode
 from kintsugi.runtime.ring.options import RingOptions
-from kintsugi.runtime.ring.signals import Lost, Received
+from kintsugi.runtime.ring.signals import Lost, Missed, Received
 from kintsugi.runtime.ring.told import Told
 
 PATIENCE = RingOptions(heartbeat_seconds=0.05, heartbeat_timeout_seconds=1.0, start_timeout_seconds=30.0, retry_seconds=0.05)
@@ -83,6 +83,7 @@ class Ring:
         self._deaf = socket.create_server(("127.0.0.1", 0), backlog=0)
         self._ignored: list[socket.socket] = []
         self._moves = {name: threading.Event() for name in self.names}
+        self._stands = {name: threading.Event() for name in self.names}
         for name in self.names:
             self._moves[name].set()
             self._held_up(name)
@@ -101,6 +102,30 @@ class Ring:
     def freeze(self, name: str) -> None:
         """Its thread stands still until `thaw`; its sockets stay."""
         self._moves[name].clear()
+
+    def hold(self, name: str) -> None:
+        """The same, and it stands already."""
+        self._stands[name].clear()
+        self.freeze(name)
+        self.nodes[name]._links.wake()
+        assert self._stands[name].wait(WAIT_SECONDS)
+
+    def lose_under_way(self, sender: str, receiver: str, wanted: bytes) -> None:
+        """What has been sent over one of two connections, to a member that stands still, goes with that connection."""
+        ours = self.nodes[sender]._links._to(receiver).socket
+        among = self.nodes[receiver]._links._connections
+        theirs = next(one.socket for one in among if one.socket.getpeername() == ours.getsockname())
+        lost = b""
+
+        def is_lost() -> bool:
+            nonlocal lost
+            with suppress(BlockingIOError):
+                lost += theirs.recv(1 << 16)
+            return wanted in lost
+
+        self.wait(is_lost)
+        for end in (ours, theirs):
+            end.shutdown(socket.SHUT_RDWR)
 
     def thaw(self, name: str) -> None:
         self._moves[name].set()
@@ -125,10 +150,12 @@ class Ring:
             self.nodes[name]._links._addresses[peer] = self._deaf.getsockname()[:2]
 
     def _held_up(self, name: str) -> None:
-        links, moves = self.nodes[name]._links, self._moves[name]
+        links, moves, stands = self.nodes[name]._links, self._moves[name], self._stands[name]
         poll = links.poll
 
-        def paused_poll(timeout_seconds: float) -> list[Lost | Received]:
+        def paused_poll(timeout_seconds: float) -> list[Lost | Missed | Received]:
+            if not moves.is_set():
+                stands.set()
             moves.wait(WAIT_SECONDS)
             return poll(timeout_seconds)
 

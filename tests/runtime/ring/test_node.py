@@ -145,6 +145,23 @@ def test_members_agree_anew_where_one_has_something_to_say() -> None:
         assert [contribution.note for contribution in ring.nodes["a"].agreement.contributions] == ["", "leaves", ""]
 
 
+def test_what_is_lost_with_one_of_two_connections_is_said_again() -> None:
+    """Both of two members connect to the other one. Nobody is lost with one connection, only what was under way on it."""
+    with Ring(2) as ring:
+        pairs = [("a", "b"), ("b", "a")]
+
+        def heard(name: str, other: str) -> int:
+            return sum(one.peer == other and one.has_heard for one in ring.nodes[name]._links._connections)
+
+        ring.wait(lambda: all(heard(*pair) == 2 for pair in pairs))
+        ring.hold("b")
+        ring.nodes["a"].renew(0)
+        ring.lose_under_way("a", "b", b"ballot")
+        ring.thaw("b")
+        ring.wait(lambda: all(node.agreement.generation == 1 for node in ring.nodes.values()))
+        assert all(node.agreement.members == ("a", "b") for node in ring.nodes.values())
+
+
 def test_a_ring_that_is_cut_before_its_first_connections_stand_need_not_bear_with_silence() -> None:
     ring = Ring(3, options=replace(PATIENCE, start_timeout_seconds=10 * WAIT_SECONDS))
     ring.hide("a", "b")

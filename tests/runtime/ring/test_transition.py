@@ -9,9 +9,12 @@ from benchmarks.membership.exploration import FAULTS, explore, violated
 from benchmarks.membership.network import Network
 from benchmarks.membership.world import World
 from kintsugi.runtime.ring import quorum, transition
-from kintsugi.runtime.ring.messages import Agreement, Restart
-from kintsugi.runtime.ring.signals import Action, Decided, Install, Lost, Received, Record, Send
+from kintsugi.runtime.ring.messages import Accept, Agreement, Message, Reconcile, Restart
+from kintsugi.runtime.ring.signals import Action, Committed, Decided, Install, Lost, Received, Record, Send
 from kintsugi.runtime.ring.state import State
+from kintsugi.runtime.ring.wire import framed, frames
+from kintsugi.runtime.selfgoverned.notes import Note
+from kintsugi.runtime.workers.commit import CommitRecord
 
 SPLIT = Network(4, can_crash=False, can_freeze=False, can_cut=False, can_split=True, commits=False)
 """Cut in two parts, of which each member hears when it likes."""
@@ -24,6 +27,8 @@ SPLIT = Network(4, can_crash=False, can_freeze=False, can_cut=False, can_split=T
         (Network(3, can_cut=False), 1),
         (Network(3, can_break=True), 1),
         (Network(3, can_freeze=False, can_cut=False), 2),
+        (Network(3, can_freeze=False, can_cut=False, can_miss=True), 2),
+        (Network(4, can_freeze=False, can_cut=False, can_miss=True, commits=False), 2),
         (Network(5, can_freeze=False, can_cut=False, commits=False), 2),
         (Network(4, can_freeze=False, can_break=True, commits=False), 1),
         (Network(2, can_cut=False, hurries=True), 1),
@@ -47,6 +52,7 @@ def test_every_world_keeps_the_claims(network: Network, faults: int) -> None:
         (Network(3, can_crash=False, can_cut=False), 1),
         (Network(3, can_crash=False, can_freeze=False, commits=False), 2),
         (Network(3, can_freeze=False, can_cut=False), 2),
+        (Network(3, can_freeze=False, can_cut=False, can_miss=True), 2),
         (Network(2, can_join=True, can_freeze=False), 1),
         (Network(3, can_freeze=False, can_cut=False, can_split=True, hurries=True), 1),
         (Network(4, can_crash=False, can_freeze=False, can_cut=False, can_split=True, commits=False), 1),
@@ -114,6 +120,12 @@ def test_a_restart_before_all_accepted_is_found(monkeypatch: pytest.MonkeyPatch)
     assert report.violation.startswith("two memberships of generation")
 
 
+def test_a_loss_of_messages_that_nobody_says_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transition, "_missed", lambda state, *_: (state, ()))
+    report = explore(Network(3, can_freeze=False, can_cut=False, can_miss=True), 2)
+    assert report.violation == "a membership is mended for ever"
+
+
 def test_a_commit_after_the_contribution_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(State, "is_stopped", property(lambda state: state.is_left_out))
     assert explore(Network(3, can_freeze=False, can_cut=False), 1).violation == "a survivor lost a step that it had committed"
@@ -147,7 +159,8 @@ def test_who_may_propose_meets_every_majority(case: tuple[range, set[int]]) -> N
 class Post:
     """Delivers all messages of a ring at once, in order, without losing any, and counts them."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, note: str = "") -> None:
+        self.note = note
         self.names = tuple(f"w{index:02d}" for index in range(size))
         self.states = {name: State(name, Agreement(0, self.names), 7) for name in self.names}
         self.sent = dict.fromkeys(self.names, 0)
@@ -155,7 +168,7 @@ class Post:
 
     def feed(self, worker: str, signal: transition.Signal) -> None:
         if worker in self.states:
-            self.states[worker], actions = transition.transition(self.states[worker], signal, lambda _: "")
+            self.states[worker], actions = transition.transition(self.states[worker], signal, lambda _: self.note)
             self._act(worker, actions)
 
     def _act(self, worker: str, actions: tuple[Action, ...]) -> None:
@@ -172,11 +185,16 @@ class Post:
                 for gone in sorted(self.states[name].neighbours & lost):
                     self.feed(name, Lost(gone))
         while self.on_the_way:
-            sender, send = self.on_the_way.pop(0)
-            if send.worker in self.states:
-                self.feed(send.worker, Received(sender, send.message))
-            else:
-                self.feed(sender, Lost(send.worker, is_certain=True))
+            self.deliver()
+
+    def deliver(self) -> Message:
+        """One message, or the loss of whom it is meant for."""
+        sender, send = self.on_the_way.pop(0)
+        if send.worker in self.states:
+            self.feed(send.worker, Received(sender, send.message))
+        else:
+            self.feed(sender, Lost(send.worker, is_certain=True))
+        return send.message
 
 
 @given(
@@ -192,6 +210,29 @@ def test_messages_of_a_worker_are_linear_in_the_losses(case: tuple[int, set[int]
     assert max(post.sent.values()) <= 4 * len(lost)  # however many members there are
     if lost:
         assert {state.committed_step for state in post.states.values()} == {7}
+
+
+def test_what_many_had_accepted_when_another_was_lost_travels_once() -> None:
+    """A proposal holds the plan and every worker's note: with one in each promise no frame would be long enough."""
+    post = Post(128, note="a plan" * 2_000)
+    note = Note(0, CommitRecord(step=8, squared_norm=1.25, loss=2.5, microbatches=(1,) * 512)).text()
+    for name in post.names:
+        post.feed(name, Committed(8, note))
+    del post.states["w01"]
+    post.feed("w00", Lost("w01", is_certain=True))
+    while not isinstance(message := post.deliver(), Accept) or len(message.accepted_by) < 120:
+        pass
+    del post.states[post.on_the_way[0][1].worker]
+    largest = 0
+    while post.on_the_way:
+        message = post.deliver()
+        if isinstance(message, Reconcile) and message.generation == 0 and len(message.promises) in (64, 126):
+            assert sum(promise.accepted is not None for promise in message.promises) == 1
+            [received] = frames(bytearray(framed(message)))
+            assert received == message
+            largest = max(largest, len(message.promises))
+    assert largest == 126
+    assert {(state.agreement.generation, len(state.agreement.members)) for state in post.states.values()} == {(2, 126)}
 
 
 def test_who_is_behind_is_told_the_generation_that_goes_on() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kintsugi.runtime.messages import Delivered
+from kintsugi.runtime.selfgoverned import switchboard
 from kintsugi.runtime.selfgoverned.switchboard import AllReady, FromSwitchboard, Switchboard, Unserved
 from kintsugi.runtime.selfgoverned.table import Table
 from restorer.rendezvous import group_prefix
@@ -49,6 +50,32 @@ def test_groups_meet_and_all_learn_that_all_are_ready():
             messages = [heard[member].get(timeout=TIMEOUT_SECONDS) for _ in range(len(expected) + 1)]
             assert {(m.key, m.value) for m in messages if isinstance(m, Delivered)} == expected
             assert AllReady(1) in messages
+
+
+def published_by_all(boards: dict[str, Switchboard], value: bytes) -> None:
+    for member, board in boards.items():
+        board.join(1, MEMBERS, boards["w00"].address)
+        board.publish(Delivered(1, key_of(MEMBERS, member), value))
+
+
+def test_all_addresses_of_a_group_of_hundreds_arrive():
+    """Each member tells gloo one for each other: those of 300 are a megabyte and a half together."""
+    value = bytes(400_000)
+    with switchboards() as (boards, heard):
+        published_by_all(boards, value)
+        for member in MEMBERS:
+            arrived = {heard[member].get(timeout=TIMEOUT_SECONDS) for _ in MEMBERS}
+            assert arrived == {Delivered(1, key_of(MEMBERS, other), value) for other in MEMBERS}
+
+
+def test_what_is_too_long_to_be_heard_is_told(monkeypatch):
+    monkeypatch.setattr(switchboard, "_MOST_BYTES", 1_000)
+    with switchboards() as (boards, heard):
+        published_by_all(boards, bytes(500))
+        for member in MEMBERS:
+            told = heard[member].get(timeout=TIMEOUT_SECONDS)
+            assert isinstance(told, Unserved)
+            assert told.attempt == 1
 
 
 def test_an_attempt_that_is_over_says_nothing_to_the_next():

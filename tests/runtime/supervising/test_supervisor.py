@@ -24,6 +24,7 @@ from kintsugi.runtime.supervising.supervision import (
     SupervisorRecord,
     SupervisorState,
     ending,
+    pause_seconds,
     read_record,
 )
 from kintsugi.runtime.supervising.supervisor import Supervisor, latest_step
@@ -201,6 +202,13 @@ def test_the_command_ends_with_its_supervisor(number, code):
     supervisor.send_signal(number)
     assert supervisor.wait(timeout=20) == code
     wait_until(lambda: not is_running(stat))
+
+
+def test_pauses_double_up_to_the_longest_however_often_a_command_has_failed():
+    """A command that waits for something may be begun again for days."""
+    policy = SupervisorPolicy(pause_seconds=1.0, longest_pause_seconds=60.0)
+    assert [pause_seconds(num_idle, policy) for num_idle in (0, 1, 2, 3, 7, 5_000)] == [1.0, 1.0, 2.0, 4.0, 60.0, 60.0]
+    assert pause_seconds(5_000, AT_ONCE) == 0.0
 
 
 @pytest.mark.processes

@@ -1,6 +1,7 @@
 """One worker process, spoken to as its agent would."""
 
 import signal
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -120,6 +121,19 @@ def test_it_says_that_it_is_there_while_it_waits():
         worker.until(Started)
         for _ in range(3):
             worker.until(Heartbeat)
+
+
+def test_it_says_so_too_while_it_is_told_much():
+    """As when many others publish where they are: each of them tells every one."""
+    with a_worker() as worker:
+        worker.until(Started)
+        deadline, num_beats = time.monotonic() + PATIENCE_SECONDS / 6, 0
+        while num_beats < 5 and time.monotonic() < deadline:
+            for number in range(100):
+                worker.handle.connection.send(Delivered(0, f"attempt0/{number}", b""))
+            while worker.handle.connection.poll():
+                num_beats += isinstance(worker.handle.receive(), Heartbeat)
+        assert num_beats == 5
 
 
 def test_without_a_stage_it_has_nothing_to_show():
